@@ -1,0 +1,68 @@
+# Everything there is to do here. Needs python3 (3.11 or newer) with venv, make, and a network to PyPI.
+#
+#   make run                    a broker on 127.0.0.1:9092, data in ./headrace-data
+#   make check                  style, types, layers, unit tests: about a minute
+#   make test                   all of that and simulation, integration and real clients: what CI runs
+#   make sim SEED=17 SEEDS=200  the simulations, from a seed, as many as asked for
+#   make bench ARGS='...'       Headrace beside its peers on this machine
+#   make requirements           pin the newest versions anew
+#   make clean                  remove what was built; data and results stay
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# The package by its path, once; everything else by hash.
+THIS := --no-deps --no-build-isolation --editable .
+
+SEED ?= 1
+SEEDS ?= 20
+ARGS ?=
+
+.PHONY: run check test static sim bench requirements clean
+.DEFAULT_GOAL := check
+
+run: $(VENV)/run.stamp
+	$(BIN)/headrace serve
+
+check: static
+	$(BIN)/pytest -q tests/unit
+
+test: static
+	$(BIN)/pytest
+
+static: $(VENV)/dev.stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+sim: $(VENV)/dev.stamp
+	HEADRACE_SEED=$(SEED) HEADRACE_SEEDS=$(SEEDS) $(BIN)/pytest -q tests/simulation
+
+bench: $(VENV)/dev.stamp
+	$(BIN)/python -m bench $(ARGS)
+
+COMPILE = $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-annotate \
+	--no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
+
+requirements: $(VENV)/dev.stamp
+	$(COMPILE) requirements/run.in --output-file requirements/run.txt
+	$(COMPILE) requirements/dev.in --output-file requirements/dev.txt
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit("Headrace needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/run.stamp: requirements/run.txt pyproject.toml | $(BIN)/python
+	$(PIP) --require-hashes --requirement requirements/run.txt
+	$(PIP) $(THIS)
+	touch $@
+
+$(VENV)/dev.stamp: requirements/dev.txt $(VENV)/run.stamp
+	$(PIP) --require-hashes --requirement requirements/dev.txt
+	touch $@
