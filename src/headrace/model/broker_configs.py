@@ -1,0 +1,273 @@
+"""The configuration of a broker, by Kafka's names: `--set NAME=VALUE`, or a table in the TOML file.
+
+In TOML the table is `[broker]`, and a name may be written bare or quoted: `num.partitions = 8` and
+`"num.partitions" = 8` are the same (`flatten` makes them so).
+
+A broker also gives topics their defaults: `log.retention.ms` is the default of a topic's `retention.ms`.
+Those names are not declared again here; they follow from the topic settings and can be changed while the
+broker runs, the others are read at start.
+
+Where the defaults differ from Kafka's, they suit one broker that starts on a laptop: see
+docs/decisions/001-embedded-defaults.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from headrace.model.configs import (
+    BrokerName,
+    ConfigChange,
+    ConfigEntry,
+    ConfigSource,
+    ConfigType,
+    Setting,
+    Value,
+    alter,
+    as_text,
+    at_least,
+    attribute,
+    boolean,
+    integer,
+    long,
+    parse_all,
+    settings_of,
+)
+from headrace.model.errors import InvalidConfig, InvalidRequest
+from headrace.model.topic_configs import TOPIC_SETTINGS, Layers, TopicConfig, describe_setting
+
+INT_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """What is in force for this broker, typed. Names are Kafka's with underscores for dots."""
+
+    auto_create_topics_enable: bool = boolean(
+        True,
+        "Whether a topic that a client asks for by name comes into being.",
+    )
+    connections_max_idle_ms: int = long(
+        600_000,
+        "A connection on which nothing happened for so long is closed.",
+        check=at_least(-1),
+    )
+    default_replication_factor: int = integer(
+        1,
+        "The replicas of a topic that is created without saying how many.",
+        check=at_least(1),
+    )
+    delete_topic_enable: bool = boolean(
+        True,
+        "Whether topics may be deleted.",
+    )
+    fetch_max_bytes: int = integer(
+        57_671_680,
+        "The most that one fetch is answered with.",
+        check=at_least(1024),
+    )
+    group_initial_rebalance_delay_ms: int = integer(
+        0,
+        "How long an empty group waits for more members before its first assignment. Kafka waits 3000 ms; "
+        "here a first consumer starts at once, at the price of one more rebalance when others follow.",
+        check=at_least(0),
+    )
+    group_max_session_timeout_ms: int = integer(
+        1_800_000,
+        "The longest session timeout that a member may ask for.",
+        check=at_least(1),
+    )
+    group_max_size: int = integer(
+        INT_MAX,
+        "The most members that a group may have.",
+        check=at_least(1),
+    )
+    group_min_session_timeout_ms: int = integer(
+        6000,
+        "The shortest session timeout that a member may ask for.",
+        check=at_least(1),
+    )
+    log_retention_check_interval_ms: int = long(
+        300_000,
+        "How often logs are looked at for segments that may be dropped.",
+        check=at_least(1),
+    )
+    max_connections: int = integer(
+        INT_MAX,
+        "The most connections at one time.",
+        check=at_least(0),
+    )
+    max_connections_per_ip: int = integer(
+        INT_MAX,
+        "The most connections at one time from one address.",
+        check=at_least(0),
+    )
+    max_incremental_fetch_session_cache_slots: int = integer(
+        1000,
+        "How many incremental fetch sessions are remembered.",
+        check=at_least(0),
+    )
+    num_partitions: int = integer(
+        4,
+        "The partitions of a topic that is created without saying how many.",
+        check=at_least(1),
+    )
+    offset_metadata_max_bytes: int = integer(
+        4096,
+        "The longest text that may go with a committed offset.",
+        check=at_least(0),
+    )
+    offsets_retention_check_interval_ms: int = long(
+        600_000,
+        "How often committed offsets are looked at for expiry.",
+        check=at_least(1),
+    )
+    offsets_retention_minutes: int = integer(
+        10_080,
+        "How long the committed offsets of a group without members are kept.",
+        check=at_least(1),
+    )
+    offsets_topic_num_partitions: int = integer(
+        8,
+        "The partitions of the log of committed offsets. It cannot be changed once that topic exists: a "
+        "group finds its coordinator by it.",
+        check=at_least(1),
+    )
+    offsets_topic_segment_bytes: int = integer(
+        104_857_600,
+        "The segment size of the log of committed offsets.",
+        check=at_least(1),
+    )
+    producer_id_expiration_ms: int = integer(
+        86_400_000,
+        "How long an idle producer is remembered for the detection of duplicates.",
+        check=at_least(1),
+    )
+    queued_max_request_bytes: int = long(
+        134_217_728,
+        "The budget for all requests in flight; further ones wait in their sockets until there is room.",
+        check=at_least(1),
+    )
+    socket_request_max_bytes: int = integer(
+        104_857_600,
+        "The largest request; a longer one closes its connection.",
+        check=at_least(1),
+    )
+    topic_defaults: TopicConfig = field(default_factory=TopicConfig)
+    static: Mapping[str, str] = field(default_factory=dict)
+    dynamic: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_settings(
+        cls, static: Mapping[str, str], dynamic: Mapping[str, str] | None = None
+    ) -> BrokerConfig:
+        """Settings given at start and, stronger, those altered since; `InvalidConfig` names all the bad."""
+        dynamic = dict(dynamic or {})
+        values = {
+            **parse_all(BROKER_SETTINGS, static, "broker"),
+            **parse_all(BROKER_SETTINGS, dynamic, "broker"),
+        }
+        own: dict[str, Any] = {
+            attribute(name): value for name, value in values.items() if name in _OWN_SETTINGS
+        }
+        topic_defaults = _topic_defaults(
+            {name: values[name] for name in layer} for layer in (static, dynamic)
+        )
+        config = cls(**own, topic_defaults=topic_defaults, static=dict(static), dynamic=dynamic)
+        if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
+            raise InvalidConfig("group.min.session.timeout.ms is larger than group.max.session.timeout.ms")
+        if config.queued_max_request_bytes < config.socket_request_max_bytes:
+            raise InvalidConfig(
+                "queued.max.request.bytes is smaller than socket.request.max.bytes: the largest request "
+                "would wait for ever; raise the one or lower the other"
+            )
+        return config
+
+    @property
+    def layers(self) -> Layers:
+        return (
+            (ConfigSource.DYNAMIC_BROKER_CONFIG, self.dynamic),
+            (ConfigSource.STATIC_BROKER_CONFIG, self.static),
+        )
+
+    def altered(self, changes: Iterable[ConfigChange]) -> BrokerConfig:
+        """This configuration after IncrementalAlterConfigs; its `dynamic` is what must be stored."""
+        changes = list(changes)
+        fixed = sorted(change.name for change in changes if change.name in _OWN_SETTINGS)
+        if fixed:
+            raise InvalidRequest(
+                f"Cannot update these configs dynamically: {', '.join(fixed)}; restart with --set"
+            )
+        dynamic = alter(BROKER_SETTINGS, self.dynamic, changes, inherited=self._text, kind="broker")
+        return self.from_settings(self.static, dynamic)
+
+    def describe(self) -> list[ConfigEntry]:
+        """Every setting of the broker, sorted by name."""
+        entries = [
+            describe_setting(
+                replace(setting, broker_names=(BrokerName(name),)), BrokerName(name), [], self.layers
+            )
+            for name, setting in _OWN_SETTINGS.items()
+        ]
+        entries += [
+            describe_setting(setting, shown_as, [], self.layers)
+            for setting in TOPIC_SETTINGS.values()
+            for shown_as in setting.broker_names
+        ]
+        return sorted(entries, key=lambda entry: entry.name)
+
+    def _text(self, name: str) -> str:
+        return next(entry.value for entry in self.describe() if entry.name == name)
+
+
+def flatten(table: Mapping[str, object]) -> dict[str, str]:
+    """A TOML table as settings: nested names joined by dots, values as text."""
+    flat: dict[str, str] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            flat.update({f"{name}.{rest}": text for rest, text in flatten(value).items()})
+        elif isinstance(value, list):
+            flat[name] = ",".join(str(word) for word in value)
+        elif isinstance(value, bool | int | float | str):
+            flat[name] = as_text(value)
+        else:
+            raise InvalidConfig(
+                f"Invalid value {value} for configuration {name}: a number, text or list is expected"
+            )
+    return flat
+
+
+def _topic_defaults(layers: Iterable[Mapping[str, Value]]) -> TopicConfig:
+    """Topic defaults from broker settings, weakest layer first; within a layer the finest unit wins."""
+    defaults: dict[str, Any] = {}
+    for layer in layers:
+        for setting in TOPIC_SETTINGS.values():
+            given = [name for name in setting.broker_names if name.name in layer]
+            if given:
+                defaults[attribute(setting.name)] = given[0].to_topic(layer[given[0].name])
+    return replace(TopicConfig(), **defaults)
+
+
+def _broker_setting(setting: Setting, name: BrokerName) -> Setting:
+    """The broker's form of a topic setting: same check, perhaps another unit."""
+    check = setting.check
+    return replace(
+        setting,
+        name=name.name,
+        type=setting.type if name.factor == 1 else ConfigType.INT,
+        default=name.from_topic(setting.default),
+        check=(lambda value: check(name.to_topic(value))) if check else None,
+    )
+
+
+_OWN_SETTINGS: dict[str, Setting] = settings_of(BrokerConfig, read_only=True)
+BROKER_SETTINGS: dict[str, Setting] = {
+    **_OWN_SETTINGS,
+    **{
+        name.name: _broker_setting(setting, name)
+        for setting in TOPIC_SETTINGS.values()
+        for name in setting.broker_names
+    },
+}

@@ -1,0 +1,336 @@
+"""How a configuration value is declared, read, checked, changed and described.
+
+A config class is a frozen dataclass whose fields are made by `boolean`, `text`, `integer`, `long`, `double`
+and `words`: one declaration gives the typed attribute (`segment_bytes`), Kafka's name (`segment.bytes`),
+the default, the check and the sentence of documentation. `settings_of` lists them.
+
+Values arrive and are kept as text, because that is what the wire carries and what DescribeConfigs must give
+back; they are turned into typed values once, when a config object is built.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from typing import Any, TypeVar
+
+from headrace.model.errors import InvalidConfig, InvalidRequest
+
+T = TypeVar("T")
+Value = bool | int | float | str | tuple[str, ...]
+Check = Callable[[Any], str | None]
+"""Says what is wrong with a value, or None."""
+
+
+class ConfigType(IntEnum):
+    """The numbers of DescribeConfigs."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, strongest first; the numbers of DescribeConfigs."""
+
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+class AlterOperation(IntEnum):
+    """The numbers of IncrementalAlterConfigs."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerName:
+    """The broker setting that gives a topic setting its default, perhaps in a coarser unit."""
+
+    name: str
+    factor: int = 1
+
+    def to_topic(self, value: Any) -> Any:
+        """The value in the topic setting's unit; negative ones mean "no limit" in every unit."""
+        return value * self.factor if self.factor > 1 and value >= 0 else value
+
+    def from_topic(self, value: Any) -> Any:
+        return value // self.factor if self.factor > 1 and value >= 0 else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """All that is known of one configuration name."""
+
+    name: str
+    type: ConfigType
+    default: Value
+    doc: str
+    check: Check | None = None
+    broker_names: tuple[BrokerName, ...] = ()
+    read_only: bool = False
+
+    def parse(self, value: str | None) -> Value:
+        """The typed value; raises `InvalidConfig` that names the setting and the rule."""
+        if value is None:
+            raise InvalidConfig(f"Null value not supported for configuration {self.name}")
+        try:
+            parsed = _PARSERS[self.type](value.strip())
+            wrong = self.check(parsed) if self.check else None
+        except ValueError as error:
+            wrong = str(error)
+        if wrong:
+            raise InvalidConfig(f"Invalid value {value} for configuration {self.name}: {wrong}")
+        return parsed
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    name: str
+    value: str
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One line of DescribeConfigs; `synonyms` begins with the value in force. No setting so far is secret."""
+
+    name: str
+    value: str
+    source: ConfigSource
+    type: ConfigType
+    read_only: bool
+    doc: str
+    synonyms: tuple[Synonym, ...]
+
+    @property
+    def is_default(self) -> bool:
+        return self.source is ConfigSource.DEFAULT_CONFIG
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """One operation of IncrementalAlterConfigs."""
+
+    name: str
+    operation: AlterOperation
+    value: str | None = None
+
+
+def parse_all(
+    settings: Mapping[str, Setting], given: Mapping[str, str | None], kind: str
+) -> dict[str, Value]:
+    """Typed values of what was given; everything that is wrong is told in one `InvalidConfig`."""
+    values: dict[str, Value] = {}
+    problems: list[str] = []
+    for name, text_value in given.items():
+        try:
+            values[name] = find(settings, name, kind).parse(text_value)
+        except InvalidConfig as error:
+            problems.append(error.message)
+    if problems:
+        raise InvalidConfig("; ".join(problems))
+    return values
+
+
+def find(settings: Mapping[str, Setting], name: str, kind: str) -> Setting:
+    """The setting of that name; an unknown one is refused with the nearest known name."""
+    setting = settings.get(name)
+    if setting is None:
+        near = difflib.get_close_matches(name, settings, n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise InvalidConfig(f"Unknown {kind} config name: {name}{hint}")
+    return setting
+
+
+def alter(
+    settings: Mapping[str, Setting],
+    overrides: Mapping[str, str],
+    changes: Iterable[ConfigChange],
+    *,
+    inherited: Callable[[str], str],
+    kind: str,
+) -> dict[str, str]:
+    """The overrides after the changes; the caller checks the result by building a config of it.
+
+    `inherited` gives the text that is in force where there is no override: lists are appended to that.
+    """
+    altered = dict(overrides)
+    seen: set[str] = set()
+    for change in changes:
+        if change.name in seen:
+            raise InvalidRequest(f"Error due to duplicate config keys: {change.name}")
+        seen.add(change.name)
+        if change.operation is AlterOperation.DELETE:
+            # Also of a name that is not known (any more): else it could never be got rid of.
+            altered.pop(change.name, None)
+            continue
+        setting = find(settings, change.name, kind)
+        if change.value is None:
+            raise InvalidRequest(f"Null value not supported for {change.operation.name}: {change.name}")
+        if change.operation is AlterOperation.SET:
+            altered[change.name] = change.value
+            continue
+        if setting.type is not ConfigType.LIST:
+            raise InvalidConfig(
+                f"Can't {change.operation.name} to key {change.name} because its type is not LIST."
+            )
+        before = _read_list(altered.get(change.name, inherited(change.name)))
+        named = _read_list(change.value)
+        if change.operation is AlterOperation.APPEND:
+            after = [*before, *(word for word in named if word not in before)]
+        else:
+            after = [word for word in before if word not in named]
+        altered[change.name] = ",".join(after)
+    return altered
+
+
+def as_text(value: Value) -> str:
+    """A value as Kafka prints it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+# Declaring fields. The return types are those of the attribute, so that mypy checks the annotation beside it.
+
+
+def boolean(default: bool, doc: str, **more: Any) -> bool:
+    return _declare(ConfigType.BOOLEAN, default, doc, more)
+
+
+def text(default: str, doc: str, **more: Any) -> str:
+    return _declare(ConfigType.STRING, default, doc, more)
+
+
+def integer(default: int, doc: str, **more: Any) -> int:
+    return _declare(ConfigType.INT, default, doc, more)
+
+
+def long(default: int, doc: str, **more: Any) -> int:
+    return _declare(ConfigType.LONG, default, doc, more)
+
+
+def double(default: float, doc: str, **more: Any) -> float:
+    return _declare(ConfigType.DOUBLE, default, doc, more)
+
+
+def words(default: tuple[str, ...], doc: str, **more: Any) -> tuple[str, ...]:
+    return _declare(ConfigType.LIST, default, doc, more)
+
+
+def settings_of(config_class: type[Any], *, read_only: bool = False) -> dict[str, Setting]:
+    """The settings that a config class declares, by Kafka's names, in their order."""
+    settings = (
+        Setting(name=spec.name.replace("_", "."), read_only=read_only, **spec.metadata["setting"])
+        for spec in fields(config_class)
+        if "setting" in spec.metadata
+    )
+    return {setting.name: setting for setting in settings}
+
+
+def attribute(name: str) -> str:
+    """The attribute that holds the setting of that name."""
+    return name.replace(".", "_")
+
+
+def _declare(type_: ConfigType, default: T, doc: str, more: dict[str, Any]) -> T:
+    return field(
+        default=default, metadata={"setting": {"type": type_, "default": default, "doc": doc, **more}}
+    )
+
+
+# Checks.
+
+
+def at_least(low: float) -> Check:
+    return lambda value: None if value >= low else f"Value must be at least {low}"
+
+
+def between(low: float, high: float) -> Check:
+    def check(value: float) -> str | None:
+        if value < low:
+            return f"Value must be at least {low}"
+        return None if value <= high else f"Value must be no more than {high}"
+
+    return check
+
+
+def one_of(*allowed: str) -> Check:
+    return lambda value: None if value in allowed else f"String must be one of: {', '.join(allowed)}"
+
+
+def each_of(*allowed: str) -> Check:
+    def check(value: Sequence[str]) -> str | None:
+        if len(set(value)) != len(value):
+            return "List must not contain duplicates"
+        return None if set(value) <= set(allowed) else f"List must only contain: {', '.join(allowed)}"
+
+    return check
+
+
+def not_offered(allowed: Collection[Value], why: str) -> Check:
+    """For settings of Kafka's that exist here in one state only: better refused than silently ignored."""
+    return lambda value: None if value in allowed else why
+
+
+# Reading text.
+
+
+_NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
+
+
+def _read_boolean(value: str) -> bool:
+    if value.lower() not in {"true", "false"}:
+        raise ValueError("Expected value to be either true or false")
+    return value.lower() == "true"
+
+
+def _read_number(type_: ConfigType, bits: int) -> Callable[[str], int]:
+    def read(value: str) -> int:
+        # int() alone would also take "1_000", and thousands of digits.
+        number = int(value) if _NUMBER.fullmatch(value) else None
+        if number is None or not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
+            raise ValueError(f"Not a number of type {type_.name}")
+        return number
+
+    return read
+
+
+def _read_double(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise ValueError("Not a number of type DOUBLE") from None
+
+
+def _read_list(value: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in value.split(",") if word.strip())
+
+
+_PARSERS: dict[ConfigType, Callable[[str], Value]] = {
+    ConfigType.BOOLEAN: _read_boolean,
+    ConfigType.STRING: str,
+    ConfigType.INT: _read_number(ConfigType.INT, 32),
+    ConfigType.SHORT: _read_number(ConfigType.SHORT, 16),
+    ConfigType.LONG: _read_number(ConfigType.LONG, 64),
+    ConfigType.DOUBLE: _read_double,
+    ConfigType.LIST: _read_list,
+    ConfigType.CLASS: str,
+    ConfigType.PASSWORD: str,
+}

@@ -1,0 +1,27 @@
+"""Ids as text: a UUID in 22 characters of URL-safe base64, as Kafka prints topic and cluster ids."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+
+from headrace.model.errors import InvalidRequest
+
+ZERO_ID = uuid.UUID(int=0)
+"""On the wire: "no topic id"."""
+
+
+def id_to_text(value: uuid.UUID) -> str:
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode("ascii")
+
+
+def id_from_text(text: str) -> uuid.UUID:
+    """Raises `InvalidRequest` for anything that `id_to_text` does not print."""
+    try:
+        raw = base64.b64decode(text.encode("ascii") + b"==", altchars=b"-_", validate=True)
+    except (binascii.Error, UnicodeEncodeError):
+        raw = b""
+    if len(raw) != 16 or len(text) != 22:
+        raise InvalidRequest(f"'{text}' is not an id: 22 characters of URL-safe base64 are expected")
+    return uuid.UUID(bytes=raw)
