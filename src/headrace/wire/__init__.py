@@ -1,0 +1,1 @@
+"""Kafka's wire format: message schemas, the compiled codec, record batches. Pure."""

@@ -1,0 +1,152 @@
+"""The table of APIs: which messages belong to a key, and in which versions we know them.
+
+Whether a key is served is the broker's business; a key that is not in this table cannot be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from headrace.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from headrace.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from headrace.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from headrace.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from headrace.wire.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
+from headrace.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from headrace.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from headrace.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from headrace.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from headrace.wire.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from headrace.wire.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
+from headrace.wire.messages.fetch import FetchRequest, FetchResponse
+from headrace.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from headrace.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from headrace.wire.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from headrace.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from headrace.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from headrace.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from headrace.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from headrace.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from headrace.wire.messages.metadata import MetadataRequest, MetadataResponse
+from headrace.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from headrace.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from headrace.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from headrace.wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+from headrace.wire.messages.produce import ProduceRequest, ProduceResponse
+from headrace.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from headrace.wire.schema import layout
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    key: int
+    name: str
+    request: type[Any]
+    response: type[Any]
+    min_version: int
+    max_version: int
+    flexible_since: int
+    # Old librdkafka silently stops compressing unless Produce 0 is on offer; we refuse it when it is used.
+    advertised_min: int
+
+    def knows(self, version: int) -> bool:
+        return self.min_version <= version <= self.max_version
+
+    def request_header_version(self, version: int) -> int:
+        return 2 if version >= self.flexible_since else 1
+
+    def response_header_version(self, version: int) -> int:
+        # A client must be able to read the answer before it knows which versions we speak.
+        if self.key == API_VERSIONS:
+            return 0
+        return 1 if version >= self.flexible_since else 0
+
+
+PRODUCE: Final = 0
+FETCH: Final = 1
+LIST_OFFSETS: Final = 2
+METADATA: Final = 3
+OFFSET_COMMIT: Final = 8
+OFFSET_FETCH: Final = 9
+FIND_COORDINATOR: Final = 10
+JOIN_GROUP: Final = 11
+HEARTBEAT: Final = 12
+LEAVE_GROUP: Final = 13
+SYNC_GROUP: Final = 14
+DESCRIBE_GROUPS: Final = 15
+LIST_GROUPS: Final = 16
+API_VERSIONS: Final = 18
+CREATE_TOPICS: Final = 19
+DELETE_TOPICS: Final = 20
+DELETE_RECORDS: Final = 21
+INIT_PRODUCER_ID: Final = 22
+OFFSET_FOR_LEADER_EPOCH: Final = 23
+DESCRIBE_CONFIGS: Final = 32
+ALTER_CONFIGS: Final = 33
+DESCRIBE_LOG_DIRS: Final = 35
+CREATE_PARTITIONS: Final = 37
+DELETE_GROUPS: Final = 42
+INCREMENTAL_ALTER_CONFIGS: Final = 44
+OFFSET_DELETE: Final = 47
+DESCRIBE_CLUSTER: Final = 60
+DESCRIBE_TOPIC_PARTITIONS: Final = 75
+
+
+def _api(key: int, request: type[Any], response: type[Any]) -> Api:
+    declared = layout(request)
+    return Api(
+        key=key,
+        name=request.__name__.removesuffix("Request"),
+        request=request,
+        response=response,
+        min_version=declared.min_version,
+        max_version=declared.max_version,
+        flexible_since=declared.flexible_since,
+        advertised_min=0 if key == PRODUCE else declared.min_version,
+    )
+
+
+APIS: Final[dict[int, Api]] = {
+    api.key: api
+    for api in (
+        _api(PRODUCE, ProduceRequest, ProduceResponse),
+        _api(FETCH, FetchRequest, FetchResponse),
+        _api(LIST_OFFSETS, ListOffsetsRequest, ListOffsetsResponse),
+        _api(METADATA, MetadataRequest, MetadataResponse),
+        _api(OFFSET_COMMIT, OffsetCommitRequest, OffsetCommitResponse),
+        _api(OFFSET_FETCH, OffsetFetchRequest, OffsetFetchResponse),
+        _api(FIND_COORDINATOR, FindCoordinatorRequest, FindCoordinatorResponse),
+        _api(JOIN_GROUP, JoinGroupRequest, JoinGroupResponse),
+        _api(HEARTBEAT, HeartbeatRequest, HeartbeatResponse),
+        _api(LEAVE_GROUP, LeaveGroupRequest, LeaveGroupResponse),
+        _api(SYNC_GROUP, SyncGroupRequest, SyncGroupResponse),
+        _api(DESCRIBE_GROUPS, DescribeGroupsRequest, DescribeGroupsResponse),
+        _api(LIST_GROUPS, ListGroupsRequest, ListGroupsResponse),
+        _api(API_VERSIONS, ApiVersionsRequest, ApiVersionsResponse),
+        _api(CREATE_TOPICS, CreateTopicsRequest, CreateTopicsResponse),
+        _api(DELETE_TOPICS, DeleteTopicsRequest, DeleteTopicsResponse),
+        _api(DELETE_RECORDS, DeleteRecordsRequest, DeleteRecordsResponse),
+        _api(INIT_PRODUCER_ID, InitProducerIdRequest, InitProducerIdResponse),
+        _api(OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
+        _api(DESCRIBE_CONFIGS, DescribeConfigsRequest, DescribeConfigsResponse),
+        _api(ALTER_CONFIGS, AlterConfigsRequest, AlterConfigsResponse),
+        _api(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest, DescribeLogDirsResponse),
+        _api(CREATE_PARTITIONS, CreatePartitionsRequest, CreatePartitionsResponse),
+        _api(DELETE_GROUPS, DeleteGroupsRequest, DeleteGroupsResponse),
+        _api(INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
+        _api(OFFSET_DELETE, OffsetDeleteRequest, OffsetDeleteResponse),
+        _api(DESCRIBE_CLUSTER, DescribeClusterRequest, DescribeClusterResponse),
+        _api(DESCRIBE_TOPIC_PARTITIONS, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
+    )
+}

@@ -1,0 +1,139 @@
+"""Fetch (1): read whole batches of many partitions, waiting up to `max_wait_ms` for `min_bytes`.
+
+v5 tells the log's start, v7 has sessions (only changed partitions travel), v9 the leader epoch, v10 allows
+zstd, v11 racks, v12 is flexible and finds divergence by epoch, v13 has topic ids instead of names, v15
+moves the follower's identity into a tag, v16 names new leaders, v17 directory ids, v18 a follower's high
+watermark.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from headrace.wire.schema import (
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    RECORDS,
+    STRING,
+    UUID16,
+    Chunk,
+    array,
+    message,
+    part,
+    wire,
+)
+
+
+@part
+class FetchPartition:
+    partition: int = wire(INT32)
+    current_leader_epoch: int = wire(INT32, since=9, default=-1)
+    fetch_offset: int = wire(INT64)
+    last_fetched_epoch: int = wire(INT32, since=12, default=-1)
+    log_start_offset: int = wire(INT64, since=5, default=-1)
+    partition_max_bytes: int = wire(INT32)
+    replica_directory_id: UUID = wire(UUID16, since=17, tag=0)
+    high_watermark: int = wire(INT64, since=18, tag=1, default=9223372036854775807)
+
+
+@part
+class FetchTopic:
+    topic: str = wire(STRING, until=12)
+    topic_id: UUID = wire(UUID16, since=13)
+    partitions: list[FetchPartition] = wire(array(FetchPartition))
+
+
+@part
+class ForgottenTopic:
+    topic: str = wire(STRING, until=12)
+    topic_id: UUID = wire(UUID16, since=13)
+    partitions: list[int] = wire(array(INT32))
+
+
+@part
+class ReplicaState:
+    replica_id: int = wire(INT32, default=-1)
+    replica_epoch: int = wire(INT64, default=-1)
+
+
+@message(versions=(4, 18), flexible_since=12)
+class FetchRequest:
+    cluster_id: str | None = wire(STRING, since=12, nullable=12, tag=0, default=None)
+    replica_id: int = wire(INT32, until=14, default=-1)
+    replica_state: ReplicaState | None = wire(ReplicaState, since=15, tag=1)
+    max_wait_ms: int = wire(INT32)
+    min_bytes: int = wire(INT32)
+    max_bytes: int = wire(INT32, default=2147483647)
+    isolation_level: int = wire(INT8)
+    session_id: int = wire(INT32, since=7)
+    session_epoch: int = wire(INT32, since=7, default=-1)
+    topics: list[FetchTopic] = wire(array(FetchTopic))
+    forgotten_topics_data: list[ForgottenTopic] = wire(array(ForgottenTopic), since=7)
+    rack_id: str = wire(STRING, since=11)
+
+
+@part
+class AbortedTransaction:
+    producer_id: int = wire(INT64)
+    first_offset: int = wire(INT64)
+
+
+@part
+class EpochEndOffset:
+    epoch: int = wire(INT32, default=-1)
+    end_offset: int = wire(INT64, default=-1)
+
+
+@part
+class LeaderIdAndEpoch:
+    leader_id: int = wire(INT32, default=-1)
+    leader_epoch: int = wire(INT32, default=-1)
+
+
+@part
+class SnapshotId:
+    end_offset: int = wire(INT64, default=-1)
+    epoch: int = wire(INT32, default=-1)
+
+
+@part
+class PartitionData:
+    partition_index: int = wire(INT32)
+    error_code: int = wire(INT16)
+    high_watermark: int = wire(INT64)
+    last_stable_offset: int = wire(INT64, default=-1)
+    log_start_offset: int = wire(INT64, since=5, default=-1)
+    diverging_epoch: EpochEndOffset | None = wire(EpochEndOffset, since=12, tag=0)
+    current_leader: LeaderIdAndEpoch | None = wire(LeaderIdAndEpoch, since=12, tag=1)
+    snapshot_id: SnapshotId | None = wire(SnapshotId, since=12, tag=2)
+    aborted_transactions: list[AbortedTransaction] | None = wire(
+        array(AbortedTransaction), nullable=4, default=None
+    )
+    preferred_read_replica: int = wire(INT32, since=11, default=-1)
+    records: Chunk | None = wire(RECORDS, nullable=4)
+
+
+@part
+class FetchableTopicResponse:
+    topic: str = wire(STRING, until=12)
+    topic_id: UUID = wire(UUID16, since=13)
+    partitions: list[PartitionData] = wire(array(PartitionData))
+
+
+@part
+class NodeEndpoint:
+    node_id: int = wire(INT32)
+    host: str = wire(STRING)
+    port: int = wire(INT32)
+    rack: str | None = wire(STRING, nullable=16, default=None)
+
+
+@message(versions=(4, 18), flexible_since=12)
+class FetchResponse:
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16, since=7)
+    session_id: int = wire(INT32, since=7)
+    responses: list[FetchableTopicResponse] = wire(array(FetchableTopicResponse))
+    node_endpoints: list[NodeEndpoint] = wire(array(NodeEndpoint), since=16, tag=0)

@@ -1,0 +1,79 @@
+"""Produce (0): append one batch to each of the named partitions.
+
+v3 is the first with batch format 2, v5 tells the log's start, v7 allows zstd, v8 names the records that
+broke a rule, v9 is flexible, v10 names the new leader with NOT_LEADER, v12 lets a transaction begin
+implicitly, v13 has topic ids instead of names. acks=0 is never answered.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from headrace.wire.schema import INT16, INT32, INT64, RECORDS, STRING, UUID16, array, message, part, wire
+
+
+@part
+class PartitionProduceData:
+    index: int = wire(INT32)
+    records: memoryview | None = wire(RECORDS, nullable=3)
+
+
+@part
+class TopicProduceData:
+    name: str = wire(STRING, until=12)
+    topic_id: UUID = wire(UUID16, since=13)
+    partition_data: list[PartitionProduceData] = wire(array(PartitionProduceData))
+
+
+@message(versions=(3, 13), flexible_since=9)
+class ProduceRequest:
+    transactional_id: str | None = wire(STRING, nullable=3, default=None)
+    acks: int = wire(INT16)
+    timeout_ms: int = wire(INT32)
+    topic_data: list[TopicProduceData] = wire(array(TopicProduceData))
+
+
+@part
+class BatchIndexAndErrorMessage:
+    batch_index: int = wire(INT32)
+    batch_index_error_message: str | None = wire(STRING, nullable=8, default=None)
+
+
+@part
+class LeaderIdAndEpoch:
+    leader_id: int = wire(INT32, default=-1)
+    leader_epoch: int = wire(INT32, default=-1)
+
+
+@part
+class PartitionProduceResponse:
+    index: int = wire(INT32)
+    error_code: int = wire(INT16)
+    base_offset: int = wire(INT64)
+    log_append_time_ms: int = wire(INT64, default=-1)
+    log_start_offset: int = wire(INT64, since=5, default=-1)
+    record_errors: list[BatchIndexAndErrorMessage] = wire(array(BatchIndexAndErrorMessage), since=8)
+    error_message: str | None = wire(STRING, since=8, nullable=8, default=None)
+    current_leader: LeaderIdAndEpoch | None = wire(LeaderIdAndEpoch, since=10, tag=0)
+
+
+@part
+class TopicProduceResponse:
+    name: str = wire(STRING, until=12)
+    topic_id: UUID = wire(UUID16, since=13)
+    partition_responses: list[PartitionProduceResponse] = wire(array(PartitionProduceResponse))
+
+
+@part
+class NodeEndpoint:
+    node_id: int = wire(INT32)
+    host: str = wire(STRING)
+    port: int = wire(INT32)
+    rack: str | None = wire(STRING, nullable=10, default=None)
+
+
+@message(versions=(3, 13), flexible_since=9)
+class ProduceResponse:
+    responses: list[TopicProduceResponse] = wire(array(TopicProduceResponse))
+    throttle_time_ms: int = wire(INT32)
+    node_endpoints: list[NodeEndpoint] = wire(array(NodeEndpoint), since=10, tag=0)

@@ -1,0 +1,257 @@
+"""Are the records of a batch what its header says? Asked of every produced batch, before it is acknowledged.
+
+    length | attributes i8 | timestamp delta | offset delta | key | value | header count | headers
+    lengths, deltas and counts are zigzag varints; a part is its length, -1 for null, and its bytes
+
+A batch passes when it holds exactly as many records as declared, each of them adds up to its length, their
+offsets count up from zero, and nothing is left over. To look at one record costs Python half a microsecond.
+But neighbours of one size mostly have their lengths in the same places, so such a run is compared place by
+place, for all its records at once, by strided slices: that costs some ten nanoseconds per record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Final, NamedTuple
+
+from headrace.model.errors import InvalidRecord, MalformedFrame
+from headrace.wire.batch import HEADER_SIZE, BatchHeader
+from headrace.wire.compression import NONE, decompress_steps
+from headrace.wire.primitives import ONE_BYTE, read_varint, varint
+
+# No record is smaller; and where so much is left, a length can be read without looking for the end.
+_RECORD_BYTES_MIN: Final = 7
+# How many records a run is tried with first. It grows while all of them fit.
+_RUN_MIN: Final = 16
+_RUN_GROWTH: Final = 16
+# Where runs are short, so many records are looked at one by one before the next is tried.
+_SKIM_MIN: Final = 4
+_SKIM_MAX: Final = 64
+# Turns a byte with the high bit into one without it, and the other way round.
+_FLIP: Final = bytes(byte ^ 0x80 for byte in range(256))
+
+
+def check_records(
+    batch: memoryview, header: BatchHeader, *, keys_required: bool = False, size_bytes_max: int
+) -> None:
+    """Raise `InvalidRecord` unless the batch keeps its word; unpacks at most `size_bytes_max` bytes."""
+    payload = batch[HEADER_SIZE : header.size_bytes]
+    walk = _Walk(header.record_count, keys_required)
+    if header.compression == NONE:
+        rest = walk.go_on(bytes(payload))
+    else:
+        rest = _walk_steps(walk, decompress_steps(header.compression, payload, size_bytes_max))
+    if rest or walk.index != header.record_count:
+        raise InvalidRecord(
+            f"{header.record_count} records declared; found are {walk.index}, and {rest} bytes behind them"
+        )
+
+
+def _walk_steps(walk: _Walk, steps: Iterable[bytes]) -> int:
+    """Walk over pieces as they are unpacked, so that only a record that is not complete is kept."""
+    gathered: list[bytes] = []
+    size_bytes = 0
+    for step in steps:
+        gathered.append(step)
+        size_bytes += len(step)
+        if size_bytes >= walk.size_bytes_needed:
+            data = b"".join(gathered)
+            size_bytes = walk.go_on(data)
+            gathered = [data[len(data) - size_bytes :]]
+            if size_bytes and walk.index == walk.count:
+                break
+    return size_bytes
+
+
+class _Walk:
+    """The way through the records of one batch, which may come in pieces."""
+
+    def __init__(self, count: int, keys_required: bool) -> None:
+        self.count = count
+        self.index = 0  # of the record that comes next
+        self.size_bytes_needed = 0  # going on makes no sense before so many bytes are there
+        self._keys_required = keys_required
+
+    def go_on(self, data: bytes) -> int:
+        """Check all records that are complete in these bytes; return how many bytes are left."""
+        position = 0
+        skim, run = _SKIM_MIN, _RUN_MIN
+        self.size_bytes_needed = _RECORD_BYTES_MIN
+        while True:
+            if skim > 0:
+                until = min(self.index + skim, self.count)
+                position, self.index = _skim(data, position, self.index, until, self._keys_required)
+            if self.index >= self.count or len(data) - position < _RECORD_BYTES_MIN:
+                break
+            length, start = _read_length(data, position)
+            if start + length > len(data):
+                self.size_bytes_needed = start + length - position
+                break
+            shape = self._shape(data, position, start, length)
+            self.index += 1
+            found, tried = self._check_run(data, position, shape, run)
+            self.index += found
+            position += (found + 1) * (shape.end - position)
+            run = run * _RUN_GROWTH if found == tried else _RUN_MIN
+            skim = 0 if found > _SKIM_MIN else min(max(skim * 2, _SKIM_MIN), _SKIM_MAX)
+        return len(data) - position
+
+    def _shape(self, data: bytes, position: int, start: int, length: int) -> _Shape:
+        """Check one record fully."""
+        try:
+            shape = _Shape.of(data, position, start, start + length)
+        except (IndexError, MalformedFrame):
+            raise InvalidRecord(f"record {self.index} does not add up to its length") from None
+        if shape.end != start + length:
+            raise InvalidRecord(f"record {self.index} does not add up to its length")
+        if shape.offset_delta != self.index:
+            raise InvalidRecord(f"record {self.index} has offset delta {shape.offset_delta}")
+        if self._keys_required and not shape.has_key:
+            raise InvalidRecord(f"record {self.index} has no key, which a compacted topic needs")
+        return shape
+
+    def _check_run(self, data: bytes, position: int, shape: _Shape, run: int) -> tuple[int, int]:
+        """Return how many of the next records surely have the same shape, and how many were tried."""
+        stride = shape.end - position
+        # A longer offset delta would be another shape.
+        same_width = (1 << 7 * len(shape.offset) - 1) - self.index
+        there = (len(data) - shape.end) // stride
+        tried = found = max(min(run, there, self.count - self.index, same_width), 0)
+        for place in shape.lengths:
+            byte = data[place : place + 1]
+            bytes_there = data[place + stride : place + stride * found + 1 : stride]
+            if bytes_there != byte * found:
+                found -= len(bytes_there.lstrip(byte))
+        for place in shape.timestamp:
+            bytes_there = data[place + stride : place + stride * found + 1 : stride]
+            if place < shape.timestamp[-1]:
+                bytes_there = bytes_there.translate(_FLIP)
+            if not bytes_there.isascii():
+                found = 0
+        for nth, place in enumerate(shape.offset):
+            bytes_there = data[place + stride : place + stride * found + 1 : stride]
+            if bytes_there != _delta_bytes(self.index, found, nth, place == shape.offset[-1]):
+                found = 0
+        return found, tried
+
+
+class _Shape(NamedTuple):
+    """Where a record has its lengths and deltas."""
+
+    lengths: list[int]  # the places of all bytes that make up lengths and the header count
+    timestamp: range
+    offset: range
+    offset_delta: int
+    has_key: bool
+    end: int
+
+    @classmethod
+    def of(cls, data: bytes, position: int, start: int, limit: int) -> _Shape:
+        lengths = list(range(position, start))
+        _, timestamp_end = read_varint(data, start + 1)
+        offset_delta, at = read_varint(data, timestamp_end)
+        offset = range(timestamp_end, at)
+        key_size, at = _skip_part(data, at, lengths)
+        _, at = _skip_part(data, at, lengths)
+        end = _skip_headers(data, at, limit, lengths)
+        return cls(lengths, range(start + 1, timestamp_end), offset, offset_delta, key_size >= 0, end)
+
+
+def _read_length(data: bytes, position: int) -> tuple[int, int]:
+    try:
+        length, start = read_varint(data, position)
+    except (IndexError, MalformedFrame):
+        length = -1
+    if length < 0 or start - position > 5:
+        raise InvalidRecord("a record without a length")
+    return length, start
+
+
+def _skip_part(data: bytes, position: int, lengths: list[int]) -> tuple[int, int]:
+    size_bytes, at = read_varint(data, position)
+    if size_bytes < -1:
+        raise MalformedFrame(f"a part of {size_bytes} bytes")
+    lengths += range(position, at)
+    return size_bytes, at + max(size_bytes, 0)
+
+
+def _skip_headers(data: bytes, position: int, limit: int, lengths: list[int]) -> int:
+    count, at = read_varint(data, position)
+    lengths += range(position, at)
+    if not 0 <= count <= limit - at:
+        raise MalformedFrame(f"{count} headers where {limit - at} bytes remain")
+    for _ in range(count):
+        name_size, at = _skip_part(data, at, lengths)
+        if name_size < 0:
+            raise MalformedFrame("a header without a name")
+        _, at = _skip_part(data, at, lengths)
+    return at
+
+
+def _delta_bytes(index: int, count: int, nth: int, is_last: bool) -> bytes:
+    """The nth bytes of the varints of the offset deltas `index` and following."""
+    flag = 0 if is_last else 0x80
+    if nth == 0:
+        period = bytes(delta << 1 & 0x7F | flag for delta in range(64))
+        return (period * (count // 64 + 2))[index % 64 : index % 64 + count]
+    # All further bytes change only with every 64th, 8192nd ... delta.
+    shift = 7 * nth - 1
+    steps = range(index >> shift, (index + count >> shift) + 1)
+    start = index - (steps[0] << shift)
+    return b"".join(ONE_BYTE[step & 0x7F | flag] * (1 << shift) for step in steps)[start : start + count]
+
+
+def _skim(data: bytes, position: int, index: int, until: int, keys_required: bool) -> tuple[int, int]:
+    """Walk over records with short lengths; stop before the first that is not as expected.
+
+    This is the inner loop for records of mixed sizes. It refuses nothing: that is left to `_Shape`.
+    """
+    last = len(data) - _RECORD_BYTES_MIN
+    starts_with = data.startswith
+    deltas, lengths = _plain_varints()
+    try:
+        while index < until and position <= last:
+            length = data[position]
+            at = position + 2
+            if length > 127:
+                length += (data[position + 1] << 7) - 128
+                at += 1
+            end = at - 1 + (length >> 1)
+            while data[at] > 127:
+                at += 1
+            delta = deltas[index]
+            if length & 1 or length > 0x3FFF or at > position + 12 or not starts_with(delta, at + 1):
+                break
+            at += 1 + len(delta)
+            key = data[at]
+            at += 1
+            if key != 1:
+                if key & 0x81:
+                    break
+                at += key >> 1
+            elif keys_required:
+                break
+            # Without headers the value fills what is left, so its length is known before it is read.
+            value = lengths.get(end - 1 - at)
+            plain = value is not None and data[end - 1] == 0 and starts_with(value, at)
+            if not plain and not _value_and_headers_fill(data, at, end):
+                break
+            position = end
+            index += 1
+    except (IndexError, MalformedFrame):
+        pass
+    return position, index
+
+
+def _value_and_headers_fill(data: bytes, position: int, end: int) -> bool:
+    lengths: list[int] = []
+    _, at = _skip_part(data, position, lengths)
+    return at < end <= len(data) and _skip_headers(data, at, end, lengths) == end
+
+
+@cache
+def _plain_varints() -> tuple[list[bytes], dict[int, bytes]]:
+    """The first offset deltas; and, by the size of a part with its length, the length of up to two bytes."""
+    varints = [varint(value) for value in range(1 << 14)]
+    return varints, {value + len(data): data for value, data in enumerate(varints) if len(data) <= 2}

@@ -1,0 +1,163 @@
+"""How a Kafka message is declared: one class for all its versions, fields in wire order.
+
+    @message(versions=(3, 13), flexible_since=9)
+    class ProduceRequest:
+        transactional_id: str | None = wire(STRING, nullable=3, default=None)
+        acks: int = wire(INT16)
+        topic_data: list[TopicProduceData] = wire(array(TopicProduceData))
+
+A class becomes a `msgspec.Struct`, because its instances are made four times faster than a dataclass's.
+Every field has a default, so that a message names only what matters. A field is on the wire in the versions
+`since` to `until`; it may be null from version `nullable` on; with a `tag` it travels in the tagged
+section, and only if it differs from its default (a tagged part is None when it was not sent). `wire.codec`
+turns these declarations into code; nothing else looks at them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol, TypeVar, dataclass_transform
+from uuid import UUID
+
+import msgspec
+
+M = TypeVar("M")
+NEVER: Final = 1 << 15
+NULL_UUID: Final = UUID(int=0)
+
+
+class Chunk(Protocol):
+    """A piece of an encoded message: bytes, a view, or a slice of a file that only has to know its length."""
+
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A value of fixed size; `letter` is its struct format."""
+
+    letter: str
+    size_bytes: int
+    zero: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A value behind its length: int16 or int32, or an unsigned varint of length + 1 in flexible versions."""
+
+    name: str
+    legacy_letter: str
+    zero: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Elements behind their count."""
+
+    of: Type
+
+
+Type = Fixed | Sized | Array | type
+
+BOOL: Final = Fixed("?", 1, False)
+INT8: Final = Fixed("b", 1, 0)
+INT16: Final = Fixed("h", 2, 0)
+UINT16: Final = Fixed("H", 2, 0)
+INT32: Final = Fixed("i", 4, 0)
+UINT32: Final = Fixed("I", 4, 0)
+INT64: Final = Fixed("q", 8, 0)
+FLOAT64: Final = Fixed("d", 8, 0.0)
+UUID16: Final = Fixed("16s", 16, NULL_UUID)
+STRING: Final = Sized("string", "h", "")
+BYTES: Final = Sized("bytes", "i", b"")
+RECORDS: Final = Sized("records", "i", None)
+
+
+def array(of: Type) -> Array:
+    return Array(of)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    name: str
+    type: Type
+    since: int
+    until: int
+    nullable: int
+    tag: int | None
+    default: Any
+
+    def in_version(self, version: int) -> bool:
+        return self.since <= version <= self.until
+
+
+_ZERO: Final = object()
+
+
+def wire(
+    kind: Type,
+    *,
+    since: int = 0,
+    until: int = NEVER,
+    nullable: int = NEVER,
+    tag: int | None = None,
+    default: Any = _ZERO,
+) -> Any:
+    """Declare one field. Without a default it is zero, the empty string, or an empty list; a part is None."""
+    if default is _ZERO:
+        default = kind.zero if isinstance(kind, Fixed | Sized) else [] if isinstance(kind, Array) else None
+    return Field("", kind, since, until, nullable, tag, default)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the codec knows about a class. Parts have no versions of their own: they follow their message."""
+
+    fields: tuple[Field, ...]
+    min_version: int = 0
+    max_version: int = NEVER
+    flexible_since: int = NEVER
+
+
+_layouts: dict[type, Layout] = {}
+
+
+def layout(cls: type) -> Layout:
+    return _layouts[cls]
+
+
+@dataclass_transform()
+def message(*, versions: tuple[int, int], flexible_since: int = NEVER) -> Callable[[type[M]], type[M]]:
+    """Declare a request, a response, or another value that is encoded by itself."""
+
+    def declare(cls: type[M]) -> type[M]:
+        return _declare(cls, Layout(_fields(cls), *versions, flexible_since))
+
+    return declare
+
+
+@dataclass_transform()
+def part(cls: type[M]) -> type[M]:
+    """Declare a struct that is nested in messages."""
+    return _declare(cls, Layout(_fields(cls)))
+
+
+def _fields(cls: type) -> tuple[Field, ...]:
+    return tuple(replace(cls.__dict__[name], name=name) for name in cls.__annotations__)
+
+
+def _declare(cls: type[M], declared: Layout) -> type[M]:
+    # gc=False: a message is a tree, so reference counting frees it and the collector never has to look.
+    struct = msgspec.defstruct(
+        cls.__name__,
+        [
+            (f.name, Any, msgspec.field(default_factory=list) if f.default == [] else f.default)
+            for f in declared.fields
+        ],
+        module=cls.__module__,
+        namespace={"__doc__": cls.__doc__},
+        gc=False,
+    )
+    _layouts[struct] = declared
+    return struct  # type: ignore[return-value]
