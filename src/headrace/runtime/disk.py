@@ -1,0 +1,233 @@
+"""The disk door: files with positioned reads and writes, folders, and the threads that may block on them.
+
+A `File` is for one writer. Its calls go to the page cache and never wait, except `sync` and cold reads,
+which belong inside `Disk.run`. Nothing is durable before `sync`; a new, renamed or removed name is not
+before `sync_directory` of its folder. A file follows its path: after a rename or removal only a pinned file
+may be used.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias, TypeVar
+
+from headrace.runtime.disk_errors import DataFolderLocked, DiskFailed, DiskFull, typed_errors
+from headrace.runtime.disk_threads import DiskThreads
+from headrace.runtime.file_pool import FilePool, SystemFile
+
+__all__ = ["Buffer", "DataFolderLocked", "Disk", "DiskFailed", "DiskFull", "File", "SystemDisk"]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+T = TypeVar("T")
+
+LOCK_NAME = ".lock"
+
+
+class File(Protocol):
+    """One file, opened lazily; see the module for what is durable and who may wait."""
+
+    @property
+    def path(self) -> str: ...
+
+    def size(self) -> int:
+        """Bytes in the file, as this object knows; no system call once known."""
+        ...
+
+    def append(self, chunks: Sequence[Buffer]) -> int:
+        """Write all chunks at the end, or nothing; return the position where they begin.
+
+        Raises `DiskFull` or `DiskFailed`, with the file cut back to where it was.
+        """
+        ...
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file. May wait for the disk."""
+        ...
+
+    def pread_hot(self, size: int, position: int) -> bytes | None:
+        """As `pread`, but None instead of waiting when a part is not in the page cache."""
+        ...
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        """Write all of `data` at `position`; the file grows as needed."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Make durable what was written before this call. Blocks. After a failure, never trust the file."""
+        ...
+
+    def descriptor(self) -> int:
+        """The descriptor, for sendfile; valid until control returns to the loop, or while pinned."""
+        ...
+
+    def pin(self) -> None:
+        """Hold the descriptor open until `unpin`, even over `close`; pins count. On the loop's thread."""
+        ...
+
+    def unpin(self) -> None: ...
+
+    def close(self) -> None:
+        """Give the descriptor back as soon as nothing holds it; the file may not be used again."""
+        ...
+
+
+class Disk(Protocol):
+    def open(self, path: str, *, create: bool = False) -> File:
+        """The file at `path`; raises `FileNotFoundError` if there is none and `create` is not set."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def list(self, path: str) -> list[str]:
+        """The names in a folder, sorted."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """Create the folder and its missing parents, durably; nothing happens if it exists."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file or folder another name in one step; a file at `target` is replaced."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove one file; raises `FileNotFoundError` if there is none."""
+        ...
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a folder and all in it."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in this folder durable. Blocks."""
+        ...
+
+    def read(self, path: str) -> bytes: ...
+
+    def write_atomically(self, path: str, data: Buffer) -> None:
+        """Replace the file durably: after a crash it holds the old bytes or the new ones. Blocks."""
+        ...
+
+    def free_bytes(self, path: str) -> int: ...
+
+    def total_bytes(self, path: str) -> int: ...
+
+    def lock(self, path: str) -> None:
+        """Own this data folder until the process ends; raises `DataFolderLocked` if another one does."""
+        ...
+
+    async def run(self, work: Callable[..., T], *args: object) -> T:
+        """Do blocking work in the disk threads. Cancelling the wait does not stop the work."""
+        ...
+
+
+class SystemDisk:
+    """The real disk. Construct it on the loop's thread: only that thread evicts descriptors."""
+
+    def __init__(self, threads: int = 4, open_files_max: int = 512) -> None:
+        self._pool = FilePool(open_files_max)
+        self._threads = DiskThreads(threads)
+        self._locks: list[int] = []
+
+    def open(self, path: str, *, create: bool = False) -> SystemFile:
+        file = SystemFile(self._pool, path)
+        with typed_errors("open", path):
+            if create:
+                file.create()
+            else:
+                file.size()
+        return file
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def list(self, path: str) -> list[str]:
+        with typed_errors("list", path):
+            return sorted(os.listdir(path))
+
+    def make_directory(self, path: str) -> None:
+        path = os.path.abspath(path)
+        missing = []
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for folder in reversed(missing):
+            with typed_errors("make directory", folder):
+                os.makedirs(folder, exist_ok=True)
+            self.sync_directory(os.path.dirname(folder))
+
+    def rename(self, source: str, target: str) -> None:
+        with typed_errors("rename", source):
+            os.rename(source, target)
+
+    def remove(self, path: str) -> None:
+        with typed_errors("remove", path):
+            os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        with typed_errors("remove tree", path):
+            shutil.rmtree(path)
+
+    def sync_directory(self, path: str) -> None:
+        with typed_errors("sync directory", path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def read(self, path: str) -> bytes:
+        with typed_errors("read", path), open(path, "rb") as file:
+            return file.read()
+
+    def write_atomically(self, path: str, data: Buffer) -> None:
+        draft = path + ".tmp"
+        with typed_errors("write", draft), open(draft, "wb", buffering=0) as file:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) :]
+            os.fsync(file.fileno())
+        self.rename(draft, path)
+        self.sync_directory(os.path.dirname(path) or ".")
+
+    def free_bytes(self, path: str) -> int:
+        with typed_errors("measure", path):
+            space = os.statvfs(path)
+        return space.f_bavail * space.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        with typed_errors("measure", path):
+            space = os.statvfs(path)
+        return space.f_blocks * space.f_frsize
+
+    def lock(self, path: str) -> None:
+        name = os.path.join(path, LOCK_NAME)
+        with typed_errors("lock", name):
+            descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                os.close(descriptor)
+                raise DataFolderLocked(
+                    f"{path} is in use by another process; stop it or choose another --data"
+                ) from error
+        self._locks.append(descriptor)
+
+    async def run(self, work: Callable[..., T], *args: object) -> T:
+        try:
+            return await self._threads.run(work, args)
+        finally:
+            self._pool.trim()
+
+    def close(self) -> None:
+        """Wait for the work in the threads and give up the locks."""
+        self._threads.close()
+        for descriptor in self._locks:
+            os.close(descriptor)
+        self._locks.clear()

@@ -1,0 +1,1 @@
+"""Simulated clock, disk and network; shipped so that users can test too."""

@@ -1,0 +1,365 @@
+"""A disk in memory that forgets what was not synced, as real ones do.
+
+`crash` is a power cut, or with `keep_page_cache` a kill -9; then `reopen` gives the disk that the next
+process finds. What was synced survives: bytes by `File.sync`, names by `sync_directory`. All else is kept,
+lost, torn or mixed, page by page and name by name (see `pages` and `folders`); `crash_after` makes any
+change of the disk the last.
+
+Stricter than a real disk in one thing: a file whose path was renamed or removed can be used only while
+pinned, because a real one can lose its descriptor at any time. `digest` covers every operation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import os
+import posixpath
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from random import Random
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from headrace.runtime.disk import LOCK_NAME, Buffer, DataFolderLocked, DiskFailed
+from headrace.runtime.disk_errors import typed, typed_errors
+from headrace.runtime.disk_threads import deliver
+from headrace.testkit.folders import Folder, Tree
+from headrace.testkit.loop import SimLoop
+from headrace.testkit.pages import FileNode
+
+T = TypeVar("T")
+
+Operation: TypeAlias = Literal[
+    "create", "append", "pwrite", "pread", "truncate", "sync", "make", "rename", "remove", "sync_directory"
+]
+
+KEEP_CHANCES = (0.0, 0.2, 0.5, 0.8, 1.0)  # one is drawn per power cut, so that extremes are met often
+
+
+class SimulatedPowerCut(BaseException):
+    """The host is gone. No code of the host may handle this, so it is no `Exception`."""
+
+
+@dataclass(slots=True)
+class _Fault:
+    operation: Operation
+    pattern: str
+    error: int
+
+
+class SimDisk:
+    """Implements `headrace.runtime.disk.Disk`."""
+
+    def __init__(self, seed: int, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self.capacity_bytes = 1 << 40
+        self.cold_chance = 0.05  # that `pread_hot` finds nothing
+        self.delay_seconds = (0.00005, 0.002)  # of work in the disk threads
+        self.operations = 0  # changes so far: what `crash_after` counts
+        self.on_power_cut: Callable[[SimulatedPowerCut], None] | None = None
+        if isinstance(loop, SimLoop):
+            self.on_power_cut = loop.halt
+        self._seed = seed
+        self._random = Random(f"disk {seed}")
+        self._tree = Tree()
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._used_bytes = 0
+        self._faults: list[_Fault] = []
+        self._locked: set[str] = set()
+        self._power_cut_at = -1
+        self._dead = False
+
+    @property
+    def alive(self) -> bool:
+        return not self._dead
+
+    @property
+    def digest(self) -> str:
+        return self._digest.hexdigest()
+
+    # Faults
+
+    def crash_after(self, operations: int) -> None:
+        """Let this many more changes happen; the one after them finds the power gone."""
+        self._power_cut_at = self.operations + operations
+
+    def crash(self, *, keep_page_cache: bool = False) -> None:
+        """Cut the power now, or kill the process only. Whatever uses this disk object again is told so."""
+        assert not self._dead, "crashed already"
+        self._dead = True
+        self._note("crash", "", keep_page_cache)
+        if not keep_page_cache:
+            keep_chance = self._random.choice(KEEP_CHANCES)
+            for path in self._tree.lose_power(self._random, keep_chance):
+                self._note("survived", path, hashlib.blake2b(self._tree.file(path).content).hexdigest())
+
+    def reopen(self, loop: asyncio.AbstractEventLoop | None = None) -> SimDisk:
+        """What the next process finds after `crash`."""
+        assert self._dead, "crash first"
+        disk = SimDisk(self._seed, loop)
+        disk.capacity_bytes, disk.cold_chance = self.capacity_bytes, self.cold_chance
+        disk.delay_seconds = self.delay_seconds
+        disk._random, disk._tree, disk._digest = self._random, self._tree, self._digest
+        disk._used_bytes = sum(len(node.content) for node in self._tree.files().values())
+        return disk
+
+    def fail_next(self, operation: Operation, pattern: str = "*", error: int = errno.EIO) -> None:
+        """Let the next such operation on a path like `pattern` fail once."""
+        self._faults.append(_Fault(operation, pattern, error))
+
+    def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
+        """Let one bit rot, where it is stored as well as in the page cache."""
+        self._note("flip", path, position)
+        self._tree.file(path).flip_bit(position, bit)
+
+    # The door
+
+    def open(self, path: str, *, create: bool = False) -> SimFile:
+        self.check_alive()
+        with typed_errors("open", path):
+            if create and self._tree.find(path) is None:
+                self.change("create", path)
+                self._tree.add(path, FileNode())
+            return SimFile(self, path, self._tree.file(path))
+
+    def exists(self, path: str) -> bool:
+        self.check_alive()
+        return self._tree.find(path) is not None
+
+    def list(self, path: str) -> list[str]:
+        self.check_alive()
+        with typed_errors("list", path):
+            return sorted(self._tree.folder(path).entries)
+
+    def make_directory(self, path: str) -> None:
+        if not self.exists(path):
+            parent = posixpath.dirname(posixpath.normpath(path)) or "/"
+            self.make_directory(parent)
+            with typed_errors("make directory", path):
+                self.change("make", path)
+                self._tree.add(path, Folder())
+            self.sync_directory(parent)
+
+    def rename(self, source: str, target: str) -> None:
+        with typed_errors("rename", source):
+            self.change("rename", source, target)
+            replaced = self._tree.rename(source, target)
+        if isinstance(replaced, FileNode):
+            self.resized(-len(replaced.content))
+
+    def remove(self, path: str) -> None:
+        with typed_errors("remove", path):
+            self.change("remove", path)
+            node = self._tree.file(path)
+            self._tree.remove(path)
+        self.resized(-len(node.content))
+
+    def remove_tree(self, path: str) -> None:
+        self.check_alive()
+        with typed_errors("remove tree", path):
+            for name, node in sorted(self._tree.folder(path).entries.items()):
+                if isinstance(node, Folder):
+                    self.remove_tree(f"{path}/{name}")
+                else:
+                    self.remove(f"{path}/{name}")
+            self.change("remove", path)
+            self._tree.remove(path)
+
+    def sync_directory(self, path: str) -> None:
+        with typed_errors("sync directory", path):
+            self.change("sync_directory", path)
+            self._tree.sync(self._tree.folder(path))
+
+    def read(self, path: str) -> bytes:
+        file = self.open(path)
+        return file.pread(file.size(), 0)
+
+    def write_atomically(self, path: str, data: Buffer) -> None:
+        draft = path + ".tmp"
+        file = self.open(draft, create=True)
+        file.truncate(0)
+        file.append([data])
+        file.sync()
+        self.rename(draft, path)
+        self.sync_directory(posixpath.dirname(path) or "/")
+
+    def free_bytes(self, path: str) -> int:
+        self.check_alive()
+        with typed_errors("measure", path):
+            self._tree.folder(path)
+        return max(0, self.capacity_bytes - self._used_bytes)
+
+    def total_bytes(self, path: str) -> int:
+        self.check_alive()
+        with typed_errors("measure", path):
+            self._tree.folder(path)
+        return self.capacity_bytes
+
+    def lock(self, path: str) -> None:
+        if path in self._locked:
+            raise DataFolderLocked(f"{path} is in use by another process; stop it or choose another --data")
+        self.open(posixpath.join(path, LOCK_NAME), create=True)
+        self._locked.add(path)
+
+    async def run(self, work: Callable[..., T], *args: object) -> T:
+        """As in the threads of a real disk, the work happens at some moment while the caller waits."""
+        self.check_alive()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        before, after = self._random.uniform(*self.delay_seconds), self._random.uniform(*self.delay_seconds)
+        loop.call_later(before, self._work, loop, after, future, work, args)
+        return await future
+
+    # For SimFile
+
+    def check_alive(self) -> None:
+        if self._dead:
+            raise SimulatedPowerCut
+
+    def change(self, operation: Operation, path: str, *details: object) -> None:
+        """Say what is about to change. It may be the end, or fail."""
+        self.check_alive()
+        if self.operations == self._power_cut_at:
+            self.crash()
+            cut = SimulatedPowerCut(f"before {operation} {path}")
+            if self.on_power_cut is not None:
+                self.on_power_cut(cut)
+            raise cut
+        self.operations += 1
+        self._note(operation, path, *details)
+        self.fail_if_told(operation, path)
+
+    def fail_if_told(self, operation: Operation, path: str) -> None:
+        for fault in self._faults:
+            if fault.operation == operation and fnmatchcase(path, fault.pattern):
+                self._faults.remove(fault)
+                raise OSError(fault.error, os.strerror(fault.error), path)
+
+    def resized(self, by: int) -> None:
+        self._used_bytes += by
+
+    def is_cold(self, node: FileNode) -> bool:
+        return not node.warm or self._random.random() < self.cold_chance
+
+    def room(self, wanted: int) -> int:
+        return max(0, min(wanted, self.capacity_bytes - self._used_bytes))
+
+    def part(self, size: int) -> int:
+        """How much of a failing write was done."""
+        return self._random.randint(0, size)
+
+    def _work(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        delay: float,
+        future: asyncio.Future[Any],
+        work: Callable[..., Any],
+        args: tuple[object, ...],
+    ) -> None:
+        result, failure = None, None
+        try:
+            result = work(*args)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # whatever it is, it belongs to the one who waits
+            failure = error
+        loop.call_later(delay, deliver, future, result, failure)
+
+    def _note(self, operation: str, path: str, *details: object) -> None:
+        self._digest.update(f"{operation} {path} {details}\n".encode())
+
+
+class SimFile:
+    """Implements `headrace.runtime.disk.File`."""
+
+    __slots__ = ("_closed", "_disk", "_moves", "_node", "_pins", "path")
+
+    def __init__(self, disk: SimDisk, path: str, node: FileNode) -> None:
+        self.path = path
+        self._disk = disk
+        self._node = node
+        self._moves = node.moves
+        self._pins = 0
+        self._closed = False
+
+    def size(self) -> int:
+        return len(self._node.content)
+
+    def append(self, chunks: Sequence[Buffer]) -> int:
+        self._check_usable()
+        data, position = b"".join(chunks), self.size()
+        try:
+            self._disk.change("append", self.path, len(data))
+            self._write(data, position)
+        except OSError as error:
+            # A part was written and then cut off again, and both may reach the platter.
+            self._node.write(data[: self._disk.part(len(data))], position)
+            self._node.truncate(position)
+            raise typed(error, "append", self.path) from error
+        return position
+
+    def pread(self, size: int, position: int) -> bytes:
+        self._check_usable()
+        with typed_errors("read", self.path):
+            self._disk.fail_if_told("pread", self.path)
+        self._node.warm = True
+        return bytes(self._node.content[position : position + size])
+
+    def pread_hot(self, size: int, position: int) -> bytes | None:
+        self._check_usable()
+        if self._disk.is_cold(self._node):
+            return None
+        return bytes(self._node.content[position : position + size])
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        self._check_usable()
+        with typed_errors("write", self.path):
+            self._disk.change("pwrite", self.path, position, len(data))
+            self._write(bytes(data), position)
+
+    def truncate(self, size: int) -> None:
+        self._check_usable()
+        with typed_errors("truncate", self.path):
+            self._disk.change("truncate", self.path, size)
+        self._disk.resized(size - self.size())
+        self._node.truncate(size)
+
+    def sync(self) -> None:
+        self._check_usable()
+        try:
+            self._disk.change("sync", self.path)
+        except OSError as error:
+            self._node.fail_sync()
+            raise DiskFailed(f"sync {self.path}: {error.strerror}") from error
+        self._node.sync()
+
+    def descriptor(self) -> int:
+        raise RuntimeError("a descriptor in a simulation: use Link.send_file")
+
+    def pin(self) -> None:
+        self._check_usable()
+        self._pins += 1
+
+    def unpin(self) -> None:
+        assert self._pins > 0
+        self._pins -= 1
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _write(self, data: bytes, position: int) -> None:
+        growth = max(0, position + len(data) - self.size())
+        if self._disk.room(growth) < growth:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+        self._disk.resized(growth)
+        self._node.write(data, position)
+
+    def _check_usable(self) -> None:
+        self._disk.check_alive()
+        if self._pins:
+            return
+        assert not self._closed, f"{self.path} was closed"
+        assert self._moves == self._node.moves, (
+            f"{self.path} moved or is gone: pin it before, or open it anew"
+        )
