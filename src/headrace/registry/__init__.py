@@ -1,0 +1,1 @@
+"""The cluster's truth: versioned keys with compare-and-set."""

@@ -1,0 +1,31 @@
+"""Producer ids: unique for ever, or two producers would be taken for one and records dropped as duplicates.
+
+They are taken from the registry in blocks, so that a thousand producers cost one commit. What is left of a
+block when the broker stops is never used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from headrace.registry.counters import advance
+from headrace.registry.interface import Registry
+
+PRODUCER_IDS_KEY = "/producer-ids"
+BLOCK_SIZE = 1000
+
+
+class ProducerIds:
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._block = range(0)
+        self._taking_block = asyncio.Lock()
+
+    async def next(self) -> int:
+        """A producer id that nobody had before."""
+        async with self._taking_block:
+            if not self._block:
+                first = await advance(self._registry, PRODUCER_IDS_KEY, BLOCK_SIZE)
+                self._block = range(first, first + BLOCK_SIZE)
+            producer_id, self._block = self._block[0], self._block[1:]
+            return producer_id

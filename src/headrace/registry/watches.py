@@ -1,0 +1,41 @@
+"""Who wants to hear of which keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from headrace.registry.interface import is_beneath
+
+
+class Watches:
+    """The watches of one registry object. Used on the loop only."""
+
+    def __init__(self) -> None:
+        # A dict and not a set: watches are told in the order in which they were set, in every run.
+        self._watches: dict[Watch, None] = {}
+
+    def add(self, prefix: str, changed: Callable[[str], None]) -> Watch:
+        watch = Watch(prefix, changed, self)
+        self._watches[watch] = None
+        return watch
+
+    def forget(self, watch: Watch) -> None:
+        self._watches.pop(watch, None)
+
+    def tell(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            for watch in list(self._watches):
+                # A watch may be cancelled by one that was called before it.
+                if watch in self._watches and (key == watch.prefix or is_beneath(key, watch.prefix)):
+                    watch.changed(key)
+
+
+@dataclass(eq=False, slots=True)
+class Watch:
+    prefix: str
+    changed: Callable[[str], None]
+    watches: Watches
+
+    def cancel(self) -> None:
+        self.watches.forget(self)

@@ -1,0 +1,195 @@
+"""Topics, counters, producer ids and identities, on the simulated registry."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from random import Random
+
+import pytest
+
+from headrace.model.errors import (
+    InvalidPartitions,
+    TopicAlreadyExists,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from headrace.model.ids import id_from_text
+from headrace.registry.counters import advance
+from headrace.registry.identity import (
+    cluster_id,
+    load_broker_configs,
+    next_broker_epoch,
+    store_broker_configs,
+)
+from headrace.registry.interface import Create, RegistryDamaged
+from headrace.registry.producer_ids import BLOCK_SIZE, ProducerIds
+from headrace.registry.topics import TopicRecord, Topics
+from headrace.testkit.registry import SimRegistry, SimRegistryState
+
+
+class FixedEntropy:
+    """Only `uuid` is asked of it here."""
+
+    def __init__(self) -> None:
+        self._random = Random(1)
+
+    def uuid(self) -> uuid.UUID:
+        return uuid.UUID(int=self._random.getrandbits(128), version=4)
+
+    def token(self, size: int) -> str:
+        raise NotImplementedError
+
+    def uniform(self, low: float, high: float) -> float:
+        raise NotImplementedError
+
+    def integer(self, low: int, high: int) -> int:
+        raise NotImplementedError
+
+
+def orders(**changes: object) -> TopicRecord:
+    values = {"name": "orders", "id": uuid.UUID(int=7), "partitions": 4, "created_ms": 1_700_000_000_000}
+    return TopicRecord(**{**values, **changes})  # type: ignore[arg-type]
+
+
+async def test_a_created_topic_is_loaded_as_it_was_given() -> None:
+    state = SimRegistryState()
+    record = orders(configs={"retention.ms": "1000"})
+    await Topics(SimRegistry(state)).create(record)
+    assert await Topics(SimRegistry(state)).load() == [record]
+
+
+async def test_topics_are_loaded_sorted_by_name() -> None:
+    topics = Topics(SimRegistry())
+    for name in ("b", "a.x", "a", "c-d"):
+        await topics.create(orders(name=name))
+    assert [record.name for record in await topics.load()] == ["a", "a.x", "b", "c-d"]
+
+
+async def test_a_name_that_exists_is_refused() -> None:
+    topics = Topics(SimRegistry())
+    await topics.create(orders())
+    with pytest.raises(TopicAlreadyExists, match="'orders' already exists"):
+        await topics.create(orders(id=uuid.UUID(int=8)))
+    assert await topics.load() == [orders()]
+
+
+async def test_a_deleted_topic_is_gone_and_its_name_free() -> None:
+    topics = Topics(SimRegistry())
+    await topics.create(orders())
+    await topics.delete("orders", uuid.UUID(int=7))
+    assert await topics.load() == []
+    await topics.create(orders(id=uuid.UUID(int=8)))
+
+
+async def test_a_change_meant_for_a_predecessor_of_the_same_name_is_refused() -> None:
+    topics = Topics(SimRegistry())
+    await topics.create(orders())
+    with pytest.raises(UnknownTopicId):
+        await topics.delete("orders", uuid.UUID(int=1))
+    with pytest.raises(UnknownTopicId):
+        await topics.add_partitions("orders", uuid.UUID(int=1), 9)
+    assert await topics.load() == [orders()]
+
+
+async def test_a_topic_that_does_not_exist_cannot_be_changed() -> None:
+    with pytest.raises(UnknownTopicOrPartition, match="'orders'"):
+        await Topics(SimRegistry()).delete("orders", uuid.UUID(int=7))
+
+
+async def test_a_topic_grows_and_never_shrinks() -> None:
+    topics = Topics(SimRegistry())
+    await topics.create(orders())
+    assert await topics.add_partitions("orders", uuid.UUID(int=7), 6) == orders(partitions=6)
+    for total in (6, 5, 0, -1):
+        with pytest.raises(InvalidPartitions, match="would not be an increase"):
+            await topics.add_partitions("orders", uuid.UUID(int=7), total)
+    assert await topics.load() == [orders(partitions=6)]
+
+
+async def test_changes_of_configs_at_the_same_time_are_all_kept() -> None:
+    topics = Topics(SimRegistry())
+    await topics.create(orders())
+
+    async def set_one(number: int) -> None:
+        def change(configs: Mapping[str, str]) -> Mapping[str, str]:
+            return {**configs, f"name.{number}": "x"}
+
+        await topics.change_configs("orders", uuid.UUID(int=7), change)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(10):
+            group.create_task(set_one(number))
+    (record,) = await topics.load()
+    assert len(record.configs) == 10
+
+
+async def test_a_topic_record_that_cannot_be_read_is_named() -> None:
+    registry = SimRegistry()
+    await registry.commit([Create("/topics/orders", b"{nonsense")])
+    with pytest.raises(RegistryDamaged, match="/topics/orders"):
+        await Topics(registry).load()
+
+
+async def test_a_counter_never_gives_a_number_twice() -> None:
+    registry = SimRegistry()
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(advance(registry, "/n")) for _ in range(30)]
+    assert sorted(task.result() for task in tasks) == list(range(30))
+
+
+async def test_producer_ids_are_never_handed_out_twice_not_even_after_a_crash() -> None:
+    state = SimRegistryState()
+    given: list[int] = []
+    for _ in range(3):
+        registry = SimRegistry(state)
+        producer_ids = ProducerIds(registry)
+        given += [await producer_ids.next() for _ in range(BLOCK_SIZE // 2 + 1)]
+        registry.crash()
+    assert len(set(given)) == len(given)
+    assert given == sorted(given)
+
+
+async def test_two_brokers_draw_their_producer_ids_from_different_blocks() -> None:
+    state = SimRegistryState()
+    one, other = ProducerIds(SimRegistry(state)), ProducerIds(SimRegistry(state))
+
+    async def draw(producer_ids: ProducerIds) -> list[int]:
+        return [await producer_ids.next() for _ in range(BLOCK_SIZE + 1)]
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(draw(producer_ids)) for producer_ids in (one, other, one)]
+    given = [producer_id for task in tasks for producer_id in task.result()]
+    assert len(set(given)) == 3 * (BLOCK_SIZE + 1)
+
+
+async def test_a_block_of_producer_ids_costs_one_commit() -> None:
+    registry = SimRegistry()
+    producer_ids = ProducerIds(registry)
+    for _ in range(BLOCK_SIZE):
+        await producer_ids.next()
+    entry = await registry.get("/producer-ids")
+    assert entry is not None
+    assert entry.version == 0
+
+
+async def test_the_cluster_id_is_made_once() -> None:
+    registry, entropy = SimRegistry(), FixedEntropy()
+    first = await cluster_id(registry, entropy)
+    assert id_from_text(first).version == 4
+    assert await cluster_id(registry, entropy) == first
+
+
+async def test_the_broker_epoch_grows_with_every_start() -> None:
+    registry = SimRegistry()
+    assert [await next_broker_epoch(registry, 1) for _ in range(3)] == [1, 2, 3]
+    assert await next_broker_epoch(registry, 2) == 1
+
+
+async def test_altered_broker_configs_are_kept() -> None:
+    registry = SimRegistry()
+    assert await load_broker_configs(registry) == {}
+    await store_broker_configs(registry, {"log.retention.ms": "5"})
+    await store_broker_configs(registry, {"log.retention.ms": "6"})
+    assert await load_broker_configs(registry) == {"log.retention.ms": "6"}
