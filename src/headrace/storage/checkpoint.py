@@ -1,0 +1,150 @@
+"""Checkpoints: how far a log is durable and indexed, so that recovery need not look below.
+
+A checkpoint is written only after log, index and time index were synced up to its offset, and it carries what
+else is derived from the log up to there: segments, leader epochs and the partition's own state. The newest
+two are kept; one whose CRC is wrong does not count.
+
+    file   "HRCP" u16 version u32 crc (of all that follows)
+           i64 offset  i64 start offset  u32 segments  u32 epochs  u32 state bytes
+           segments: the fields of SegmentMark    epochs: (i32 epoch, i64 start offset)    state
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from struct import error as struct_error
+from typing import NamedTuple
+from zlib import crc32
+
+from headrace.runtime.disk import Disk
+from headrace.storage.segment import NAME_DIGITS, Segment, file_name
+
+CHECKPOINT = ".checkpoint"
+KEPT = 2
+
+_HEAD = Struct(">4sHI")
+_COUNTS = Struct(">qqIII")
+_MARK = Struct(">qqqqqqqII")
+_EPOCH = Struct(">iq")
+_MAGIC, _VERSION = b"HRCP", 1
+
+
+class SegmentMark(NamedTuple):
+    """One segment as it was at the checkpoint."""
+
+    base_offset: int
+    size: int
+    created_ms: int
+    max_timestamp: int
+    max_timestamp_offset: int
+    indexed_timestamp: int
+    bytes_since_entry: int
+    index_entries: int
+    time_entries: int
+
+    @classmethod
+    def of(cls, segment: Segment) -> SegmentMark:
+        return cls(
+            segment.base_offset,
+            segment.size,
+            segment.created_ms,
+            segment.max_timestamp,
+            segment.max_timestamp_offset,
+            segment.indexed_timestamp,
+            segment.bytes_since_entry,
+            segment.index.saved,
+            segment.time_index.saved,
+        )
+
+    def segment(self, disk: Disk, folder: str) -> Segment:
+        segment = Segment(
+            disk, folder, self.base_offset, index_entries=self.index_entries, time_entries=self.time_entries
+        )
+        segment.size = segment.syncing = segment.written_from = self.size
+        segment.created_ms = self.created_ms
+        segment.max_timestamp = self.max_timestamp
+        segment.max_timestamp_offset = self.max_timestamp_offset
+        segment.indexed_timestamp = self.indexed_timestamp
+        segment.bytes_since_entry = self.bytes_since_entry
+        return segment
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    offset: int
+    start_offset: int
+    segments: Sequence[SegmentMark]
+    epochs: Sequence[tuple[int, int]]
+    state: bytes
+
+    def encode(self) -> bytes:
+        body = b"".join(
+            (
+                _COUNTS.pack(
+                    self.offset, self.start_offset, len(self.segments), len(self.epochs), len(self.state)
+                ),
+                *(_MARK.pack(*mark) for mark in self.segments),
+                *(_EPOCH.pack(*entry) for entry in self.epochs),
+                self.state,
+            )
+        )
+        return _HEAD.pack(_MAGIC, _VERSION, crc32(body)) + body
+
+    @classmethod
+    def decode(cls, data: bytes) -> Checkpoint | None:
+        """None if these bytes are not a whole checkpoint."""
+        try:
+            magic, version, crc = _HEAD.unpack_from(data)
+        except struct_error:
+            return None
+        if (magic, version) != (_MAGIC, _VERSION) or crc32(data[_HEAD.size :]) != crc:
+            return None
+        at = _HEAD.size
+        offset, start_offset, segment_count, epoch_count, state_bytes = _COUNTS.unpack_from(data, at)
+        marks_from = at + _COUNTS.size
+        epochs_from = marks_from + segment_count * _MARK.size
+        state_from = epochs_from + epoch_count * _EPOCH.size
+        return cls(
+            offset,
+            start_offset,
+            [SegmentMark(*fields) for fields in _MARK.iter_unpack(data[marks_from:epochs_from])],
+            [(epoch, start) for epoch, start in _EPOCH.iter_unpack(data[epochs_from:state_from])],
+            data[state_from : state_from + state_bytes],
+        )
+
+
+def write(disk: Disk, folder: str, checkpoint: Checkpoint) -> None:
+    """Make it durable, then drop the ones that are too old. Blocks."""
+    disk.write_atomically(f"{folder}/{file_name(checkpoint.offset, CHECKPOINT)}", checkpoint.encode())
+    for offset in offsets(disk.list(folder))[:-KEPT]:
+        disk.remove(f"{folder}/{file_name(offset, CHECKPOINT)}")
+
+
+def newest(disk: Disk, folder: str, names: Iterable[str]) -> Checkpoint | None:
+    """The newest one that is whole."""
+    for offset in reversed(offsets(names)):
+        checkpoint = Checkpoint.decode(disk.read(f"{folder}/{file_name(offset, CHECKPOINT)}"))
+        if checkpoint is not None:
+            return checkpoint
+    return None
+
+
+def remove_above(disk: Disk, folder: str, offset: int) -> None:
+    """Durably forget the checkpoints above `offset`: the log is about to be cut there. Blocks."""
+    for found in offsets(disk.list(folder)):
+        if found > offset:
+            disk.remove(f"{folder}/{file_name(found, CHECKPOINT)}")
+    disk.sync_directory(folder)
+
+
+def offsets(names: Iterable[str]) -> list[int]:
+    """The offsets of the checkpoints among these file names, ascending."""
+    return sorted(
+        int(name[:NAME_DIGITS])
+        for name in names
+        if name.endswith(CHECKPOINT)
+        and name[:NAME_DIGITS].isdigit()
+        and len(name) == NAME_DIGITS + len(CHECKPOINT)
+    )

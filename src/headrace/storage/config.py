@@ -1,0 +1,40 @@
+"""Settings of a log (per topic, replaceable at run time) and of a data folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """Named like Kafka's topic configs; -1 means without limit."""
+
+    segment_bytes: int = GIB
+    segment_ms: int = 7 * DAY_MS
+    index_interval_bytes: int = 4 * KIB
+    index_bytes_max: int = 10 * MIB
+    retention_ms: int = 14 * DAY_MS
+    retention_bytes: int = -1
+    flush_messages: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """How a data folder is looked after.
+
+    A checkpoint bounds what recovery must scan: it is written after `checkpoint_bytes` at once, after
+    `checkpoint_seconds` if that saves scanning a megabyte, and after `checkpoint_idle_seconds` in any case.
+    """
+
+    reserve_bytes: int | None = None  # None: a twentieth of the disk, at most 1 GiB
+    space_check_seconds: float = 1.0
+    checkpoint_bytes: int = 64 * MIB
+    checkpoint_seconds: float = 5.0
+    checkpoint_idle_seconds: float = 300.0
+    retention_check_seconds: float = 300.0
+    scrub_bytes_per_second: int = 8 * MIB  # 0: no scrub

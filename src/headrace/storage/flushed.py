@@ -1,0 +1,104 @@
+"""The file `flushed-offsets` of a data folder: how far each log was synced.
+
+Written after every flush, itself never synced. After kill -9 it is exact; after a power cut each slot holds
+some earlier value, or is torn and does not count. So it is a lower bound: a log that is damaged below it has
+lost what was promised.
+
+    slot   16 bytes topic id  i32 partition  i64 flushed offset  i64 segment base  i64 position  u32 crc
+"""
+
+from __future__ import annotations
+
+import logging
+from struct import Struct
+from typing import NamedTuple
+from uuid import UUID
+from zlib import crc32
+
+from headrace.model.errors import StorageFailure
+from headrace.runtime.disk import Disk, File
+
+logger = logging.getLogger(__name__)
+
+NAME = "flushed-offsets"
+_KEY = Struct(">16si")
+_POINT = Struct(">qqq")
+_CRC = Struct(">I")
+SLOT_BYTES = _KEY.size + _POINT.size + _CRC.size
+
+LogKey = tuple[UUID, int]
+
+
+class FlushedPoint(NamedTuple):
+    offset: int
+    segment_base: int
+    position: int
+
+
+class FlushedOffsets:
+    """One slot per log; a slot that is given back is used again."""
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        self._file: File = disk.open(f"{folder}/{NAME}", create=True)
+        self._found: dict[LogKey, tuple[int, FlushedPoint]] = {}
+        self._free: list[int] = []
+        self._slots = self._file.size() // SLOT_BYTES
+        self._load(self._file.pread(self._file.size(), 0))
+
+    def claim(self, key: LogKey) -> FlushedSlot:
+        """This log's slot; its point is what was found at start, None if nothing was."""
+        found = self._found.pop(key, None)
+        if found is not None:
+            return FlushedSlot(self._file, key, *found)
+        if self._free:
+            return FlushedSlot(self._file, key, self._free.pop(), None)
+        self._slots += 1
+        return FlushedSlot(self._file, key, self._slots - 1, None)
+
+    def release(self, slot: FlushedSlot) -> None:
+        """The log is gone. `sync` before its files are: a new log of this key must not find the old point."""
+        self._file.pwrite(bytes(SLOT_BYTES), slot.number * SLOT_BYTES)
+        self._free.append(slot.number)
+
+    def sync(self) -> None:
+        """Blocks."""
+        self._file.sync()
+
+    def _load(self, data: bytes) -> None:
+        for at in range(self._slots):
+            number = at
+            slot = data[at * SLOT_BYTES : (at + 1) * SLOT_BYTES]
+            body, (crc,) = slot[: -_CRC.size], _CRC.unpack(slot[-_CRC.size :])
+            if crc32(body) != crc or not any(body):
+                self._free.append(number)
+                continue
+            topic_id, partition = _KEY.unpack_from(body)
+            key = (UUID(bytes=topic_id), partition)
+            point = FlushedPoint(*_POINT.unpack_from(body, _KEY.size))
+            if key in self._found:  # a slot that was given back, but not durably
+                self._free.append(number)
+                point = min(point, self._found[key][1])
+                number = self._found[key][0]
+            self._found[key] = (number, point)
+
+
+class FlushedSlot:
+    __slots__ = ("_file", "_key", "number", "point")
+
+    def __init__(self, file: File, key: LogKey, number: int, point: FlushedPoint | None) -> None:
+        self._file = file
+        self._key = _KEY.pack(key[0].bytes, key[1])
+        self.number = number
+        self.point = point
+
+    def record(self, offset: int, segment_base: int, position: int) -> None:
+        body = self._key + _POINT.pack(offset, segment_base, position)
+        try:
+            self._file.pwrite(body + _CRC.pack(crc32(body)), self.number * SLOT_BYTES)
+        except StorageFailure as error:
+            # The old value stays, which is still a lower bound.
+            logger.warning("flushed offset not recorded: %s", error)
+
+    def sync(self) -> None:
+        """Blocks."""
+        self._file.sync()

@@ -1,0 +1,133 @@
+"""Group commit for a data folder: one round of syncs in flight, everything marked meanwhile joins the next.
+
+A round is one call into the disk threads, however many logs it covers. A sync that fails is never retried:
+its log has failed for good, the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from headrace.model.errors import StorageFailure
+from headrace.runtime.clock import Clock
+from headrace.runtime.disk import Disk
+from headrace.storage.flush import Flush
+from headrace.storage.log import Log
+
+SYNC_SECONDS_BOUNDS = (
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+)
+
+
+class Histogram:
+    """Counts by upper bound, the last one for everything above."""
+
+    __slots__ = ("bounds", "count", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.count = 0
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.count += 1
+        self.total += value
+
+
+class Flusher:
+    def __init__(self, disk: Disk, clock: Clock) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._marked: dict[Log, None] = {}
+        self._wake: asyncio.Future[None] | None = None
+        self._round_over: asyncio.Future[None] | None = None
+        self.rounds = 0
+        self.sync_seconds = Histogram(SYNC_SECONDS_BOUNDS)
+
+    def mark(self, log: Log) -> None:
+        """Let the next round make this log durable."""
+        self._marked[log] = None
+        wake = self._wake
+        if wake is not None:
+            self._wake = None
+            if not wake.done():
+                wake.set_result(None)
+
+    async def run(self) -> None:
+        """Flush what is marked, for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._round_over is not None:  # somebody flushes by himself
+                await asyncio.shield(self._round_over)
+            elif self._marked:
+                await self._round()
+            else:
+                self._wake = loop.create_future()
+                await self._wake
+
+    async def flush(self, log: Log) -> None:
+        """Return when everything appended before this call is durable; raises the log's failure."""
+        end_offset, generation = log.end_offset, log.generation
+        while log.flushed_offset < end_offset and log.generation == generation:
+            log.ensure_usable()
+            self.mark(log)
+            if self._round_over is not None:
+                await asyncio.shield(self._round_over)
+            else:
+                await self._round()
+
+    async def _round(self) -> None:
+        assert self._round_over is None
+        marked, self._marked = self._marked, {}
+        flushes = [flush for log in marked if (flush := log.begin_flush()) is not None]
+        if not flushes:
+            return
+        over = self._round_over = asyncio.get_running_loop().create_future()
+        try:
+            failures, seconds = await self._disk.run(self._sync, flushes)
+        except BaseException:  # cancelled: nobody knows what is durable, so it is done again
+            for flush in flushes:
+                flush.log.abandon_flush(flush, None)
+                self._marked[flush.log] = None
+            raise
+        else:
+            self.rounds += 1
+            self.sync_seconds.observe(seconds)
+            for flush, failure in zip(flushes, failures, strict=True):
+                if failure is None:
+                    flush.log.complete_flush(flush)
+                else:
+                    flush.log.abandon_flush(flush, failure)
+        finally:
+            self._round_over = None
+            over.set_result(None)
+
+    def _sync(self, flushes: list[Flush]) -> tuple[list[StorageFailure | None], float]:
+        """In a disk thread."""
+        began = self._clock.monotonic()
+        failures: list[StorageFailure | None] = []
+        for flush in flushes:
+            try:
+                flush.sync()
+            except StorageFailure as failure:
+                failures.append(failure)
+            else:
+                failures.append(None)
+        return failures, self._clock.monotonic() - began

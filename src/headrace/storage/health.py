@@ -1,0 +1,78 @@
+"""Whether a log may still be used.
+
+failed        the disk refused a write or a sync, which is never retried: takes nothing, serves what it has
+quarantined   damage was found in what was promised: neither takes nor serves; its files stay as they are
+closed        closed or deleted
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from headrace.model.errors import HeadraceError, StorageFailure
+from headrace.storage.errors import CorruptionReport, LogDeleted, LogQuarantined
+from headrace.storage.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+
+class Health:
+    """The part of a log that says no."""
+
+    __slots__ = ("_read_refusal", "_refusal", "failed", "folder", "on_failed", "quarantined")
+
+    def __init__(self, folder: str, quarantined: CorruptionReport | None) -> None:
+        self.folder = folder
+        self.failed: StorageFailure | None = None
+        self.quarantined = quarantined
+        self.on_failed: Callable[[Any], None] | None = (
+            None  # called with the log when it fails or is quarantined
+        )
+        self._refusal: Callable[[], HeadraceError] | None = None  # of every change
+        self._read_refusal: Callable[[], HeadraceError] | None = None
+        if quarantined is not None:
+            self._refusal = self._read_refusal = self._refuse_quarantined
+
+    @property
+    def usable(self) -> bool:
+        return self._refusal is None
+
+    def ensure_usable(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal()
+
+    def ensure_readable(self) -> None:
+        if self._read_refusal is not None:
+            raise self._read_refusal()
+
+    def fail(self, error: StorageFailure) -> None:
+        """The disk refused a write or sync: this log takes nothing more until the broker is restarted."""
+        if self._refusal is None:
+            logger.error("log %s has failed: %s", self.folder, error)
+            self.failed = error
+            self._refusal = self._refuse_failed
+            if self.on_failed is not None:
+                self.on_failed(self)
+
+    def quarantine(self, segment: Segment, position: int, offset: int, reason: str) -> CorruptionReport:
+        """Damage was found: this log neither takes nor serves anything more."""
+        report = CorruptionReport(segment.path, position, offset, reason)
+        if self.quarantined is None:
+            logger.error("log %s is quarantined: %s", self.folder, report)
+            self.quarantined = report
+            self._refusal = self._read_refusal = self._refuse_quarantined
+            if self.on_failed is not None:
+                self.on_failed(self)
+        return report
+
+    def refuse_all(self) -> None:
+        """The log is closed."""
+        self._refusal = self._read_refusal = LogDeleted
+
+    def _refuse_failed(self) -> HeadraceError:
+        return StorageFailure(f"this log has failed: {self.failed}")
+
+    def _refuse_quarantined(self) -> HeadraceError:
+        return LogQuarantined(f"this log is quarantined: {self.quarantined}")

@@ -1,0 +1,377 @@
+"""One partition's log: segments of batches, appended at the end and read from anywhere.
+
+    start_offset <= flushed_offset <= end_offset
+    everything below flushed_offset is durable; what lies above may be lost with the power, but never torn
+
+Single writer. All state changes happen on the loop without an await; whatever waits for the disk runs in its
+threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable
+from operator import attrgetter
+from uuid import UUID
+
+from headrace.model.errors import OffsetOutOfRange, StorageFailure
+from headrace.runtime.clock import Clock
+from headrace.runtime.disk import Disk, DiskFailed, DiskFull, File
+from headrace.storage import timestamps, trimming
+from headrace.storage.config import LogConfig
+from headrace.storage.flush import Flush
+from headrace.storage.flushed import FlushedSlot, LogKey
+from headrace.storage.health import Health
+from headrace.storage.index import NotHot
+from headrace.storage.lookup import find_batch, find_cut
+from headrace.storage.reading import ColdRead, LogSlice, Wanted
+from headrace.storage.recovery import Recovery
+from headrace.storage.scan import BadBatch
+from headrace.storage.segment import Segment
+from headrace.storage.state import DerivedState
+from headrace.storage.timestamps import TimestampOffset
+from headrace.wire.batch import BatchHeader, stamp
+
+__all__ = ["ColdRead", "Log", "LogConfig", "LogSlice", "TimestampOffset"]
+
+RELATIVE_OFFSET_MAX = POSITION_MAX = (1 << 31) - 1  # what an index entry can say
+PLACES_MAX = 64
+PAGE_BYTES = 4096
+
+_base_offset = attrgetter("base_offset")
+
+
+class Log(Health):
+    __slots__ = (
+        "_directory_dirty",
+        "_flushed_position",
+        "_flushed_segment",
+        "_now_ms",
+        "_places",
+        "_rolled",
+        "_upkeep",
+        "active",
+        "checkpoint_offset",
+        "checkpoint_seconds",
+        "clock",
+        "config",
+        "disk",
+        "end_offset",
+        "epochs",
+        "flushed_offset",
+        "generation",
+        "key",
+        "on_flushed",
+        "segments",
+        "size_bytes",
+        "slot",
+        "start_offset",
+        "state",
+        "unsaved_bytes",
+    )
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        key: LogKey,
+        *,
+        config: LogConfig,
+        state: DerivedState,
+        slot: FlushedSlot,
+        found: Recovery,
+    ) -> None:
+        super().__init__(found.folder, found.quarantined)
+        self.disk = disk
+        self.clock = clock
+        self._now_ms = clock.now_ms
+        self.key = key
+        self.config = config
+        self.state = state
+        self.start_offset = found.start_offset
+        self.end_offset = found.end_offset
+        self.flushed_offset = found.flushed_offset
+        self.epochs = found.epochs
+        self.segments = found.segments
+        self.active = found.segments[-1]
+        self.size_bytes = sum(segment.size for segment in found.segments)
+        self.on_flushed: Callable[[Log], None] | None = None
+        self.generation = 0  # changes whenever positions that somebody remembers may have become wrong
+        self.unsaved_bytes = found.scanned_bytes  # appended since the last checkpoint
+        self.checkpoint_offset = found.checkpoint_offset
+        self.checkpoint_seconds = clock.monotonic()
+        self._upkeep: asyncio.Lock | None = None
+        self.slot = slot
+        self._rolled: list[Segment] = []  # not yet flushed, older than the active one
+        self._directory_dirty = False
+        self._places: dict[int, tuple[Segment, int]] = {}
+        self._flushed_segment = self.active
+        self._flushed_position = self.active.size
+        if self.quarantined is None:
+            assert self.start_offset <= self.flushed_offset == self.end_offset
+
+    @property
+    def topic_id(self) -> UUID:
+        return self.key[0]
+
+    @property
+    def partition(self) -> int:
+        return self.key[1]
+
+    # Writing
+
+    def append(self, batch: memoryview, header: BatchHeader, leader_epoch: int) -> int:
+        """Give the batch its offset and write it; durable only after a flush. Returns the offset.
+
+        Raises DiskFull, and then the log is as it was; any other StorageFailure is for good.
+        """
+        if self._refusal is not None:
+            raise self._refusal()
+        size = header.size_bytes
+        assert size == len(batch)
+        offset = self.end_offset
+        last_offset = offset + header.last_offset_delta
+        segment = self.active
+        if segment.size and self._must_roll(segment, size, last_offset):
+            segment = self.roll()
+        file = segment.file
+        try:
+            if file is None or not segment.size:
+                file = self._begin(segment)
+            stamp(batch, offset, leader_epoch)
+            position = file.append((batch,))
+        except DiskFull:
+            raise
+        except DiskFailed as error:
+            self.fail(error)
+            raise
+        assert position == segment.size
+        segment.note(header, last_offset, position, self.config.index_interval_bytes)
+        self.end_offset = last_offset + 1
+        self.size_bytes += size
+        self.unsaved_bytes += size
+        if leader_epoch != self.epochs.latest:
+            self.epochs.assign(leader_epoch, offset)
+        return offset
+
+    def roll(self) -> Segment:
+        """Begin a new segment; the old one is synced with the next flush."""
+        old = self.active
+        assert old.size, "an empty segment is never rolled"
+        old.index_time()
+        if old.syncing < old.size:
+            self._rolled.append(old)
+        self.active = Segment(self.disk, self.folder, self.end_offset)
+        self.segments.append(self.active)
+        return self.active
+
+    def _must_roll(self, segment: Segment, size: int, last_offset: int) -> bool:
+        config = self.config
+        return (
+            segment.size + size > config.segment_bytes
+            or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
+            or segment.size + size > POSITION_MAX
+            or self._now_ms() - segment.created_ms >= config.segment_ms
+            or segment.index.size_bytes >= config.index_bytes_max
+        )
+
+    def _begin(self, segment: Segment) -> File:
+        """Before the first append of this process to a segment, or of anybody."""
+        file = segment.open(create=True)
+        # It may be new; and if not, a crash may have come before its name was made durable.
+        self._directory_dirty = True
+        if not segment.size:
+            segment.created_ms = self._now_ms()
+        return file
+
+    # Flushing; see Flusher
+
+    def flush_due(self) -> bool:
+        return self.end_offset - self.flushed_offset >= self.config.flush_messages
+
+    def begin_flush(self) -> Flush | None:
+        """What a sync must cover to make all of the log durable; None if it is, or if the log has failed."""
+        if self._refusal is not None:
+            return None
+        segment = self.active
+        files = [old.open() for old in self._rolled]
+        if segment.syncing < segment.size:
+            files.append(segment.open())
+            segment.syncing = segment.size
+        if not files:
+            return None
+        for old in self._rolled:
+            old.syncing = old.size
+        self._rolled.clear()
+        flush = Flush(self, segment, files, self._directory_dirty)
+        self._directory_dirty = False
+        for file in files:
+            file.pin()
+        return flush
+
+    def complete_flush(self, flush: Flush) -> None:
+        """The sync has succeeded."""
+        for file in flush.files:
+            file.unpin()
+        if flush.generation != self.generation or flush.end_offset <= self.flushed_offset:
+            return
+        assert flush.end_offset <= self.end_offset
+        self.flushed_offset = flush.end_offset
+        self._flushed_segment = flush.segment
+        self._flushed_position = flush.position
+        self.slot.record(flush.end_offset, flush.segment.base_offset, flush.position)
+        if self.on_flushed is not None:
+            self.on_flushed(self)
+
+    def abandon_flush(self, flush: Flush, error: StorageFailure | None) -> None:
+        """The sync failed, which is the end of this log; or nobody waited for it: then it is due again."""
+        for file in flush.files:
+            file.unpin()
+        if error is not None:
+            self.fail(error)
+            return
+        self._directory_dirty = self._directory_dirty or flush.directory
+        for segment in self.segments:
+            if segment.file in flush.files:
+                segment.syncing = 0
+                if segment is not self.active:
+                    self._rolled.append(segment)
+
+    # Reading
+
+    def read(self, offset: int, size_bytes_max: int, end_offset: int) -> LogSlice | ColdRead:
+        """Whole batches from the one that holds `offset` up to `end_offset`, at least one if there is any.
+
+        At most `size_bytes_max`, unless the first batch alone is larger; never beyond the segment's end.
+        """
+        if self._read_refusal is not None:
+            raise self._read_refusal()
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRange(f"{offset} is not within {self.start_offset} to {self.end_offset}")
+        place = self._places.get(offset)
+        segment, position = place if place is not None else (self._segment_of(offset), None)
+        if position == segment.size and segment is not self.active:
+            segment, position = self._segment_of(offset), 0
+        if offset >= end_offset:
+            if offset == self.end_offset:
+                self.remember(offset, self.active, self.active.size)
+            return LogSlice(None, 0, 0, offset)
+        try:
+            file = segment.open()
+            if position is None:
+                position = self._find(segment, file, offset)
+            limit, next_offset = self._limit(segment, file, end_offset)
+            if limit <= position:
+                return LogSlice(None, 0, 0, offset)
+            if limit - position > size_bytes_max:
+                limit, next_offset = find_cut(segment, file, position, position + size_bytes_max, limit)
+            if not segment.trusts(position, limit) or not _is_hot(file, position, limit):
+                raise NotHot
+        except (NotHot, BadBatch):
+            # If it is damage and not just a wrong index, the cold read will find and report it.
+            return ColdRead(self, Wanted(segment, offset, position, size_bytes_max, end_offset))
+        self.remember(next_offset, segment, limit)
+        return LogSlice(file, position, limit - position, next_offset)
+
+    def remember(self, offset: int, segment: Segment, position: int) -> None:
+        """The batch of `offset` begins here: whoever reads on from a slice needs no lookup."""
+        places = self._places
+        if offset not in places and len(places) >= PLACES_MAX:
+            del places[next(iter(places))]
+        places[offset] = (segment, position)
+
+    def _segment_of(self, offset: int) -> Segment:
+        if offset >= self.active.base_offset:
+            return self.active
+        return self.segments[max(bisect_right(self.segments, offset, key=_base_offset) - 1, 0)]
+
+    def _find(self, segment: Segment, file: File, offset: int) -> int:
+        if offset == segment.base_offset:
+            return 0
+        position = find_batch(segment, file, offset, segment.size, hot=True)
+        if not segment.trusts(position, position + 1):
+            raise NotHot  # a position that rests on unchecked bytes
+        return position
+
+    def _limit(self, segment: Segment, file: File, end_offset: int) -> tuple[int, int]:
+        """Where a slice of this segment must end, and the offset of the batch there."""
+        if segment is not self.active:
+            following = self.segments[bisect_right(self.segments, segment.base_offset, key=_base_offset)]
+            if end_offset >= following.base_offset:
+                return segment.size, following.base_offset
+        if end_offset >= self.end_offset:
+            return segment.size, self.end_offset
+        if end_offset == self.flushed_offset and segment is self._flushed_segment:
+            return self._flushed_position, end_offset
+        place = self._places.get(end_offset)
+        if place is not None and place[0] is segment:
+            return place[1], end_offset
+        position = self._find(segment, file, end_offset)
+        self.remember(end_offset, segment, position)
+        return position, end_offset
+
+    async def offset_for_timestamp(
+        self, timestamp_ms: int, end_offset: int | None = None
+    ) -> TimestampOffset | None:
+        """The first record below `end_offset` whose timestamp is not below `timestamp_ms`."""
+        return await timestamps.first_at_or_after(self, timestamp_ms, end_offset)
+
+    async def max_timestamp(self, end_offset: int | None = None) -> TimestampOffset | None:
+        """The record with the largest timestamp below `end_offset`; the first one if several have it."""
+        return await timestamps.largest(self, end_offset)
+
+    # Cutting and upkeep; see trimming, retention and upkeep
+
+    async def advance_start(self, offset: int) -> None:
+        """Nothing below `offset` is readable any more; durable on return."""
+        await trimming.advance_start(self, offset)
+
+    async def truncate(self, offset: int) -> None:
+        """Cut the log to end at or before `offset`; durable on return. Nobody may append meanwhile."""
+        await trimming.truncate(self, offset)
+
+    def drop_segments(self, doomed: list[Segment]) -> None:
+        """These are no longer part of the log. Their files are for the caller to remove."""
+        self.segments = [segment for segment in self.segments if segment not in doomed]
+        self._rolled = [segment for segment in self._rolled if segment not in doomed]
+        self._places = {at: place for at, place in self._places.items() if place[0] not in doomed}
+        for segment in doomed:
+            self.size_bytes -= segment.size
+            segment.close()
+
+    def end_at(self, segment: Segment, offset: int) -> None:
+        """The log was cut: it ends with this segment, as it is now, at `offset`."""
+        self.generation += 1
+        self.active = segment
+        self.end_offset = offset
+        self._rolled = [rolled for rolled in self._rolled if rolled is not segment]
+        if self.flushed_offset >= offset:
+            self.flushed_offset = offset
+            self._flushed_segment, self._flushed_position = segment, segment.size
+        self._places.clear()
+        self._directory_dirty = True
+        self.size_bytes = sum(segment.size for segment in self.segments)
+        self.epochs.truncate_end(offset)
+        assert self.start_offset <= self.flushed_offset <= self.end_offset
+
+    def close(self) -> None:
+        """No more calls. Flush and checkpoint before, where that is wanted."""
+        self.refuse_all()
+        self.generation += 1
+        self._places.clear()
+        for segment in self.segments:
+            segment.close()
+
+    def upkeep(self) -> asyncio.Lock:
+        """Held by whoever cuts the log or writes its checkpoint."""
+        if self._upkeep is None:
+            self._upkeep = asyncio.Lock()
+        return self._upkeep
+
+
+def _is_hot(file: File, position: int, limit: int) -> bool:
+    """Whether the slice is, by its first and last byte, in the page cache."""
+    if file.pread_hot(1, limit - 1) is None:
+        return False
+    return limit - position <= PAGE_BYTES or file.pread_hot(1, position) is not None

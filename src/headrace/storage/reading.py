@@ -1,0 +1,145 @@
+"""What `Log.read` hands out: bytes that can go straight to the socket, or a read for the disk threads.
+
+A LogSlice is hot: trusted and in the page cache. A ColdRead is checked batch by batch before anybody sees it,
+which is also how bytes found at start become trusted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.runtime.disk import File
+from headrace.storage.errors import CorruptBatch
+from headrace.storage.lookup import find_batch, reindexed
+from headrace.storage.scan import BadBatch, check_batch, judge_frame
+from headrace.storage.segment import Segment
+from headrace.wire.batch import HEADER_SIZE
+
+if TYPE_CHECKING:
+    from headrace.storage.log import Log
+
+
+class LogSlice:
+    """Whole batches in a segment's file. Pins the file until `release`, also if the segment is deleted.
+
+    An empty slice has no file.
+    """
+
+    __slots__ = ("_held", "file", "next_offset", "position", "size")
+
+    file: File
+
+    def __init__(self, file: File | None, position: int, size: int, next_offset: int) -> None:
+        self.position = position
+        self.size = size
+        self.next_offset = next_offset  # of the batch behind this slice
+        self._held = file is not None
+        if file is not None:
+            self.file = file
+            file.pin()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def bytes(self) -> bytes:
+        return self.file.pread(self.size, self.position) if self.size else b""
+
+    def release(self) -> None:
+        if self._held:
+            self._held = False
+            self.file.unpin()
+
+
+class Wanted(NamedTuple):
+    """What a cold read is for. The position may be unknown."""
+
+    segment: Segment
+    offset: int
+    position: int | None
+    size_bytes_max: int
+    end_offset: int
+
+
+class ColdRead:
+    """A read that must wait for the disk. `load` it once; then `next_offset` is that of the batch behind."""
+
+    __slots__ = ("_log", "_wanted", "next_offset")
+
+    def __init__(self, log: Log, wanted: Wanted) -> None:
+        self._log = log
+        self._wanted = wanted
+        self.next_offset = wanted.offset
+
+    @property
+    def size_bytes_max(self) -> int:
+        """What `load` returns at most, unless the first batch alone is larger."""
+        return self._wanted.size_bytes_max
+
+    async def load(self) -> bytes:
+        """Whole batches, at least the first, every CRC checked. Raises CorruptBatch."""
+        log, wanted = self._log, self._wanted
+        segment, generation = wanted.segment, log.generation
+        log.ensure_readable()
+        file = segment.open()
+        file.pin()
+        try:
+            found = await log.disk.run(_load, file, wanted, log.config.index_interval_bytes)
+        except BadBatch as bad:
+            if log.generation != generation:
+                return b""  # the log was cut or closed meanwhile; the next read will say
+            report = log.quarantine(segment, bad.position, wanted.offset, bad.reason)
+            raise CorruptBatch(str(report)) from bad
+        finally:
+            file.unpin()
+        self.next_offset = found.next_offset
+        if log.generation == generation:
+            end = found.position + len(found.data)
+            segment.trust(found.position, end)
+            log.remember(found.next_offset, segment, end)
+            if found.indexes is not None and segment is not log.active:
+                segment.adopt_indexes(found.indexes)
+        return found.data
+
+
+class _Loaded(NamedTuple):
+    data: bytes
+    position: int
+    next_offset: int
+    indexes: Segment | None  # made anew, because the old ones were wrong
+
+
+def _load(file: File, wanted: Wanted, index_interval_bytes: int) -> _Loaded:
+    """In a disk thread: find the batch, read on from it, check all, and cut behind a whole batch."""
+    segment, offset, position, size_bytes_max, end_offset = wanted
+    limit, fresh = segment.size, None
+    if position is None:
+        try:
+            position = find_batch(segment, file, offset, limit)
+        except BadBatch:
+            # Either the index is wrong or the log is: a walk from the beginning tells, and mends the index.
+            fresh = reindexed(segment, file, limit, index_interval_bytes)
+            position = find_batch(fresh, file, offset, limit)
+    data = _read_first(file, position, limit, max(size_bytes_max, HEADER_SIZE))
+    at, next_offset, expected = 0, offset, None
+    while at < len(data) and next_offset < end_offset:
+        found = check_batch(data, at, position + at, limit - position - at, expected)
+        if found is None:
+            break
+        at += found[0]
+        next_offset = expected = found[1]
+        if next_offset <= offset:
+            raise BadBatch(position, f"the batch ends before offset {offset}, which it should hold")
+    return _Loaded(data[:at], position, next_offset, fresh)
+
+
+def _read_first(file: File, position: int, limit: int, size_bytes: int) -> bytes:
+    """At least the whole first batch, if that is what these bytes are."""
+    data = file.pread(min(size_bytes, limit - position), position)
+    if len(data) < HEADER_SIZE:
+        raise BadBatch(position, "the file ends inside a batch header")
+    first_bytes, *_ = judge_frame(data, 0, position, limit - position, None)
+    if first_bytes > len(data):
+        data = file.pread(first_bytes, position)
+    if first_bytes > len(data):
+        raise BadBatch(position, "the file ends inside a batch")
+    return data

@@ -1,0 +1,234 @@
+"""What a log holds after a restart: the plan, the scan of the tail, and the cut.
+
+    below the newest checkpoint     durable and indexed: taken as recorded, checked when read (see trust)
+    checkpoint .. flushed point     promised: damage here is corruption, the log is quarantined
+    flushed point .. end of file    never promised: the first bad batch and all behind it are cut off
+
+Without a checkpoint the scan begins at the first segment. Everything here blocks and runs in disk threads, in
+steps of bounded size; it touches only what it owns, and the loop takes over the result.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator
+from struct import Struct
+from zlib import crc32
+
+from headrace.runtime.disk import Disk
+from headrace.storage import checkpoint as checkpoints
+from headrace.storage.checkpoint import Checkpoint
+from headrace.storage.config import MIB
+from headrace.storage.epochs import EpochCache
+from headrace.storage.errors import CorruptionReport
+from headrace.storage.flushed import FlushedPoint
+from headrace.storage.lookup import reindexed
+from headrace.storage.scan import BadBatch, checked_batches
+from headrace.storage.segment import INDEX, LOG, NAME_DIGITS, TIME_INDEX, Segment, file_name
+from headrace.wire.batch import BatchHeader
+
+logger = logging.getLogger(__name__)
+
+START_OFFSET = "start-offset"
+DELETED, DRAFT = ".deleted", ".tmp"
+STEP_BYTES = 8 * MIB
+_START = Struct(">qI")
+
+
+def write_start_offset(disk: Disk, folder: str, offset: int) -> None:
+    """Durably: nothing below `offset` counts any more, whichever files survive. Blocks."""
+    disk.write_atomically(f"{folder}/{START_OFFSET}", _START.pack(offset, crc32(b"%d" % offset)))
+
+
+def read_start_offset(disk: Disk, folder: str) -> int:
+    data = disk.read(f"{folder}/{START_OFFSET}")
+    if len(data) != _START.size:
+        return 0
+    offset, crc = _START.unpack(data)
+    return int(offset) if crc == crc32(b"%d" % offset) else 0
+
+
+class Recovery:
+    """One log's way back. Call `step` until it returns True; between steps take `headers` and empty it."""
+
+    def __init__(
+        self, disk: Disk, folder: str, flushed: FlushedPoint | None, index_interval_bytes: int
+    ) -> None:
+        self._disk = disk
+        self.folder = folder
+        self._index_interval_bytes = index_interval_bytes
+        self._steps: Iterator[None] | None = None
+        self.headers: list[BatchHeader] = []  # to be replayed on top of `snapshot`
+        self.snapshot = b""
+        self.segments: list[Segment] = []
+        self.epochs = EpochCache()
+        self.start_offset = 0
+        self.end_offset = 0
+        self.flushed_offset = flushed.offset if flushed else 0
+        self.quarantined: CorruptionReport | None = None
+        self.checkpoint_offset = -1
+        self.scanned_bytes = 0
+
+    def step(self) -> bool:
+        """Do a bounded part of the work; True when all is done."""
+        if self._steps is None:
+            self._steps = self._recover()
+        return next(self._steps, self) is self
+
+    def _recover(self) -> Iterator[None]:
+        names = self._tidy(self._disk.list(self.folder))
+        checkpoint = checkpoints.newest(self._disk, self.folder, names)
+        bases = [int(name[:NAME_DIGITS]) for name in names if name.endswith(LOG)]
+        self._set_start(checkpoint, names, bases)
+        bases = self._drop_below_start(bases)
+        if checkpoint is not None:
+            self._take_over(checkpoint, bases)
+        if not self.segments:
+            self.end_offset = bases[0] if bases else self.start_offset
+        yield
+        if self.quarantined is None:
+            yield from self._scan(bases)
+        if not self.segments:
+            self.segments.append(Segment(self._disk, self.folder, self.end_offset))
+        if self.quarantined is not None:
+            logger.error("log %s is quarantined: %s", self.folder, self.quarantined)
+
+    def _tidy(self, names: list[str]) -> list[str]:
+        """Remove what a crash left half done: drafts, and files that were being deleted."""
+        for name in names:
+            if name.endswith((DELETED, DRAFT)):
+                self._disk.remove(f"{self.folder}/{name}")
+        return [name for name in names if not name.endswith((DELETED, DRAFT))]
+
+    def _set_start(self, checkpoint: Checkpoint | None, names: list[str], bases: list[int]) -> None:
+        if START_OFFSET in names:
+            self.start_offset = read_start_offset(self._disk, self.folder)
+        if checkpoint is not None:
+            self.start_offset = max(self.start_offset, checkpoint.start_offset)
+        elif bases:
+            # Nothing tells of a lost beginning, so there was none.
+            self.start_offset = max(self.start_offset, bases[0])
+        self.flushed_offset = max(self.flushed_offset, self.start_offset)
+
+    def _drop_below_start(self, bases: list[int]) -> list[int]:
+        """Remove segments that end at or below the start offset: their deletion was promised."""
+        first = max(bisect_right(bases, self.start_offset) - 1, 0)
+        for base in bases[:first]:
+            self._remove_segment(base)
+        return bases[first:]
+
+    def _take_over(self, checkpoint: Checkpoint, bases: list[int]) -> None:
+        self.checkpoint_offset = checkpoint.offset
+        self.snapshot = checkpoint.state
+        self.epochs = EpochCache(checkpoint.epochs)
+        self.flushed_offset = max(self.flushed_offset, checkpoint.offset)
+        marks = [mark for mark in checkpoint.segments if not bases or mark.base_offset >= bases[0]]
+        if marks and not bases and self.start_offset >= checkpoint.offset:
+            marks = []  # all of it was deleted
+        for mark in marks:
+            segment = mark.segment(self._disk, self.folder)
+            found = segment.open().size() if mark.base_offset in bases else 0
+            if found < mark.size or (found > mark.size and mark is not marks[-1]):
+                reason = f"the file has {found} bytes, the checkpoint says {mark.size}"
+                self.quarantined = CorruptionReport(segment.path, found, mark.base_offset, reason)
+            elif not (segment.index.file_fits() and segment.time_index.file_fits()):
+                self._restore_indexes(segment)
+            self.segments.append(segment)
+            self.end_offset = checkpoint.offset
+
+    def _restore_indexes(self, segment: Segment) -> None:
+        """Cut the entries that were written since the checkpoint; if that does not mend it, index anew."""
+        for index in (segment.index, segment.time_index):
+            if self._disk.exists(index.path) and index.file().size() > index.saved * index.ENTRY.size:
+                index.reset(index.saved)
+        if segment.index.file_fits() and segment.time_index.file_fits():
+            return
+        try:
+            segment.adopt_indexes(
+                reindexed(segment, segment.open(), segment.size, self._index_interval_bytes)
+            )
+        except BadBatch as bad:
+            self.quarantined = CorruptionReport(segment.path, bad.position, segment.base_offset, bad.reason)
+
+    def _scan(self, bases: list[int]) -> Iterator[None]:
+        """Check every batch behind the checkpoint, segment by segment."""
+        for base in bases:
+            if self.segments and base < self.segments[-1].base_offset:
+                continue
+            segment = self._segment(base)
+            if not segment.size and base != self.end_offset:
+                self._end_at(segment, 0, f"the segment begins at {base}, not at {self.end_offset}")
+                return
+            file = segment.open()
+            budget = STEP_BYTES
+            try:
+                for position, header in checked_batches(file, segment.size, file.size(), self.end_offset):
+                    self._take(segment, position, header)
+                    budget -= header.size_bytes
+                    if budget <= 0:
+                        budget = STEP_BYTES
+                        yield
+            except BadBatch as bad:
+                self._end_at(segment, bad.position, bad.reason)
+                return
+        self._finish()
+
+    def _segment(self, base: int) -> Segment:
+        if self.segments and self.segments[-1].base_offset == base:
+            return self.segments[-1]
+        if self.segments:
+            self.segments[-1].index_time()  # as rolling does
+        segment = Segment(self._disk, self.folder, base)
+        segment.index.reset(0)
+        segment.time_index.reset(0)
+        self.segments.append(segment)
+        return segment
+
+    def _take(self, segment: Segment, position: int, header: BatchHeader) -> None:
+        self.headers.append(header)
+        self.scanned_bytes += header.size_bytes
+        segment.note(header, header.last_offset, position, self._index_interval_bytes)
+        self.epochs.assign(header.leader_epoch, header.base_offset)
+        self.end_offset = header.next_offset
+
+    def _end_at(self, segment: Segment, position: int, reason: str) -> None:
+        """The log ends here: an unpromised tail is cut off, damage to what was promised is reported."""
+        if self.end_offset < self.flushed_offset:
+            self.quarantined = CorruptionReport(segment.path, position, self.end_offset, reason)
+            return
+        logger.warning("%s: cut at byte %d, offset %d: %s", segment.path, position, self.end_offset, reason)
+        if segment.base_offset == self.end_offset or position > 0:
+            segment.open().truncate(position)
+            segment.open().sync()
+            segment.syncing = segment.size
+        else:
+            self.segments.pop()
+            self._remove_segment(segment.base_offset)
+        for name in self._disk.list(self.folder):
+            if name.endswith(LOG) and int(name[:NAME_DIGITS]) > segment.base_offset:
+                self._remove_segment(int(name[:NAME_DIGITS]))
+        self._disk.sync_directory(self.folder)
+        self._finish()
+
+    def _finish(self) -> None:
+        if self.end_offset < self.flushed_offset:
+            path = self.segments[-1].path if self.segments else self.folder
+            reason = f"the log ends here, but was durable up to offset {self.flushed_offset}"
+            position = self.segments[-1].size if self.segments else 0
+            self.quarantined = CorruptionReport(path, position, self.end_offset, reason)
+        elif self.end_offset > self.flushed_offset:
+            # Batches that nobody waits for any more; from here on they count as flushed, so they must be.
+            for segment in self.segments:
+                if segment.syncing < segment.size:
+                    segment.open().sync()
+            self._disk.sync_directory(self.folder)
+            self.flushed_offset = self.end_offset
+        for segment in self.segments:
+            segment.syncing = segment.size
+
+    def _remove_segment(self, base: int) -> None:
+        for suffix in (LOG, INDEX, TIME_INDEX):
+            path = f"{self.folder}/{file_name(base, suffix)}"
+            if self._disk.exists(path):
+                self._disk.remove(path)

@@ -1,0 +1,126 @@
+"""Walking the batches of a segment file. Reads may wait for the disk: call these in disk threads.
+
+Every batch is judged by its frame first (length, magic, the offset that must come next), so that zeros and
+garbage never count as batches, and then by its CRC. Memory stays bounded however long a batch claims to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+
+import google_crc32c
+
+from headrace.runtime.disk import File
+from headrace.wire.batch import CRC_START, HEADER_SIZE, MAGIC, BatchHeader, crc32c, parse_header
+
+CHUNK_BYTES = 1 << 20
+HEADER_CHUNK_BYTES = 8 << 10
+COPY_BYTES_MAX = 1 << 16
+LENGTH_END = 12  # batch_length does not count the bytes before its own end
+
+# The fields by which a batch is judged: base offset, length, magic, CRC, last offset delta. Three times
+# cheaper than the whole header, which only recovery needs.
+_FRAME = Struct(">qi4xbI2xi")
+
+
+class BadBatch(Exception):
+    """The bytes at `position` are not the whole, unharmed batch that must begin there."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(position, reason)
+        self.position = position
+        self.reason = reason
+
+
+def judge_frame(
+    data: bytes, at: int, position: int, room_bytes: int, next_offset: int | None
+) -> tuple[int, int, int]:
+    """Size, next offset and CRC of the batch at `at`, in the file at `position`. Raises BadBatch."""
+    base_offset, length, magic, crc, last_offset_delta = _FRAME.unpack_from(data, at)
+    size = length + LENGTH_END
+    if magic != MAGIC:
+        raise BadBatch(position, f"magic is {magic}, not {MAGIC}")
+    if not HEADER_SIZE <= size <= room_bytes:
+        raise BadBatch(position, f"a batch of {size} bytes where {room_bytes} remain")
+    if base_offset != next_offset and next_offset is not None:
+        raise BadBatch(position, f"base offset is {base_offset}, not {next_offset}")
+    if last_offset_delta < 0:
+        raise BadBatch(position, f"last offset delta is {last_offset_delta}")
+    return size, base_offset + last_offset_delta + 1, crc
+
+
+def check_batch(
+    data: bytes, at: int, position: int, room_bytes: int, next_offset: int | None
+) -> tuple[int, int] | None:
+    """Size and next offset of the batch at `at`, its CRC checked; None if `data` ends inside it."""
+    if len(data) - at < HEADER_SIZE:
+        return None
+    size, next_offset, expected = judge_frame(data, at, position, room_bytes, next_offset)
+    end = at + size
+    if end > len(data):
+        return None
+    if size <= COPY_BYTES_MAX:
+        crc = google_crc32c.value(data[at + CRC_START : end])
+    else:
+        crc = crc32c(memoryview(data)[at + CRC_START : end])
+    if crc != expected:
+        raise BadBatch(position, f"CRC is {crc:#010x}, the header says {expected:#010x}")
+    return size, next_offset
+
+
+def checked_batches(
+    file: File, position: int, limit: int, next_offset: int | None
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Every batch between `position` and `limit` with its position, checked. Raises BadBatch."""
+    while position < limit:
+        data = file.pread(min(CHUNK_BYTES, limit - position), position)
+        at = 0
+        while (found := check_batch(data, at, position + at, limit - position - at, next_offset)) is not None:
+            yield position + at, parse_header(data, at)
+            at += found[0]
+            next_offset = found[1]
+        if not at:
+            at, next_offset = _check_long(file, data, position, limit, next_offset)
+            yield position, parse_header(data)
+        position += at
+
+
+def headers(file: File, position: int, limit: int, *, hot: bool = False) -> Iterator[tuple[int, BatchHeader]]:
+    """Every batch header between `position` and `limit` with its position; frames are judged, CRCs are not.
+
+    `hot`: stop early at bytes that are not in memory.
+    """
+    read = file.pread_hot if hot else file.pread
+    next_offset = None
+    while position < limit:
+        data = read(min(HEADER_CHUNK_BYTES, limit - position), position)
+        if data is None:
+            return
+        if len(data) < HEADER_SIZE:
+            raise BadBatch(position, "the file ends inside a batch header")
+        at = 0
+        while len(data) - at >= HEADER_SIZE:
+            size, next_offset, _ = judge_frame(data, at, position + at, limit - position - at, next_offset)
+            yield position + at, parse_header(data, at)
+            at += size
+        position += at
+
+
+def _check_long(
+    file: File, data: bytes, position: int, limit: int, next_offset: int | None
+) -> tuple[int, int]:
+    """The batch at `position`, longer than one chunk or cut by the file's end: its CRC is taken in pieces."""
+    if len(data) < HEADER_SIZE:
+        raise BadBatch(position, "the file ends inside a batch header")
+    size, next_offset, expected = judge_frame(data, 0, position, limit - position, next_offset)
+    crc, at, end = 0, position + CRC_START, position + size
+    while at < end:
+        piece = file.pread(min(CHUNK_BYTES, end - at), at)
+        if not piece:
+            raise BadBatch(position, "the file ends inside a batch")
+        crc = google_crc32c.extend(crc, piece)
+        at += len(piece)
+    if crc != expected:
+        raise BadBatch(position, f"CRC is {crc:#010x}, the header says {expected:#010x}")
+    return size, next_offset

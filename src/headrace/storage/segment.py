@@ -1,0 +1,145 @@
+"""One segment: consecutive batches in one append-only file, with its indexes and what is known of its bytes.
+
+Trust: bytes that this process wrote (from `written_from` on) or checked since it opened the file may be
+served unread; all others have the CRC of their batches checked first.
+"""
+
+from __future__ import annotations
+
+from headrace.runtime.disk import Disk, File
+from headrace.storage.index import OffsetIndex, TimeIndex
+from headrace.storage.ranges import Ranges
+from headrace.wire.batch import BatchHeader
+
+NO_TIMESTAMP = -1
+NAME_DIGITS = 20
+LOG, INDEX, TIME_INDEX = ".log", ".index", ".timeindex"
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    return f"{base_offset:0{NAME_DIGITS}d}{suffix}"
+
+
+class Segment:
+    """Batches [base_offset, base offset of the next segment) of one log."""
+
+    __slots__ = (
+        "_disk",
+        "base_offset",
+        "bytes_since_entry",
+        "checked",
+        "created_ms",
+        "file",
+        "folder",
+        "index",
+        "indexed_timestamp",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "size",
+        "syncing",
+        "time_index",
+        "written_from",
+    )
+
+    def __init__(
+        self, disk: Disk, folder: str, base_offset: int, *, index_entries: int = 0, time_entries: int = 0
+    ) -> None:
+        self._disk = disk
+        self.folder = folder
+        self.base_offset = base_offset
+        self.file: File | None = None
+        self.size = 0
+        self.syncing = 0  # bytes that a sync has been asked for; not above `size`
+        self.created_ms = 0  # when the first batch was written
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = NO_TIMESTAMP
+        self.indexed_timestamp = NO_TIMESTAMP  # of the last entry of the time index
+        self.bytes_since_entry = 0
+        self.index = OffsetIndex(disk, self._path(INDEX), index_entries)
+        self.time_index = TimeIndex(disk, self._path(TIME_INDEX), time_entries)
+        self.written_from = 0
+        self.checked: Ranges | None = None
+
+    @property
+    def path(self) -> str:
+        return self._path(LOG)
+
+    def open(self, *, create: bool = False) -> File:
+        if self.file is None:
+            self.file = self._disk.open(self.path, create=create)
+        return self.file
+
+    def note(self, header: BatchHeader, last_offset: int, position: int, index_interval_bytes: int) -> None:
+        """A batch was appended, or found, at `position`: index it sparsely, as Kafka does."""
+        size = header.size_bytes
+        self.size = position + size
+        if header.max_timestamp > self.max_timestamp:
+            self.max_timestamp = header.max_timestamp
+            self.max_timestamp_offset = last_offset
+        if self.bytes_since_entry > index_interval_bytes:
+            self.index.append(last_offset - self.base_offset, position)
+            self.index_time()
+            self.bytes_since_entry = 0
+        self.bytes_since_entry += size
+
+    def index_time(self) -> None:
+        """Put the largest timestamp so far into the time index, unless it is there."""
+        if self.max_timestamp > self.indexed_timestamp:
+            self.indexed_timestamp = self.max_timestamp
+            self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+
+    def twin(self) -> Segment:
+        """The same segment as if nothing were known of it yet."""
+        return Segment(self._disk, self.folder, self.base_offset)
+
+    def adopt_indexes(self, fresh: Segment) -> None:
+        """Take over the indexes of a twin that has walked the file; they are in memory yet."""
+        self.index.reset(0)
+        self.time_index.reset(0)
+        self.index.close()
+        self.time_index.close()
+        self.index, self.time_index = fresh.index, fresh.time_index
+        self.indexed_timestamp = fresh.indexed_timestamp
+        self.bytes_since_entry = fresh.bytes_since_entry
+
+    def cut(self, twin: Segment) -> None:
+        """The file was cut; the twin is what is left of it."""
+        self.size = twin.size
+        self.syncing = 0
+        self.max_timestamp, self.max_timestamp_offset = twin.max_timestamp, twin.max_timestamp_offset
+        self.adopt_indexes(twin)
+        self.written_from = min(self.written_from, self.size)
+        if self.checked is not None:
+            self.checked.cut(self.size)
+
+    def trusts(self, start: int, end: int) -> bool:
+        if start >= self.written_from:
+            return True
+        return self.checked is not None and self.checked.covers(start, min(end, self.written_from))
+
+    def trust(self, start: int, end: int) -> None:
+        """The batches between these positions were checked."""
+        if self.checked is None:
+            self.checked = Ranges()
+        self.checked.add(start, min(end, self.written_from))
+        if self.checked.covers(0, self.written_from):
+            self.written_from = 0
+            self.checked = None
+
+    def first_unchecked(self) -> tuple[int, int] | None:
+        if self.checked is None:
+            return (0, self.written_from) if self.written_from else None
+        return self.checked.first_gap(self.written_from)
+
+    def paths(self) -> tuple[str, ...]:
+        return self._path(LOG), self._path(INDEX), self._path(TIME_INDEX)
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+        self.index.close()
+        self.time_index.close()
+
+    def _path(self, suffix: str) -> str:
+        return f"{self.folder}/{file_name(self.base_offset, suffix)}"

@@ -1,0 +1,136 @@
+"""Finding records by time: the time index narrows it to a stretch of one segment, the batches tell exactly.
+
+Reads log files, so the search runs in disk threads; the batch that is opened has its CRC checked first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.model.errors import CorruptMessage, HeadraceError
+from headrace.runtime.disk import File
+from headrace.storage.config import MIB
+from headrace.storage.errors import CorruptBatch
+from headrace.storage.scan import BadBatch, headers
+from headrace.storage.segment import Segment
+from headrace.wire.batch import BatchHeader, check_crc, read_records
+
+if TYPE_CHECKING:
+    from headrace.storage.log import Log
+
+RECORDS_BYTES_MAX = 64 * MIB  # of one batch when unpacked; a larger one is answered by its header
+
+
+class TimestampOffset(NamedTuple):
+    timestamp: int
+    offset: int
+
+
+class Span(NamedTuple):
+    """The offsets that may be answered, and how far the segment's file is valid."""
+
+    start_offset: int
+    end_offset: int
+    limit: int
+
+
+Search = Callable[[Segment, File, Span], TimestampOffset | None]
+
+
+async def first_at_or_after(log: Log, timestamp_ms: int, end_offset: int | None) -> TimestampOffset | None:
+    def search(segment: Segment, file: File, span: Span) -> TimestampOffset | None:
+        return _first_in(segment, file, span, timestamp_ms)
+
+    for segment in list(log.segments):
+        if segment.max_timestamp >= timestamp_ms:
+            found = await _in_thread(log, segment, end_offset, search)
+            if found is not None:
+                return found
+    return None
+
+
+async def largest(log: Log, end_offset: int | None) -> TimestampOffset | None:
+    best: TimestampOffset | None = None
+    for segment in sorted(log.segments, key=lambda segment: (-segment.max_timestamp, segment.base_offset)):
+        if best is not None and best.timestamp >= segment.max_timestamp:
+            break
+        found = await _in_thread(log, segment, end_offset, _largest_in)
+        if found is not None and (best is None or found.timestamp > best.timestamp):
+            best = found
+    return best
+
+
+async def _in_thread(
+    log: Log, segment: Segment, end_offset: int | None, search: Search
+) -> TimestampOffset | None:
+    log.ensure_readable()
+    if segment not in log.segments or not segment.size:
+        return None
+    generation = log.generation
+    span = Span(log.start_offset, log.end_offset if end_offset is None else end_offset, segment.size)
+    file = segment.open()
+    file.pin()
+    try:
+        return await log.disk.run(search, segment, file, span)
+    except BadBatch as bad:
+        if log.generation != generation:
+            return None
+        report = log.quarantine(segment, bad.position, segment.base_offset, bad.reason)
+        raise CorruptBatch(str(report)) from bad
+    finally:
+        file.unpin()
+
+
+def _first_in(segment: Segment, file: File, span: Span, timestamp_ms: int) -> TimestampOffset | None:
+    # All batches before the one of the hint have smaller timestamps than it.
+    hint = segment.time_index.floor(timestamp_ms)
+    position = _position_of(segment, hint[1]) if hint else 0
+    for at, header in headers(file, position, span.limit):
+        if header.base_offset >= span.end_offset:
+            return None
+        if header.max_timestamp < timestamp_ms or header.last_offset < span.start_offset:
+            continue
+        for found in _records(file, at, header):
+            if found.timestamp >= timestamp_ms and span.start_offset <= found.offset < span.end_offset:
+                return found
+    return None
+
+
+def _largest_in(segment: Segment, file: File, span: Span) -> TimestampOffset | None:
+    whole = segment.base_offset >= span.start_offset and segment.max_timestamp_offset < span.end_offset
+    position = _position_of(segment, segment.max_timestamp_offset - segment.base_offset) if whole else 0
+    best: tuple[int, BatchHeader] | None = None
+    for at, header in headers(file, position, span.limit):
+        if header.base_offset >= span.end_offset:
+            break
+        if header.last_offset < span.start_offset:
+            continue
+        if best is None or header.max_timestamp > best[1].max_timestamp:
+            best = at, header
+            if whole and header.max_timestamp == segment.max_timestamp:
+                break
+    if best is None:
+        return None
+    records = [found for found in _records(file, *best) if found.offset >= span.start_offset]
+    return max(records, key=lambda found: (found.timestamp, -found.offset)) if records else None
+
+
+def _position_of(segment: Segment, relative_offset: int) -> int:
+    hint = segment.index.floor(relative_offset)
+    return hint[1] if hint else 0
+
+
+def _records(file: File, position: int, header: BatchHeader) -> list[TimestampOffset]:
+    data = memoryview(file.pread(header.size_bytes, position))
+    try:
+        check_crc(data, header)
+    except CorruptMessage as error:
+        raise BadBatch(position, str(error)) from error
+    try:
+        return [
+            TimestampOffset(record.timestamp_ms, record.offset)
+            for record in read_records(data, header, RECORDS_BYTES_MAX)
+        ]
+    except HeadraceError:  # too large when unpacked, or as its producer made it
+        return [TimestampOffset(header.max_timestamp, header.base_offset)]

@@ -1,0 +1,136 @@
+"""Cutting a log at either end. What is promised gone is durably gone before it is answered.
+
+start   the start offset is made durable first, then whole segments below it are removed
+end     checkpoints and the flushed point are lowered durably first, so that recovery expects no more than
+        what is left; then the files are cut
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.model.errors import OffsetOutOfRange, StorageFailure
+from headrace.runtime.disk import Disk, File
+from headrace.storage import checkpoint as checkpoints
+from headrace.storage.checkpoint import Checkpoint
+from headrace.storage.flushed import FlushedSlot
+from headrace.storage.lookup import find_batch, reindexed
+from headrace.storage.recovery import DELETED, write_start_offset
+from headrace.storage.scan import headers
+from headrace.storage.segment import Segment
+from headrace.wire.batch import BatchHeader
+
+if TYPE_CHECKING:
+    from headrace.storage.log import Log
+
+logger = logging.getLogger(__name__)
+
+
+async def advance_start(log: Log, offset: int) -> int:
+    """Returns how many segments were removed."""
+    async with log.upkeep():
+        log.ensure_usable()
+        if offset > log.flushed_offset:
+            raise OffsetOutOfRange(f"{offset} lies above the durable end {log.flushed_offset}")
+        if offset <= log.start_offset:
+            return 0
+        await log.disk.run(write_start_offset, log.disk, log.folder, offset)
+        log.ensure_usable()
+        log.start_offset = offset
+        log.epochs.truncate_start(offset)
+        doomed = [
+            segment
+            for segment, following in zip(log.segments, log.segments[1:], strict=False)
+            if following.base_offset <= offset
+        ]
+        if doomed:
+            log.drop_segments(doomed)
+            try:
+                await log.disk.run(_remove_files, log.disk, log.folder, doomed)
+            except StorageFailure as error:
+                # They are below the start offset: the next start of the broker removes them.
+                logger.warning("old segments of %s not removed: %s", log.folder, error)
+        return len(doomed)
+
+
+async def truncate(log: Log, offset: int) -> None:
+    async with log.upkeep():
+        log.ensure_usable()
+        if offset < log.start_offset:
+            raise OffsetOutOfRange(f"{offset} lies below the start {log.start_offset}")
+        if offset >= log.end_offset:
+            return
+        end_offset = log.end_offset
+        segment = [found for found in log.segments if found.base_offset <= offset][-1]
+        file = segment.open(create=True)
+        twin, cut_offset = await log.disk.run(
+            _measure, segment, file, offset, log.config.index_interval_bytes
+        )
+        if cut_offset < log.start_offset:
+            raise OffsetOutOfRange(f"the batch of offset {offset} begins below the start {log.start_offset}")
+        if cut_offset < log.flushed_offset:
+            log.slot.record(cut_offset, segment.base_offset, twin.size)
+        await log.disk.run(_lower_promises, log.disk, log.folder, log.slot, cut_offset)
+        log.ensure_usable()
+        assert log.end_offset == end_offset, "appended to while it was cut"
+        doomed = log.segments[log.segments.index(segment) + 1 :]
+        log.drop_segments(doomed)
+        file.truncate(twin.size)
+        segment.cut(twin)
+        log.end_at(segment, cut_offset)
+        try:
+            await log.disk.run(_make_durable, log.disk, log.folder, file, doomed)
+            segment.syncing = segment.size
+            checkpoint, replayed = await log.disk.run(_tail, log.disk, log.folder, list(log.segments))
+        except StorageFailure as error:
+            log.fail(error)
+            raise
+        log.checkpoint_offset = checkpoint.offset if checkpoint else -1
+        log.state.restore(checkpoint.state if checkpoint else b"")
+        for header in replayed:
+            log.state.replay(header)
+
+
+def _measure(segment: Segment, file: File, offset: int, index_interval_bytes: int) -> tuple[Segment, int]:
+    """The segment as it will be after the cut, and the offset where it will end: that of a whole batch."""
+    if offset == segment.base_offset:
+        return segment.twin(), offset
+    position = find_batch(segment, file, offset, segment.size)
+    twin = reindexed(segment, file, position, index_interval_bytes)
+    (_, cut), *_ = headers(file, position, segment.size)
+    return twin, cut.base_offset
+
+
+def _lower_promises(disk: Disk, folder: str, slot: FlushedSlot, offset: int) -> None:
+    slot.sync()
+    checkpoints.remove_above(disk, folder, offset)
+
+
+def _make_durable(disk: Disk, folder: str, file: File, doomed: list[Segment]) -> None:
+    file.sync()
+    _remove_files(disk, folder, doomed)
+
+
+def _tail(disk: Disk, folder: str, segments: list[Segment]) -> tuple[Checkpoint | None, list[BatchHeader]]:
+    """The newest checkpoint and every batch behind it."""
+    checkpoint = checkpoints.newest(disk, folder, disk.list(folder))
+    behind = checkpoint.offset if checkpoint else 0
+    found = [
+        header
+        for segment, following in zip(segments, [*segments[1:], None], strict=True)
+        if following is None or following.base_offset > behind
+        for _, header in headers(segment.open(), 0, segment.size)
+        if header.base_offset >= behind
+    ]
+    return checkpoint, found
+
+
+def _remove_files(disk: Disk, folder: str, doomed: list[Segment]) -> None:
+    """Under another name first: a half removed segment must not look like a whole one."""
+    paths = [path for segment in doomed for path in segment.paths() if disk.exists(path)]
+    for path in paths:
+        disk.rename(path, path + DELETED)
+    for path in paths:
+        disk.remove(path + DELETED)
+    disk.sync_directory(folder)
