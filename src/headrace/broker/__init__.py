@@ -1,0 +1,1 @@
+"""Partitions, coordinators and the request handlers."""

@@ -1,0 +1,95 @@
+"""What a producer's batch must be before it may enter a log. Kafka's rules, with Kafka's error codes.
+
+The header and the checksum are looked at in place. The records are walked too, because a count that lies would be
+acknowledged here and break every reader later; `too_large_for_the_loop` tells which batches must be walked in the disk
+threads, since a few kilobytes may unpack to many megabytes.
+"""
+
+from __future__ import annotations
+
+from headrace.model.errors import (
+    CorruptMessage,
+    InvalidRecord,
+    InvalidTimestamp,
+    MessageTooLarge,
+    UnsupportedCompressionType,
+)
+from headrace.model.topic_configs import TopicConfig
+from headrace.wire.batch import HEADER_SIZE, BatchHeader, check_crc, parse_header
+from headrace.wire.compression import ZSTD
+from headrace.wire.records import check_records
+
+_UNPACKED_BYTES_MIN = 16 << 20
+_UNPACKED_RATIO = 16
+_COMPRESSED_ON_LOOP_MAX = 4096
+_ZSTD_SINCE_PRODUCE = 7
+
+
+def check_batch(batch: memoryview | None, produce_version: int, config: TopicConfig, now_ms: int) -> BatchHeader:
+    """Check everything but the records themselves; return the header."""
+    if batch is None or len(batch) == 0:
+        raise InvalidRecord("a produce request must carry exactly one batch per partition; it has none")
+    if len(batch) < HEADER_SIZE:
+        raise CorruptMessage(f"a batch has at least {HEADER_SIZE} bytes; this one has {len(batch)}")
+    header = parse_header(batch)
+    if header.magic != 2:
+        raise InvalidRecord(f"only record batches of magic 2 are accepted, not {header.magic}")
+    if header.size_bytes < HEADER_SIZE or header.size_bytes > len(batch):
+        raise CorruptMessage(f"the batch claims {header.size_bytes} bytes where {len(batch)} were sent")
+    if header.size_bytes != len(batch):
+        raise InvalidRecord("a produce request must carry exactly one batch per partition; it has more")
+    if len(batch) > config.max_message_bytes:
+        raise MessageTooLarge(
+            f"the batch has {len(batch)} bytes; max.message.bytes of the topic is {config.max_message_bytes}"
+        )
+    check_crc(batch, header)
+    _check_fields(header, produce_version)
+    _check_timestamps(header, config, now_ms)
+    return header
+
+
+def check_contents(batch: memoryview, header: BatchHeader, config: TopicConfig) -> None:
+    """Walk the records: as many as the header says, each in its bounds, with keys where the topic needs them."""
+    check_records(
+        batch,
+        header,
+        keys_required="compact" in config.cleanup_policy,
+        size_bytes_max=max(_UNPACKED_BYTES_MIN, _UNPACKED_RATIO * config.max_message_bytes),
+    )
+
+
+def too_large_for_the_loop(header: BatchHeader) -> bool:
+    return header.compression != 0 and header.size_bytes > _COMPRESSED_ON_LOOP_MAX
+
+
+def _check_fields(header: BatchHeader, produce_version: int) -> None:
+    if header.base_offset != 0:
+        raise InvalidRecord(f"the base offset of a produced batch must be 0, not {header.base_offset}")
+    if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
+        raise InvalidRecord(
+            f"the batch claims {header.record_count} records, but its last offset delta is {header.last_offset_delta}"
+        )
+    if header.is_control:
+        raise InvalidRecord("clients may not write control batches")
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        raise InvalidRecord(f"producer {header.producer_id} sent base sequence {header.base_sequence}")
+    if header.compression > ZSTD:
+        raise InvalidRecord(f"unknown compression type {header.compression}")
+    if header.compression == ZSTD and produce_version < _ZSTD_SINCE_PRODUCE:
+        raise UnsupportedCompressionType(f"zstd needs Produce version {_ZSTD_SINCE_PRODUCE} or newer")
+
+
+def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
+    if config.message_timestamp_type != "CreateTime":
+        return
+    newest, oldest = header.max_timestamp, header.base_timestamp
+    if newest - now_ms > config.message_timestamp_after_max_ms:
+        raise InvalidTimestamp(
+            f"timestamp {newest} lies more than message.timestamp.after.max.ms="
+            f"{config.message_timestamp_after_max_ms} after the broker's clock, {now_ms}"
+        )
+    if oldest >= 0 and now_ms - oldest > config.message_timestamp_before_max_ms:
+        raise InvalidTimestamp(
+            f"timestamp {oldest} lies more than message.timestamp.before.max.ms="
+            f"{config.message_timestamp_before_max_ms} before the broker's clock, {now_ms}"
+        )

@@ -1,0 +1,182 @@
+"""One broker: its topics, its coordinator, and the table of requests that it serves.
+
+Start order: registry, logs (recovery), then everything else; groups are read in the background and answer "loading"
+until then. Stop order: readers and group members are answered, logs are flushed and closed, the marker of a clean shutdown
+is written last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from functools import partial
+
+from headrace.broker.catalogue import Catalogue
+from headrace.broker.cluster_admin import ClusterAdmin
+from headrace.broker.config_admin import ConfigAdmin
+from headrace.broker.coordinator import Coordinator
+from headrace.broker.fetch import Fetch
+from headrace.broker.group_requests import GroupRequests
+from headrace.broker.handlers import Handlers
+from headrace.broker.identity import BrokerIdentity
+from headrace.broker.list_offsets import ListOffsets
+from headrace.broker.metadata import Metadata
+from headrace.broker.offset_requests import OffsetRequests
+from headrace.broker.offsets_log import OffsetsLog
+from headrace.broker.produce import Produce
+from headrace.broker.topic_admin import TopicAdmin
+from headrace.machines.fetch_sessions import FetchSessions
+from headrace.machines.group_state import GroupConfig
+from headrace.model.broker_configs import BrokerConfig
+from headrace.registry.identity import (
+    cluster_id,
+    load_broker_configs,
+    next_broker_epoch,
+    store_broker_configs,
+)
+from headrace.registry.interface import Registry
+from headrace.registry.producer_ids import ProducerIds
+from headrace.registry.topics import Topics
+from headrace.runtime.clock import Clock
+from headrace.runtime.disk import Disk
+from headrace.runtime.entropy import Entropy
+from headrace.runtime.supervise import Supervisor
+from headrace.storage.config import StoreConfig
+from headrace.storage.store import LogStore, open_store
+from headrace.wire import apis
+
+_HOUSEKEEPING_SECONDS = 1.0
+
+
+class Broker:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        store: LogStore,
+        registry: Registry,
+        identity: BrokerIdentity,
+        clock: Clock,
+        entropy: Entropy,
+        disk: Disk,
+        folder: str,
+    ) -> None:
+        config = catalogue.config
+        self.catalogue = catalogue
+        self.store = store
+        self.registry = registry
+        self.identity = identity
+        self.offsets_log = OffsetsLog(catalogue, clock)
+        self.coordinator = Coordinator(
+            self.offsets_log, _group_config(config), config.offset_metadata_max_bytes, clock
+        )
+        catalogue.on_deleted = lambda topic: self.coordinator.forget_topic(topic.name)
+        sessions = FetchSessions(
+            partial(entropy.integer, 1, 2**31 - 1), config.max_incremental_fetch_session_cache_slots
+        )
+        self.fetch = Fetch(catalogue, sessions, clock)
+        self._clock = clock
+        self._cluster = ClusterAdmin(catalogue, disk, os.path.abspath(folder), ProducerIds(registry).next)
+        self.handlers = self._serve(Produce(catalogue, store, disk, clock), entropy)
+        self._cluster.advertise(handler.api for handler in self.handlers)
+
+    def start(self, supervisor: Supervisor) -> None:
+        supervisor.spawn(self.coordinator.load(), "load groups")
+        supervisor.spawn(self._keep_house(), "housekeeping")
+
+    async def stop(self) -> None:
+        """Flush and close everything; the doors are closed already."""
+        await self.store.close(self.identity.epoch)
+        await self.registry.close()
+
+    def answer_waiting(self) -> None:
+        """Let go of everybody who waits for something that will not happen any more."""
+        self.fetch.stop()
+        self.coordinator.stop()
+
+    def _serve(self, produce: Produce, entropy: Entropy) -> Handlers:
+        metadata = Metadata(self.catalogue, self.identity)
+        topics = TopicAdmin(self.catalogue, self.identity)
+        configs = ConfigAdmin(self.catalogue, self.identity, partial(store_broker_configs, self.registry))
+        list_offsets = ListOffsets(self.catalogue)
+        groups = GroupRequests(self.coordinator, self.identity, entropy)
+        offsets = OffsetRequests(self.coordinator, self.catalogue, self._clock)
+        return Handlers(
+            {
+                apis.PRODUCE: produce.handle,
+                apis.FETCH: self.fetch.handle,
+                apis.LIST_OFFSETS: list_offsets.handle,
+                apis.METADATA: metadata.handle,
+                apis.OFFSET_COMMIT: offsets.commit,
+                apis.OFFSET_FETCH: offsets.fetch,
+                apis.FIND_COORDINATOR: groups.find_coordinator,
+                apis.JOIN_GROUP: groups.join,
+                apis.HEARTBEAT: groups.heartbeat,
+                apis.LEAVE_GROUP: groups.leave,
+                apis.SYNC_GROUP: groups.sync,
+                apis.DESCRIBE_GROUPS: groups.describe,
+                apis.LIST_GROUPS: groups.list,
+                apis.API_VERSIONS: self._cluster.api_versions,
+                apis.CREATE_TOPICS: topics.create_topics,
+                apis.DELETE_TOPICS: topics.delete_topics,
+                apis.DELETE_RECORDS: topics.delete_records,
+                apis.INIT_PRODUCER_ID: self._cluster.init_producer_id,
+                apis.OFFSET_FOR_LEADER_EPOCH: list_offsets.offset_for_leader_epoch,
+                apis.DESCRIBE_CONFIGS: configs.describe,
+                apis.ALTER_CONFIGS: configs.alter,
+                apis.DESCRIBE_LOG_DIRS: self._cluster.describe_log_dirs,
+                apis.CREATE_PARTITIONS: topics.create_partitions,
+                apis.DELETE_GROUPS: groups.delete,
+                apis.INCREMENTAL_ALTER_CONFIGS: configs.alter_incrementally,
+                apis.OFFSET_DELETE: offsets.delete,
+                apis.DESCRIBE_CLUSTER: metadata.describe_cluster,
+                apis.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
+            }
+        )
+
+    async def _keep_house(self) -> None:
+        offsets_checked = self._clock.monotonic()
+        while True:
+            await asyncio.sleep(_HOUSEKEEPING_SECONDS)
+            config = self.catalogue.config
+            self.catalogue.expire()
+            self.fetch.sweep()
+            if self._clock.monotonic() - offsets_checked > config.offsets_retention_check_interval_ms / 1000:
+                offsets_checked = self._clock.monotonic()
+                self.coordinator.expire(config.offsets_retention_minutes * 60_000)
+
+
+async def open_broker(
+    folder: str,
+    node_id: int,
+    rack: str | None,
+    settings: dict[str, str],
+    registry: Registry,
+    disk: Disk,
+    clock: Clock,
+    entropy: Entropy,
+    supervisor: Supervisor,
+) -> Broker:
+    """Recover what is in the folder and return a broker that can serve; its doors are still to be opened."""
+    config = BrokerConfig.from_settings(settings, await load_broker_configs(registry))
+    store = await open_store(disk, folder, clock, _store_config(config))
+    epoch = await next_broker_epoch(registry, node_id)
+    identity = BrokerIdentity(node_id, await cluster_id(registry, entropy), epoch, rack)
+    store.start(supervisor.spawn)
+    catalogue = Catalogue(Topics(registry), store, config, clock, entropy, epoch)
+    await catalogue.open()
+    broker = Broker(catalogue, store, registry, identity, clock, entropy, disk, folder)
+    broker.start(supervisor)
+    return broker
+
+
+def _store_config(config: BrokerConfig) -> StoreConfig:
+    return StoreConfig(retention_check_seconds=config.log_retention_check_interval_ms / 1000)
+
+
+def _group_config(config: BrokerConfig) -> GroupConfig:
+    return GroupConfig(
+        min_session_timeout_ms=config.group_min_session_timeout_ms,
+        max_session_timeout_ms=config.group_max_session_timeout_ms,
+        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        max_size=config.group_max_size,
+    )

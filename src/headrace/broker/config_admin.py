@@ -1,0 +1,155 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for topics and for the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from headrace.broker.catalogue import Catalogue
+from headrace.broker.context import RequestContext
+from headrace.broker.identity import BrokerIdentity
+from headrace.model.broker_configs import BrokerConfig
+from headrace.model.configs import AlterOperation, ConfigChange, ConfigEntry
+from headrace.model.errors import HeadraceError, InvalidConfig, InvalidRequest
+from headrace.model.topic_configs import TopicConfig, alter_topic, describe_topic
+from headrace.wire.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+from headrace.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from headrace.wire.messages.incremental_alter_configs import (
+    AlterConfigsResourceResponse as IncrementalAlterConfigsResourceResponse,
+)
+from headrace.wire.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+_TOPIC = 2
+_BROKER = 4
+
+StoreBrokerConfigs = Callable[[Mapping[str, str]], Awaitable[None]]
+
+
+class ConfigAdmin:
+    def __init__(self, catalogue: Catalogue, identity: BrokerIdentity, store_broker_configs: StoreBrokerConfigs) -> None:
+        self._catalogue = catalogue
+        self._identity = identity
+        self._store_broker_configs = store_broker_configs
+
+    async def describe(self, request: DescribeConfigsRequest, _context: RequestContext) -> DescribeConfigsResponse:
+        response = DescribeConfigsResponse()
+        for asked in request.resources:
+            result = DescribeConfigsResult(resource_type=asked.resource_type, resource_name=asked.resource_name)
+            try:
+                entries = self._entries(asked.resource_type, asked.resource_name)
+                wanted = None if asked.configuration_keys is None else set(asked.configuration_keys)
+                result.configs = [
+                    _describe(entry, request) for entry in entries if wanted is None or entry.name in wanted
+                ]
+            except HeadraceError as error:
+                result.error_code, result.error_message = error.code, error.message
+            response.results.append(result)
+        return response
+
+    async def alter(self, request: AlterConfigsRequest, _context: RequestContext) -> AlterConfigsResponse:
+        """Replace every override of a resource by those in the request."""
+        response = AlterConfigsResponse()
+        for asked in request.resources:
+            given = {config.name: config.value for config in asked.configs}
+            result = AlterConfigsResourceResponse(resource_type=asked.resource_type, resource_name=asked.resource_name)
+            await self._try(result, self._replace(asked, given, dry_run=request.validate_only))
+            response.responses.append(result)
+        return response
+
+    async def alter_incrementally(
+        self, request: IncrementalAlterConfigsRequest, _context: RequestContext
+    ) -> IncrementalAlterConfigsResponse:
+        response = IncrementalAlterConfigsResponse()
+        for asked in request.resources:
+            result = IncrementalAlterConfigsResourceResponse(
+                resource_type=asked.resource_type, resource_name=asked.resource_name
+            )
+            await self._try(result, self._change(asked, dry_run=request.validate_only))
+            response.responses.append(result)
+        return response
+
+    def _entries(self, resource_type: int, name: str) -> list[ConfigEntry]:
+        if resource_type == _TOPIC:
+            return describe_topic(self._catalogue.topic(name).record.configs, self._catalogue.config.layers)
+        self._check_broker(resource_type, name)
+        return self._catalogue.config.describe()
+
+    def _check_broker(self, resource_type: int, name: str) -> None:
+        """An empty name means the defaults of all brokers: with one broker that is the same thing."""
+        if resource_type != _BROKER:
+            raise InvalidRequest(f"resource type {resource_type} has no configs here; topics (2) and brokers (4) have")
+        if name not in ("", str(self._identity.node_id)):
+            raise InvalidRequest(f"this is broker {self._identity.node_id}, not {name}")
+
+    async def _try(self, result: Any, change: Awaitable[None]) -> None:
+        try:
+            await change
+        except HeadraceError as error:
+            result.error_code, result.error_message = error.code, error.message
+
+    async def _replace(self, asked: Any, given: dict[str, str | None], *, dry_run: bool) -> None:
+        if len(given) != len(asked.configs):
+            raise InvalidRequest("Error due to duplicate config keys")
+        if asked.resource_type == _TOPIC:
+            defaults = self._catalogue.config.topic_defaults
+            TopicConfig.build(given, defaults)
+            overrides = {name: value for name, value in given.items() if value is not None}
+            await self._catalogue.change_configs(asked.resource_name, lambda _: overrides, dry_run=dry_run)
+            return
+        self._check_broker(asked.resource_type, asked.resource_name)
+        before = self._catalogue.config
+        gone = [ConfigChange(name, AlterOperation.DELETE) for name in before.dynamic if name not in given]
+        new = [ConfigChange(name, AlterOperation.SET, value) for name, value in given.items()]
+        await self._change_broker(before.altered([*gone, *new]), dry_run=dry_run)
+
+    async def _change(self, asked: Any, *, dry_run: bool) -> None:
+        changes = [ConfigChange(config.name, _operation(config), config.value) for config in asked.configs]
+        if asked.resource_type == _TOPIC:
+            defaults = self._catalogue.config.topic_defaults
+            await self._catalogue.change_configs(
+                asked.resource_name, lambda overrides: alter_topic(overrides, changes, defaults), dry_run=dry_run
+            )
+            return
+        self._check_broker(asked.resource_type, asked.resource_name)
+        await self._change_broker(self._catalogue.config.altered(changes), dry_run=dry_run)
+
+    async def _change_broker(self, config: BrokerConfig, *, dry_run: bool) -> None:
+        if dry_run:
+            return
+        await self._store_broker_configs(config.dynamic)
+        self._catalogue.reconfigure(config)
+
+
+def _operation(config: Any) -> AlterOperation:
+    try:
+        return AlterOperation(config.config_operation)
+    except ValueError:
+        raise InvalidConfig(f"Unknown operation {config.config_operation} for {config.name}") from None
+
+
+def _describe(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    return DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        synonyms=[
+            DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
+            for synonym in (entry.synonyms if request.include_synonyms else ())
+        ],
+        config_type=entry.type,
+        documentation=entry.doc if request.include_documentation else None,
+    )

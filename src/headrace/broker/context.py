@@ -1,0 +1,42 @@
+"""What a handler knows about the request besides its message, and the little that it may ask of the connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class RequestContext:
+    """One request: which version it speaks, who sent it, and through which door it came.
+
+    Requests of one connection start in their order. A handler that must wait before it has done what that order
+    promises (a produce whose batch is checked in the disk threads) holds the connection and releases it afterwards.
+    """
+
+    __slots__ = ("_close", "_hold", "client_host", "client_id", "listener", "version")
+
+    def __init__(
+        self,
+        version: int,
+        client_id: str | None,
+        client_host: str,
+        listener: str,
+        hold: Callable[[bool], None],
+        close: Callable[[], None],
+    ) -> None:
+        self.version = version
+        self.client_id = client_id
+        self.client_host = client_host
+        self.listener = listener
+        self._hold = hold
+        self._close = close
+
+    def hold(self) -> None:
+        """Start no further request of this connection until `release`."""
+        self._hold(True)
+
+    def release(self) -> None:
+        self._hold(False)
+
+    def close_connection(self) -> None:
+        """The only way to report an error to a client that wants no answer (acks=0)."""
+        self._close()

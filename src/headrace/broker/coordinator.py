@@ -1,0 +1,292 @@
+"""The coordinator of consumer groups: runs the group machines, and keeps what they decide in `__consumer_offsets`.
+
+It carries out what a group's machine returns: answers go to the requests that wait for them, and what must be stored is
+appended before the answers that depend on it leave. A commit is checked, appended, applied in the same step, and
+answered when it is durable. While the log is still being read after a start, everything is refused as "loading".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+from headrace.broker.group_records import GroupStored, group_record, offset_record, read_record
+from headrace.broker.offsets_log import OffsetsLog
+from headrace.machines.group_effects import (
+    Answer,
+    Departed,
+    Departure,
+    Effect,
+    JoinAnswer,
+    JoinRequest,
+    StoreMetadata,
+    SyncAnswer,
+)
+from headrace.machines.group_state import GroupConfig, GroupState
+from headrace.machines.groups import Group
+from headrace.machines.offsets import GroupOffsets, OffsetCommitted, OffsetForgotten
+from headrace.model.errors import (
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    GroupIdNotFound,
+    HeadraceError,
+    IllegalGeneration,
+    UnknownMemberId,
+)
+from headrace.model.names import check_group_id
+from headrace.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+
+class Coordinator:
+    def __init__(self, offsets_log: OffsetsLog, config: GroupConfig, metadata_bytes_max: int, clock: Clock) -> None:
+        self.groups: dict[str, Group] = {}
+        self.offsets = GroupOffsets(metadata_bytes_max)
+        self.is_loaded = False
+        self._log = offsets_log
+        self._config = config
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._alarms: dict[str, tuple[float, asyncio.TimerHandle]] = {}
+
+    async def load(self) -> None:
+        """Rebuild groups and offsets from the log; until then every request is told to come again."""
+        stored: dict[str, GroupStored] = {}
+        count = 0
+        async for key, value in self._log.replay():
+            event = read_record(key, value)
+            if isinstance(event, GroupStored):
+                stored[event.group_id] = event
+            elif event is not None:
+                self.offsets.apply(event)
+            count += 1
+        now_ms = self._clock.now_ms()
+        for group_id, event in stored.items():
+            if event.snapshot is not None:
+                self.groups[group_id] = Group.restore(group_id, self._config, event.snapshot, now_ms)
+        for group_id in self.offsets.groups():
+            if group_id not in self.groups:
+                self.groups[group_id] = Group(group_id, self._config, now_ms)
+        for group in self.groups.values():
+            self._arm(group)
+        self.is_loaded = True
+        if count:
+            log.info("read %d records of groups and offsets: %d groups", count, len(self.groups))
+
+    def ensure_loaded(self) -> None:
+        if not self.is_loaded:
+            raise CoordinatorLoading("the coordinator is still reading its log")
+
+    # Membership
+
+    async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
+        check_group_id(group_id)
+        self.ensure_loaded()
+        await self._log.ensure()
+        group = self._group_or_new(group_id)
+        token: asyncio.Future[JoinAnswer] = self._loop.create_future()
+        self._carry_out(group, group.join(token, request, self._clock.now_ms()))
+        return await token
+
+    async def sync(
+        self,
+        group_id: str,
+        member_id: str,
+        generation_id: int,
+        assignments: dict[str, bytes],
+        instance_id: str | None,
+        protocol_type: str | None,
+        protocol_name: str | None,
+    ) -> SyncAnswer:
+        group = self._member_group(group_id)
+        token: asyncio.Future[SyncAnswer] = self._loop.create_future()
+        effects = group.sync(
+            token,
+            member_id,
+            generation_id,
+            assignments,
+            self._clock.now_ms(),
+            instance_id=instance_id,
+            protocol_type=protocol_type,
+            protocol_name=protocol_name,
+        )
+        self._carry_out(group, effects)
+        return await token
+
+    def heartbeat(self, group_id: str, member_id: str, generation_id: int, instance_id: str | None) -> None:
+        group = self._member_group(group_id)
+        group.heartbeat(member_id, generation_id, self._clock.now_ms(), instance_id=instance_id)
+        self._arm(group)
+
+    def leave(self, group_id: str, departures: Sequence[Departure]) -> list[Departed]:
+        group = self._member_group(group_id)
+        departed, effects = group.leave(departures, self._clock.now_ms())
+        self._carry_out(group, effects)
+        return departed
+
+    async def delete(self, group_id: str) -> None:
+        check_group_id(group_id)
+        self.ensure_loaded()
+        group = self.groups.get(group_id)
+        if group is None:
+            raise GroupIdNotFound(f"there is no group {group_id}")
+        effects = group.delete(self._clock.now_ms())
+        waits = self._append_forgotten(self.offsets.forget_group(group_id))
+        self._carry_out(group, effects)
+        for wait in waits:
+            await wait
+
+    # Offsets
+
+    def committing_group(self, group_id: str, member_id: str, generation_id: int, instance_id: str | None) -> None:
+        """Check that this member may commit for the group now; a group of no members may be committed for by anybody."""
+        check_group_id(group_id)
+        self.ensure_loaded()
+        group = self.groups.get(group_id)
+        if group is None:
+            if generation_id >= 0:
+                raise IllegalGeneration(f"group {group_id} has no generation {generation_id}")
+            group = self._group_or_new(group_id)
+        group.check_commit(member_id, generation_id, self._clock.now_ms(), instance_id=instance_id)
+        self._arm(group)
+
+    async def commit(self, group_id: str, events: Sequence[OffsetCommitted]) -> None:
+        """Append the checked commits, apply them in the same step, and return when they are durable."""
+        if not events:
+            return
+        wait = self._log.append(group_id, [offset_record(event) for event in events])
+        for event in events:
+            self.offsets.apply(event)
+        if wait is not None:
+            await wait
+
+    async def ensure_log(self) -> None:
+        await self._log.ensure()
+
+    async def forget(self, events: Sequence[OffsetForgotten]) -> None:
+        """Append tombstones, apply them in the same step, and return when they are durable."""
+        for wait in self._append_forgotten(events):
+            await wait
+
+    def forget_topic(self, topic: str) -> None:
+        """A deleted topic's offsets must not be found by its successor of the same name."""
+        if self.is_loaded:
+            self._append_forgotten(self.offsets.forget_topic(topic))
+
+    def expire(self, retention_ms: int) -> None:
+        """Forget offsets that are older than the retention, and groups that are empty and have none left."""
+        if not self.is_loaded:
+            return
+        now_ms = self._clock.now_ms()
+        for group in list(self.groups.values()):
+            gone = self.offsets.expired(group.group_id, group.offset_retention(), now_ms, retention_ms)
+            self._append_forgotten(gone)
+            if gone and not self.offsets.has_offsets(group.group_id) and group.state is GroupState.EMPTY:
+                self._carry_out(group, group.delete(now_ms))
+
+    def stop(self) -> None:
+        """Answer everybody who waits: the broker is going down, the groups live on in the log."""
+        for _, timer in self._alarms.values():
+            timer.cancel()
+        now_ms = self._clock.now_ms()
+        for group in list(self.groups.values()):
+            for effect in group.close(CoordinatorNotAvailable.code, now_ms):
+                if isinstance(effect, Answer):
+                    _give(effect)
+
+    # Carrying out
+
+    def _carry_out(self, group: Group, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Answer):
+                _give(effect)
+            else:
+                self._store(group, effect)
+        self._arm(group)
+
+    def _store(self, group: Group, effect: StoreMetadata) -> None:
+        if effect.snapshot is None:
+            self._drop(group)
+        try:
+            wait = self._log.append(group.group_id, [group_record(group.group_id, effect.snapshot)])
+        except HeadraceError as error:
+            self._carry_out(group, group.store_failed(effect.ticket, error.code, self._clock.now_ms()))
+            return
+        if wait is None:
+            self._carry_out(group, group.stored(effect.ticket, self._clock.now_ms()))
+        else:
+            wait.add_done_callback(partial(self._on_stored, group, effect.ticket))
+
+    def _on_stored(self, group: Group, ticket: int, wait: asyncio.Future[None]) -> None:
+        now_ms = self._clock.now_ms()
+        error = wait.exception()
+        if error is None:
+            self._carry_out(group, group.stored(ticket, now_ms))
+        else:
+            code = error.code if isinstance(error, HeadraceError) else HeadraceError.code
+            self._carry_out(group, group.store_failed(ticket, code, now_ms))
+
+    def _arm(self, group: Group) -> None:
+        """Set the group's alarm to its next deadline. One that rings early is set again; it never rings late."""
+        group_id = group.group_id
+        deadline = group.deadline() if self.groups.get(group_id) is group else None
+        alarm = self._alarms.get(group_id)
+        if deadline is None:
+            if alarm is not None:
+                alarm[1].cancel()
+                del self._alarms[group_id]
+            if group.is_vacant and not self.offsets.has_offsets(group_id) and not group.generation_id:
+                self._drop(group)
+            return
+        when = self._loop.time() + max(deadline - self._clock.now_ms(), 0) / 1000
+        if alarm is not None:
+            if alarm[0] <= when:
+                return
+            alarm[1].cancel()
+        self._alarms[group_id] = when, self._loop.call_at(when, self._on_alarm, group)
+
+    def _on_alarm(self, group: Group) -> None:
+        self._alarms.pop(group.group_id, None)
+        self._carry_out(group, group.tick(self._clock.now_ms()))
+
+    def _drop(self, group: Group) -> None:
+        if self.groups.get(group.group_id) is group:
+            del self.groups[group.group_id]
+
+    def _append_forgotten(self, events: Sequence[OffsetForgotten]) -> list[asyncio.Future[None]]:
+        by_group: dict[str, list[OffsetForgotten]] = {}
+        for event in events:
+            by_group.setdefault(event.group_id, []).append(event)
+        waits = []
+        for group_id, gone in by_group.items():
+            wait = self._log.append(group_id, [offset_record(event) for event in gone])
+            if wait is not None:
+                waits.append(wait)
+            for event in gone:
+                self.offsets.apply(event)
+        return waits
+
+    def _group_or_new(self, group_id: str) -> Group:
+        group = self.groups.get(group_id)
+        if group is None:
+            group = self.groups[group_id] = Group(group_id, self._config, self._clock.now_ms())
+        return group
+
+    def _member_group(self, group_id: str) -> Group:
+        """The group of somebody who says that he is a member of it."""
+        check_group_id(group_id)
+        self.ensure_loaded()
+        group = self.groups.get(group_id)
+        if group is None:
+            raise UnknownMemberId(f"there is no group {group_id}")
+        return group
+
+
+def _give(effect: Answer) -> None:
+    token = effect.token
+    assert isinstance(token, asyncio.Future)
+    if not token.done():  # the connection may be gone, and its request with it
+        token.set_result(effect.answer)

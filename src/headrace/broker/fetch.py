@@ -1,0 +1,228 @@
+"""Fetch: versions 4 to 18. The mirror of produce: partition > log > segment, and out by sendfile.
+
+A fetch looks at the partitions that may have something, answers if there is enough (`min_bytes`) or anything went wrong,
+and otherwise waits until a partition moves or `max_wait_ms` is over. In a session (version 7) only the partitions that
+moved since the last fetch are looked at and only what changed is answered, so ten thousand idle ones cost nothing.
+
+An answer holds whole batches from the log file, starting with the one that contains the offset asked for. The first batch
+found is always given, however large, or a consumer with a small `max_bytes` would stand still for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from headrace.broker.catalogue import Catalogue
+from headrace.broker.context import RequestContext
+from headrace.broker.partition import Partition
+from headrace.broker.readings import Reading, read_partition
+from headrace.machines.fetch_sessions import FetchEntry, FetchSession, FetchSessions
+from headrace.model.errors import HeadraceError
+from headrace.model.ids import ZERO_ID
+from headrace.runtime.clock import Clock
+from headrace.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+)
+
+_TOPIC_IDS_SINCE = 13
+
+
+class _Reader:
+    """One entry of a fetch and the partition that it means. While it watches, a move of the partition makes the
+    entry worth looking at again and wakes the fetch that waits."""
+
+    __slots__ = ("_entry", "_is_watching", "_poll", "partition")
+
+    def __init__(self, entry: FetchEntry, partition: Partition, poll: _Poll) -> None:
+        self.partition = partition
+        self._entry = entry
+        self._poll = poll
+        self._is_watching = False
+
+    def watch(self) -> None:
+        if not self._is_watching:
+            self._is_watching = True
+            self.partition.watch(self)
+
+    def unwatch(self) -> None:
+        if self._is_watching:
+            self._is_watching = False
+            self.partition.unwatch(self)
+
+    def on_moved(self, partition: Partition, new_bytes: int) -> None:
+        self._entry.mark_ready()
+        self._poll.on_moved(new_bytes)
+
+
+class _Poll:
+    """The waiting side of a session: at most one fetch of it waits at a time."""
+
+    __slots__ = ("_bytes_wanted", "_future")
+
+    def __init__(self) -> None:
+        self._future: asyncio.Future[None] | None = None
+        self._bytes_wanted = 0
+
+    async def wait(self, seconds: float, bytes_wanted: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._future = loop.create_future()
+        self._bytes_wanted = bytes_wanted
+        timer = loop.call_later(seconds, self.wake)
+        try:
+            await self._future
+        finally:
+            timer.cancel()
+            self._future = None
+
+    def wake(self) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    def on_moved(self, new_bytes: int) -> None:
+        self._bytes_wanted -= new_bytes
+        if self._bytes_wanted <= 0 or new_bytes == 0:
+            self.wake()
+
+
+class Fetch:
+    def __init__(self, catalogue: Catalogue, sessions: FetchSessions, clock: Clock) -> None:
+        self._catalogue = catalogue
+        self._sessions = sessions
+        self._clock = clock
+        self._polls: dict[FetchSession, _Poll] = {}
+        self._is_stopping = False
+
+    async def handle(self, request: FetchRequest, context: RequestContext) -> FetchResponse:
+        try:
+            session = self._sessions.begin(
+                request.session_id,
+                request.session_epoch,
+                uses_topic_ids=context.version >= _TOPIC_IDS_SINCE,
+                size=sum(len(topic.partitions) for topic in request.topics),
+                now_ms=self._clock.now_ms(),
+            )
+        except HeadraceError as error:
+            return FetchResponse(error_code=error.code)
+        poll = self._polls.get(session)
+        if poll is None:
+            poll = self._polls[session] = _Poll()
+        try:
+            self._update(session, request)
+            return await self._collect(session, poll, request)
+        finally:
+            if session.id == 0:
+                self._forget(session)
+
+    def sweep(self) -> None:
+        """Let go of sessions that were closed or evicted."""
+        for session in [session for session in self._polls if session.closed]:
+            self._forget(session)
+
+    def stop(self) -> None:
+        """Answer every fetch that waits: the broker is going down."""
+        self._is_stopping = True
+        for poll in self._polls.values():
+            poll.wake()
+
+    def _update(self, session: FetchSession, request: FetchRequest) -> None:
+        for topic in request.topics:
+            for asked in topic.partitions:
+                session.put(
+                    topic.topic_id,
+                    topic.topic,
+                    asked.partition,
+                    asked.fetch_offset,
+                    asked.partition_max_bytes,
+                    asked.current_leader_epoch,
+                    asked.last_fetched_epoch,
+                    asked.log_start_offset,
+                )
+        for forgotten in request.forgotten_topics_data:
+            for index in forgotten.partitions:
+                gone = session.forget(forgotten.topic_id, forgotten.topic, index)
+                if gone is not None and gone.handle is not None:
+                    gone.handle.unwatch()
+        self._sessions.close_if_empty(session)
+
+    async def _collect(self, session: FetchSession, poll: _Poll, request: FetchRequest) -> FetchResponse:
+        deadline = self._clock.monotonic() + request.max_wait_ms / 1000
+        while True:
+            readings, size_bytes, is_urgent = self._read(session, poll, request)
+            left = deadline - self._clock.monotonic()
+            is_over = size_bytes >= request.min_bytes or is_urgent or left <= 0 or self._is_stopping
+            if session.id or not is_over:
+                # From here on a move must not be missed: by this fetch while it waits, by the session's next one.
+                for reading in readings:
+                    if reading.entry.handle is not None:
+                        reading.entry.handle.watch()
+            if is_over:
+                return await self._answer(session, readings)
+            for reading in readings:
+                reading.release()
+            await poll.wait(left, request.min_bytes - size_bytes)
+
+    def _read(self, session: FetchSession, poll: _Poll, request: FetchRequest) -> tuple[list[Reading], int, bool]:
+        """Look at every entry that is ready; what was found, how many bytes it is, and whether it may not wait."""
+        readings: list[Reading] = []
+        room = min(request.max_bytes, self._catalogue.config.fetch_max_bytes)
+        size_bytes = 0
+        is_urgent = False
+        for entry in list(session.ready):
+            try:
+                partition = self._partition(entry, poll)
+                budget = min(entry.max_bytes, room - size_bytes)
+                reading = read_partition(partition, entry, budget, request.isolation_level, may_exceed=size_bytes == 0)
+            except HeadraceError as error:
+                reading = Reading.refused(entry, error)
+                is_urgent = True
+            if reading.is_exhausted:
+                entry.mark_idle()
+            size_bytes += reading.size_bytes
+            is_urgent = is_urgent or reading.data.diverging_epoch is not None
+            readings.append(reading)
+        return readings, size_bytes, is_urgent
+
+    async def _answer(self, session: FetchSession, readings: list[Reading]) -> FetchResponse:
+        response = FetchResponse(session_id=session.id)
+        topics: dict[object, FetchableTopicResponse] = {}
+        for reading in readings:
+            await reading.load()
+            entry, data = reading.entry, reading.data
+            is_changed = entry.answered(
+                data.high_watermark,
+                data.log_start_offset,
+                data.error_code,
+                has_records=reading.size_bytes > 0,
+                always=data.diverging_epoch is not None,
+            )
+            if not (is_changed or session.full):
+                continue
+            key = entry.topic_id if session.uses_topic_ids else entry.topic
+            topic = topics.get(key)
+            if topic is None:
+                topic = topics[key] = FetchableTopicResponse(topic=entry.topic, topic_id=entry.topic_id)
+                response.responses.append(topic)
+            topic.partitions.append(data)
+        return response
+
+    def _partition(self, entry: FetchEntry, poll: _Poll) -> Partition:
+        """The partition that an entry means now: topics come and go while a session lives."""
+        reader = entry.handle
+        if reader is not None and not reader.partition.is_retired:
+            found: Partition = reader.partition
+            return found
+        entry.handle = None
+        if entry.topic_id != ZERO_ID:
+            partition = self._catalogue.partition_by_id(entry.topic_id, entry.partition)
+        else:
+            partition = self._catalogue.partition(entry.topic, entry.partition)
+        entry.handle = _Reader(entry, partition, poll)
+        return partition
+
+    def _forget(self, session: FetchSession) -> None:
+        self._polls.pop(session, None)
+        for entry in session.entries.values():
+            if entry.handle is not None:
+                entry.handle.unwatch()

@@ -1,0 +1,235 @@
+"""The requests of group members and of those who look after groups, translated for the coordinator."""
+
+from __future__ import annotations
+
+from headrace.broker.context import RequestContext
+from headrace.broker.coordinator import Coordinator
+from headrace.broker.identity import BrokerIdentity
+from headrace.machines.group_effects import Departure, JoinRequest
+from headrace.machines.group_state import GroupState
+from headrace.model.errors import GroupIdNotFound, HeadraceError, UnsupportedVersion
+from headrace.model.names import check_group_id
+from headrace.runtime.entropy import Entropy
+from headrace.wire.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+from headrace.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from headrace.wire.messages.find_coordinator import (
+    Coordinator as FoundCoordinator,
+)
+from headrace.wire.messages.find_coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from headrace.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from headrace.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from headrace.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from headrace.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from headrace.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+_GROUP = 0
+_BATCHED_FIND_SINCE = 4
+_BATCHED_LEAVE_SINCE = 3
+_NULL_PROTOCOL_SINCE = 7
+_ERROR_FOR_UNKNOWN_GROUP_SINCE = 6
+_CLASSIC = "Classic"
+
+
+class GroupRequests:
+    def __init__(self, coordinator: Coordinator, identity: BrokerIdentity, entropy: Entropy) -> None:
+        self._coordinator = coordinator
+        self._identity = identity
+        self._entropy = entropy
+
+    async def find_coordinator(
+        self, request: FindCoordinatorRequest, context: RequestContext
+    ) -> FindCoordinatorResponse:
+        if context.version >= _BATCHED_FIND_SINCE:
+            return FindCoordinatorResponse(
+                coordinators=[await self._find(key, request.key_type) for key in request.coordinator_keys]
+            )
+        found = await self._find(request.key, request.key_type)
+        return FindCoordinatorResponse(
+            error_code=found.error_code,
+            error_message=found.error_message,
+            node_id=found.node_id,
+            host=found.host,
+            port=found.port,
+        )
+
+    async def join(self, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
+        stem = request.group_instance_id or context.client_id or ""
+        try:
+            answer = await self._coordinator.join(
+                request.group_id,
+                JoinRequest(
+                    member_id=request.member_id,
+                    new_member_id=f"{stem}-{self._entropy.uuid()}",
+                    session_timeout_ms=request.session_timeout_ms,
+                    rebalance_timeout_ms=request.rebalance_timeout_ms,
+                    protocol_type=request.protocol_type,
+                    protocols=tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
+                    instance_id=request.group_instance_id,
+                    client_id=context.client_id or "",
+                    client_host=f"/{context.client_host}",
+                    require_known_member_id=context.version >= 4,
+                    skips_assignment=context.version >= 9,
+                ),
+            )
+        except HeadraceError as error:
+            return JoinGroupResponse(error_code=error.code, member_id=request.member_id)
+        # Before version 7 the name could not be null.
+        protocol_name = answer.protocol_name
+        if protocol_name is None and context.version < _NULL_PROTOCOL_SINCE:
+            protocol_name = ""
+        return JoinGroupResponse(
+            error_code=answer.error_code,
+            generation_id=answer.generation_id,
+            protocol_type=answer.protocol_type,
+            protocol_name=protocol_name,
+            leader=answer.leader,
+            skip_assignment=answer.skip_assignment,
+            member_id=answer.member_id,
+            members=[
+                JoinGroupResponseMember(member.member_id, member.instance_id, member.metadata)
+                for member in answer.members
+            ],
+        )
+
+    async def sync(self, request: SyncGroupRequest, _context: RequestContext) -> SyncGroupResponse:
+        try:
+            answer = await self._coordinator.sync(
+                request.group_id,
+                request.member_id,
+                request.generation_id,
+                {assignment.member_id: assignment.assignment for assignment in request.assignments},
+                request.group_instance_id,
+                request.protocol_type,
+                request.protocol_name,
+            )
+        except HeadraceError as error:
+            return SyncGroupResponse(error_code=error.code)
+        return SyncGroupResponse(
+            error_code=answer.error_code,
+            protocol_type=answer.protocol_type,
+            protocol_name=answer.protocol_name,
+            assignment=answer.assignment,
+        )
+
+    async def heartbeat(self, request: HeartbeatRequest, _context: RequestContext) -> HeartbeatResponse:
+        try:
+            self._coordinator.heartbeat(
+                request.group_id, request.member_id, request.generation_id, request.group_instance_id
+            )
+        except HeadraceError as error:
+            return HeartbeatResponse(error_code=error.code)
+        return HeartbeatResponse()
+
+    async def leave(self, request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse:
+        if context.version >= _BATCHED_LEAVE_SINCE:
+            departures = [Departure(member.member_id, member.group_instance_id) for member in request.members]
+        else:
+            departures = [Departure(request.member_id)]
+        try:
+            departed = self._coordinator.leave(request.group_id, departures)
+        except HeadraceError as error:
+            return LeaveGroupResponse(error_code=error.code)
+        if context.version < _BATCHED_LEAVE_SINCE:
+            return LeaveGroupResponse(error_code=departed[0].error_code)
+        return LeaveGroupResponse(
+            members=[MemberResponse(one.member_id, one.instance_id, one.error_code) for one in departed]
+        )
+
+    async def describe(self, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
+        return DescribeGroupsResponse(
+            groups=[self._describe(group_id, context.version) for group_id in request.groups]
+        )
+
+    async def list(self, request: ListGroupsRequest, _context: RequestContext) -> ListGroupsResponse:
+        try:
+            self._coordinator.ensure_loaded()
+        except HeadraceError as error:
+            return ListGroupsResponse(error_code=error.code)
+        states = {state.lower() for state in request.states_filter}
+        types = {kind.lower() for kind in request.types_filter}
+        if types and _CLASSIC.lower() not in types:
+            return ListGroupsResponse()
+        return ListGroupsResponse(
+            groups=[
+                ListedGroup(
+                    group_id=group.group_id,
+                    protocol_type=group.protocol_type or "",
+                    group_state=group.state.value,
+                    group_type=_CLASSIC.lower(),
+                )
+                for group in self._coordinator.groups.values()
+                if not states or group.state.value.lower() in states
+            ]
+        )
+
+    async def delete(self, request: DeleteGroupsRequest, _context: RequestContext) -> DeleteGroupsResponse:
+        response = DeleteGroupsResponse()
+        for group_id in dict.fromkeys(request.groups_names):
+            result = DeletableGroupResult(group_id=group_id)
+            try:
+                await self._coordinator.delete(group_id)
+            except HeadraceError as error:
+                result.error_code = error.code
+            response.results.append(result)
+        return response
+
+    async def _find(self, key: str, key_type: int) -> FoundCoordinator:
+        try:
+            if key_type != _GROUP:
+                raise UnsupportedVersion(f"coordinators of type {key_type} are not served; groups (0) are")
+            # An empty group id has a coordinator too: some clients ask for it before they refuse it themselves.
+            await self._coordinator.ensure_log()
+        except HeadraceError as error:
+            return FoundCoordinator(
+                key=key, node_id=-1, port=-1, error_code=error.code, error_message=error.message
+            )
+        return FoundCoordinator(
+            key=key, node_id=self._identity.node_id, host=self._identity.host, port=self._identity.port
+        )
+
+    def _describe(self, group_id: str, version: int) -> DescribedGroup:
+        try:
+            check_group_id(group_id)
+            self._coordinator.ensure_loaded()
+            group = self._coordinator.groups.get(group_id)
+            if group is None:
+                if version >= _ERROR_FOR_UNKNOWN_GROUP_SINCE:
+                    raise GroupIdNotFound(f"Group {group_id} not found.")
+                return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+        except HeadraceError as error:
+            return DescribedGroup(
+                error_code=error.code,
+                error_message=error.message,
+                group_id=group_id,
+                group_state=GroupState.DEAD.value if isinstance(error, GroupIdNotFound) else "",
+            )
+        described = group.describe()
+        return DescribedGroup(
+            group_id=group_id,
+            group_state=described.state,
+            protocol_type=described.protocol_type,
+            protocol_data=described.protocol_name,
+            members=[
+                DescribedGroupMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    member_metadata=member.metadata,
+                    member_assignment=member.assignment,
+                )
+                for member in described.members
+            ],
+        )

@@ -1,0 +1,103 @@
+"""ListOffsets and OffsetForLeaderEpoch: which offset belongs to a time, or to the end of an epoch."""
+
+from __future__ import annotations
+
+from headrace.broker.catalogue import Catalogue
+from headrace.broker.context import RequestContext
+from headrace.broker.partition import Partition
+from headrace.broker.readings import check_leader_epoch
+from headrace.model.errors import HeadraceError, InvalidRequest
+from headrace.wire.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from headrace.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+
+_LATEST = -1
+_EARLIEST = -2
+_MAX_TIMESTAMP = -3
+_EARLIEST_LOCAL = -4
+_LATEST_TIERED = -5
+_EARLIEST_PENDING_UPLOAD = -6
+
+
+class ListOffsets:
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+
+    async def handle(self, request: ListOffsetsRequest, _context: RequestContext) -> ListOffsetsResponse:
+        response = ListOffsetsResponse()
+        for topic in request.topics:
+            answers = ListOffsetsTopicResponse(name=topic.name)
+            for asked in topic.partitions:
+                answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+                try:
+                    partition = self._catalogue.partition(topic.name, asked.partition_index)
+                    check_leader_epoch(partition, asked.current_leader_epoch)
+                    await _look_up(partition, asked.timestamp, answer)
+                except HeadraceError as error:
+                    answer.error_code = error.code
+                answers.partitions.append(answer)
+            response.topics.append(answers)
+        return response
+
+    async def offset_for_leader_epoch(
+        self, request: OffsetForLeaderEpochRequest, _context: RequestContext
+    ) -> OffsetForLeaderEpochResponse:
+        response = OffsetForLeaderEpochResponse()
+        for topic in request.topics:
+            answers = OffsetForLeaderTopicResult(topic=topic.topic)
+            for asked in topic.partitions:
+                answer = EpochEndOffset(partition=asked.partition)
+                try:
+                    partition = self._catalogue.partition(topic.topic, asked.partition)
+                    check_leader_epoch(partition, asked.current_leader_epoch)
+                    answer.leader_epoch, answer.end_offset = _end_of_epoch(partition, asked.leader_epoch)
+                except HeadraceError as error:
+                    answer.error_code = error.code
+                answers.partitions.append(answer)
+            response.topics.append(answers)
+        return response
+
+
+async def _look_up(partition: Partition, timestamp: int, answer: ListOffsetsPartitionResponse) -> None:
+    """No match is offset -1 and timestamp -1, which the answer holds already."""
+    log, high_watermark = partition.log, partition.high_watermark
+    if timestamp == _LATEST:
+        answer.offset, answer.leader_epoch = high_watermark, partition.leader_epoch
+    elif timestamp in (_EARLIEST, _EARLIEST_LOCAL, _EARLIEST_PENDING_UPLOAD):
+        # Nothing is kept in remote storage: all that is here is local, and none of it waits to be moved.
+        answer.offset = log.start_offset
+        answer.leader_epoch = _epoch_of(partition, log.start_offset)
+    elif timestamp == _LATEST_TIERED:
+        answer.offset, answer.leader_epoch = -1, -1
+    elif timestamp == _MAX_TIMESTAMP or timestamp >= 0:
+        if timestamp == _MAX_TIMESTAMP:
+            found = await log.max_timestamp(high_watermark)
+        else:
+            found = await log.offset_for_timestamp(timestamp, high_watermark)
+        if found is not None:
+            answer.timestamp, answer.offset = found
+            answer.leader_epoch = _epoch_of(partition, found.offset)
+    else:
+        raise InvalidRequest(f"{timestamp} is neither a timestamp nor one of the special values -1 to -6")
+
+
+def _epoch_of(partition: Partition, offset: int) -> int:
+    """The epoch in which the record at an offset was written, not the present one."""
+    if offset >= partition.log.end_offset:
+        return partition.leader_epoch
+    return partition.log.epochs.epoch_at(offset)
+
+
+def _end_of_epoch(partition: Partition, epoch: int) -> tuple[int, int]:
+    if epoch == partition.leader_epoch:
+        return epoch, partition.log.end_offset
+    return partition.log.epochs.end_offset_for(epoch, partition.log.end_offset)

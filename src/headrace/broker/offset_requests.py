@@ -1,0 +1,225 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete: where groups have got to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from headrace.broker.catalogue import Catalogue
+from headrace.broker.context import RequestContext
+from headrace.broker.coordinator import Coordinator
+from headrace.machines.offsets import CommittedOffset, OffsetCommitted, OffsetForgotten
+from headrace.model.errors import (
+    GroupIdNotFound,
+    GroupSubscribedToTopic,
+    HeadraceError,
+    UnknownMemberId,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from headrace.model.ids import ZERO_ID
+from headrace.model.names import check_group_id
+from headrace.runtime.clock import Clock
+from headrace.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from headrace.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from headrace.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+_TOPIC_IDS_SINCE = 10
+_GROUPS_SINCE = 8
+_MISSING = CommittedOffset(-1, -1, "", -1, -1, ZERO_ID)
+
+
+class OffsetRequests:
+    def __init__(self, coordinator: Coordinator, catalogue: Catalogue, clock: Clock) -> None:
+        self._coordinator = coordinator
+        self._catalogue = catalogue
+        self._clock = clock
+
+    async def commit(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
+        response = OffsetCommitResponse()
+        events: list[OffsetCommitted] = []
+        pending: list[OffsetCommitResponsePartition] = []
+        try:
+            await self._coordinator.ensure_log()
+            self._coordinator.committing_group(
+                request.group_id,
+                request.member_id,
+                request.generation_id_or_member_epoch,
+                request.group_instance_id,
+            )
+            refusal = None
+        except HeadraceError as error:
+            refusal = error
+        for topic in request.topics:
+            answers = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
+            for asked in topic.partitions:
+                answer = OffsetCommitResponsePartition(partition_index=asked.partition_index)
+                answers.partitions.append(answer)
+                try:
+                    if refusal is not None:
+                        raise refusal
+                    events.append(self._event(request, topic, asked, context.version))
+                    pending.append(answer)
+                except HeadraceError as error:
+                    answer.error_code = error.code
+            response.topics.append(answers)
+        try:
+            await self._coordinator.commit(request.group_id, events)
+        except HeadraceError as error:
+            for answer in pending:
+                answer.error_code = error.code
+        return response
+
+    async def fetch(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+        if context.version >= _GROUPS_SINCE:
+            return OffsetFetchResponse(groups=[self._fetch_group(group, context.version) for group in request.groups])
+        response = OffsetFetchResponse()
+        try:
+            check_group_id(request.group_id)
+            self._coordinator.ensure_loaded()
+        except HeadraceError as error:
+            response.error_code = error.code
+            return response
+        for name, indexes in self._wanted(request.group_id, request.topics):
+            answers = OffsetFetchResponseTopic(name=name)
+            for index in indexes:
+                found = self._coordinator.offsets.fetch(request.group_id, name, index) or _MISSING
+                answers.partitions.append(
+                    OffsetFetchResponsePartition(index, found.offset, found.leader_epoch, found.metadata)
+                )
+            response.topics.append(answers)
+        return response
+
+    async def delete(self, request: OffsetDeleteRequest, _context: RequestContext) -> OffsetDeleteResponse:
+        response = OffsetDeleteResponse()
+        gone: list[OffsetForgotten] = []
+        try:
+            check_group_id(request.group_id)
+            self._coordinator.ensure_loaded()
+            group = self._coordinator.groups.get(request.group_id)
+            if group is None:
+                raise GroupIdNotFound(f"there is no group {request.group_id}")
+            group.check_offset_delete()
+        except HeadraceError as error:
+            return OffsetDeleteResponse(error_code=error.code)
+        for topic in request.topics:
+            answers = OffsetDeleteResponseTopic(name=topic.name)
+            for asked in topic.partitions:
+                answer = OffsetDeleteResponsePartition(partition_index=asked.partition_index)
+                if group.is_subscribed_to(topic.name):
+                    answer.error_code = GroupSubscribedToTopic.code
+                else:
+                    event = self._coordinator.offsets.forget(request.group_id, topic.name, asked.partition_index)
+                    if event is not None:
+                        gone.append(event)
+                    elif self._is_unknown(topic.name, asked.partition_index):
+                        answer.error_code = UnknownTopicOrPartition.code
+                answers.partitions.append(answer)
+            response.topics.append(answers)
+        try:
+            await self._coordinator.forget(gone)
+        except HeadraceError as error:
+            return OffsetDeleteResponse(error_code=error.code)
+        return response
+
+    def _event(
+        self, request: OffsetCommitRequest, topic: OffsetCommitRequestTopic, asked: Any, version: int
+    ) -> OffsetCommitted:
+        if version >= _TOPIC_IDS_SINCE:
+            partition = self._catalogue.partition_by_id(topic.topic_id, asked.partition_index)
+        else:
+            partition = self._catalogue.partition(topic.name, asked.partition_index)
+        return self._coordinator.offsets.commit(
+            request.group_id,
+            partition.topic,
+            asked.partition_index,
+            asked.committed_offset,
+            now_ms=self._clock.now_ms(),
+            leader_epoch=asked.committed_leader_epoch,
+            metadata=asked.committed_metadata,
+            topic_id=partition.topic_id,
+            retention_ms=request.retention_time_ms,
+        )
+
+    def _fetch_group(self, asked: Any, version: int) -> OffsetFetchResponseGroup:
+        answer = OffsetFetchResponseGroup(group_id=asked.group_id)
+        try:
+            check_group_id(asked.group_id)
+            self._coordinator.ensure_loaded()
+            if asked.member_id and asked.member_epoch >= 0:
+                # Only the newer kind of group has member epochs, and there is none of that kind here.
+                raise UnknownMemberId(f"group {asked.group_id} has no member {asked.member_id}")
+        except HeadraceError as error:
+            answer.error_code = error.code
+            return answer
+        if version >= _TOPIC_IDS_SINCE and asked.topics is not None:
+            answer.topics = [
+                self._fetch_by_id(asked.group_id, topic.topic_id, topic.partition_indexes) for topic in asked.topics
+            ]
+            return answer
+        for name, indexes in self._wanted(asked.group_id, asked.topics):
+            topic = self._catalogue.find(name)
+            if version >= _TOPIC_IDS_SINCE and topic is None:
+                continue
+            answer.topics.append(
+                OffsetFetchResponseTopics(
+                    name=name,
+                    topic_id=topic.id if topic is not None else ZERO_ID,
+                    partitions=self._found(asked.group_id, name, indexes),
+                )
+            )
+        return answer
+
+    def _fetch_by_id(self, group_id: str, topic_id: UUID, indexes: list[int]) -> OffsetFetchResponseTopics:
+        topic = self._catalogue.find_by_id(topic_id)
+        if topic is not None:
+            return OffsetFetchResponseTopics(topic_id=topic_id, partitions=self._found(group_id, topic.name, indexes))
+        return OffsetFetchResponseTopics(
+            topic_id=topic_id,
+            partitions=[
+                OffsetFetchResponsePartitions(index, -1, -1, "", UnknownTopicId.code) for index in indexes
+            ],
+        )
+
+    def _found(self, group_id: str, topic: str, indexes: Iterable[int]) -> list[OffsetFetchResponsePartitions]:
+        offsets = self._coordinator.offsets
+        found = ((index, offsets.fetch(group_id, topic, index) or _MISSING) for index in indexes)
+        return [
+            OffsetFetchResponsePartitions(index, one.offset, one.leader_epoch, one.metadata) for index, one in found
+        ]
+
+    def _wanted(self, group_id: str, topics: list[Any] | None) -> Iterable[tuple[str, list[int]]]:
+        """The partitions that were asked for, or all that the group has committed (no topics named)."""
+        if topics is not None:
+            return [(topic.name, topic.partition_indexes) for topic in topics]
+        committed: dict[str, list[int]] = {}
+        for name, index, _ in self._coordinator.offsets.fetch_all(group_id):
+            committed.setdefault(name, []).append(index)
+        return committed.items()
+
+    def _is_unknown(self, topic: str, index: int) -> bool:
+        try:
+            self._catalogue.partition(topic, index)
+        except UnknownTopicOrPartition:
+            return True
+        return False

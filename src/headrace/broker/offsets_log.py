@@ -1,0 +1,99 @@
+"""The log behind the coordinator: `__consumer_offsets`, in Kafka's own record format, so that its tools can read it.
+
+A group's records all lie in one partition, chosen by the hash that Kafka uses. What is appended here is the truth; the
+coordinator's maps are rebuilt from it at every start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from headrace.broker.catalogue import Catalogue, Topic
+from headrace.broker.partition import Partition
+from headrace.model.errors import TopicAlreadyExists
+from headrace.model.names import CONSUMER_OFFSETS
+from headrace.runtime.clock import Clock
+from headrace.storage.reading import LogSlice
+from headrace.wire.batch import HEADER_SIZE, Record, build_batch, parse_header, read_records
+
+_READ_BYTES = 1 << 20
+_UNPACKED_BYTES_MAX = 64 << 20
+_COMMIT_SECONDS = 5.0  # Kafka's offsets.commit.timeout.ms
+
+
+class OffsetsLog:
+    def __init__(self, catalogue: Catalogue, clock: Clock) -> None:
+        self._catalogue = catalogue
+        self._clock = clock
+
+    async def ensure(self) -> None:
+        """Make the topic when the first group shows up."""
+        if self._catalogue.find(CONSUMER_OFFSETS) is not None:
+            return
+        config = self._catalogue.config
+        configs = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.offsets_topic_segment_bytes),
+        }
+        try:
+            await self._catalogue.create(CONSUMER_OFFSETS, config.offsets_topic_num_partitions, configs)
+        except TopicAlreadyExists:
+            return  # made by another request while this one waited
+
+    def append(self, group_id: str, records: Sequence[tuple[bytes, bytes | None]]) -> asyncio.Future[None] | None:
+        """Append in one batch; None when it is committed already, else what to wait for."""
+        partition = self._partition(group_id)
+        now_ms = self._clock.now_ms()
+        batch = build_batch([Record(key=key, value=value, timestamp_ms=now_ms) for key, value in records])
+        appended = partition.append(memoryview(batch), parse_header(batch), now_ms)
+        return partition.committed(appended.end_offset, self._clock.monotonic() + _COMMIT_SECONDS)
+
+    async def replay(self) -> AsyncIterator[tuple[bytes, bytes | None]]:
+        """Every record from the start of every partition."""
+        topic = self._catalogue.find(CONSUMER_OFFSETS)
+        if topic is None:
+            return
+        for partition in topic.partitions:
+            offset = partition.log.start_offset
+            while offset < partition.high_watermark:
+                data, offset = await _read(partition, offset)
+                for record in _records(data):
+                    if record.key is not None:
+                        yield bytes(record.key), None if record.value is None else bytes(record.value)
+
+    def _partition(self, group_id: str) -> Partition:
+        topic: Topic = self._catalogue.topic(CONSUMER_OFFSETS)
+        return topic.partitions[java_hash(group_id) % len(topic.partitions)]
+
+
+def java_hash(text: str) -> int:
+    """`String.hashCode` without its sign, as Kafka chooses the partition of a group."""
+    value = 0
+    units = text.encode("utf-16-be")
+    for index in range(0, len(units), 2):
+        value = (31 * value + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
+    return value & 0x7FFFFFFF
+
+
+async def _read(partition: Partition, offset: int) -> tuple[bytes, int]:
+    piece = partition.read(offset, _READ_BYTES)
+    if isinstance(piece, LogSlice):
+        data = piece.bytes()
+        piece.release()
+    else:
+        data = await piece.load()
+    return data, piece.next_offset
+
+
+def _records(data: bytes) -> list[Record]:
+    view = memoryview(data)
+    records: list[Record] = []
+    position = 0
+    while position + HEADER_SIZE <= len(view):
+        header = parse_header(view, position)
+        batch = view[position : position + header.size_bytes]
+        records.extend(read_records(batch, header, _UNPACKED_BYTES_MAX))
+        position += header.size_bytes
+    return records

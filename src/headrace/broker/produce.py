@@ -1,0 +1,154 @@
+"""Produce: versions 3 to 13. Each partition of the request stands for itself: some may fail where others succeed.
+
+The batches are checked and appended before anything is waited for, so the batches of one connection enter the log in
+the order in which they were sent. The request's bytes are the connection's receive buffer: they are not touched after the
+first wait. The answer leaves when everything is committed (acks=all and acks=1 alike, since this broker is the whole
+in-sync set); acks=0 has no answer at all, and an error then closes the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from headrace.broker.batch_rules import check_batch, check_contents, too_large_for_the_loop
+from headrace.broker.catalogue import Catalogue
+from headrace.broker.context import RequestContext
+from headrace.broker.partition import Partition
+from headrace.model.errors import HeadraceError, InvalidRequiredAcks
+from headrace.runtime.clock import Clock
+from headrace.runtime.disk import Disk
+from headrace.storage.store import LogStore
+from headrace.wire.batch import BatchHeader
+from headrace.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+
+_ACKS_NONE = 0
+_TOPIC_IDS_SINCE = 13
+
+
+class _Item:
+    """One partition's batch on its way into the log, and the answer that it will get."""
+
+    __slots__ = ("answer", "batch", "header", "partition")
+
+    def __init__(self, batch: memoryview, answer: PartitionProduceResponse, partition: Partition, header: BatchHeader):
+        self.batch = batch
+        self.answer = answer
+        self.partition = partition
+        self.header = header
+
+
+class Produce:
+    def __init__(self, catalogue: Catalogue, store: LogStore, disk: Disk, clock: Clock) -> None:
+        self._catalogue = catalogue
+        self._store = store
+        self._disk = disk
+        self._clock = clock
+        # One at a time: unpacking must not take the threads that fsync is waiting for.
+        self._unpacking = asyncio.Semaphore(1)
+
+    async def handle(self, request: ProduceRequest, context: RequestContext) -> ProduceResponse | None:
+        response = ProduceResponse()
+        items: list[_Item] = []
+        has_large = False
+        for topic in request.topic_data:
+            answers = []
+            for data in topic.partition_data:
+                answer = PartitionProduceResponse(index=data.index)
+                answers.append(answer)
+                try:
+                    item = self._check(request.acks, topic, data, answer, context.version)
+                except HeadraceError as error:
+                    _refuse(answer, error)
+                    continue
+                has_large = has_large or too_large_for_the_loop(item.header)
+                items.append(item)
+            response.responses.append(
+                TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
+            )
+        if has_large:
+            items = await self._check_large(items, context)
+        waits = self._append_all(items, self._clock.monotonic() + max(request.timeout_ms, 0) / 1000)
+        if has_large:
+            context.release()
+        if request.acks == _ACKS_NONE:
+            if any(answer.error_code for topic in response.responses for answer in topic.partition_responses):
+                context.close_connection()
+            return None
+        for answer, wait in waits:
+            try:
+                await wait
+            except HeadraceError as error:
+                _refuse(answer, error)
+        return response
+
+    def _check(
+        self, acks: int, topic: TopicProduceData, data: PartitionProduceData, answer: PartitionProduceResponse, version: int
+    ) -> _Item:
+        if acks not in (-1, 0, 1):
+            raise InvalidRequiredAcks(f"acks must be -1, 0 or 1, not {acks}")
+        if version >= _TOPIC_IDS_SINCE:
+            partition = self._catalogue.partition_by_id(topic.topic_id, data.index)
+        else:
+            partition = self._catalogue.partition(topic.name, data.index)
+        batch = data.records
+        header = check_batch(batch, version, partition.config, self._clock.now_ms())
+        assert batch is not None
+        if not too_large_for_the_loop(header):
+            check_contents(batch, header, partition.config)
+        return _Item(batch, answer, partition, header)
+
+    async def _check_large(self, items: list[_Item], context: RequestContext) -> list[_Item]:
+        """Unpack large batches in the disk threads; what is left of the request. The connection stays held."""
+        context.hold()
+        sound = []
+        for item in items:
+            # The receive buffer will be overwritten while we wait.
+            item.batch = memoryview(bytearray(item.batch))
+        for item in items:
+            try:
+                if too_large_for_the_loop(item.header):
+                    async with self._unpacking:
+                        await self._disk.run(check_contents, item.batch, item.header, item.partition.config)
+                sound.append(item)
+            except HeadraceError as error:
+                _refuse(item.answer, error)
+        return sound
+
+    def _append_all(
+        self, items: list[_Item], deadline: float
+    ) -> list[tuple[PartitionProduceResponse, asyncio.Future[None]]]:
+        """Append every batch; the answers that must still wait, and for what."""
+        waits = []
+        now_ms = self._clock.now_ms()
+        for item in items:
+            partition, answer = item.partition, item.answer
+            try:
+                self._store.ensure_space()
+                appended = partition.append(item.batch, item.header, now_ms)
+                wait = partition.committed(appended.end_offset, deadline)
+            except HeadraceError as error:
+                partition.counts.failed_produces += 1
+                _refuse(answer, error)
+                continue
+            answer.base_offset = appended.base_offset
+            answer.log_append_time_ms = appended.log_append_time_ms
+            answer.log_start_offset = partition.log.start_offset
+            partition.counts.produced(len(item.batch), item.header.record_count)
+            if wait is not None:
+                waits.append((answer, wait))
+        return waits
+
+
+def _refuse(answer: PartitionProduceResponse, error: HeadraceError) -> None:
+    answer.error_code = error.code
+    answer.error_message = error.message
+    answer.base_offset = -1
+    answer.log_append_time_ms = -1
+    answer.log_start_offset = -1

@@ -1,0 +1,121 @@
+"""What one fetch found in one partition, before it is decided whether that is worth an answer.
+
+Records are a slice of the log file, which costs nothing to hold and must be released, or a cold read, which is loaded
+and checked only if the answer is really sent.
+"""
+
+from __future__ import annotations
+
+from headrace.broker.partition import Partition
+from headrace.machines.fetch_sessions import FetchEntry
+from headrace.model.errors import FencedLeaderEpoch, HeadraceError, OffsetOutOfRange, UnknownLeaderEpoch
+from headrace.storage.reading import ColdRead, LogSlice
+from headrace.wire.messages.fetch import EpochEndOffset, PartitionData
+
+_COLD_BYTES_MAX = 1 << 20  # what one cold read may take of memory, however much the client asked for
+_NOTHING = b""
+
+
+class Reading:
+    """`is_exhausted`: there is nothing more to read, now or in a second look, until the partition moves."""
+
+    __slots__ = ("_cold", "_partition", "data", "entry", "is_exhausted", "size_bytes")
+
+    def __init__(self, entry: FetchEntry, data: PartitionData, partition: Partition | None = None) -> None:
+        self.entry = entry
+        self.data = data
+        self.size_bytes = 0
+        self.is_exhausted = False
+        self._partition = partition
+        self._cold: ColdRead | None = None
+
+    @classmethod
+    def refused(cls, entry: FetchEntry, error: HeadraceError) -> Reading:
+        return cls(entry, _refusal(entry.partition, error))
+
+    def take(self, records: LogSlice | ColdRead) -> None:
+        if isinstance(records, ColdRead):
+            self._cold = records
+            self.size_bytes = records.size_bytes_max
+        else:
+            self.data.records = records
+            self.size_bytes = len(records)
+
+    def release(self) -> None:
+        if isinstance(self.data.records, LogSlice):
+            self.data.records.release()
+
+    async def load(self) -> None:
+        """Read and check what is cold. What the check has warmed then goes out by sendfile, not from memory."""
+        if self._cold is None:
+            return
+        assert self._partition is not None
+        try:
+            loaded = await self._cold.load()
+            again = self._partition.read(self.entry.fetch_offset, len(loaded))
+            self.data.records = again if isinstance(again, LogSlice) else loaded
+            self.size_bytes = len(self.data.records)
+        except HeadraceError as error:
+            self.data = _refusal(self.entry.partition, error)
+            self.size_bytes = 0
+
+
+def read_partition(
+    partition: Partition, entry: FetchEntry, size_bytes_max: int, isolation_level: int, *, may_exceed: bool
+) -> Reading:
+    """Read from where the entry stands. `may_exceed`: a first batch larger than `size_bytes_max` is given all the same."""
+    check_leader_epoch(partition, entry.current_leader_epoch)
+    high_watermark = partition.high_watermark
+    data = PartitionData(
+        partition_index=entry.partition,
+        high_watermark=high_watermark,
+        last_stable_offset=high_watermark,
+        log_start_offset=partition.log.start_offset,
+        aborted_transactions=[] if isolation_level else None,
+        records=_NOTHING,
+    )
+    reading = Reading(entry, data, partition)
+    if entry.last_fetched_epoch >= 0:
+        data.diverging_epoch = _divergence(partition, entry)
+        if data.diverging_epoch is not None:
+            return reading
+    offset = entry.fetch_offset
+    if offset >= high_watermark:
+        if offset > partition.log.end_offset:
+            raise OffsetOutOfRange(f"offset {offset} lies behind the end of the log, {partition.log.end_offset}")
+        reading.is_exhausted = True
+        return reading
+    if size_bytes_max <= 0 and not may_exceed:
+        return reading
+    records = partition.read(offset, max(size_bytes_max, 1))
+    if isinstance(records, ColdRead):
+        if size_bytes_max > _COLD_BYTES_MAX:
+            records = partition.read(offset, _COLD_BYTES_MAX)
+    elif len(records) > size_bytes_max and not may_exceed:
+        records.release()
+        return reading
+    reading.take(records)
+    partition.counts.fetched(reading.size_bytes)
+    return reading
+
+
+def check_leader_epoch(partition: Partition, epoch: int) -> None:
+    """-1: the client does not know and does not care."""
+    if 0 <= epoch < partition.leader_epoch:
+        raise FencedLeaderEpoch(f"leader epoch {epoch} is older than the present one, {partition.leader_epoch}")
+    if epoch > partition.leader_epoch:
+        raise UnknownLeaderEpoch(f"leader epoch {epoch} is newer than the present one, {partition.leader_epoch}")
+
+
+def _divergence(partition: Partition, entry: FetchEntry) -> EpochEndOffset | None:
+    """Where the reader's history parts from ours (KIP-320), if it does."""
+    epoch, end_offset = partition.log.epochs.end_offset_for(entry.last_fetched_epoch, partition.log.end_offset)
+    if epoch < 0:
+        return None
+    if epoch < entry.last_fetched_epoch or end_offset < entry.fetch_offset:
+        return EpochEndOffset(epoch=epoch, end_offset=end_offset)
+    return None
+
+
+def _refusal(partition_index: int, error: HeadraceError) -> PartitionData:
+    return PartitionData(partition_index=partition_index, error_code=error.code, high_watermark=-1, records=_NOTHING)

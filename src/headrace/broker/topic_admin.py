@@ -1,0 +1,215 @@
+"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords. Each topic of a request stands for itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from headrace.broker.catalogue import Catalogue, Topic
+from headrace.broker.context import RequestContext
+from headrace.broker.identity import BrokerIdentity
+from headrace.model.errors import (
+    HeadraceError,
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    InvalidTopic,
+    OffsetOutOfRange,
+    PolicyViolation,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from headrace.model.ids import ZERO_ID
+from headrace.model.names import is_internal
+from headrace.model.topic_configs import describe_topic
+from headrace.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+from headrace.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from headrace.wire.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from headrace.wire.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+_USE_DEFAULT = -1
+_HIGH_WATERMARK = -1
+
+
+class TopicAdmin:
+    def __init__(self, catalogue: Catalogue, identity: BrokerIdentity) -> None:
+        self._catalogue = catalogue
+        self._identity = identity
+
+    async def create_topics(self, request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
+        times_named = Counter(topic.name for topic in request.topics)
+        response = CreateTopicsResponse()
+        for asked in {topic.name: topic for topic in request.topics}.values():
+            try:
+                if times_named[asked.name] > 1:
+                    raise InvalidRequest("Duplicate topic name.")
+                topic = await self._create(asked, context, dry_run=request.validate_only)
+                response.topics.append(self._created(topic))
+            except HeadraceError as error:
+                response.topics.append(
+                    CreatableTopicResult(name=asked.name, error_code=error.code, error_message=error.message, configs=[])
+                )
+        return response
+
+    async def delete_topics(self, request: DeleteTopicsRequest, _context: RequestContext) -> DeleteTopicsResponse:
+        asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+        response = DeleteTopicsResponse()
+        for one in asked:
+            result = DeletableTopicResult(name=one.name, topic_id=one.topic_id)
+            try:
+                topic = self._find(one)
+                result.name, result.topic_id = topic.name, topic.id
+                if not self._catalogue.config.delete_topic_enable:
+                    raise PolicyViolation("topics cannot be deleted while delete.topic.enable is false")
+                if topic.is_internal:
+                    raise InvalidTopic(f"{topic.name} is internal and cannot be deleted")
+                await self._catalogue.delete(topic.name)
+            except HeadraceError as error:
+                result.error_code, result.error_message = error.code, error.message
+            response.responses.append(result)
+        return response
+
+    async def create_partitions(
+        self, request: CreatePartitionsRequest, _context: RequestContext
+    ) -> CreatePartitionsResponse:
+        times_named = Counter(topic.name for topic in request.topics)
+        response = CreatePartitionsResponse()
+        for asked in {topic.name: topic for topic in request.topics}.values():
+            result = CreatePartitionsTopicResult(name=asked.name)
+            try:
+                if times_named[asked.name] > 1:
+                    raise InvalidRequest("Duplicate topic name.")
+                self._check_new_partitions(asked)
+                await self._catalogue.add_partitions(asked.name, asked.count, dry_run=request.validate_only)
+            except HeadraceError as error:
+                result.error_code, result.error_message = error.code, error.message
+            response.results.append(result)
+        return response
+
+    async def delete_records(self, request: DeleteRecordsRequest, _context: RequestContext) -> DeleteRecordsResponse:
+        response = DeleteRecordsResponse()
+        for topic in request.topics:
+            results = DeleteRecordsTopicResult(name=topic.name)
+            for asked in topic.partitions:
+                result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1)
+                try:
+                    result.low_watermark = await self._delete_records(topic.name, asked.partition_index, asked.offset)
+                except HeadraceError as error:
+                    result.error_code = error.code
+                results.partitions.append(result)
+            response.topics.append(results)
+        return response
+
+    async def _create(self, asked: CreatableTopic, context: RequestContext, *, dry_run: bool) -> Topic:
+        if is_internal(asked.name):
+            raise InvalidTopic(f"{asked.name} is internal and cannot be created")
+        if asked.assignments and (asked.num_partitions != _USE_DEFAULT or asked.replication_factor != _USE_DEFAULT):
+            raise InvalidRequest("A manual partition assignment and a number of partitions exclude each other.")
+        partitions = asked.num_partitions
+        if asked.assignments:
+            partitions = self._check_assignments(_assigned(asked))
+        elif partitions == _USE_DEFAULT and context.version >= 4:
+            partitions = self._catalogue.config.num_partitions
+        if asked.replication_factor not in (1, _USE_DEFAULT):
+            raise InvalidReplicationFactor(
+                f"Unable to replicate the partition {asked.replication_factor} time(s): "
+                "The target replication factor must be from 1 to the number of brokers, 1."
+            )
+        return await self._catalogue.create(
+            asked.name,
+            partitions,
+            {config.name: config.value for config in asked.configs if config.value is not None},
+            dry_run=dry_run,
+        )
+
+    def _check_assignments(self, assigned: dict[int, list[int]]) -> int:
+        if sorted(assigned) != list(range(len(assigned))):
+            raise InvalidReplicaAssignment("partitions should be a consecutive 0-based integer sequence")
+        self._check_brokers(list(assigned.values()))
+        return len(assigned)
+
+    def _check_brokers(self, replicas: list[list[int]]) -> None:
+        for brokers in replicas:
+            if brokers != [self._identity.node_id]:
+                raise InvalidReplicaAssignment(
+                    f"a partition can only be placed on broker {self._identity.node_id}, not on {brokers}"
+                )
+
+    def _check_new_partitions(self, asked: CreatePartitionsTopic) -> None:
+        topic = self._catalogue.topic(asked.name)
+        if topic.is_internal:
+            raise InvalidTopic(f"{asked.name} is internal and cannot be changed")
+        if asked.count <= len(topic.partitions):
+            raise InvalidPartitions(
+                f"The topic {asked.name} currently has {len(topic.partitions)} partition(s); "
+                f"{asked.count} would not be an increase."
+            )
+        if asked.assignments is not None:
+            if len(asked.assignments) != asked.count - len(topic.partitions):
+                raise InvalidReplicaAssignment("there must be one assignment for each new partition")
+            self._check_brokers([assignment.broker_ids for assignment in asked.assignments])
+
+    def _created(self, topic: Topic) -> CreatableTopicResult:
+        entries = describe_topic(topic.record.configs, self._catalogue.config.layers)
+        return CreatableTopicResult(
+            name=topic.name,
+            topic_id=topic.id,
+            num_partitions=topic.record.partitions,
+            replication_factor=1,
+            configs=[
+                CreatableTopicConfigs(
+                    name=entry.name, value=entry.value, read_only=entry.read_only, config_source=entry.source
+                )
+                for entry in entries
+            ],
+        )
+
+    def _find(self, asked: DeleteTopicState) -> Topic:
+        if asked.topic_id != ZERO_ID:
+            topic = self._catalogue.find_by_id(asked.topic_id)
+            if topic is None:
+                raise UnknownTopicId(f"there is no topic with id {asked.topic_id}")
+            return topic
+        if asked.name is None:
+            raise InvalidRequest("Neither topic name nor id was specified.")
+        return self._catalogue.topic(asked.name)
+
+    async def _delete_records(self, topic: str, index: int, offset: int) -> int:
+        partition = self._catalogue.partition(topic, index)
+        if is_internal(topic):
+            raise PolicyViolation(f"records of {topic} cannot be deleted")
+        if not self._catalogue.topic(topic).config.deletes:
+            raise PolicyViolation("records can only be deleted from topics with the delete policy")
+        if offset == _HIGH_WATERMARK:
+            offset = partition.high_watermark
+        if not 0 <= offset <= partition.high_watermark:
+            raise OffsetOutOfRange(f"offset {offset} is not in the log up to {partition.high_watermark}")
+        await partition.log.advance_start(offset)
+        if partition.is_retired:
+            raise UnknownTopicOrPartition(f"topic {topic} was deleted")
+        return partition.log.start_offset
+
+
+def _assigned(asked: CreatableTopic) -> dict[int, list[int]]:
+    return {assignment.partition_index: assignment.broker_ids for assignment in asked.assignments}

@@ -1,0 +1,1 @@
+"""The admin door: health and metrics by HTTP."""

@@ -1,0 +1,276 @@
+"""One client's connection: frames in, requests started in their order, answers out in the same order.
+
+Requests run side by side, but each begins (up to its first wait) before the next is looked at, and no answer overtakes
+an earlier one. Reading stops while too many answers are owed, while the client does not take what it asked for, while a
+handler holds the connection, or while the door's byte budget is spent. Bytes that are no request of the protocol end
+this connection and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.context import RequestContext
+from headrace.doors.kafka.frames import FrameReader
+from headrace.doors.kafka.outbox import Outbox
+from headrace.model.errors import HeadraceError, MalformedFrame
+from headrace.runtime.eager import start
+from headrace.runtime.network import Link
+from headrace.wire.codec import decode, encode
+from headrace.wire.header import encode_response_header, parse_request_header
+
+if TYPE_CHECKING:
+    from headrace.doors.kafka.listener import KafkaDoor
+
+log = logging.getLogger(__name__)
+
+_ANSWERS_OWED_MAX = 64
+_UNSENT_BYTES_MAX = 1 << 20
+_READS_PER_TURN_MAX = 8  # of one large frame, before other connections get their turn
+
+
+class Answer:
+    """The place of one answer in the order of answers; empty until its request is done."""
+
+    __slots__ = ("chunks", "correlation_id", "handler", "version")
+
+    def __init__(self, handler: Any, version: int, correlation_id: int) -> None:
+        self.handler = handler
+        self.version = version
+        self.correlation_id = correlation_id
+        self.chunks: list[Any] | None = None
+
+    def fill(self, response: Any) -> None:
+        """`None` is the answer to a request that wants none."""
+        if response is None:
+            self.chunks = []
+            return
+        chunks = encode(response, self.version)
+        header = encode_response_header(self.correlation_id, self.handler.api.response_header_version(self.version) == 1)
+        size = len(header) + sum(map(len, chunks))
+        self.chunks = [size.to_bytes(4, "big") + header, *chunks]
+
+
+class Connection:
+    __slots__ = (
+        "_answers",
+        "_door",
+        "_frames",
+        "_held",
+        "_link",
+        "_outbox",
+        "_reading",
+        "_settling",
+        "_tasks",
+        "_waits_for_budget",
+        "client_host",
+        "closed",
+        "last_progress",
+    )
+
+    def __init__(self, link: Link, door: KafkaDoor) -> None:
+        self._link = link
+        self._door = door
+        self._frames = FrameReader(door.scratch, door.budget, door.limits.request_bytes_max)
+        self._outbox = Outbox()
+        self._answers: deque[Answer] = deque()
+        self._tasks: dict[asyncio.Task[Any], bool] = {}
+        self._held = False
+        self._reading = True
+        self._settling = False
+        self._waits_for_budget = False
+        self.closed = False
+        self.client_host = link.peer.rpartition(":")[0]
+        self.last_progress = door.clock.monotonic()
+        link.when_readable(self._on_readable)
+
+    @property
+    def owes_progress(self) -> bool:
+        """Whether the peer should be sending the rest of a frame, or taking the rest of an answer."""
+        return bool(self._outbox) or (self._frames.unfinished and self._reading)
+
+    @property
+    def idle(self) -> bool:
+        return not self._answers and not self._outbox
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        for task, only_reads in self._tasks.items():
+            if only_reads:
+                task.cancel()
+            else:
+                self._door.leave_running(task)
+        self._answers.clear()
+        self._outbox.clear()
+        self._frames.release()
+        self._link.close()
+        self._door.forget(self)
+
+    # Receiving
+
+    def _on_readable(self) -> None:
+        frames = self._frames
+        try:
+            for _ in range(_READS_PER_TURN_MAX):
+                room = frames.room()
+                if room is None:
+                    self._wait_for_budget()
+                    break
+                count = self._link.receive_into(room)
+                if count == 0:
+                    self.close()
+                    return
+                if not frames.received(count, self._serve):
+                    self._stop_reading()
+                    break
+                if not frames.unfinished:
+                    break
+        except BlockingIOError:
+            pass
+        except MalformedFrame as error:
+            self._refuse(error)
+            return
+        except OSError:
+            self.close()
+            return
+        self.last_progress = self._door.clock.monotonic()
+        self._settle()
+
+    def _serve(self, frame: memoryview) -> bool:
+        """Start the request in this frame. Whether the next one may be looked at."""
+        door = self._door
+        header, position = parse_request_header(frame)
+        handler, version = door.handlers.find(header.api_key, header.api_version)
+        request = decode(handler.api.request, header.api_version, frame, position) if version >= 0 else None
+        answer = Answer(handler, max(version, 0), header.correlation_id)
+        self._answers.append(answer)
+        context = RequestContext(
+            version, header.client_id, self.client_host, door.name, self._hold, self.close
+        )
+        began = door.clock.monotonic()
+        try:
+            outcome = start(handler.handle(request, context), door.loop)
+        except Exception as error:
+            self._fail(answer, error)
+            return False
+        if isinstance(outcome, tuple):
+            answer.fill(outcome[0])
+            handler.time.observe(door.clock.monotonic() - began)
+        else:
+            self._tasks[outcome] = handler.only_reads
+            outcome.add_done_callback(partial(self._on_done, answer, began))
+        return not self._held and len(self._answers) < _ANSWERS_OWED_MAX and not self.closed
+
+    def _on_done(self, answer: Answer, began: float, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            self._fail(answer, error)
+        if self.closed:
+            return
+        answer.fill(task.result())
+        answer.handler.time.observe(self._door.clock.monotonic() - began)
+        if not self._settling:
+            # Many requests end with the same fsync: their answers leave in one write.
+            self._settling = True
+            self._door.loop.call_soon(self._settle)
+
+    def _hold(self, held: bool) -> None:
+        self._held = held
+        if not held and not self._settling and not self.closed:
+            self._settling = True
+            self._door.loop.call_soon(self._settle)
+
+    def _stop_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._link.when_readable(None)
+
+    def _wait_for_budget(self) -> None:
+        self._stop_reading()
+        if not self._waits_for_budget:
+            self._waits_for_budget = True
+            self._door.budget.when_released(self._on_budget)
+
+    def _on_budget(self) -> None:
+        self._waits_for_budget = False
+        if not self.closed:
+            self._door.loop.call_soon(self._settle)
+
+    # Sending
+
+    def _settle(self) -> None:
+        """Send what is answered, then go on reading if nothing stands against it."""
+        self._settling = False
+        if self.closed:
+            return
+        answers, outbox = self._answers, self._outbox
+        while answers and (chunks := answers[0].chunks) is not None:
+            answers.popleft()
+            outbox.put(chunks)
+        if outbox:
+            self._send()
+        if self._may_read() and not self._reading:
+            self._resume_reading()
+
+    def _send(self) -> None:
+        try:
+            sent = self._outbox.send(self._link)
+        except OSError:
+            self.close()
+            return
+        if sent:
+            self.last_progress = self._door.clock.monotonic()
+        if self._outbox:
+            self._link.when_writable(self._on_writable)
+            if self._outbox.memory_bytes > _UNSENT_BYTES_MAX:
+                self._stop_reading()
+
+    def _on_writable(self) -> None:
+        self._send()
+        if not self.closed and not self._outbox:
+            self._link.when_writable(None)
+            self._settle()
+
+    def _may_read(self) -> bool:
+        return not (
+            self.closed
+            or self._held
+            or self._waits_for_budget
+            or len(self._answers) >= _ANSWERS_OWED_MAX
+            or self._outbox.memory_bytes > _UNSENT_BYTES_MAX
+        )
+
+    def _resume_reading(self) -> None:
+        try:
+            served_all = self._frames.resume(self._serve)
+        except MalformedFrame as error:
+            self._refuse(error)
+            return
+        if self.closed:
+            return
+        if served_all:
+            self._reading = True
+            self._link.when_readable(self._on_readable)
+        if self._answers and self._answers[0].chunks is not None:
+            self._settle()
+
+    # Failing
+
+    def _refuse(self, error: HeadraceError) -> None:
+        self._door.refused(self.client_host, error)
+        self.close()
+
+    def _fail(self, answer: Answer, error: BaseException) -> None:
+        """A handler raised: our bug, not the client's. Its answer has no known shape, so the connection ends."""
+        log.error("%s from %s failed", answer.handler.api.name, self.client_host, exc_info=error)
+        self._door.failures += 1
+        self.close()

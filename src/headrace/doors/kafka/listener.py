@@ -1,0 +1,123 @@
+"""The Kafka door: listens, takes connections in within its limits, and ends those that hold it up.
+
+One door has one scratch buffer and one byte budget for all its connections, because everything runs on one loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.broker.handlers import Handlers
+from headrace.doors.kafka.budget import ByteBudget
+from headrace.doors.kafka.connection import Connection
+from headrace.model.errors import HeadraceError
+from headrace.runtime.clock import Clock
+from headrace.runtime.network import Link, Listener, Network
+
+log = logging.getLogger(__name__)
+
+_SCRATCH_BYTES = 256 << 10
+_SWEEP_SECONDS = 1.0
+_REFUSALS_LOGGED_PER_SWEEP = 5  # a flood of garbage must not become a flood of log lines
+
+
+@dataclass(frozen=True, slots=True)
+class DoorLimits:
+    """What one door grants to all its clients together, and to each of them."""
+
+    request_bytes_max: int = 104_857_600
+    budget_bytes: int = 256 << 20
+    connections_max: int = 20_000
+    connections_per_host_max: int = 20_000
+    idle_seconds: float = 600.0
+    stalled_seconds: float = 30.0
+
+
+class KafkaDoor:
+    def __init__(self, name: str, handlers: Handlers, network: Network, clock: Clock, limits: DoorLimits) -> None:
+        self.name = name
+        self.handlers = handlers
+        self.clock = clock
+        self.limits = limits
+        self.loop = asyncio.get_running_loop()
+        self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self.budget = ByteBudget(limits.budget_bytes)
+        self.connections: set[Connection] = set()
+        self.accepted = 0
+        self.turned_away = 0
+        self.refusals = 0
+        self.failures = 0
+        self._network = network
+        self._per_host: Counter[str] = Counter()
+        self._listener: Listener | None = None
+        self._refusals_logged = 0
+        self._left_running: set[asyncio.Task[Any]] = set()
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        self._listener = await self._network.listen(host, port, self._accept)
+        return self._listener.address
+
+    async def sweep_for_ever(self) -> None:
+        """End connections that are idle too long, or that stop in the middle of a frame or of an answer."""
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            self._refusals_logged = 0
+            now = self.clock.monotonic()
+            for connection in list(self.connections):
+                waited = now - connection.last_progress
+                if connection.owes_progress:
+                    if waited > self.limits.stalled_seconds:
+                        log.info("closing %s: no progress for %.0f s", connection.client_host, waited)
+                        connection.close()
+                elif waited > self.limits.idle_seconds and connection.idle:
+                    connection.close()
+
+    def stop_listening(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    async def drain(self, seconds: float) -> None:
+        """Let requests in flight end, then close every connection."""
+        end = self.clock.monotonic() + seconds
+        while self.clock.monotonic() < end and (
+            self._left_running or not all(connection.idle for connection in self.connections)
+        ):
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.close()
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        host = connection.client_host
+        self._per_host[host] -= 1
+        if not self._per_host[host]:
+            del self._per_host[host]
+
+    def leave_running(self, task: asyncio.Task[Any]) -> None:
+        """A request goes on though its connection is gone; it is held here, because asyncio holds tasks weakly."""
+        self._left_running.add(task)
+        task.add_done_callback(self._left_running.discard)
+
+    def refused(self, host: str, error: HeadraceError) -> None:
+        self.refusals += 1
+        self._refusals_logged += 1
+        if self._refusals_logged <= _REFUSALS_LOGGED_PER_SWEEP:
+            log.info("closing %s: %s", host, error.message)
+
+    def _accept(self, link: Link) -> None:
+        host = link.peer.rpartition(":")[0]
+        if (
+            len(self.connections) >= self.limits.connections_max
+            or self._per_host[host] >= self.limits.connections_per_host_max
+        ):
+            self.turned_away += 1
+            link.close()
+            return
+        self.accepted += 1
+        self._per_host[host] += 1
+        self.connections.add(Connection(link, self))

@@ -1,0 +1,90 @@
+"""What a connection still has to send: bytes in memory, and slices of log files that never pass through Python.
+
+Invariant: `memory_bytes` is the sum of the bytes-like chunks that wait here. File slices cost no memory, however
+large, so a reader that asks for 50 MB and never reads holds nothing but a few numbers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from headrace.runtime.network import Link
+from headrace.storage.reading import LogSlice
+
+_CHUNKS_MAX = 64  # per sendmsg; far below the kernel's limit of 1,024
+
+
+class Outbox:
+    __slots__ = ("_chunks", "memory_bytes")
+
+    def __init__(self) -> None:
+        self._chunks: deque[Any] = deque()
+        self.memory_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._chunks)
+
+    def put(self, chunks: Iterable[Any]) -> None:
+        for chunk in chunks:
+            if type(chunk) is not LogSlice:
+                self.memory_bytes += len(chunk)
+            if len(chunk):
+                self._chunks.append(chunk)
+
+    def send(self, link: Link) -> int:
+        """Hand over as much as the link takes; the number of bytes that it took. Empty afterwards: all is sent."""
+        chunks = self._chunks
+        sent = 0
+        while chunks:
+            head = chunks[0]
+            try:
+                taken = self._send_slice(link, head) if type(head) is LogSlice else self._send_memory(link)
+            except BlockingIOError:
+                return sent
+            sent += taken
+        return sent
+
+    def clear(self) -> None:
+        for chunk in self._chunks:
+            if type(chunk) is LogSlice:
+                chunk.release()
+        self._chunks.clear()
+        self.memory_bytes = 0
+
+    def _send_slice(self, link: Link, part: LogSlice) -> int:
+        taken = link.send_file(part.file, part.position, part.size)
+        if taken == 0:
+            raise ConnectionAbortedError("the log file is shorter than what was promised from it")
+        part.position += taken
+        part.size -= taken
+        if not part.size:
+            part.release()
+            self._chunks.popleft()
+        return taken
+
+    def _send_memory(self, link: Link) -> int:
+        chunks = self._chunks
+        first = chunks[0]
+        if len(chunks) == 1:
+            taken = link.send((first,), False)
+        else:
+            gathered: list[Any] = []
+            more = False
+            for chunk in chunks:
+                if type(chunk) is LogSlice or len(gathered) == _CHUNKS_MAX:
+                    more = True
+                    break
+                gathered.append(chunk)
+            taken = link.send(gathered, more)
+        self.memory_bytes -= taken
+        left = taken
+        while left:
+            size = len(chunks[0])
+            if left < size:
+                chunks[0] = memoryview(chunks[0])[left:]
+                break
+            chunks.popleft()
+            left -= size
+        return taken

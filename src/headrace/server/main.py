@@ -1,0 +1,160 @@
+"""Build a broker from its settings, open its doors, say that it is ready, and take it down in order.
+
+A failure of a background task, of a disk or of the registry ends the process with exit code 1: a broker that is half
+alive is worse than one that is restarted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+
+import uvloop
+
+from headrace import __version__
+from headrace.broker.broker import Broker, open_broker
+from headrace.doors.admin.http import AdminDoor
+from headrace.doors.kafka.listener import DoorLimits, KafkaDoor
+from headrace.model.broker_configs import BrokerConfig
+from headrace.model.errors import HeadraceError
+from headrace.registry.sqlite import SqliteRegistry
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.disk import SystemDisk
+from headrace.runtime.entropy import SystemEntropy
+from headrace.runtime.limits import raise_open_files_limit
+from headrace.runtime.network import SystemNetwork
+from headrace.runtime.supervise import BackgroundTaskDied, Supervisor
+from headrace.server.metrics import Metrics
+from headrace.server.settings import ServeSettings
+
+log = logging.getLogger(__name__)
+
+_DRAIN_SECONDS = 10.0
+_DESCRIPTORS_PER_CONNECTION_SHARE = 2  # half of the descriptors may be log files, the rest are connections
+
+
+def serve(settings: ServeSettings) -> int:
+    """Run until SIGTERM or SIGINT; the exit code."""
+    logging.basicConfig(
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        settings.check()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(settings))
+    except HeadraceError as error:
+        sys.stderr.write(f"error: {error.message}\n")
+        return 1
+    except OSError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    except BackgroundTaskDied as error:
+        sys.stderr.write(f"error: the broker stopped because its task '{error}' failed; the log above says why\n")
+        return 1
+    return 0
+
+
+async def _serve(settings: ServeSettings) -> None:
+    clock, entropy, network = SystemClock(), SystemEntropy(), SystemNetwork()
+    descriptors = raise_open_files_limit()
+    disk = SystemDisk(open_files_max=descriptors // _DESCRIPTORS_PER_CONNECTION_SHARE)
+    supervisor = Supervisor()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+    disk.make_directory(settings.data)
+    registry = await SqliteRegistry.open(os.path.join(settings.data, "registry.db"), disk.run)
+    broker = await open_broker(
+        settings.data,
+        settings.node_id,
+        settings.rack,
+        settings.broker,
+        registry,
+        disk,
+        clock,
+        entropy,
+        supervisor,
+    )
+    door = KafkaDoor("PLAINTEXT", broker.handlers, network, clock, _limits(broker.catalogue.config, descriptors))
+    broker.identity.host, broker.identity.port = await _listen(door, settings)
+    admin = AdminDoor(Metrics(broker, door, clock))
+    http_host, http_port = await admin.listen(*settings.http)
+    supervisor.spawn(door.sweep_for_ever(), "door")
+    admin.is_ready = True
+    _announce(settings, broker, http_host, http_port)
+    try:
+        await _until(stop, supervisor)
+    finally:
+        admin.is_ready = False
+        await _take_down(broker, door, admin, supervisor)
+
+
+async def _listen(door: KafkaDoor, settings: ServeSettings) -> tuple[str, int]:
+    """Listen, and tell the address that clients are told: an IPv4 one, since `localhost` may mean ::1 to them."""
+    host, port = await door.listen(*settings.kafka)
+    if settings.advertised is not None:
+        return settings.advertised
+    return ("127.0.0.1" if host in ("0.0.0.0", "::") else host), port
+
+
+async def _until(stop: asyncio.Event, supervisor: Supervisor) -> None:
+    """Wait for a signal; raise if a background task dies first."""
+    async with asyncio.TaskGroup() as group:
+        failure = group.create_task(supervisor.failure())
+        waiting = group.create_task(stop.wait())
+        await asyncio.wait((failure, waiting), return_when=asyncio.FIRST_COMPLETED)
+        failure.cancel()
+        waiting.cancel()
+    if failure.done() and not failure.cancelled():
+        failure.result()
+
+
+async def _take_down(broker: Broker, door: KafkaDoor, admin: AdminDoor, supervisor: Supervisor) -> None:
+    door.stop_listening()
+    broker.answer_waiting()
+    await door.drain(_DRAIN_SECONDS)
+    await supervisor.stop()
+    await broker.stop()
+    await admin.close()
+    log.info("stopped")
+
+
+def _limits(config: BrokerConfig, descriptors: int) -> DoorLimits:
+    return DoorLimits(
+        request_bytes_max=config.socket_request_max_bytes,
+        budget_bytes=config.queued_max_request_bytes,
+        connections_max=min(config.max_connections, descriptors // _DESCRIPTORS_PER_CONNECTION_SHARE),
+        connections_per_host_max=config.max_connections_per_ip,
+        idle_seconds=config.connections_max_idle_ms / 1000,
+    )
+
+
+def _show(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _announce(settings: ServeSettings, broker: Broker, http_host: str, http_port: int) -> None:
+    """One line for scripts on stdout, and for a person at the terminal a first thing to try."""
+    server = _show(broker.identity.host, broker.identity.port)
+    http = _show(http_host, http_port)
+    sys.stdout.write(f"ready kafka={server} http={http} node={settings.node_id} version={__version__}\n")
+    sys.stdout.flush()
+    command = os.path.relpath(sys.argv[0]) if os.path.basename(sys.argv[0]) == "headrace" else "headrace"
+    default = "" if server == "127.0.0.1:9092" else f" --server {server}"
+    sys.stderr.write(
+        f"""
+Headrace {__version__} keeps its data in {os.path.abspath(settings.data)}
+  Kafka clients connect to {server}; metrics are at http://{http}/metrics
+  Try, in another terminal:
+    echo hello | {command} produce greetings{default}
+    {command} consume greetings -o start -e{default}
+
+"""
+    )
+    sys.stderr.flush()

@@ -1,0 +1,171 @@
+"""The broker's numbers in Prometheus' text format, under the names that existing Kafka dashboards look for.
+
+Nothing is counted here: the numbers lie where they arise, and are read when somebody asks.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterable
+
+from headrace import __version__
+from headrace.broker.broker import Broker
+from headrace.broker.timings import BOUNDS_SECONDS, Timings
+from headrace.doors.kafka.listener import KafkaDoor
+from headrace.runtime.clock import Clock
+
+_PARTITION_SERIES_MAX = 2000
+"""Beyond so many partitions, only sums per topic are shown: a scrape must stay small."""
+
+Labels = dict[str, str | int]
+
+
+class Exposition:
+    """Lines of the text format, each family with its type once."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._declared: set[str] = set()
+
+    def add(self, name: str, value: float, labels: Labels | None = None, *, kind: str = "gauge") -> None:
+        if name not in self._declared:
+            self._declared.add(name)
+            self._lines.append(f"# TYPE {name} {kind}")
+        self._lines.append(f"{name}{_labels(labels)} {value}")
+
+    def add_histogram(self, name: str, timings: Timings, labels: Labels) -> None:
+        if name not in self._declared:
+            self._declared.add(name)
+            self._lines.append(f"# TYPE {name} histogram")
+        running = 0
+        for bound, count in zip([*map(str, BOUNDS_SECONDS), "+Inf"], timings.counts, strict=True):
+            running += count
+            self._lines.append(f"{name}_bucket{_labels({**labels, 'le': bound})} {running}")
+        self._lines.append(f"{name}_sum{_labels(labels)} {timings.total_seconds}")
+        self._lines.append(f"{name}_count{_labels(labels)} {timings.count}")
+
+    def text(self) -> str:
+        return "\n".join(self._lines) + "\n"
+
+
+class Metrics:
+    def __init__(self, broker: Broker, door: KafkaDoor, clock: Clock) -> None:
+        self._broker = broker
+        self._door = door
+        self._clock = clock
+        self._started = clock.monotonic()
+
+    def checks(self) -> dict[str, str | None]:
+        store = self._broker.store
+        failed = [log for log in store.logs.values() if log.failed is not None or log.quarantined is not None]
+        return {
+            "groups": None if self._broker.coordinator.is_loaded else "the groups are still being read",
+            "disk": "the disk is nearly full: produce is refused" if store.space_refused else None,
+            "logs": f"{len(failed)} partitions are out of service; see the log" if failed else None,
+        }
+
+    def render(self) -> str:
+        out = Exposition()
+        self._add_process(out)
+        self._add_door(out)
+        self._add_topics(out)
+        self._add_groups(out)
+        self._add_storage(out)
+        return out.text()
+
+    def _add_process(self, out: Exposition) -> None:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        out.add("headrace_build_info", 1, {"version": __version__})
+        out.add("headrace_uptime_seconds", round(self._clock.monotonic() - self._started, 3))
+        out.add("process_cpu_seconds_total", usage.ru_utime + usage.ru_stime, kind="counter")
+        out.add("process_max_resident_memory_bytes", usage.ru_maxrss * 1024)
+        out.add("kafka_brokers", 1)
+        identity = self._broker.identity
+        out.add("kafka_broker_info", 1, {"id": identity.node_id, "address": f"{identity.host}:{identity.port}"})
+        out.add("kafka_controller_kafkacontroller_activecontrollercount", 1)
+
+    def _add_door(self, out: Exposition) -> None:
+        door = self._door
+        out.add("kafka_server_socket_server_metrics_connection_count", len(door.connections))
+        out.add("headrace_connections_accepted_total", door.accepted, kind="counter")
+        out.add("headrace_connections_turned_away_total", door.turned_away, kind="counter")
+        out.add("headrace_frames_refused_total", door.refusals, kind="counter")
+        out.add("headrace_requests_failed_total", door.failures, kind="counter")
+        out.add("headrace_request_bytes_held", door.budget.taken)
+        for handler in self._broker.handlers:
+            if handler.time.count:
+                out.add_histogram("headrace_request_duration_seconds", handler.time, {"api": handler.api.name})
+
+    def _add_topics(self, out: Exposition) -> None:
+        topics = list(self._broker.catalogue)
+        partitions = sum(len(topic.partitions) for topic in topics)
+        out.add("kafka_server_replicamanager_partitioncount", partitions)
+        out.add("kafka_server_replicamanager_leadercount", partitions)
+        out.add("kafka_server_replicamanager_underreplicatedpartitions", 0)
+        for topic in topics:
+            label: Labels = {"topic": topic.name}
+            counts = topic.counts
+            for name, value in (
+                ("messagesin", counts.records_in),
+                ("bytesin", counts.bytes_in),
+                ("bytesout", counts.bytes_out),
+                ("totalproducerequests", counts.produces),
+                ("totalfetchrequests", counts.fetches),
+                ("failedproducerequests", counts.failed_produces),
+                ("failedfetchrequests", counts.failed_fetches),
+            ):
+                out.add(f"kafka_server_brokertopicmetrics_{name}_total", value, label, kind="counter")
+            out.add("kafka_topic_partitions", len(topic.partitions), label)
+        if partitions > _PARTITION_SERIES_MAX:
+            return
+        for topic in topics:
+            for partition in topic.partitions:
+                where: Labels = {"topic": topic.name, "partition": partition.index}
+                out.add("kafka_topic_partition_current_offset", partition.high_watermark, where)
+                out.add("kafka_topic_partition_oldest_offset", partition.log.start_offset, where)
+                out.add("kafka_topic_partition_leader", self._broker.identity.node_id, where)
+                out.add("kafka_log_log_size", partition.log.size_bytes, where)
+
+    def _add_groups(self, out: Exposition) -> None:
+        coordinator, catalogue = self._broker.coordinator, self._broker.catalogue
+        for group in coordinator.groups.values():
+            label: Labels = {"consumergroup": group.group_id}
+            out.add("kafka_consumergroup_members", len(group.describe().members), label)
+            for name, index, committed in coordinator.offsets.fetch_all(group.group_id):
+                topic = catalogue.find(name)
+                where: Labels = {**label, "topic": name, "partition": index}
+                out.add("kafka_consumergroup_current_offset", committed.offset, where)
+                if topic is not None and index < len(topic.partitions):
+                    lag = max(topic.partitions[index].high_watermark - committed.offset, 0)
+                    out.add("kafka_consumergroup_lag", lag, where)
+
+    def _add_storage(self, out: Exposition) -> None:
+        store = self._broker.store
+        logs = store.logs.values()
+        out.add("headrace_flush_rounds_total", store.flusher.rounds, kind="counter")
+        out.add("headrace_disk_free_bytes", store.free_bytes)
+        out.add("headrace_produce_refused_for_space", int(store.space_refused))
+        out.add("headrace_logs_failed", _count(log.failed is not None for log in logs))
+        for log in logs:
+            if log.quarantined is not None:
+                report = log.quarantined
+                out.add(
+                    "headrace_log_quarantined",
+                    1,
+                    {"file": report.path, "position": report.position, "offset": report.offset},
+                )
+
+
+def _labels(labels: Labels | None) -> str:
+    if not labels:
+        return ""
+    shown = ",".join(f'{name}="{_escape(str(value))}"' for name, value in labels.items())
+    return f"{{{shown}}}"
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _count(marks: Iterable[bool]) -> int:
+    return sum(marks)
