@@ -1,0 +1,87 @@
+"""The `headrace` command. Only the subcommand that is called gets imported, so that help comes at once.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no broker reachable, 130 interrupted. Results go to stdout,
+all else to stderr; an error is one line that begins with `error:` and names the next step.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+_COMMANDS = {
+    "serve": ("headrace.cli.serve", "Start a broker."),
+    "topic": ("headrace.cli.topic", "List, create, describe, alter, trim and delete topics."),
+    "produce": ("headrace.cli.produce", "Write records from stdin, a file or an argument."),
+    "consume": ("headrace.cli.consume", "Read records to stdout."),
+    "tail": ("headrace.cli.tail", "Watch topics live."),
+    "group": ("headrace.cli.group", "List, describe and delete consumer groups; show their lag."),
+    "bench": ("headrace.cli.bench", "Put a quick load on a broker."),
+    "doctor": ("headrace.cli.doctor", "Check this machine and a broker; say what to do."),
+    "version": ("headrace.cli.version", "Print the version."),
+}
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name and one line; imports one when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _ = _COMMANDS[cmd_name]
+        command = getattr(import_module(module), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def headrace() -> None:
+    """Headrace: one write-ahead log that serves streams and queues.
+
+    \b
+    headrace serve                         start a broker on this machine
+    echo hello | headrace produce orders   write a record
+    headrace consume orders -e             read it back
+    """
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; the exit code. Nothing but a bug of ours leaves a traceback."""
+    try:
+        result: Any = headrace.main(args=arguments, prog_name="headrace", standalone_mode=False)
+        sys.stdout.flush()
+    except click.UsageError as error:
+        return _refuse_usage(error)
+    except click.ClickException as error:
+        return _tell(error.format_message(), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has seen enough. Without this, Python complains when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+def _refuse_usage(error: click.UsageError) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
+    path = error.ctx.command_path if error.ctx is not None else "headrace"
+    return _tell(f"{error.format_message().rstrip('.')}; see `{path} --help`", error.exit_code)
+
+
+def _tell(message: str, exit_code: int) -> int:
+    click.echo(f"error: {' '.join(message.split())}", err=True)
+    return exit_code

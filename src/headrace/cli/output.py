@@ -1,0 +1,76 @@
+"""Results for people and for programs: a table on a terminal, one JSON object per line when piped."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+Row = Mapping[str, Any]
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_encode = msgspec.json.Encoder().encode
+
+
+def output_option(command: Command) -> Command:
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        help="A table (the default on a terminal) or one JSON object per line (when piped).",
+    )(command)
+
+
+def print_rows(rows: Iterable[Row], columns: Sequence[str], output: str | None) -> None:
+    """Print rows; the table shows these columns, JSON everything."""
+    if wants_json(output):
+        print_json(rows)
+    else:
+        print_table(list(rows), columns)
+
+
+def wants_json(output: str | None) -> bool:
+    return output == "json" or (output is None and not sys.stdout.isatty())
+
+
+def print_json(rows: Iterable[Row]) -> None:
+    for row in rows:
+        sys.stdout.write(to_json(row) + "\n")
+    sys.stdout.flush()
+
+
+def print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
+    """Columns aligned, numbers to the right, under headings."""
+    cells = [[_text(row.get(column)) for column in columns] for row in rows]
+    headings = [column.upper().replace("_", " ") for column in columns]
+    widths = [max([len(heading), *(len(line[i]) for line in cells)]) for i, heading in enumerate(headings)]
+    numeric = [bool(rows) and all(isinstance(row.get(c), int | float) for row in rows) for c in columns]
+    for line in (headings, *cells):
+        padded = [
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        sys.stdout.write("  ".join(padded).rstrip() + "\n")
+    sys.stdout.flush()
+
+
+def chat(message: str) -> None:
+    """Say something that is not a result."""
+    click.echo(message, err=True)
+
+
+def to_json(value: Any) -> str:
+    return _encode(value).decode()
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value)) or "-"
+    return str(value)

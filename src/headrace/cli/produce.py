@@ -1,0 +1,195 @@
+"""`headrace produce TOPIC`: one record per line of input, or the one given."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+import msgspec
+
+from headrace.cli.failure import Failure
+from headrace.cli.output import chat, to_json
+from headrace.cli.session import server_option, with_cluster
+from headrace.cli.stdin import read_lines
+from headrace.client.cluster import Cluster
+from headrace.client.producer import Delivery, Header, Producer, ProducerSettings, Receipt
+
+_UNCONFIRMED_MAX = 10_000
+_ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A record before it is sent."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Sequence[Header] = ()
+    partition: int | None = None
+
+
+class _JsonRecord(msgspec.Struct, forbid_unknown_fields=False):
+    """What --json reads: what `consume --json` writes."""
+
+    value: Any = None
+    key: Any = None
+    headers: dict[str, str | None] = field(default_factory=dict)
+    partition: int | None = None
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("value", required=False)
+@click.option("-k", "--key", help="The key of every record.")
+@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; repeatable.")
+@click.option("-K", "--key-separator", metavar="SEP", help="Lines are KEY SEP VALUE.")
+@click.option("-p", "--partition", type=click.IntRange(0), help="The partition; else by key, else in turn.")
+@click.option("--json", "as_json", is_flag=True, help="Lines are JSON: value, key, headers, partition.")
+@click.option("-f", "--file", type=click.Path(exists=True, dir_okay=False), help="Read lines from here, not stdin.")
+@click.option("-Z", "--empty-is-null", is_flag=True, help="An empty value is a tombstone.")
+@click.option("-a", "--acks", type=click.Choice(list(_ACKS)), default="all", show_default=True)
+@click.option(
+    "-z",
+    "--compression",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    default="none",
+    show_default=True,
+)
+@click.option("--receipts", is_flag=True, help="Print topic, partition and offset of every record as JSON.")
+@server_option
+def produce(
+    topic: str,
+    value: str | None,
+    *,
+    key: str | None,
+    headers: Sequence[str],
+    key_separator: str | None,
+    partition: int | None,
+    as_json: bool,
+    file: str | None,
+    empty_is_null: bool,
+    acks: str,
+    compression: str,
+    receipts: bool,
+    server: str,
+) -> None:
+    """Write records to TOPIC: VALUE, or one per line of stdin.
+
+    \b
+    headrace produce orders '{"id": 1}' -k c-42
+    headrace produce orders -K: < keyed-lines.txt
+    headrace consume old --json -e | headrace produce new --json
+    """
+    if value is not None and file is not None:
+        raise click.UsageError("give a VALUE or --file, not both")
+    if as_json and key_separator is not None:
+        raise click.UsageError("--json lines have their own key; leave out -K")
+    common = _Draft(
+        None, None if key is None else key.encode(), [_header(text) for text in headers], partition
+    )
+    reader = _LineReader(common, key_separator, as_json, empty_is_null)
+    settings = ProducerSettings(acks=_ACKS[acks], compression=compression)
+
+    async def work(cluster: Cluster) -> int:
+        async with Producer(cluster, settings) as producer:
+            return await _send(producer, topic, _lines(value, file), reader, receipts)
+
+    count = with_cluster(server, work)
+    chat(f"{count} record{'' if count == 1 else 's'} to {topic}")
+
+
+async def _send(
+    producer: Producer, topic: str, lines: AsyncIterator[bytes], reader: _LineReader, receipts: bool
+) -> int:
+    """Send while reading; keep a bounded number unconfirmed."""
+    unconfirmed: deque[Delivery] = deque()
+    count = 0
+    async for line in lines:
+        draft = reader.read(line, count + 1)
+        unconfirmed.append(
+            await producer.submit(
+                topic, draft.value, key=draft.key, headers=draft.headers, partition=draft.partition
+            )
+        )
+        count += 1
+        if len(unconfirmed) >= _UNCONFIRMED_MAX:
+            _show(await unconfirmed.popleft(), receipts)
+    while unconfirmed:
+        _show(await unconfirmed.popleft(), receipts)
+    return count
+
+
+def _show(receipt: Receipt, receipts: bool) -> None:
+    if receipts:
+        sys.stdout.write(to_json(receipt._asdict()) + "\n")
+
+
+async def _lines(value: str | None, file: str | None) -> AsyncIterator[bytes]:
+    if value is not None:
+        yield value.encode()
+        return
+    if file is None:
+        if sys.stdin.isatty():
+            chat("one record per line; end with Ctrl-D")
+        async for line in read_lines():
+            yield line
+        return
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        async for line in read_lines(descriptor):
+            yield line
+    finally:
+        os.close(descriptor)
+
+
+class _LineReader:
+    """Turns a line into a record, as the options say."""
+
+    def __init__(self, common: _Draft, separator: str | None, as_json: bool, empty_is_null: bool) -> None:
+        self._common = common
+        self._separator = None if separator is None else separator.encode()
+        self._as_json = as_json
+        self._empty_is_null = empty_is_null
+
+    def read(self, line: bytes, number: int) -> _Draft:
+        if self._as_json:
+            return self._read_json(line, number)
+        key, value = self._common.key, line
+        if self._separator is not None:
+            head, found, tail = line.partition(self._separator)
+            if not found:
+                raise Failure(f"line {number} has no {self._separator.decode()!r}; -K says where the key ends")
+            key, value = head, tail
+        return self._draft(None if not value and self._empty_is_null else value, key)
+
+    def _read_json(self, line: bytes, number: int) -> _Draft:
+        try:
+            record = msgspec.json.decode(line, type=_JsonRecord)
+        except msgspec.MsgspecError as error:
+            raise Failure(f"line {number} is not a JSON record: {error}; see `headrace produce --help`") from None
+        headers = [(name, None if text is None else text.encode()) for name, text in record.headers.items()]
+        draft = self._draft(_json_bytes(record.value), _json_bytes(record.key) or self._common.key)
+        partition = draft.partition if record.partition is None or draft.partition is not None else None
+        return _Draft(draft.value, draft.key, [*draft.headers, *headers], partition)
+
+    def _draft(self, value: bytes | None, key: bytes | None) -> _Draft:
+        return _Draft(value, key, self._common.headers, self._common.partition)
+
+
+def _json_bytes(value: Any) -> bytes | None:
+    """Text as it is, null as null, anything else as JSON."""
+    if value is None:
+        return None
+    return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+
+
+def _header(text: str) -> Header:
+    name, separator, value = text.partition("=")
+    if not name:
+        raise click.UsageError(f"{text!r} is not NAME=VALUE")
+    return name, value.encode() if separator else None

@@ -1,0 +1,97 @@
+"""What commands share: the options that name a broker, and running a coroutine against it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import click
+import uvloop
+
+from headrace.cli.failure import failure_of
+from headrace.client.address import parse_addresses
+from headrace.client.cluster import ClientSettings, Cluster, connect
+from headrace.model.errors import HeadraceError
+
+T = TypeVar("T")
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+SERVER_DEFAULT = "127.0.0.1:9092"
+
+
+def server_option(command: Command) -> Command:
+    return click.option(
+        "--server",
+        "--bootstrap-server",
+        "server",
+        envvar="HEADRACE_SERVER",
+        default=SERVER_DEFAULT,
+        show_default=True,
+        show_envvar=True,
+        metavar="HOST:PORT",
+        callback=_check_server,
+        help="A broker to begin with; several divided by commas.",
+    )(command)
+
+
+def yes_option(command: Command) -> Command:
+    return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)
+
+
+def dry_run_option(command: Command) -> Command:
+    return click.option("--dry-run", is_flag=True, help="Check and tell, but change nothing.")(command)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before something is lost; without a terminal to ask on, --yes is required."""
+    if yes:
+        return
+    if not click.get_text_stream("stdin").isatty():
+        raise click.UsageError(f"{question} Say --yes to do it without a question")
+    click.confirm(question, abort=True, err=True)
+
+
+def with_cluster(
+    server: str, work: Callable[[Cluster], Awaitable[T]], *, deadline_seconds: float = 20.0
+) -> T:
+    """Run `work` with a connection to the cluster; its errors become failures of the command."""
+
+    async def main() -> T:
+        async with connect(
+            server, ClientSettings(client_id="headrace-cli", deadline_seconds=deadline_seconds)
+        ) as cluster:
+            # Whether anybody is there is asked once and answered at once, without patience.
+            await cluster.refresh([])
+            return await work(cluster)
+
+    return run(main())
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run to the end. SIGINT and SIGTERM cancel, so that what is open gets closed."""
+
+    async def guarded() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await main
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(guarded())
+    except BrokenPipeError:
+        raise
+    except (HeadraceError, OSError) as error:
+        raise failure_of(error) from error
+    except asyncio.CancelledError:
+        raise click.Abort from None
+
+
+def _check_server(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+    try:
+        parse_addresses(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, parameter) from None
+    return value

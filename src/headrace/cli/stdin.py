@@ -1,0 +1,42 @@
+"""Standard input as lines, without blocking the loop: records are sent while the next ones are still being typed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+
+_READ_SIZE = 256 * 1024
+
+
+async def read_lines(descriptor: int | None = None) -> AsyncIterator[bytes]:
+    """Every line without its end; the last one may lack it."""
+    rest = b""
+    async for piece in _pieces(sys.stdin.fileno() if descriptor is None else descriptor):
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r")
+    if rest:
+        yield rest
+
+
+async def _pieces(descriptor: int) -> AsyncIterator[bytes]:
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    try:
+        loop.add_reader(descriptor, readable.set)
+    except OSError:
+        # A regular file cannot be waited for, and never makes one wait.
+        while piece := os.read(descriptor, _READ_SIZE):
+            yield piece
+        return
+    try:
+        while True:
+            await readable.wait()
+            readable.clear()
+            if not (piece := os.read(descriptor, _READ_SIZE)):
+                return
+            yield piece
+    finally:
+        loop.remove_reader(descriptor)

@@ -1,0 +1,21 @@
+"""`headrace version`."""
+
+from __future__ import annotations
+
+import platform
+
+import click
+
+from headrace import __version__
+from headrace.cli.output import output_option, to_json, wants_json
+
+
+@click.command()
+@output_option
+def version(output: str | None) -> None:
+    """Print the version of Headrace and of the Python that runs it."""
+    python = platform.python_version()
+    if wants_json(output):
+        click.echo(to_json({"headrace": __version__, "python": python}))
+    else:
+        click.echo(f"headrace {__version__} (Python {python})")

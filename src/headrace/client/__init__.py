@@ -1,0 +1,1 @@
+"""The async client on the wire protocol."""

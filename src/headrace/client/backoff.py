@@ -1,0 +1,32 @@
+"""How long to wait before trying again: exponential, full jitter, so that clients do not march in step."""
+
+from __future__ import annotations
+
+from headrace.runtime.entropy import Entropy
+
+
+class Backoff:
+    """The pauses of one series of attempts; `reset` after a success."""
+
+    __slots__ = ("_attempts", "_cap_seconds", "_entropy", "_first_seconds")
+
+    def __init__(self, entropy: Entropy, *, first_seconds: float = 0.05, cap_seconds: float = 1.0) -> None:
+        assert 0 < first_seconds <= cap_seconds
+        self._entropy = entropy
+        self._first_seconds = first_seconds
+        self._cap_seconds = cap_seconds
+        self._attempts = 0
+
+    def next_seconds(self) -> float:
+        """The next pause of the series."""
+        self._attempts += 1
+        return self.seconds_after(self._attempts)
+
+    def seconds_after(self, attempts: int) -> float:
+        """A pause between nothing and the ceiling, which doubles with every attempt up to the cap."""
+        assert attempts > 0
+        ceiling = min(self._cap_seconds, self._first_seconds * 2.0 ** min(attempts - 1, 30))
+        return self._entropy.uniform(0.0, ceiling)
+
+    def reset(self) -> None:
+        self._attempts = 0

@@ -1,0 +1,310 @@
+"""The cluster as a client sees it: metadata, one transport per broker, routing, and patience.
+
+Everything that talks to brokers goes through here. A call is one attempt at one broker; `persist` repeats an
+attempt with back-off while the error says that it may help, until its deadline. Any retriable error makes the
+metadata stale, and the next look refreshes it, so no caller has to know which error calls for what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+from headrace.client.address import Address, parse_addresses
+from headrace.client.backoff import Backoff
+from headrace.client.errors import Unreachable, raise_for, refusal
+from headrace.client.metadata import ClusterView, PartitionView, TopicView
+from headrace.client.tcp import TcpDialer
+from headrace.client.transport import Dialer, Transport, api_of, choose_version
+from headrace.model.errors import (
+    CoordinatorNotAvailable,
+    HeadraceError,
+    NotCoordinator,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from headrace.runtime.clock import Clock, SystemClock
+from headrace.runtime.entropy import Entropy, SystemEntropy
+from headrace.runtime.network import SystemNetwork
+from headrace.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from headrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """How patient a client is."""
+
+    client_id: str = "headrace"
+    dial_timeout_seconds: float = 5.0
+    request_timeout_seconds: float = 30.0
+    deadline_seconds: float = 60.0  # of a call together with its repetitions
+    metadata_age_seconds_max: float = 300.0
+    retry_first_seconds: float = 0.05
+    retry_cap_seconds: float = 1.0
+
+
+def connect(bootstrap: str, settings: ClientSettings | None = None) -> Cluster:
+    """The cluster that is reached through `bootstrap` ("host:port,host:port") over TCP.
+
+    Nothing is sent yet. Use it as `async with connect("127.0.0.1:9092") as cluster:`.
+    """
+    settings = settings or ClientSettings()
+    dialer = TcpDialer(SystemNetwork(), settings.client_id)
+    return Cluster(parse_addresses(bootstrap), dialer, SystemClock(), SystemEntropy(), settings)
+
+
+class Cluster:
+    """Shared by the producers, consumers and admin calls of one client; lives on one loop."""
+
+    def __init__(
+        self,
+        bootstrap: Sequence[Address],
+        dialer: Dialer,
+        clock: Clock,
+        entropy: Entropy,
+        settings: ClientSettings | None = None,
+    ) -> None:
+        assert bootstrap
+        self.settings = settings or ClientSettings()
+        self.clock = clock
+        self.entropy = entropy
+        self.view = ClusterView()
+        self._bootstrap = tuple(bootstrap)
+        self._dialer = dialer
+        self._transports: dict[tuple[Address, str], Transport] = {}
+        self._dialling: dict[tuple[Address, str], asyncio.Lock] = {}
+        self._coordinators: dict[str, int] = {}
+        self._refreshing = asyncio.Lock()
+        self._refreshed_at: float | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection; calls under way end with ConnectionLost."""
+        for transport in self._transports.values():
+            transport.close()
+        self._transports.clear()
+
+    # --- one attempt ---
+
+    async def call(
+        self,
+        request: Any,
+        *,
+        node_id: int | None = None,
+        version_max: int | None = None,
+        timeout_seconds: float | None = None,
+        lane: str = "",
+    ) -> Any:
+        """One attempt at one broker (any, if none is named); returns the answer, whatever codes it holds."""
+        transport = await (self.any_transport() if node_id is None else self.transport(node_id, lane))
+        api = api_of(request)
+        version = choose_version(transport, api, version_max)
+        return await transport.call(
+            api.key, version, request, timeout_seconds or self.settings.request_timeout_seconds
+        )
+
+    async def call_controller(self, request: Any, *, timeout_seconds: float | None = None) -> Any:
+        """One attempt at the controller; at any broker when the cluster names none."""
+        await self._know()
+        controller_id = self.view.controller_id
+        node_id = controller_id if controller_id in self.view.nodes else None
+        return await self.call(request, node_id=node_id, timeout_seconds=timeout_seconds)
+
+    async def call_coordinator(
+        self,
+        group: str,
+        request: Any,
+        *,
+        version_max: int | None = None,
+        timeout_seconds: float | None = None,
+        lane: str = "",
+    ) -> Any:
+        """One attempt at the group's coordinator."""
+        node_id = await self.coordinator(group)
+        try:
+            return await self.call(
+                request,
+                node_id=node_id,
+                version_max=version_max,
+                timeout_seconds=timeout_seconds,
+                lane=lane,
+            )
+        except HeadraceError as error:
+            if error.retriable:
+                self.forget_coordinator(group)
+            raise
+
+    # --- many attempts ---
+
+    async def persist(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        *,
+        deadline_seconds: float | None = None,
+        topics_may_appear: bool = False,
+    ) -> T:
+        """Repeat `attempt` while its error is retriable, with full-jitter back-off, until the deadline.
+
+        An unknown topic is final, unless it may be about to appear (it was just created).
+        """
+        deadline = self.clock.monotonic() + (deadline_seconds or self.settings.deadline_seconds)
+        backoff = self.backoff()
+        while True:
+            try:
+                return await attempt()
+            except HeadraceError as error:
+                unknown = isinstance(error, UnknownTopicOrPartition | UnknownTopicId)
+                if not error.retriable or (unknown and not topics_may_appear):
+                    raise
+                self.distrust()
+                pause = backoff.next_seconds()
+                if self.clock.monotonic() + pause >= deadline:
+                    raise
+                await asyncio.sleep(pause)
+
+    def backoff(self) -> Backoff:
+        return Backoff(
+            self.entropy,
+            first_seconds=self.settings.retry_first_seconds,
+            cap_seconds=self.settings.retry_cap_seconds,
+        )
+
+    # --- metadata ---
+
+    async def refresh(self, topics: Iterable[str] | None = None, *, create: bool = False) -> ClusterView:
+        """Ask for metadata of these topics (None: all); `create` lets the broker create missing ones."""
+        names = None if topics is None else sorted(set(topics))
+        request = MetadataRequest(
+            topics=None if names is None else [MetadataRequestTopic(name=name) for name in names],
+            allow_auto_topic_creation=create,
+        )
+        answer: MetadataResponse = await self.call(request)
+        self.view = self.view.merged(answer, complete=names is None)
+        self._refreshed_at = self.clock.monotonic()
+        return self.view
+
+    def distrust(self) -> None:
+        """What is known may be out of date: refresh at the next look."""
+        self._refreshed_at = None
+
+    async def topic(self, name: str, *, create: bool = False) -> TopicView:
+        """The topic, from memory while that is fresh; raises the broker's refusal if it is not described."""
+        if not self.fresh or name not in self.view.topics:
+            async with self._refreshing:
+                if not self.fresh or name not in self.view.topics:
+                    await self.refresh({name, *self.view.topics}, create=create)
+        found = self.view.topics.get(name)
+        if found is None:
+            raise _unknown_topic(name, self.view.refusals.get(name))
+        return found
+
+    async def partition(self, topic: str, partition: int) -> PartitionView:
+        """One partition of a topic; raises UnknownTopicOrPartition."""
+        view = await self.topic(topic)
+        if not 0 <= partition < len(view.partitions):
+            raise UnknownTopicOrPartition(
+                f"topic {topic!r} has partitions 0 to {len(view.partitions) - 1}, not {partition}"
+            )
+        return view.partitions[partition]
+
+    async def coordinator(self, group: str) -> int:
+        """The node id of the broker that coordinates the group."""
+        if group not in self._coordinators:
+            request = FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group])
+            answer: FindCoordinatorResponse = await self.call(request)
+            told = answer.coordinators[0] if answer.coordinators else answer
+            raise_for(told.error_code, told.error_message)
+            if told.node_id not in self.view.nodes:
+                await self.refresh([])
+            if told.node_id not in self.view.nodes:
+                raise CoordinatorNotAvailable(
+                    f"broker {told.node_id}, which coordinates {group!r}, is not known yet"
+                )
+            self._coordinators[group] = told.node_id
+        return self._coordinators[group]
+
+    def forget_coordinator(self, group: str) -> None:
+        self._coordinators.pop(group, None)
+
+    def learn_coordinator(self, group: str, error: HeadraceError) -> None:
+        """Forget the group's coordinator if the error says that it has moved."""
+        if isinstance(error, NotCoordinator | CoordinatorNotAvailable):
+            self.forget_coordinator(group)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the metadata was asked for lately, with no sign since that it has changed."""
+        age_max = self.settings.metadata_age_seconds_max
+        return self._refreshed_at is not None and self.clock.monotonic() - self._refreshed_at < age_max
+
+    async def _know(self) -> None:
+        """Have the brokers and the controller in view."""
+        if not self.fresh:
+            async with self._refreshing:
+                if not self.fresh:
+                    await self.refresh(self.view.topics)
+
+    # --- transports ---
+
+    async def transport(self, node_id: int, lane: str = "") -> Transport:
+        """The open transport to a broker; dials if there is none.
+
+        A broker answers the requests of a connection one after another, so what may wait there for long
+        (Fetch, JoinGroup) goes by a lane of its own.
+        """
+        node = self.view.nodes.get(node_id)
+        if node is None:
+            await self.refresh(self.view.topics)
+            node = self.view.nodes.get(node_id)
+        if node is None:
+            raise Unreachable(f"broker {node_id} is not in the cluster's metadata; it may be down")
+        try:
+            return await self._dialled(node.address, lane)
+        except Unreachable as error:
+            raise Unreachable(
+                f"broker {node_id} advertises {node.address}, which cannot be reached from here "
+                f"({error.message}); check the advertised address of the broker"
+            ) from error
+
+    async def any_transport(self) -> Transport:
+        """A transport to whichever broker answers: one that is open, a known broker, a bootstrap address."""
+        for (_, lane), transport in self._transports.items():
+            if not lane and not transport.closed:
+                return transport
+        failures = []
+        known = [node.address for node in self.view.nodes.values()]
+        for address in dict.fromkeys([*known, *self._bootstrap]):
+            try:
+                return await self._dialled(address, "")
+            except Unreachable as error:
+                failures.append(error.message)
+        raise Unreachable("; ".join(failures))
+
+    def close_lane(self, lane: str) -> None:
+        """Close the connections of a lane that nobody uses any more."""
+        for key in [key for key in self._transports if key[1] == lane]:
+            self._transports.pop(key).close()
+
+    async def _dialled(self, address: Address, lane: str) -> Transport:
+        key = (address, lane)
+        async with self._dialling.setdefault(key, asyncio.Lock()):
+            transport = self._transports.get(key)
+            if transport is None or transport.closed:
+                transport = await self._dialer.dial(*address, self.settings.dial_timeout_seconds)
+                self._transports[key] = transport
+            return transport
+
+
+def _unknown_topic(name: str, code: int | None) -> HeadraceError:
+    if code in (None, UnknownTopicOrPartition.code):
+        return UnknownTopicOrPartition(f"there is no topic {name!r}")
+    return refusal(code)

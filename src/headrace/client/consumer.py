@@ -1,0 +1,317 @@
+"""Reading topics: `async for record in consumer`.
+
+With a group the members share the partitions and the group remembers how far it has read; without one a
+consumer reads all partitions of its topics, or those it is given. Delivery is at least once: what is
+committed by itself is only what the application has asked past, never the record that it still has in hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+from headrace.client.cluster import Cluster
+from headrace.client.errors import NoCommittedOffset
+from headrace.client.fetched import ConsumedRecord, FetchedRecords
+from headrace.client.fetcher import Fetcher, FetchingRules
+from headrace.client.membership import GroupMember, GroupRules
+from headrace.client.metadata import TopicPartition
+from headrace.client.offsets import END, START, Commit, commit, committed, find_offsets
+from headrace.model.errors import (
+    FencedInstanceId,
+    HeadraceError,
+    IllegalGeneration,
+    InvalidGroupId,
+    OffsetOutOfRange,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
+
+_OUT_OF_PLACE = (RebalanceInProgress, IllegalGeneration, UnknownMemberId, FencedInstanceId)
+
+Start = Literal["earliest", "latest", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """How a consumer reads. `start` is for partitions without a committed (or still existing) offset."""
+
+    start: Start = "earliest"
+    commit_seconds: float | None = 5.0  # None: only `commit()` commits
+    fetching: FetchingRules = field(default_factory=FetchingRules)
+
+
+class Consumer:
+    """One reader. Use it as `async with Consumer(cluster, ["orders"], group=GroupRules("billing")) as
+    consumer:`.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topics: Iterable[str] = (),
+        *,
+        group: GroupRules | None = None,
+        partitions: Mapping[TopicPartition, int] | None = None,
+        settings: ConsumerSettings | None = None,
+    ) -> None:
+        """Subscribe to `topics`, or read `partitions` from the given offsets (not with a group's
+        assignment).
+        """
+        self.settings = settings or ConsumerSettings()
+        self._cluster = cluster
+        self._topics = list(topics)
+        self._given = partitions
+        self._group = group
+        lane = f"consumer {cluster.entropy.token(6)}"
+        self._lanes = (f"{lane} fetch", f"{lane} group")
+        self._fetcher = Fetcher(cluster, self.settings.fetching, self._lanes[0])
+        self._member: GroupMember | None = None
+        if group is not None and partitions is None:
+            self._member = GroupMember(cluster, group, self._topics, self._lanes[1], self._fetcher.interrupt)
+        self._current: Iterator[ConsumedRecord] = iter(())
+        self._source: FetchedRecords | None = None
+        self._in_hand: Sequence[ConsumedRecord] = ()  # given to the application, perhaps not dealt with yet
+        self._positions: dict[TopicPartition, int] = {}  # behind the last record given to the application
+        self._committed: dict[TopicPartition, int] = {}
+        self._commit_due_at = 0.0
+
+    async def __aenter__(self) -> Self:
+        self._commit_due_at = self._next_commit_at()
+        self._fetcher.start()
+        if self._member is not None:
+            self._member.start()
+        elif self._given is not None:
+            self._assign(dict(self._given))
+        else:
+            targets = [target for topic in self._topics for target in await self._partitions_of(topic)]
+            self._assign(await self._starting_offsets(targets))
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self.close(in_hand_done=kind is None)
+
+    async def close(self, *, in_hand_done: bool = True) -> None:
+        """Commit (if this consumer commits by itself), leave the group and stop reading.
+
+        `in_hand_done` says whether the records given last have been dealt with; else they come again.
+        """
+        if in_hand_done:
+            self._in_hand = ()
+        try:
+            await self._commit_quietly()
+        finally:
+            await self._fetcher.stop()
+            if self._member is not None:
+                await self._member.stop()
+            for lane in self._lanes:
+                self._cluster.close_lane(lane)
+
+    def __aiter__(self) -> AsyncIterator[ConsumedRecord]:
+        return self
+
+    async def __anext__(self) -> ConsumedRecord:
+        """The next record; waits for as long as it takes."""
+        self._in_hand = ()
+        while True:
+            await self._attend()
+            record = self._next_in_hand()
+            if record is not None:
+                self._in_hand = (record,)
+                return record
+            await self._fetcher.arrival()
+
+    async def poll(
+        self, records_max: int = 500, timeout_seconds: float | None = None
+    ) -> list[ConsumedRecord]:
+        """What is there, up to `records_max`.
+
+        Waits for the first record until the timeout, then returns [].
+        """
+        self._in_hand = ()
+        records: list[ConsumedRecord] = []
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while True:
+                    await self._attend()
+                    while len(records) < records_max and (record := self._next_in_hand()) is not None:
+                        records.append(record)
+                    if records:
+                        break
+                    await self._fetcher.arrival()
+        except TimeoutError:
+            pass
+        self._in_hand = records
+        return records
+
+    # --- positions ---
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that this consumer reads now."""
+        return self._fetcher.partitions
+
+    def position(self, target: TopicPartition) -> int:
+        """The offset that will be read next; the partition must be assigned."""
+        return self._positions[target]
+
+    def high_watermark(self, target: TopicPartition) -> int:
+        """The end of the partition as the last answer told it; -1 before the first."""
+        return self._fetcher.high_watermark(target)
+
+    def seek(self, target: TopicPartition, offset: int) -> None:
+        """Go on reading the (assigned) partition from `offset`."""
+        if target not in self._positions:
+            raise ValueError(f"{target} is not assigned to this consumer")
+        self._assign({target: offset})
+
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Remember in the group how far was read: these offsets, or all that was given to the application."""
+        if self._group is None:
+            raise InvalidGroupId("this consumer has no group to commit to; give it group=GroupRules(...)")
+        wanted = dict(self._positions if offsets is None else offsets)
+        seat = None if self._member is None else self._member.seat
+        commits = {target: Commit(offset) for target, offset in wanted.items()}
+        try:
+            await commit(self._cluster, self._group.group, commits, seat)
+        except _OUT_OF_PLACE:
+            if self._member is not None:
+                self._member.must_join_again()
+            raise
+        self._committed.update(wanted)
+
+    # --- inside ---
+
+    async def _attend(self) -> None:
+        """See to what is due before more records are given: the group, commits, lost positions."""
+        if self._member is not None:
+            self._member.polled()
+            while self._member.must_join:
+                await self._rejoin(self._member)
+        if self._cluster.clock.monotonic() >= self._commit_due_at:
+            await self._commit_quietly()
+        if self._fetcher.out_of_range:
+            await self._reset(sorted(self._fetcher.out_of_range))
+
+    def _next_in_hand(self) -> ConsumedRecord | None:
+        while True:
+            try:
+                record = next(self._current, None)
+            except HeadraceError:
+                self._read_again()
+                raise
+            if record is not None:
+                self._positions[TopicPartition(record.topic, record.partition)] = record.offset + 1
+                return record
+            self._drop_source()
+            self._source = self._fetcher.take()
+            if self._source is None:
+                return None
+            self._current = iter(self._source)
+
+    def _drop_source(self) -> None:
+        source = self._source
+        if source is not None and source.target in self._positions:
+            # Behind the last record there may be some that are never given: markers, aborted transactions.
+            self._positions[source.target] = max(source.next_offset, self._positions[source.target])
+        self._source = None
+        self._current = iter(())
+
+    def _read_again(self) -> None:
+        """The bytes in hand were bad: fetch them again from the last good position."""
+        assert self._source is not None
+        target = self._source.target
+        self._assign({target: self._positions[target]})
+
+    def _assign(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._let_go(offsets)
+        self._positions.update(offsets)
+        self._fetcher.read_from(offsets)
+
+    def _let_go(self, targets: Iterable[TopicPartition]) -> None:
+        targets = set(targets)
+        self._fetcher.forget(targets)
+        if self._source is not None and self._source.target in targets:
+            self._source = None
+            self._current = iter(())
+        for target in targets:
+            self._positions.pop(target, None)
+            self._committed.pop(target, None)
+
+    async def _rejoin(self, member: GroupMember) -> None:
+        """Join the next generation and take over what it gives us."""
+        await self._commit_quietly()
+        if not member.cooperative or not member.owned:
+            self._let_go(list(self._positions))
+        before = set(self._positions)
+        assigned = await member.join()
+        lost = before - assigned
+        self._let_go(lost)
+        gained = assigned - before
+        try:
+            self._assign(await self._starting_offsets(sorted(gained)))
+        except HeadraceError:
+            member.must_join_again()
+            raise
+        if lost and member.cooperative:
+            member.must_join_again()  # what we let go of can be handed on only in another round
+
+    async def _starting_offsets(self, targets: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where to begin: at the group's committed offset if there is one, else as `start` says."""
+        offsets: dict[TopicPartition, int] = {}
+        if self._group is not None and targets:
+            known = await committed(self._cluster, self._group.group, targets)
+            offsets = {target: found.offset for target, found in known.items()}
+            self._committed.update(offsets)
+        fresh = [target for target in targets if target not in offsets]
+        if not fresh:
+            return offsets
+        if self.settings.start == "none":
+            raise NoCommittedOffset(
+                f'nothing is committed for {fresh[0]}; commit an offset or set another "start"'
+            )
+        where = START if self.settings.start == "earliest" else END
+        found = await find_offsets(self._cluster, dict.fromkeys(fresh, where))
+        return offsets | {target: at.offset for target, at in found.items()}
+
+    async def _reset(self, targets: Sequence[TopicPartition]) -> None:
+        """The offset lies outside the log (trimmed away, or the topic was made anew): begin as `start`
+        says.
+        """
+        if self.settings.start == "none":
+            raise OffsetOutOfRange(
+                f"{targets[0]} has no offset {self._positions[targets[0]]}; seek to one that it has"
+            )
+        where = START if self.settings.start == "earliest" else END
+        found = await find_offsets(self._cluster, dict.fromkeys(targets, where))
+        self._assign({target: at.offset for target, at in found.items()})
+
+    async def _commit_quietly(self) -> None:
+        """Commit what the application has dealt with, if this consumer does that by itself.
+
+        A commit that fails because the group has moved on is no harm: the records come again elsewhere.
+        """
+        self._commit_due_at = self._next_commit_at()
+        if self._group is None or self.settings.commit_seconds is None:
+            return
+        done = dict(self._positions)
+        for record in self._in_hand:
+            target = TopicPartition(record.topic, record.partition)
+            done[target] = min(done.get(target, record.offset), record.offset)
+        changed = {target: offset for target, offset in done.items() if self._committed.get(target) != offset}
+        if changed and (self._member is None or self._member.seat.member_id):
+            try:
+                await self.commit(changed)
+            except _OUT_OF_PLACE:
+                return
+
+    def _next_commit_at(self) -> float:
+        if self.settings.commit_seconds is None:
+            return float("inf")
+        return self._cluster.clock.monotonic() + self.settings.commit_seconds
+
+    async def _partitions_of(self, topic: str) -> list[TopicPartition]:
+        view = await self._cluster.persist(lambda: self._cluster.topic(topic))
+        return [TopicPartition(topic, partition.partition) for partition in view.partitions]

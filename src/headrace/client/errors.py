@@ -1,0 +1,163 @@
+"""What can go wrong between a client and its brokers, beyond the refusals of `headrace.model.errors`.
+
+`refusal(code)` turns a number from the wire into the class that names it, so callers catch types, never
+compare numbers. Codes that only other Kafka-compatible brokers send are declared here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.model import errors
+from headrace.model.errors import HeadraceError, RetriableError
+
+
+class Unreachable(RetriableError):
+    """No broker answers at the addresses known."""
+
+
+class ConnectionLost(RetriableError):
+    """The connection broke before the answer came; the request may have taken effect."""
+
+
+class VersionMismatch(HeadraceError):
+    """The broker and this client share no version of a request."""
+
+    code = 35
+
+
+class MalformedAnswer(HeadraceError):
+    """The broker's answer is not of this protocol; is this the Kafka port?"""
+
+
+class DeliveryTimedOut(HeadraceError):
+    """A record was not acknowledged within delivery_timeout_seconds; it may still have been written."""
+
+    code = 7
+
+
+class ProducerClosed(HeadraceError):
+    """The producer was closed before this record was acknowledged."""
+
+
+class NoCommittedOffset(HeadraceError):
+    """The group has committed no offset for a partition and `start` is "none"."""
+
+
+class LeaderNotAvailable(RetriableError):
+    """The partition has no leader at present."""
+
+    code = 5
+
+
+class BrokerNotAvailable(RetriableError):
+    """The broker is not available."""
+
+    code = 8
+
+
+class ReplicaNotAvailable(RetriableError):
+    """The replica is not available."""
+
+    code = 9
+
+
+class NetworkException(RetriableError):
+    """The broker lost its own connection while it served the request."""
+
+    code = 13
+
+
+class RecordListTooLarge(HeadraceError):
+    """The batch is larger than a segment may be."""
+
+    code = 18
+
+
+class NotEnoughReplicasAfterAppend(RetriableError):
+    """The batch was written, but to fewer in-sync replicas than required."""
+
+    code = 20
+
+
+class TopicAuthorizationFailed(HeadraceError):
+    """This client may not use the topic."""
+
+    code = 29
+
+
+class GroupAuthorizationFailed(HeadraceError):
+    """This client may not use the group."""
+
+    code = 30
+
+
+class ClusterAuthorizationFailed(HeadraceError):
+    """This client may not administer the cluster."""
+
+    code = 31
+
+
+class NotController(RetriableError):
+    """Another broker is the controller now."""
+
+    code = 41
+
+
+class TopicDeletionDisabled(HeadraceError):
+    """The broker's delete.topic.enable is false."""
+
+    code = 73
+
+
+class OffsetNotAvailable(RetriableError):
+    """The leader has not yet caught up with its own high watermark."""
+
+    code = 78
+
+
+class UnstableOffsetCommit(RetriableError):
+    """Offsets of an open transaction are pending."""
+
+    code = 88
+
+
+class OtherRefusal(HeadraceError):
+    """The broker answered with a code that this client has no name for."""
+
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(message)
+        self.number = number
+
+
+def refusal(code: int, message: str | None = None) -> HeadraceError:
+    """The error that stands for a wire code; `message` is what the broker said, if it said anything."""
+    known = _CLASSES.get(code)
+    if known is None:
+        return OtherRefusal(code, message or f"the broker answered with error code {code}")
+    return known(message) if message else known()
+
+
+def raise_for(code: int, message: str | None = None) -> None:
+    """Raise the error that stands for `code`; 0 is success."""
+    if code != 0:
+        raise refusal(code, message)
+
+
+def _family(root: type[HeadraceError]) -> Iterator[type[HeadraceError]]:
+    for child in root.__subclasses__():
+        yield child
+        yield from _family(child)
+
+
+def _classes() -> dict[int, type[HeadraceError]]:
+    # Where two classes share a number, the one with the wider meaning answers to it.
+    wider = {errors.StorageFailure, errors.InvalidRequest, errors.UnsupportedVersion, errors.RequestTimedOut}
+    named: dict[int, type[HeadraceError]] = {}
+    for member in _family(HeadraceError):
+        if member.code > 0 and (member.code not in named or member in wider):
+            named[member.code] = member
+    return named
+
+
+_CLASSES = _classes()

@@ -1,0 +1,170 @@
+"""Consumer groups, as an administrator looks at them: who is in them, how far they lag, and their end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from functools import partial
+
+from headrace.client.cluster import Cluster
+from headrace.client.errors import raise_for
+from headrace.client.group_blobs import decode_assignment
+from headrace.client.metadata import TopicPartition
+from headrace.client.offsets import END, START, committed, find_offsets
+from headrace.model.errors import GroupIdNotFound, HeadraceError, MalformedFrame
+from headrace.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from headrace.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from headrace.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+
+_DEAD = "Dead"  # how brokers before DescribeGroups 6 say that there is no such group
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """A group in the list; the state is empty when the broker is too old to tell."""
+
+    group: str
+    protocol_type: str
+    state: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: Sequence[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    group: str
+    state: str
+    protocol_type: str
+    assignor: str
+    coordinator: int
+    members: Sequence[MemberView]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far a group is behind in one partition; `committed` is None when it has committed nothing there."""
+
+    target: TopicPartition
+    committed: int | None
+    start: int
+    end: int
+    member: MemberView | None
+
+    @property
+    def lag(self) -> int:
+        """Records that the group has still to read; without a commit, all that there are."""
+        return max(0, self.end - max(self.start, self.start if self.committed is None else self.committed))
+
+
+class GroupAdmin:
+    """Administration of groups over a cluster that the caller opened."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def list(self) -> Sequence[ListedGroup]:
+        """Every group of every broker, by name."""
+        view = await self._cluster.persist(lambda: self._cluster.refresh([]))
+        found: dict[str, ListedGroup] = {}
+        for node_id in sorted(view.nodes):
+            for listed in await self._cluster.persist(partial(self._list_at, node_id)):
+                found[listed.group] = listed
+        return [found[name] for name in sorted(found)]
+
+    async def describe(self, group: str) -> GroupView:
+        """One group with its members; raises GroupIdNotFound."""
+
+        async def ask() -> GroupView:
+            answer: DescribeGroupsResponse = await self._cluster.call_coordinator(
+                group, DescribeGroupsRequest(groups=[group])
+            )
+            told = answer.groups[0]
+            self._check(group, told.error_code, told.error_message)
+            if told.group_state == _DEAD:
+                raise GroupIdNotFound(f"there is no group {group!r}")
+            return _group(told, await self._cluster.coordinator(group))
+
+        return await self._cluster.persist(ask)
+
+    async def delete(self, group: str) -> None:
+        """Forget a group and its offsets; it must have no members."""
+
+        async def ask() -> None:
+            answer: DeleteGroupsResponse = await self._cluster.call_coordinator(
+                group, DeleteGroupsRequest(groups_names=[group])
+            )
+            for told in answer.results:
+                self._check(group, told.error_code, None)
+
+        await self._cluster.persist(ask)
+
+    async def lag(self, group: str) -> Sequence[PartitionLag]:
+        """The group's lag in every partition that it has committed to or holds, in order."""
+        view = await self.describe(group)
+        commits = await committed(self._cluster, group)
+        holders = {target: member for member in view.members for target in member.partitions}
+        targets = await self._existing({*commits, *holders})
+        starts = await find_offsets(self._cluster, dict.fromkeys(targets, START))
+        ends = await find_offsets(self._cluster, dict.fromkeys(targets, END))
+        return [
+            PartitionLag(
+                target,
+                commits[target].offset if target in commits else None,
+                starts[target].offset,
+                ends[target].offset,
+                holders.get(target),
+            )
+            for target in targets
+        ]
+
+    async def _existing(self, targets: Set[TopicPartition]) -> Sequence[TopicPartition]:
+        """Those whose topic has not been deleted since."""
+        names = {target.topic for target in targets}
+        topics = (await self._cluster.persist(lambda: self._cluster.refresh(names))).topics
+        return sorted(
+            t for t in targets if t.topic in topics and t.partition < len(topics[t.topic].partitions)
+        )
+
+    async def _list_at(self, node_id: int) -> Sequence[ListedGroup]:
+        answer: ListGroupsResponse = await self._cluster.call(ListGroupsRequest(), node_id=node_id)
+        raise_for(answer.error_code)
+        return [ListedGroup(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in answer.groups]
+
+    def _check(self, group: str, code: int, message: str | None) -> None:
+        try:
+            raise_for(code, message)
+        except HeadraceError as error:
+            self._cluster.learn_coordinator(group, error)
+            raise
+
+
+def _group(told: DescribedGroup, coordinator: int) -> GroupView:
+    return GroupView(
+        group=told.group_id,
+        state=told.group_state,
+        protocol_type=told.protocol_type,
+        assignor=told.protocol_data,
+        coordinator=coordinator,
+        members=[_member(member) for member in told.members],
+    )
+
+
+def _member(told: DescribedGroupMember) -> MemberView:
+    try:
+        partitions = sorted(decode_assignment(told.member_assignment)) if told.member_assignment else []
+    except MalformedFrame:
+        partitions = []  # the group speaks a protocol of its own among its members
+    return MemberView(told.member_id, told.group_instance_id, told.client_id, told.client_host, partitions)

@@ -1,0 +1,131 @@
+"""What a client knows of its cluster: brokers, topics, partitions and who leads them.
+
+Immutable views; `merged` makes the next one from a Metadata answer. A partition's leader is replaced only by
+an answer with the same or a newer leader epoch, because a lagging broker may still tell an old story.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+from uuid import UUID
+
+from headrace.client.address import Address
+from headrace.client.errors import LeaderNotAvailable
+from headrace.wire.messages.metadata import (
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic, by name and number."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One broker as it advertises itself."""
+
+    node_id: int
+    address: Address
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    topic: str
+    partition: int
+    leader_id: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    offline: tuple[int, ...]
+
+    @property
+    def leader(self) -> int:
+        """The leader's node id; raises LeaderNotAvailable while there is none."""
+        if self.leader_id < 0:
+            raise LeaderNotAvailable(f"{self.topic}[{self.partition}] has no leader at present")
+        return self.leader_id
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """A topic; `partitions[n]` is partition n."""
+
+    name: str
+    topic_id: UUID
+    internal: bool
+    partitions: tuple[PartitionView, ...]
+
+    @property
+    def ready(self) -> bool:
+        """Every partition has a leader."""
+        return bool(self.partitions) and all(partition.leader_id >= 0 for partition in self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """All of it. `refusals` holds the error code for topics that were asked for and not described."""
+
+    cluster_id: str | None = None
+    controller_id: int = -1
+    nodes: dict[int, Node] = field(default_factory=dict)
+    topics: dict[str, TopicView] = field(default_factory=dict)
+    refusals: dict[str, int] = field(default_factory=dict)
+
+    def merged(self, answer: MetadataResponse, *, complete: bool) -> ClusterView:
+        """The view after an answer; `complete` when it was asked for all topics, so what it omits is gone."""
+        topics = {} if complete else dict(self.topics)
+        refusals = {} if complete else dict(self.refusals)
+        for told in answer.topics:
+            if told.name is None:
+                continue
+            refusals.pop(told.name, None)
+            if told.error_code:
+                topics.pop(told.name, None)
+                refusals[told.name] = told.error_code
+            else:
+                topics[told.name] = _topic(told, self.topics.get(told.name))
+        nodes = {n.node_id: Node(n.node_id, Address(n.host, n.port), n.rack) for n in answer.brokers}
+        return replace(
+            self,
+            cluster_id=answer.cluster_id or self.cluster_id,
+            controller_id=answer.controller_id,
+            nodes=nodes or self.nodes,
+            topics=topics,
+            refusals=refusals,
+        )
+
+
+def _topic(told: MetadataResponseTopic, known: TopicView | None) -> TopicView:
+    assert told.name is not None
+    if known is not None and known.topic_id != told.topic_id:
+        known = None
+    partitions = []
+    for partition in sorted(told.partitions, key=lambda partition: partition.partition_index):
+        index = partition.partition_index
+        before = known.partitions[index] if known is not None and index < len(known.partitions) else None
+        partitions.append(_partition(told.name, partition, before))
+    return TopicView(told.name, told.topic_id, told.is_internal, tuple(partitions))
+
+
+def _partition(topic: str, told: MetadataResponsePartition, before: PartitionView | None) -> PartitionView:
+    if before is not None and 0 <= told.leader_epoch < before.leader_epoch:
+        return before
+    return PartitionView(
+        topic=topic,
+        partition=told.partition_index,
+        leader_id=told.leader_id,
+        leader_epoch=told.leader_epoch,
+        replicas=tuple(told.replica_nodes),
+        in_sync=tuple(told.isr_nodes),
+        offline=tuple(told.offline_replicas),
+    )

@@ -1,0 +1,270 @@
+"""Moves outboxes to their leaders: who is ready, one Produce request per leader, and what each answer means.
+
+Per partition an answer is success, "again" (the batch stays at the head and is sent again after a pause),
+or the end of that batch. The sender never reorders and never drops in silence: every batch ends written or
+refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from headrace.client.cluster import Cluster
+from headrace.client.errors import DeliveryTimedOut, raise_for, refusal
+from headrace.client.metadata import TopicPartition
+from headrace.client.outbox import Outbox, PendingBatch, ProducerIdentity, Written
+from headrace.client.transport import api_of, choose_version
+from headrace.model.errors import (
+    DuplicateSequence,
+    HeadraceError,
+    InvalidProducerEpoch,
+    MessageTooLarge,
+    OutOfOrderSequence,
+    UnknownProducerId,
+)
+from headrace.runtime.supervise import Supervisor
+from headrace.wire.batch import Record
+from headrace.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from headrace.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+
+_LOST_STATE = (OutOfOrderSequence, UnknownProducerId, InvalidProducerEpoch)
+_NAMES_UNTIL = 12  # Produce names topics by id from version 13 on
+
+
+@dataclass(frozen=True, slots=True)
+class SendingRules:
+    """How the sender sends."""
+
+    acks: int
+    idempotent: bool
+    compression: int
+    linger_seconds: float
+    batch_bytes_max: int
+    delivery_timeout_seconds: float
+
+
+class Sender:
+    """Runs in the background of one producer.
+
+    `settled` is called with every batch that has left its outbox.
+    """
+
+    def __init__(
+        self, cluster: Cluster, rules: SendingRules, settled: Callable[[PendingBatch], None]
+    ) -> None:
+        self._outboxes: dict[TopicPartition, Outbox] = {}
+        self._active: dict[TopicPartition, Outbox] = {}  # those with something in them
+        self._cluster = cluster
+        self._rules = rules
+        self._settled = settled
+        self._wake = asyncio.Event()
+        self._hurry = False
+        self._identity: ProducerIdentity | None = None
+        self._identifying = asyncio.Lock()
+        self._tasks = Supervisor()
+
+    def start(self) -> None:
+        self._tasks.spawn(self._run(), "producer sender")
+
+    async def stop(self) -> None:
+        await self._tasks.stop()
+
+    def has_room(self, target: TopicPartition, size_bytes: int) -> bool:
+        """Whether a record of this size would join a batch that is being filled."""
+        outbox = self._active.get(target)
+        return outbox is not None and outbox.has_room(size_bytes, self._rules.batch_bytes_max)
+
+    def submit(self, target: TopicPartition, record: Record, size_bytes: int) -> PendingBatch:
+        """Put a record into its outbox; returns its batch."""
+        outbox = self._outboxes.get(target)
+        if outbox is None:
+            outbox = self._outboxes[target] = Outbox(target)
+        now = self._cluster.clock.monotonic()
+        batch = outbox.append(record, size_bytes, now, self._rules.batch_bytes_max)
+        self._active[target] = outbox
+        self._wake.set()
+        return batch
+
+    @property
+    def pending(self) -> list[PendingBatch]:
+        """Every batch that is neither written nor refused yet."""
+        return [batch for outbox in self._active.values() for batch in outbox.batches]
+
+    def hurry(self, on: bool) -> None:
+        """While on, nothing lingers."""
+        self._hurry = on
+        self._wake.set()
+
+    def abandon(self, error: HeadraceError) -> None:
+        """Refuse all that waits; for when the sender has stopped."""
+        for outbox in self._active.values():
+            while outbox.batches:
+                self._settled(outbox.refuse(error, in_doubt=True))
+        self._active.clear()
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            pause = self._dispatch()
+            try:
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    def _dispatch(self) -> float | None:
+        """Send what is ready; returns the seconds until something else will be."""
+        now = self._cluster.clock.monotonic()
+        rules = self._rules
+        linger = 0.0 if self._hurry else rules.linger_seconds
+        next_at: float | None = None
+        ready = []
+        for outbox in list(self._active.values()):
+            if outbox.in_flight:
+                continue
+            self._give_up_old(outbox, now)
+            if not outbox.batches:
+                del self._active[outbox.target]
+                continue
+            at = outbox.ready_at(linger, rules.batch_bytes_max)
+            if at <= now:
+                outbox.in_flight = True
+                ready.append(outbox)
+            elif next_at is None or at < next_at:
+                next_at = at
+        if ready:
+            self._tasks.spawn(self._send_all(ready), "producer round")
+        return None if next_at is None else max(0.0, next_at - now)
+
+    def _give_up_old(self, outbox: Outbox, now: float) -> None:
+        limit = self._rules.delivery_timeout_seconds
+        while outbox.batches and now - outbox.batches[0].created_at >= limit:
+            error = DeliveryTimedOut(f"{outbox.target} did not acknowledge a batch within {limit:g} s")
+            self._refuse(outbox, error, in_doubt=outbox.batches[0].attempts > 0)
+
+    async def _send_all(self, outboxes: list[Outbox]) -> None:
+        by_leader: dict[int, list[Outbox]] = defaultdict(list)
+        for outbox in outboxes:
+            try:
+                if self._rules.idempotent and outbox.identity is None:
+                    outbox.adopt(await self._identify())
+                by_leader[(await self._cluster.partition(*outbox.target)).leader].append(outbox)
+            except HeadraceError as error:
+                self._judge(outbox, error)
+        async with asyncio.TaskGroup() as group:
+            for leader, theirs in by_leader.items():
+                group.create_task(self._send(leader, theirs))
+
+    async def _send(self, leader: int, outboxes: list[Outbox]) -> None:
+        try:
+            answers = await self._produce(leader, outboxes)
+        except HeadraceError as error:
+            for outbox in outboxes:
+                self._judge(outbox, error)
+            return
+        for outbox in outboxes:
+            answer = answers.get(outbox.target)
+            if answer is None:
+                self._judge(outbox, refusal(-1, f"the broker's answer left out {outbox.target}"))
+            elif answer.error_code in (0, DuplicateSequence.code):
+                self._finish(outbox, Written(answer.base_offset, answer.log_append_time_ms))
+            else:
+                self._judge(outbox, refusal(answer.error_code, _reason(answer)))
+
+    async def _produce(
+        self, leader: int, outboxes: list[Outbox]
+    ) -> dict[TopicPartition, PartitionProduceResponse]:
+        """One request. With acks=0 there is no answer, and success is assumed when it has been sent."""
+        cluster, rules = self._cluster, self._rules
+        transport = await cluster.transport(leader)
+        for outbox in outboxes:
+            if rules.idempotent and outbox.batches[0].attempts == 0:
+                outbox.claim_sequence()
+            outbox.batches[0].attempts += 1
+        request = self._request(outboxes)
+        api = api_of(request)
+        version = choose_version(transport, api, _NAMES_UNTIL)
+        if rules.acks == 0:
+            transport.post(api.key, version, request)
+            return {
+                o.target: PartitionProduceResponse(index=o.target.partition, base_offset=-1) for o in outboxes
+            }
+        timeout = cluster.settings.request_timeout_seconds
+        answer: ProduceResponse = await transport.call(api.key, version, request, timeout)
+        return {
+            TopicPartition(topic.name, partition.index): partition
+            for topic in answer.responses
+            for partition in topic.partition_responses
+        }
+
+    def _request(self, outboxes: Iterable[Outbox]) -> ProduceRequest:
+        topics: dict[str, list[PartitionProduceData]] = defaultdict(list)
+        for outbox in outboxes:
+            encoded = memoryview(outbox.batches[0].encode(self._rules.compression))
+            topics[outbox.target.topic].append(
+                PartitionProduceData(index=outbox.target.partition, records=encoded)
+            )
+        return ProduceRequest(
+            acks=self._rules.acks,
+            timeout_ms=int(self._cluster.settings.request_timeout_seconds * 1000),
+            topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
+        )
+
+    def _judge(self, outbox: Outbox, error: HeadraceError) -> None:
+        """An attempt failed: again, in halves, under a new identity, or not at all."""
+        head = outbox.batches[0]
+        if isinstance(error, MessageTooLarge) and head.record_count > 1:
+            outbox.split()
+        elif isinstance(error, _LOST_STATE) and head.attempts == 1:
+            # This was the batch's only attempt and it was refused, so it cannot be in the log: a fresh start
+            # under another identity cannot write it twice.
+            self._identity = None
+            outbox.renew()
+        elif error.retriable:
+            self._cluster.distrust()
+            outbox.failures += 1
+            pause = self._cluster.backoff().seconds_after(outbox.failures)
+            outbox.not_before = self._cluster.clock.monotonic() + pause
+        else:
+            self._refuse(outbox, error, in_doubt=head.attempts > 1)
+        outbox.in_flight = False
+        self._wake.set()
+
+    def _refuse(self, outbox: Outbox, error: HeadraceError, *, in_doubt: bool) -> None:
+        if in_doubt:
+            self._identity = None
+        self._settled(outbox.refuse(error, in_doubt=in_doubt))
+
+    def _finish(self, outbox: Outbox, written: Written) -> None:
+        batch = outbox.settle(written)
+        outbox.in_flight = False
+        outbox.not_before = 0.0
+        self._settled(batch)
+        self._wake.set()
+
+    async def _identify(self) -> ProducerIdentity:
+        """The producer's identity; asked for when there is none, or the last one was lost."""
+        async with self._identifying:
+            if self._identity is None:
+                answer: InitProducerIdResponse = await self._cluster.call(InitProducerIdRequest())
+                raise_for(answer.error_code)
+                self._identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+            return self._identity
+
+
+def _reason(answer: PartitionProduceResponse) -> str | None:
+    """The broker's sentence, with the first record that it objects to."""
+    if answer.record_errors:
+        first = answer.record_errors[0]
+        why = first.batch_index_error_message or answer.error_message
+        return f"record {first.batch_index} of the batch: {why}"
+    return answer.error_message

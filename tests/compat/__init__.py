@@ -1,0 +1,1 @@
+"""Tests that speak to the broker through other people's Kafka clients."""

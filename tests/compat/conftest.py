@@ -1,0 +1,40 @@
+"""One broker on its defaults for all compatibility tests; or the one that HEADRACE_TEST_BROKER names.
+
+With a real Kafka at that address the same tests say what Kafka does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.process import BrokerProcess, outside_broker
+
+_numbers = itertools.count(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # kafka-python 3.0 reads its schemas by a call that Python 3.11 deprecates; nothing that we could mend.
+    config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
+
+
+@pytest.fixture(scope="session")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    outside = outside_broker()
+    if outside is not None:
+        yield outside
+        return
+    folder: Path = tmp_path_factory.mktemp("compat")
+    broker = BrokerProcess(folder).start()
+    yield broker.address
+    broker.stop()
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A name for a topic or group that no other test of any run uses."""
+    test = request.node.name.split("[")[0].removeprefix("test_")
+    return f"{test[:80]}-{os.getpid()}-{next(_numbers)}"

@@ -1,0 +1,1 @@
+"""Bytes that nobody meant well: decoders, batches, compressions, recovery."""

@@ -1,0 +1,159 @@
+"""What is fuzzed: one function per entrance for foreign bytes.
+
+Each takes any bytes and returns; a refusal of the `HeadraceError` family counts as a return. Anything else that is
+raised is a bug, and so is output beyond the stated bound. Atheris (`python -m tests.fuzz TARGET`) and Hypothesis
+(`test_fuzz.py`) drive the same functions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from uuid import UUID
+
+from headrace.model.errors import HeadraceError
+from headrace.storage.log import Log, LogSlice
+from headrace.storage.state import NO_STATE
+from headrace.storage.store import LogConfig, Opening, open_store
+from headrace.testkit.world import World
+from headrace.wire.apis import APIS
+from headrace.wire.batch import HEADER_SIZE, check_crc, parse_header, read_records, set_crc
+from headrace.wire.codec import decode, encode_bytes
+from headrace.wire.compression import decompress, decompress_steps
+from headrace.wire.header import parse_request_header
+from headrace.wire.records import check_records
+
+Target = Callable[[bytes], None]
+
+UNPACKED_MAX = 2**20
+TOPIC_ID = UUID(int=7)
+
+_REQUESTS = [(api, version) for api in APIS.values() for version in range(api.min_version, api.max_version + 1)]
+
+
+def frame(data: bytes) -> None:
+    """A frame as it comes off the wire: header, then the body of the version it names."""
+    with suppress(HeadraceError):
+        header, position = parse_request_header(memoryview(data))
+        api = APIS.get(header.api_key)
+        if api is not None and api.knows(header.api_version):
+            decode(api.request, header.api_version, memoryview(data), position)
+
+
+def request(data: bytes) -> None:
+    """Two bytes choose the API and version, the rest is the body. What decodes must encode to what decodes alike."""
+    if len(data) < 2:
+        return
+    api, version = _REQUESTS[int.from_bytes(data[:2], "big") % len(_REQUESTS)]
+    with suppress(HeadraceError):
+        message = decode(api.request, version, memoryview(data), 2)
+        again = encode_bytes(message, version)
+        assert encode_bytes(decode(api.request, version, memoryview(again)), version) == again
+
+
+def response(data: bytes) -> None:
+    """The client's side: a response from a broker that lies."""
+    if len(data) < 2:
+        return
+    api, version = _REQUESTS[int.from_bytes(data[:2], "big") % len(_REQUESTS)]
+    with suppress(HeadraceError):
+        decode(api.response, version, memoryview(data), 2)
+
+
+def batch(data: bytes) -> None:
+    """A batch as a producer sends it."""
+    with suppress(HeadraceError):
+        header = parse_header(data)
+        check_crc(memoryview(data), header)
+        check_records(memoryview(data), header, keys_required=True, size_bytes_max=UNPACKED_MAX)
+
+
+def sealed_batch(data: bytes) -> None:
+    """The same with length and checksum put right, so that the records are reached. Both readers must agree."""
+    if len(data) <= HEADER_SIZE:
+        return
+    sealed = bytearray(data)
+    sealed[8:12] = (len(data) - 12).to_bytes(4, "big")
+    sealed[16] = 2
+    set_crc(memoryview(sealed))
+    header = parse_header(sealed)
+    check_crc(memoryview(sealed), header)
+    accepted = False
+    with suppress(HeadraceError):
+        check_records(memoryview(sealed), header, size_bytes_max=UNPACKED_MAX)
+        accepted = True
+    try:
+        count = sum(1 for _ in read_records(memoryview(sealed), header, UNPACKED_MAX))
+        assert not accepted or count == header.record_count
+    except HeadraceError:
+        assert not accepted, "what the broker accepts, a reader must be able to read"
+
+
+def compression(data: bytes) -> None:
+    """The first byte chooses the codec; output never goes beyond its bound, whatever the data claims."""
+    if not data:
+        return
+    codec = data[0] % 8
+    with suppress(HeadraceError):
+        unpacked = sum(len(step) for step in decompress_steps(codec, memoryview(data)[1:], UNPACKED_MAX))
+        assert unpacked <= UNPACKED_MAX
+    with suppress(HeadraceError):
+        assert len(decompress(codec, memoryview(data)[1:], UNPACKED_MAX)) <= UNPACKED_MAX
+
+
+def recovery(data: bytes) -> None:
+    """A segment file with any content: the log opens on its longest good beginning, twice the same."""
+    world = World(seed=1)
+    folder = f"data/logs/{TOPIC_ID.hex}-0"
+    world.disk.make_directory(folder)
+    world.disk.write_atomically(f"{folder}/{0:020}.log", data)
+    first = world.run(_recovered(world))
+    world.reboot(keep_page_cache=True)
+    assert world.run(_recovered(world)) == first
+    world.close()
+    assert data.startswith(first) or not first
+
+
+async def _recovered(world: World) -> bytes:
+    """Open the log and return every byte that it serves; checks that they are whole batches in order."""
+    store = await open_store(world.disk, "data", world.clock)
+    await store.open_all(lambda *_: Opening(LogConfig(), NO_STATE))
+    log = store.logs[TOPIC_ID, 0]
+    served = await _read_all(log) if log.quarantined is None else b""
+    position, offset = 0, log.start_offset
+    while position < len(served):
+        header = parse_header(served, position)
+        check_crc(memoryview(served)[position : position + header.size_bytes], header)
+        assert header.base_offset == offset
+        position, offset = position + header.size_bytes, header.last_offset + 1
+    assert position == len(served)
+    assert log.quarantined is not None or offset == log.end_offset
+    return served
+
+
+async def _read_all(log: Log) -> bytes:
+    served = bytearray()
+    offset = log.start_offset
+    while offset < log.end_offset:
+        piece = log.read(offset, UNPACKED_MAX, log.end_offset)
+        if isinstance(piece, LogSlice):
+            served += piece.bytes()
+            piece.release()
+        else:
+            served += await piece.load()
+        assert piece.next_offset > offset
+        offset = piece.next_offset
+        await asyncio.sleep(0)
+    return bytes(served)
+
+
+TARGETS: dict[str, Target] = {
+    "frame": frame,
+    "request": request,
+    "response": response,
+    "batch": batch,
+    "sealed_batch": sealed_batch,
+    "compression": compression,
+    "recovery": recovery,
+}

@@ -1,0 +1,1 @@
+"""Tests against real broker processes, sockets and disks."""

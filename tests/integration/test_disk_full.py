@@ -1,0 +1,123 @@
+"""A full disk: producing is refused with a retriable error, reading goes on, and it resumes by itself (I24)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, TopicPartition
+from tests.integration.batches import good_batch
+from tests.integration.conftest import StartBroker
+from tests.integration.process import BrokerProcess, wait_until
+from tests.integration.raw import RawConnection
+from tests.integration.records import consume, consumer_of, create_topic, produce
+
+MEGABYTE = 2**20
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 MB."""
+    folder = tmp_path / "small-disk"
+    folder.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", folder], check=False)
+    if mounted.returncode != 0:
+        pytest.skip("this machine does not let us mount a tmpfs")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_a_full_disk_refuses_writes_serves_reads_and_recovers_alone(
+    start_broker: StartBroker, small_disk: Path
+) -> None:
+    broker = start_broker(data=small_disk / "data")
+    create_topic(broker.address, "orders", 1)
+    acknowledged = fill(broker)
+    assert acknowledged > 0
+    assert broker.running, broker.log_tail()
+
+    with consumer_of(broker.address, "readers") as consumer:
+        consumer.assign([TopicPartition("orders", 0, 0)])
+        assert [message.offset() for message in consume(consumer, acknowledged)] == list(range(acknowledged))
+
+    ballast = small_disk / "ballast"
+    subprocess.run(["mount", "-o", "remount,size=256m", small_disk], check=True)
+    assert not ballast.exists()
+    wait_until(lambda: send(broker, b"again").error_code == 0, "the broker takes writes again")
+
+    broker.restart()
+    with consumer_of(broker.address, "readers") as consumer:
+        consumer.assign([TopicPartition("orders", 0, 0)])
+        messages = consume(consumer, acknowledged + 1)
+        assert [message.offset() for message in messages] == list(range(acknowledged + 1))
+        assert messages[-1].value() == b"again"
+
+
+def test_a_disk_that_somebody_else_fills_stops_writes_and_nothing_else(
+    start_broker: StartBroker, small_disk: Path
+) -> None:
+    broker = start_broker(data=small_disk / "data")
+    create_topic(broker.address, "orders", 1)
+    acknowledged = 0
+    if send(broker, b"while there is room").error_code == 0:
+        acknowledged = 1
+    ballast = small_disk / "ballast"
+    with ballast.open("wb") as file:
+        shutil.copyfileobj(Zeros(small_disk), file)
+    wait_until(lambda: send(broker, b"x" * MEGABYTE).error_code != 0, "a write is refused")
+    with RawConnection(broker.address) as raw:
+        assert raw.call(3, 12, topics=None).topics
+    ballast.unlink()
+    wait_until(lambda: send(broker, b"again").error_code == 0, "the broker takes writes again")
+    with consumer_of(broker.address, "readers") as consumer:
+        consumer.assign([TopicPartition("orders", 0, 0)])
+        assert consume(consumer, acknowledged + 1)[-1].offset() == acknowledged
+
+
+class Zeros:
+    """As many zeros as there is room, less a little that file systems want for themselves."""
+
+    def __init__(self, folder: Path) -> None:
+        self._left = max(shutil.disk_usage(folder).free - 64 * 1024, 0)
+
+    def read(self, size: int) -> bytes:
+        taken = min(size, self._left)
+        self._left -= taken
+        return bytes(taken)
+
+
+def fill(broker: BrokerProcess) -> int:
+    """Write until the broker refuses; how many records it acknowledged. The refusal must be retriable."""
+    for count in range(1000):
+        code = send(broker, b"x" * (MEGABYTE - 1000)).error_code
+        if code != 0:
+            assert KafkaError(int(code)).retriable() or int(code) in RETRIABLE, code
+            return count
+    raise AssertionError("a disk of 64 MB took a gigabyte")
+
+
+RETRIABLE = {KafkaError.KAFKA_STORAGE_ERROR, KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_ENOUGH_REPLICAS}
+
+
+def send(broker: BrokerProcess, value: bytes) -> Any:
+    data = [{"name": "orders", "partition_data": [{"index": 0, "records": good_batch([value])}]}]
+    with RawConnection(broker.address) as raw:
+        answer = raw.call(0, 9, acks=-1, timeout=10_000, topic_data=data)
+    return answer.responses[0].partition_responses[0]
+
+
+def test_a_client_library_gets_through_a_full_disk_by_retrying(
+    start_broker: StartBroker, small_disk: Path
+) -> None:
+    broker = start_broker(data=small_disk / "data")
+    create_topic(broker.address, "orders", 1)
+    fill(broker)
+    subprocess.run(["mount", "-o", "remount,size=256m", small_disk], check=True)
+    produce(broker.address, "orders", [b"one more"])

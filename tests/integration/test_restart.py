@@ -1,0 +1,210 @@
+"""Stopping, starting, and what a damaged disk may and may not do (I21, I22)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from tests.integration.conftest import Figures, StartBroker
+from tests.integration.process import BrokerProcess, wait_until
+from tests.integration.raw import RawConnection
+from tests.integration.records import consume, consumer_of, create_topic, produce
+
+LIST_OFFSETS, INIT_PRODUCER_ID, CREATE_TOPICS = 2, 22, 19
+
+
+def test_sigterm_ends_with_0_and_the_next_start_has_everything(broker: BrokerProcess) -> None:
+    create_topic(broker.address, "orders", 2)
+    produce(broker.address, "orders", [b"%d" % number for number in range(100)], partition=1)
+    with consumer_of(broker.address, "readers") as consumer:
+        consumer.subscribe(["orders"])
+        consume(consumer, 100)
+    assert broker.terminate() == 0
+    assert (broker.data / "clean-shutdown").exists()
+    broker.start()
+    assert not (broker.data / "clean-shutdown").exists()
+    with consumer_of(broker.address, "readers") as consumer:
+        [committed] = consumer.committed([TopicPartition("orders", 1)], timeout=30)
+        assert committed.offset == 100
+        consumer.assign([TopicPartition("orders", 1, 0)])
+        assert [message.offset() for message in consume(consumer, 100)] == list(range(100))
+    assert "Traceback" not in broker.log_text()
+
+
+def test_sigterm_ends_with_0_while_clients_wait_and_write(broker: BrokerProcess) -> None:
+    create_topic(broker.address, "orders", 1)
+    with (
+        consumer_of(broker.address, "readers", log_level=2) as consumer,
+        RawConnection(broker.address),
+    ):
+        consumer.subscribe(["orders"])
+        produce(broker.address, "orders", [b"one"])
+        consume(consumer, 1)
+        assert broker.terminate() == 0
+    assert "Traceback" not in broker.log_text()
+
+
+def test_a_second_broker_on_the_same_data_does_not_start(broker: BrokerProcess, tmp_path: Path) -> None:
+    second = BrokerProcess(tmp_path / "second", data=broker.data)
+    second.launch()
+    assert second.wait_ended() != 0
+    assert "Traceback" not in second.log_text()
+    produce(broker.address, "orders", [b"the first one is well"])
+
+
+def test_a_port_that_is_taken_is_told_and_ends_the_start(broker: BrokerProcess, tmp_path: Path) -> None:
+    second = BrokerProcess(tmp_path / "second")
+    second.address = broker.address
+    second.launch()
+    assert second.wait_ended() != 0
+    assert str(broker.kafka_port) in second.log_text()
+
+
+def test_an_idempotent_producer_is_still_known_after_a_kill(broker: BrokerProcess) -> None:
+    from tests.compat.test_produce_rules import IdempotentProducer
+
+    create_topic(broker.address, "orders", 1)
+    with RawConnection(broker.address) as raw:
+        producer = IdempotentProducer(raw, "orders")
+        assert [producer.send(sequence) for sequence in range(3)] == [(0, 0), (0, 1), (0, 2)]
+    broker.restart()
+    with RawConnection(broker.address) as raw:
+        producer.raw = raw
+        assert producer.send(2) == (0, 2), "a duplicate from before the kill"
+        assert producer.send(3) == (0, 3)
+        assert IdempotentProducer(raw, "orders").producer_id != producer.producer_id
+
+
+def test_topics_configs_and_deletions_survive_a_kill(broker: BrokerProcess) -> None:
+    create_topic(broker.address, "kept", 3, {"retention.ms": "12345678"})
+    create_topic(broker.address, "dropped", 1)
+    with RawConnection(broker.address) as raw:
+        raw.call(20, 5, topic_names=["dropped"], timeout=30_000)
+        broker.restart()
+    with RawConnection(broker.address) as raw:
+        topics = {topic.name: topic for topic in raw.call(3, 12, topics=None).topics}
+        assert len(topics["kept"].partitions) == 3
+        assert "dropped" not in topics
+        resource = {"resource_type": 2, "resource_name": "kept", "configuration_keys": None}
+        [described] = raw.call(32, 4, resources=[resource]).results
+        assert {"retention.ms": "12345678"}.items() <= {
+            one.name: one.value for one in described.configs
+        }.items()
+
+
+def test_deleted_records_stay_deleted_after_a_kill(broker: BrokerProcess) -> None:
+    create_topic(broker.address, "orders", 1)
+    produce(broker.address, "orders", [b"%d" % number for number in range(10)])
+    with RawConnection(broker.address) as raw:
+        partitions = [{"partition_index": 0, "offset": 4}]
+        [topic] = raw.call(
+            21, 2, topics=[{"name": "orders", "partitions": partitions}], timeout=30_000
+        ).topics
+        assert topic.partitions[0].error_code == 0
+    broker.restart()
+    with consumer_of(broker.address, "readers") as consumer:
+        assert consumer.get_watermark_offsets(TopicPartition("orders", 0), timeout=30) == (4, 10)
+
+
+def test_a_torn_tail_is_cut_and_everything_before_it_is_served(broker: BrokerProcess) -> None:
+    create_topic(broker.address, "orders", 1)
+    produce(broker.address, "orders", [b"%d" % number for number in range(10)])
+    path = segment_with(broker, b"9")
+    broker.kill()
+    with path.open("ab") as file:
+        file.write(path.read_bytes()[:45])
+    broker.start()
+    produce(broker.address, "orders", [b"10"])
+    with consumer_of(broker.address, "readers") as consumer:
+        consumer.assign([TopicPartition("orders", 0, 0)])
+        assert [message.value() for message in consume(consumer, 11)] == [
+            b"%d" % number for number in range(11)
+        ]
+
+
+@pytest.mark.parametrize("stop", ["killed", "terminated"])
+def test_a_flipped_bit_below_the_flushed_point_is_reported_and_never_served(
+    start_broker: StartBroker, figures: Figures, stop: str
+) -> None:
+    broker = start_broker()
+    create_topic(broker.address, "orders", 1)
+    create_topic(broker.address, "healthy", 1)
+    for value in (b"the first of three", b"the second of three", b"the third of three"):
+        produce(broker.address, "orders", [value])
+    produce(broker.address, "healthy", [b"unharmed"])
+    path = segment_with(broker, b"the second of three")
+    if stop == "killed":
+        broker.kill()
+    else:
+        assert broker.terminate() == 0
+    flip_bit(path, path.read_bytes().index(b"the second of three") + 4)
+    broker.start()
+
+    served = read_until_error(broker.address, "orders")
+    assert set(served) <= {b"the first of three"}, "nothing damaged and nothing behind it is served"
+    wait_until(lambda: path.name in broker.log_text(), "the log names the damaged file")
+    report = next(line for line in broker.log_text().splitlines() if path.name in line)
+    assert path.parent.name in report, "the report says which partition's file it is"
+    assert any(character.isdigit() for character in report.split(path.name, 1)[1]), "and the position in it"
+    figures.add(f"{stop}: {report.strip()}")
+    with consumer_of(broker.address, "readers") as consumer:
+        consumer.assign([TopicPartition("healthy", 0, 0)])
+        assert consume(consumer, 1)[0].value() == b"unharmed"
+    assert path.exists(), "the damaged file is kept"
+
+
+def test_a_flipped_bit_under_a_running_broker_is_not_served_by_its_next_life(broker: BrokerProcess) -> None:
+    create_topic(broker.address, "orders", 1)
+    produce(broker.address, "orders", [b"flip me, I am acknowledged"])
+    path = segment_with(broker, b"flip me")
+    flip_bit(path, path.read_bytes().index(b"flip me"))
+    broker.restart()
+    assert read_until_error(broker.address, "orders") == []
+
+
+def segment_with(broker: BrokerProcess, content: bytes) -> Path:
+    [path] = [path for path in broker.segment_files() if content in path.read_bytes()]
+    return path
+
+
+def flip_bit(path: Path, position: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        [byte] = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte ^ 0x10]))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_until_error(address: str, topic: str) -> list[bytes | None]:
+    """Read without checking checksums, until the broker says that something is wrong."""
+    settings = {"bootstrap.servers": address, "group.id": "careless", "check.crcs": False}
+    consumer = Consumer(settings | {"auto.offset.reset": "error", "log_level": 2})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    served: list[bytes | None] = []
+    errors: list[KafkaError] = []
+
+    def told() -> bool:
+        message: Message | None = consumer.poll(0.2)
+        if message is not None and (error := message.error()) is not None:
+            errors.append(error)
+        elif message is not None:
+            served.append(message.value())
+        return bool(errors) or raw_fetch_error(address, topic) != 0
+
+    wait_until(told, "the broker refuses to serve the damaged partition")
+    consumer.close()
+    return served
+
+
+def raw_fetch_error(address: str, topic: str) -> int:
+    """The error of a fetch from the first offset; 0 while the broker serves it."""
+    with RawConnection(address) as raw:
+        partition = {"partition": 0, "fetch_offset": 1, "partition_max_bytes": 2**20}
+        limits = {"max_wait": 100, "min_bytes": 1, "max_bytes": 2**20, "session_epoch": -1}
+        topics = [{"topic": topic, "partitions": [partition]}]
+        answer = raw.call(1, 12, **limits, topics=topics, forgotten_topics_data=[], rack_id="")
+        return int(answer.responses[0].partitions[0].error_code)
