@@ -14,9 +14,7 @@ from tests.integration.records import create_topic, produce
 def test_topics_are_created_grown_described_and_deleted(address: str, name: str) -> None:
     async def test() -> None:
         async with started(AIOKafkaAdminClient(bootstrap_servers=address)) as admin:
-            created = await admin.create_topics(
-                [NewTopic(name, 2, 1, topic_configs={"retention.ms": "60000"})]
-            )
+            created = await admin.create_topics([NewTopic(name, 2, 1, topic_configs={"retention.ms": "60000"})])
             assert [code for _, code, *_ in created.topic_errors] == [0]
             await admin.create_partitions({name: NewPartitions(total_count=3)})
             assert name in await admin.list_topics()
@@ -38,9 +36,7 @@ def test_the_whole_set_of_overrides_is_replaced_by_alter_configs(address: str, n
 
     async def test() -> None:
         async with started(AIOKafkaAdminClient(bootstrap_servers=address)) as admin:
-            await admin.alter_configs(
-                [ConfigResource(ConfigResourceType.TOPIC, name, {"retention.ms": "60000"})]
-            )
+            await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, {"retention.ms": "60000"})])
 
             async def altered() -> bool:
                 resource = ConfigResource(ConfigResourceType.TOPIC, name)

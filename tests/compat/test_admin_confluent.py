@@ -108,9 +108,7 @@ def test_partitions_are_added_but_never_taken_away(admin: AdminClient, address: 
     produce(address, name, [b"x"], partition=4)
 
 
-def test_every_config_of_a_topic_is_described_with_its_source(
-    admin: AdminClient, address: str, name: str
-) -> None:
+def test_every_config_of_a_topic_is_described_with_its_source(admin: AdminClient, address: str, name: str) -> None:
     create_topic(address, name, 1, {"retention.ms": "3600000", "cleanup.policy": "compact"})
     entries = only(admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]))
     assert entries["retention.ms"].value == "3600000"

@@ -34,9 +34,7 @@ def admin(address: str) -> Iterator[Any]:
 
 def configs(admin: Any, topic: str) -> dict[str, dict[str, Any]]:
     resource = ConfigResource(ConfigResourceType.TOPIC, topic)
-    described: dict[str, dict[str, Any]] = admin.describe_configs([resource], config_filter="all")["topic"][
-        topic
-    ]
+    described: dict[str, dict[str, Any]] = admin.describe_configs([resource], config_filter="all")["topic"][topic]
     return described
 
 
@@ -109,9 +107,7 @@ def test_group_offsets_are_altered_listed_reset_and_deleted(admin: Any, address:
     create_topic(address, name, 2)
     produce(address, name, [b"%d" % number for number in range(10)], partition=0)
     partition = TopicPartition(name, 0)
-    assert admin.alter_group_offsets(name, {partition: OffsetAndMetadata(6, "six", -1)}) == {
-        partition: NoError
-    }
+    assert admin.alter_group_offsets(name, {partition: OffsetAndMetadata(6, "six", -1)}) == {partition: NoError}
     listed = admin.list_group_offsets([name])[name]
     assert (listed[partition].offset, listed[partition].metadata) == (6, "six")
     admin.reset_group_offsets(name, {partition: OffsetSpec.EARLIEST})

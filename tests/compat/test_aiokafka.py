@@ -59,14 +59,10 @@ async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
 
 
 def group_consumer(address: str, topic: str, **config: Any) -> AIOKafkaConsumer:
-    return AIOKafkaConsumer(
-        topic, bootstrap_servers=address, group_id=topic, auto_offset_reset="earliest", **config
-    )
+    return AIOKafkaConsumer(topic, bootstrap_servers=address, group_id=topic, auto_offset_reset="earliest", **config)
 
 
-def test_a_producer_and_a_group_work_on_default_settings_with_an_auto_created_topic(
-    address: str, name: str
-) -> None:
+def test_a_producer_and_a_group_work_on_default_settings_with_an_auto_created_topic(address: str, name: str) -> None:
     values = [b"%d" % number for number in range(500)]
 
     async def test() -> None:
@@ -82,9 +78,7 @@ def test_a_producer_and_a_group_work_on_default_settings_with_an_auto_created_to
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_every_compression_round_trips_with_idempotence(
-    address: str, name: str, compression: str | None
-) -> None:
+def test_every_compression_round_trips_with_idempotence(address: str, name: str, compression: str | None) -> None:
     values = [b"a value that compresses well " * 20 + b"%d" % number for number in range(300)]
 
     async def test() -> None:

@@ -13,9 +13,7 @@ from tests.integration.records import consume, consumer_of, create_topic, produc
 COMPRESSIONS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
-def test_a_producer_and_a_group_work_on_default_settings_with_an_auto_created_topic(
-    address: str, name: str
-) -> None:
+def test_a_producer_and_a_group_work_on_default_settings_with_an_auto_created_topic(address: str, name: str) -> None:
     values = [b"%d" % number for number in range(1000)]
     reports = produce(address, name, list(values))
     assert len({(report.partition(), report.offset()) for report in reports}) == 1000
@@ -111,13 +109,9 @@ def test_seeking_by_offset_and_by_timestamp_finds_the_record(address: str, name:
         if number % 10 == 9:
             producer.flush(PATIENCE_SECONDS)
     with consumer_of(address, name) as consumer:
-        found = consumer.offsets_for_times(
-            [TopicPartition(name, 0, start_ms + 41_500)], timeout=PATIENCE_SECONDS
-        )
+        found = consumer.offsets_for_times([TopicPartition(name, 0, start_ms + 41_500)], timeout=PATIENCE_SECONDS)
         assert [partition.offset for partition in found] == [42]
-        after = consumer.offsets_for_times(
-            [TopicPartition(name, 0, start_ms + 10**6)], timeout=PATIENCE_SECONDS
-        )
+        after = consumer.offsets_for_times([TopicPartition(name, 0, start_ms + 10**6)], timeout=PATIENCE_SECONDS)
         assert [partition.offset for partition in after] == [-1]
         consumer.assign([TopicPartition(name, 0, 42)])
         assert consume(consumer, 1)[0].value() == b"42"
@@ -144,9 +138,7 @@ def test_two_members_share_the_partitions_and_the_rest_falls_to_the_one_who_stay
         with consumer_of(address, name, **config) as leaves:
             stays.subscribe([name])
             leaves.subscribe([name])
-            wait_until(
-                lambda: _partitions(stays) == _partitions(leaves) == 2, "each member has two partitions"
-            )
+            wait_until(lambda: _partitions(stays) == _partitions(leaves) == 2, "each member has two partitions")
         wait_until(lambda: _partitions(stays) == 4, "the one who stays has all four")
 
 
@@ -170,9 +162,7 @@ def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(addres
         watched(first)
         with consumer_of(address, name, **{"group.instance.id": "two"}) as second:
             second.subscribe([name])
-            wait_until(
-                lambda: _partitions(first) == _partitions(second) == 2, "each member has two partitions"
-            )
+            wait_until(lambda: _partitions(first) == _partitions(second) == 2, "each member has two partitions")
             before = {(partition.topic, partition.partition) for partition in second.assignment()}
         rebalances.clear()
         with consumer_of(address, name, **{"group.instance.id": "two"}) as second:

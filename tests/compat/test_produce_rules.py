@@ -30,9 +30,7 @@ def topic(address: str, name: str) -> str:
     return name
 
 
-def send(
-    raw: RawConnection, topic: str, records_field: bytes | None, version: int = 9, acks: int = -1
-) -> Any:
+def send(raw: RawConnection, topic: str, records_field: bytes | None, version: int = 9, acks: int = -1) -> Any:
     data = [{"name": topic, "partition_data": [{"index": 0, "records": records_field}]}]
     [answer] = raw.call(PRODUCE, version, acks=acks, timeout=30_000, topic_data=data).responses
     [partition] = answer.partition_responses

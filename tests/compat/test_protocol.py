@@ -26,9 +26,7 @@ def raw(address: str) -> Iterator[RawConnection]:
 @pytest.fixture
 def topic(address: str, name: str) -> str:
     create_topic(address, name, 1)
-    with RawConnection(
-        address
-    ) as raw:  # Kafka's leader is not at its post yet when CreateTopics has answered
+    with RawConnection(address) as raw:  # Kafka's leader is not at its post yet when CreateTopics has answered
         wait_until(lambda: only_partition(fetch(raw, name, 0)).error_code == 0, "the topic can be read")
     return name
 
@@ -75,9 +73,7 @@ def test_no_key_is_advertised_whose_version_kafka_does_not_know(raw: RawConnecti
 
 
 @pytest.mark.parametrize("api_key", sorted(SERVED))
-def test_every_advertised_version_answers_a_harmless_request_in_its_format(
-    address: str, api_key: int
-) -> None:
+def test_every_advertised_version_answers_a_harmless_request_in_its_format(address: str, api_key: int) -> None:
     with RawConnection(address) as raw:
         oldest, newest = advertised(raw)[api_key]
     batch = {"index": 0, "records": good_batch([b"harmless"])}
@@ -89,9 +85,7 @@ def test_every_advertised_version_answers_a_harmless_request_in_its_format(
 
 
 def test_a_too_new_api_versions_request_is_answered_in_version_0_with_the_ranges(raw: RawConnection) -> None:
-    raw.send_frame(
-        b"\0\x12" + b"\0\x63" + b"\0\0\0\x07" + b"\xff\xff" + b"\0" + b"newer fields that nobody knows"
-    )
+    raw.send_frame(b"\0\x12" + b"\0\x63" + b"\0\0\0\x07" + b"\xff\xff" + b"\0" + b"newer fields that nobody knows")
     frame = raw.receive_frame()
     assert frame[:4] == b"\0\0\0\x07"
     assert frame[4:6] == b"\0\x23", "the code is UNSUPPORTED_VERSION"
@@ -127,9 +121,7 @@ def test_answers_come_in_the_order_of_the_requests_though_the_first_one_waits(
     assert [raw.receive_frame()[:4] for _ in range(2)] == [b"\0\0\0\x01", b"\0\0\0\x02"]
 
 
-def test_a_waiting_fetch_is_answered_as_soon_as_a_record_comes(
-    address: str, raw: RawConnection, topic: str
-) -> None:
+def test_a_waiting_fetch_is_answered_as_soon_as_a_record_comes(address: str, raw: RawConnection, topic: str) -> None:
     sender = threading.Timer(0.3, produce, (address, topic, [b"wakes you"]))
     sender.start()
     partition = only_partition(fetch(raw, topic, 0, max_wait=50_000))
@@ -161,9 +153,16 @@ def test_a_fetch_from_inside_a_batch_brings_that_batch(raw: RawConnection, addre
     assert partition.error_code == 0
 
 
-def test_a_stored_batch_differs_from_the_sent_one_in_offset_and_epoch_only(
-    raw: RawConnection, topic: str
+@pytest.mark.parametrize("session_epoch", [-1, 0])
+def test_a_full_fetch_names_every_partition_though_there_is_nothing_to_read(
+    raw: RawConnection, address: str, topic: str, session_epoch: int
 ) -> None:
+    produce(address, topic, [b"one"])
+    partition = only_partition(fetch(raw, topic, 1, session_epoch=session_epoch, max_wait=100))
+    assert (partition.error_code, partition.high_watermark, partition.records) == (0, 1, b"")
+
+
+def test_a_stored_batch_differs_from_the_sent_one_in_offset_and_epoch_only(raw: RawConnection, topic: str) -> None:
     send(raw, topic, good_batch([b"first"]))
     sent = good_batch([b"second", b"third"])
     assert send(raw, topic, sent).base_offset == 1

@@ -90,9 +90,7 @@ def test_the_other_member_takes_over_and_nothing_acknowledged_is_missed(
             send_round()
             wait_until(lambda: _values(survivor, victim) >= set(acknowledged), "the round is read")
             return (
-                len(survivor.partitions_since(before[0]))
-                == len(victim.partitions_since(before[1]))
-                == PARTITIONS // 2
+                len(survivor.partitions_since(before[0])) == len(victim.partitions_since(before[1])) == PARTITIONS // 2
             )
 
         wait_until(shared, "each member reads two partitions")

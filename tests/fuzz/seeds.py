@@ -9,7 +9,7 @@ import lz4.frame
 import zstandard
 
 from headrace.wire.apis import APIS
-from tests.fuzz.targets import _REQUESTS
+from tests.fuzz.targets import REQUESTS
 from tests.integration.batches import batch, good_batch, malformed_batches, records
 from tests.integration.raw import encode_request, request_versions
 
@@ -20,7 +20,7 @@ def seeds(target: str) -> list[bytes]:
     if target == "frame":
         return frames()
     if target in {"request", "response"}:
-        return [index.to_bytes(2, "big") + bytes(60) for index in range(len(_REQUESTS))]
+        return [index.to_bytes(2, "big") + bytes(60) for index in range(len(REQUESTS))]
     if target in {"batch", "sealed_batch"}:
         return batches()
     if target == "compression":

@@ -26,7 +26,9 @@ BENDS = st.lists(
         st.integers(0, 2**16),
         st.one_of(
             st.binary(min_size=1, max_size=8),
-            st.sampled_from([b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff\xff\xff\xff\x0f", bytes(8)]),
+            st.sampled_from(
+                [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff\xff\xff\xff\x0f", bytes(8)]
+            ),
         ),
     ),
     max_size=6,

@@ -23,9 +23,7 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def record(
-    value: bytes | None, offset_delta: int = 0, key: bytes | None = None, timestamp_delta: int = 0
-) -> bytes:
+def record(value: bytes | None, offset_delta: int = 0, key: bytes | None = None, timestamp_delta: int = 0) -> bytes:
     body = b"\0" + varint(timestamp_delta) + varint(offset_delta) + _bytes(key) + _bytes(value) + varint(0)
     return varint(len(body)) + body
 

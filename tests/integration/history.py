@@ -51,7 +51,5 @@ class History:
             if value not in place:
                 found.append(f"value {value} was acknowledged at offset {offset} and is lost")
             elif place[value] != offset:
-                found.append(
-                    f"value {value} was acknowledged at offset {offset} but stands at {place[value]}"
-                )
+                found.append(f"value {value} was acknowledged at offset {offset} but stands at {place[value]}")
         return found

@@ -88,9 +88,7 @@ class Flood:
 
     def _send(self, attack: Attack) -> None:
         connection = socket.socket()
-        connection.setsockopt(
-            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-        )  # no TIME_WAIT left
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # no TIME_WAIT left
         connection.settimeout(5)
         try:
             connection.connect(self._target)
@@ -101,9 +99,7 @@ class Flood:
             return
         self.report.sent[attack.kind] += 1
         connection.setblocking(False)
-        heapq.heappush(
-            self._open, (time.monotonic() + attack.linger_seconds, connection.fileno(), connection)
-        )
+        heapq.heappush(self._open, (time.monotonic() + attack.linger_seconds, connection.fileno(), connection))
         if attack.produce:
             self._selector.register(connection, selectors.EVENT_READ, attack.kind)
 
@@ -139,9 +135,7 @@ def is_acknowledged(connection: socket.socket) -> bool:
         response = decode_response(PRODUCE, 9, 1, answer[4:])
     except (OSError, ValueError, AssertionError, IndexError):
         return False
-    return any(
-        partition.error_code == 0 for topic in response.responses for partition in topic.partition_responses
-    )
+    return any(partition.error_code == 0 for topic in response.responses for partition in topic.partition_responses)
 
 
 def attacks(topic: str, chance: random.Random) -> Iterator[Attack]:
@@ -154,9 +148,7 @@ def attacks(topic: str, chance: random.Random) -> Iterator[Attack]:
         itertools.cycle(unknown_requests()),
         itertools.cycle([Attack("opened and closed", b"")]),
         itertools.cycle(half_open_frames()),
-        itertools.cycle(
-            [Attack("64 MB announced, never sent", _frame_length(64 * 2**20), linger_seconds=2.0)]
-        ),
+        itertools.cycle([Attack("64 MB announced, never sent", _frame_length(64 * 2**20), linger_seconds=2.0)]),
         itertools.cycle([greedy_reader(topic)]),
     ]
     for kind in itertools.cycle(kinds):
@@ -191,10 +183,7 @@ def truncated_requests(chance: random.Random) -> list[Attack]:
 
 def unknown_requests() -> list[Attack]:
     header = [(0x7000, 0), (-1, 0), (3, 99), (0, -1), (18, 999), (5, 0), (1000, 3)]
-    return [
-        Attack("unknown request", _framed(struct.pack(">hhih", *one, 1, -1) + b"\0" * 20), 0.05)
-        for one in header
-    ]
+    return [Attack("unknown request", _framed(struct.pack(">hhih", *one, 1, -1) + b"\0" * 20), 0.05) for one in header]
 
 
 def half_open_frames() -> list[Attack]:

@@ -51,9 +51,7 @@ class Load:
     def wait_acknowledged(self, more: int) -> None:
         """Until the broker has acknowledged so many records more than now."""
         goal = self._history.acknowledged_count() + more
-        wait_until(
-            lambda: self._history.acknowledged_count() >= goal, f"{more} more records are acknowledged"
-        )
+        wait_until(lambda: self._history.acknowledged_count() >= goal, f"{more} more records are acknowledged")
 
     def _run(self) -> None:
         value = 0
@@ -109,9 +107,7 @@ class CommittingReader:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            messages = [
-                message for message in self._consumer.consume(500, timeout=0.2) if message.error() is None
-            ]
+            messages = [message for message in self._consumer.consume(500, timeout=0.2) if message.error() is None]
             if not messages:
                 continue
             try:
@@ -126,14 +122,10 @@ class CommittingReader:
 
 def read_everything(address: str, topic: str, partitions: int, history: History) -> None:
     """One pass over the topic from its beginning to its present end."""
-    consumer = Consumer(
-        {"bootstrap.servers": address, "group.id": "reads everything", "enable.auto.commit": False}
-    )
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "reads everything", "enable.auto.commit": False})
     starts = [TopicPartition(topic, partition, 0) for partition in range(partitions)]
     ends = {
-        one.partition: consumer.get_watermark_offsets(TopicPartition(topic, one.partition), PATIENCE_SECONDS)[
-            1
-        ]
+        one.partition: consumer.get_watermark_offsets(TopicPartition(topic, one.partition), PATIENCE_SECONDS)[1]
         for one in starts
     }
     consumer.assign(starts)

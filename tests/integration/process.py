@@ -25,9 +25,7 @@ PATIENCE_SECONDS = 60.0
 class BrokerProcess:
     """A broker that can be started, killed, terminated and started again on the same data."""
 
-    def __init__(
-        self, folder: Path, settings: Mapping[str, str] | None = None, data: Path | None = None
-    ) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None, data: Path | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.data = data or folder / "data"
@@ -117,9 +115,7 @@ class BrokerProcess:
         return "\n".join(self.log_text().splitlines()[-lines:])
 
     def http_get(self, path: str) -> str:
-        with urllib.request.urlopen(
-            f"http://127.0.0.1:{self.http_port}{path}", timeout=PATIENCE_SECONDS
-        ) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=PATIENCE_SECONDS) as answer:
             return str(answer.read().decode())
 
     def segment_files(self) -> list[Path]:

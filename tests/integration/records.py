@@ -51,9 +51,7 @@ def consume(consumer: Consumer, count: int) -> list[Message]:
     def enough() -> bool:
         for message in consumer.consume(count - len(messages), timeout=0.5):
             error = message.error()
-            assert error is None or error.retriable() or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART, (
-                error
-            )
+            assert error is None or error.retriable() or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART, error
             if error is None:
                 messages.append(message)
         return len(messages) >= count

@@ -113,9 +113,7 @@ def send(broker: BrokerProcess, value: bytes) -> Any:
     return answer.responses[0].partition_responses[0]
 
 
-def test_a_client_library_gets_through_a_full_disk_by_retrying(
-    start_broker: StartBroker, small_disk: Path
-) -> None:
+def test_a_client_library_gets_through_a_full_disk_by_retrying(start_broker: StartBroker, small_disk: Path) -> None:
     broker = start_broker(data=small_disk / "data")
     create_topic(broker.address, "orders", 1)
     fill(broker)

@@ -35,9 +35,7 @@ def test_kafkas_dump_log_reads_segments_and_indexes_without_a_complaint(broker: 
     [last] = [path for path in broker.segment_files() if b"the last one" in path.read_bytes()]
     segments = [path for path in broker.segment_files() if path.parent == last.parent]
     assert len(segments) > 1, "the topic has rolled"
-    files = [
-        str(path.with_suffix(suffix)) for path in segments for suffix in (".log", ".index", ".timeindex")
-    ]
+    files = [str(path.with_suffix(suffix)) for path in segments for suffix in (".log", ".index", ".timeindex")]
     assert all(Path(file).exists() for file in files)
     command = ["java", "-cp", f"{JARS}/*", "org.apache.kafka.tools.DumpLogSegments"]
     dump = subprocess.run(

@@ -21,9 +21,7 @@ MEMORY_GROWTH_MAX = 200 * 2**20
 
 
 @pytest.mark.timeout(120 + 2 * SECONDS)
-def test_a_well_behaved_client_sees_no_error_in_a_flood_of_bad_inputs(
-    broker: BrokerProcess, figures: Figures
-) -> None:
+def test_a_well_behaved_client_sees_no_error_in_a_flood_of_bad_inputs(broker: BrokerProcess, figures: Figures) -> None:
     create_topic(broker.address, "target", 1)
     create_topic(broker.address, "good", 4)
     preload(broker.address, "target")

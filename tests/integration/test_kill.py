@@ -23,9 +23,7 @@ PARTITIONS = 4
 
 
 @pytest.mark.timeout(120 + 30 * KILLS)
-def test_acknowledged_records_and_commits_survive_kills_under_load(
-    start_broker: StartBroker, figures: Figures
-) -> None:
+def test_acknowledged_records_and_commits_survive_kills_under_load(start_broker: StartBroker, figures: Figures) -> None:
     broker = start_broker({"log.segment.bytes": "1048576"})
     create_topic(broker.address, "numbers", PARTITIONS)
     create_topic(broker.address, "probe", 1)

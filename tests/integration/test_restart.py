@@ -89,9 +89,7 @@ def test_topics_configs_and_deletions_survive_a_kill(broker: BrokerProcess) -> N
         assert "dropped" not in topics
         resource = {"resource_type": 2, "resource_name": "kept", "configuration_keys": None}
         [described] = raw.call(32, 4, resources=[resource]).results
-        assert {"retention.ms": "12345678"}.items() <= {
-            one.name: one.value for one in described.configs
-        }.items()
+        assert {"retention.ms": "12345678"}.items() <= {one.name: one.value for one in described.configs}.items()
 
 
 def test_deleted_records_stay_deleted_after_a_kill(broker: BrokerProcess) -> None:
@@ -99,9 +97,7 @@ def test_deleted_records_stay_deleted_after_a_kill(broker: BrokerProcess) -> Non
     produce(broker.address, "orders", [b"%d" % number for number in range(10)])
     with RawConnection(broker.address) as raw:
         partitions = [{"partition_index": 0, "offset": 4}]
-        [topic] = raw.call(
-            21, 2, topics=[{"name": "orders", "partitions": partitions}], timeout=30_000
-        ).topics
+        [topic] = raw.call(21, 2, topics=[{"name": "orders", "partitions": partitions}], timeout=30_000).topics
         assert topic.partitions[0].error_code == 0
     broker.restart()
     with consumer_of(broker.address, "readers") as consumer:
@@ -119,9 +115,7 @@ def test_a_torn_tail_is_cut_and_everything_before_it_is_served(broker: BrokerPro
     produce(broker.address, "orders", [b"10"])
     with consumer_of(broker.address, "readers") as consumer:
         consumer.assign([TopicPartition("orders", 0, 0)])
-        assert [message.value() for message in consume(consumer, 11)] == [
-            b"%d" % number for number in range(11)
-        ]
+        assert [message.value() for message in consume(consumer, 11)] == [b"%d" % number for number in range(11)]
 
 
 @pytest.mark.parametrize("stop", ["killed", "terminated"])

@@ -54,9 +54,7 @@ def test_a_thousand_idle_connections_fit_into_memory(broker: BrokerProcess, figu
     before = broker.rss_bytes()
     connections = [RawConnection(broker.address) for _ in range(CONNECTIONS)]
     for connection in connections:
-        assert (
-            connection.call(18, 3, client_software_name="idle", client_software_version="1").error_code == 0
-        )
+        assert connection.call(18, 3, client_software_name="idle", client_software_version="1").error_code == 0
     grown = broker.rss_bytes() - before
     produce(broker.address, "orders", [b"x"])
     figures.add(f"{CONNECTIONS} idle connections: {grown >> 10} KB")

@@ -92,9 +92,7 @@ def test_log_append_time_stamps_records_with_the_brokers_clock(broker: BrokerPro
     before = int(time.time() * 1000)
     producer = Producer({"bootstrap.servers": broker.address})
     stamps: list[tuple[int, int]] = []
-    producer.produce(
-        "orders", b"x", timestamp=12345, on_delivery=lambda _, message: stamps.append(message.timestamp())
-    )
+    producer.produce("orders", b"x", timestamp=12345, on_delivery=lambda _, message: stamps.append(message.timestamp()))
     assert producer.flush(PATIENCE_SECONDS) == 0
     [(kind, stamp)] = stamps
     assert kind == LOG_APPEND_TIME

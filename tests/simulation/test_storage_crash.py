@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from contextlib import suppress
 from random import Random
@@ -9,9 +10,12 @@ from random import Random
 import pytest
 
 from headrace.model.errors import OffsetOutOfRange
+from headrace.runtime.supervise import Supervisor
+from headrace.storage.config import LogConfig, StoreConfig
+from headrace.storage.log import ColdRead
 from headrace.storage.retention import delete_old
 from headrace.testkit.disk import SimulatedPowerCut
-from tests.unit.storage.workbench import Workbench
+from tests.unit.storage.workbench import Workbench, split
 
 SEEDS = int(os.environ.get("HEADRACE_SEEDS", "200"))
 STEPS = 40
@@ -37,7 +41,7 @@ class Scenario:
         for _ in range(self.random.randint(1, 4)):
             self.value += 1
             values.append(b"%d" % self.value + b"." * self.random.choice((0, 10, 300, 1500)))
-        self.bench.append(*values, timestamp_ms=self.bench.world.clock.now_ms(), leader_epoch=self.random.randint(0, 3))
+        self.bench.append(*values, timestamp_ms=self.bench.world.clock.now_ms(), leader_epoch=self.value // 50)
 
     def advance_start(self) -> None:
         log = self.bench.log
@@ -93,3 +97,76 @@ def test_a_crash_at_any_disk_operation_loses_nothing_that_was_flushed(seed: int)
     scenario.append()
     scenario.bench.flush()
     scenario.bench.check()
+
+
+class Load:
+    """Writers, readers and every background task of the store at once, on one log, until the power goes."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(f"storage load {seed}")
+        config = LogConfig(segment_bytes=4000, index_interval_bytes=300, retention_bytes=20_000)
+        store_config = StoreConfig(
+            reserve_bytes=0,
+            checkpoint_bytes=3000,
+            retention_check_seconds=0.05,
+            scrub_bytes_per_second=100_000,
+        )
+        self.bench = Workbench(seed, config, store_config)
+        self.value = 0
+
+    async def work(self) -> None:
+        bench, supervisor = self.bench, Supervisor()
+        bench.store.start(supervisor.spawn)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(3):
+                group.create_task(self.write())
+            group.create_task(self.read())
+            group.create_task(self.delete())
+            group.create_task(supervisor.failure())
+
+    async def write(self) -> None:
+        bench = self.bench
+        while True:
+            for _ in range(self.random.randint(1, 4)):
+                self.value += 1
+                bench.append(b"%d" % self.value + b"." * self.random.choice((0, 100, 1500)))
+            bench.store.flusher.mark(bench.log)
+            if self.random.random() < 0.3:
+                await bench.store.flusher.flush(bench.log)
+            await asyncio.sleep(self.random.choice((0, 0.0001, 0.02)))
+
+    async def read(self) -> None:
+        log, model = self.bench.log, self.bench.model
+        offset = log.start_offset
+        while True:
+            await asyncio.sleep(self.random.choice((0, 0.001, 0.1)))
+            offset = max(offset, log.start_offset)
+            found = log.read(offset, self.random.choice((1, 1000, 10_000)), log.flushed_offset)
+            data = await found.load() if isinstance(found, ColdRead) else found.bytes()
+            for batch, header in split(data):
+                assert model[header.base_offset][1] in bytes(batch)
+                offset = header.next_offset
+            if not isinstance(found, ColdRead):
+                found.release()
+
+    async def delete(self) -> None:
+        bench = self.bench
+        while True:
+            await asyncio.sleep(self.random.choice((0.01, 0.1)))
+            offset = self.random.randint(bench.log.start_offset, bench.log.flushed_offset)
+            await bench.log.advance_start(offset)
+            bench.durable_start = max(bench.durable_start, offset)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_crash_under_load_loses_nothing_that_was_flushed(seed: int) -> None:
+    load = Load(seed)
+    bench = load.bench
+    for _ in range(2):
+        bench.world.disk.crash_after(load.random.randint(50, 400))
+        with pytest.raises(SimulatedPowerCut):
+            bench.run(load.work())
+        bench.cut_power()
+        bench.open()
+        bench.check()
+        bench.forget_what_was_lost()

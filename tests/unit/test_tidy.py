@@ -88,17 +88,13 @@ def test_every_requirement_is_pinned_and_hashed() -> None:
     for path in sorted((ROOT / "requirements").glob("*.txt")):
         lines = text_of(path).replace("\\\n", " ").splitlines()
         for requirement in (line for line in lines if line and not line.startswith("#")):
-            assert re.match(r"[\w.-]+==\S+.* --hash=sha256:[0-9a-f]{64}", requirement), (
-                f"{path}: {requirement}"
-            )
+            assert re.match(r"[\w.-]+==\S+.* --hash=sha256:[0-9a-f]{64}", requirement), f"{path}: {requirement}"
 
 
 def test_the_pinned_requirements_are_those_of_the_package() -> None:
     project = tomllib.loads(text_of(ROOT / "pyproject.toml"))["project"]
     declared = {re.split(r"[<>=]", requirement)[0] for requirement in project["dependencies"]}
-    pinned = {
-        line for line in text_of(ROOT / "requirements" / "run.in").splitlines() if not line.startswith("#")
-    }
+    pinned = {line for line in text_of(ROOT / "requirements" / "run.in").splitlines() if not line.startswith("#")}
     assert pinned == declared | {"setuptools"}
 
 

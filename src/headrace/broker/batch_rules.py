@@ -15,13 +15,15 @@ from headrace.model.errors import (
     UnsupportedCompressionType,
 )
 from headrace.model.topic_configs import TopicConfig
-from headrace.wire.batch import HEADER_SIZE, BatchHeader, check_crc, parse_header
-from headrace.wire.compression import ZSTD
+from headrace.wire.batch import HEADER_SIZE, BatchHeader, check_crc, parse_header, recompress
+from headrace.wire.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 from headrace.wire.records import check_records
 
 _UNPACKED_BYTES_MIN = 16 << 20
 _UNPACKED_RATIO = 16
-_COMPRESSED_ON_LOOP_MAX = 4096
+_PACKED_ON_LOOP_MAX = 4096
+# What the topic config `compression.type` asks for; "producer" asks for nothing.
+_COMPRESSIONS = {"uncompressed": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
 _ZSTD_SINCE_PRODUCE = 7
 
 
@@ -48,18 +50,21 @@ def check_batch(batch: memoryview | None, produce_version: int, config: TopicCon
     return header
 
 
-def check_contents(batch: memoryview, header: BatchHeader, config: TopicConfig) -> None:
-    """Walk the records: as many as the header says, each in its bounds, with keys where the topic needs them."""
-    check_records(
-        batch,
-        header,
-        keys_required="compact" in config.cleanup_policy,
-        size_bytes_max=max(_UNPACKED_BYTES_MIN, _UNPACKED_RATIO * config.max_message_bytes),
-    )
+def prepare(batch: memoryview, header: BatchHeader, config: TopicConfig) -> tuple[memoryview, BatchHeader]:
+    """Walk the records: as many as the header says, each in its bounds, with keys where the topic needs them. What is
+    returned goes into the log: the batch itself, or the same records in the compression that the topic asks for."""
+    unpacked_bytes_max = max(_UNPACKED_BYTES_MIN, _UNPACKED_RATIO * config.max_message_bytes)
+    check_records(batch, header, keys_required=config.compacts, size_bytes_max=unpacked_bytes_max)
+    wanted = _COMPRESSIONS.get(config.compression_type)
+    if wanted is None or wanted == header.compression:
+        return batch, header
+    again = memoryview(recompress(batch, header, wanted, unpacked_bytes_max))
+    return again, parse_header(again)
 
 
-def too_large_for_the_loop(header: BatchHeader) -> bool:
-    return header.compression != 0 and header.size_bytes > _COMPRESSED_ON_LOOP_MAX
+def too_large_for_the_loop(header: BatchHeader, config: TopicConfig) -> bool:
+    packs = header.compression != NONE or config.compression_type != "producer"
+    return packs and header.size_bytes > _PACKED_ON_LOOP_MAX
 
 
 def _check_fields(header: BatchHeader, produce_version: int) -> None:

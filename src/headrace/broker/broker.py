@@ -1,8 +1,8 @@
 """One broker: its topics, its coordinator, and the table of requests that it serves.
 
 Start order: registry, logs (recovery), then everything else; groups are read in the background and answer "loading"
-until then. Stop order: readers and group members are answered, logs are flushed and closed, the marker of a clean shutdown
-is written last.
+until then. Stop order: readers and group members are answered, logs are flushed and closed, the marker of a clean
+shutdown is written last.
 """
 
 from __future__ import annotations
@@ -66,9 +66,7 @@ class Broker:
         self.registry = registry
         self.identity = identity
         self.offsets_log = OffsetsLog(catalogue, clock)
-        self.coordinator = Coordinator(
-            self.offsets_log, _group_config(config), config.offset_metadata_max_bytes, clock
-        )
+        self.coordinator = Coordinator(self.offsets_log, _group_config(config), config.offset_metadata_max_bytes, clock)
         catalogue.on_deleted = lambda topic: self.coordinator.forget_topic(topic.name)
         sessions = FetchSessions(
             partial(entropy.integer, 1, 2**31 - 1), config.max_incremental_fetch_session_cache_slots

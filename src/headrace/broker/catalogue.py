@@ -176,7 +176,9 @@ class Catalogue:
         async with self._changing:
             topic = self.topic(name)
             if total <= len(topic.partitions):
-                raise InvalidPartitions(f"topic {name} has {len(topic.partitions)} partitions already; {total} is no more")
+                raise InvalidPartitions(
+                    f"topic {name} has {len(topic.partitions)} partitions already; {total} is no more"
+                )
             if total > PARTITIONS_MAX:
                 raise InvalidPartitions(f"a topic has at most {PARTITIONS_MAX} partitions, not {total}")
             if dry_run:
@@ -235,19 +237,19 @@ class Catalogue:
         topic.config = config
         for partition in topic.partitions:
             partition.config = config
-            partition.log.config = _log_config(config)
+            partition.log.config = self._log_config(config)
 
     def _opening(self, config: TopicConfig) -> Opening:
-        return Opening(_log_config(config), PartitionState())
+        return Opening(self._log_config(config), PartitionState())
 
-
-def _log_config(config: TopicConfig) -> LogConfig:
-    return LogConfig(
-        segment_bytes=config.segment_bytes,
-        segment_ms=config.segment_ms,
-        index_interval_bytes=config.index_interval_bytes,
-        index_bytes_max=config.segment_index_bytes,
-        retention_ms=config.retention_ms if config.deletes else -1,
-        retention_bytes=config.retention_bytes if config.deletes else -1,
-        flush_messages=config.flush_messages,
-    )
+    def _log_config(self, config: TopicConfig) -> LogConfig:
+        jitter_ms = min(config.segment_jitter_ms, config.segment_ms - 1)
+        return LogConfig(
+            segment_bytes=config.segment_bytes,
+            segment_ms=config.segment_ms - (self._entropy.integer(0, jitter_ms) if jitter_ms > 0 else 0),
+            index_interval_bytes=config.index_interval_bytes,
+            index_bytes_max=config.segment_index_bytes,
+            retention_ms=config.retention_ms if config.deletes else -1,
+            retention_bytes=config.retention_bytes if config.deletes else -1,
+            flush_messages=config.flush_messages,
+        )

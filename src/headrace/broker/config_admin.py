@@ -39,7 +39,9 @@ StoreBrokerConfigs = Callable[[Mapping[str, str]], Awaitable[None]]
 
 
 class ConfigAdmin:
-    def __init__(self, catalogue: Catalogue, identity: BrokerIdentity, store_broker_configs: StoreBrokerConfigs) -> None:
+    def __init__(
+        self, catalogue: Catalogue, identity: BrokerIdentity, store_broker_configs: StoreBrokerConfigs
+    ) -> None:
         self._catalogue = catalogue
         self._identity = identity
         self._store_broker_configs = store_broker_configs
@@ -120,7 +122,9 @@ class ConfigAdmin:
         if asked.resource_type == _TOPIC:
             defaults = self._catalogue.config.topic_defaults
             await self._catalogue.change_configs(
-                asked.resource_name, lambda overrides: alter_topic(overrides, changes, defaults), dry_run=dry_run
+                asked.resource_name,
+                lambda overrides: alter_topic(overrides, changes, defaults),
+                dry_run=dry_run,
             )
             return
         self._check_broker(asked.resource_type, asked.resource_name)

@@ -142,7 +142,7 @@ class Coordinator:
     # Offsets
 
     def committing_group(self, group_id: str, member_id: str, generation_id: int, instance_id: str | None) -> None:
-        """Check that this member may commit for the group now; a group of no members may be committed for by anybody."""
+        """Check that this member may commit for the group now; for a group without members anybody may."""
         check_group_id(group_id)
         self.ensure_loaded()
         group = self.groups.get(group_id)

@@ -1,11 +1,11 @@
 """Fetch: versions 4 to 18. The mirror of produce: partition > log > segment, and out by sendfile.
 
-A fetch looks at the partitions that may have something, answers if there is enough (`min_bytes`) or anything went wrong,
+A fetch looks at the partitions that may have something, answers if there is enough (`min_bytes`) or anything is wrong,
 and otherwise waits until a partition moves or `max_wait_ms` is over. In a session (version 7) only the partitions that
 moved since the last fetch are looked at and only what changed is answered, so ten thousand idle ones cost nothing.
 
-An answer holds whole batches from the log file, starting with the one that contains the offset asked for. The first batch
-found is always given, however large, or a consumer with a small `max_bytes` would stand still for ever.
+An answer holds whole batches from the log file, starting with the one that contains the offset asked for. The first
+batch found is always given, however large, or a consumer with a small `max_bytes` would stand still for ever.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Reader:
             self._is_watching = False
             self.partition.unwatch(self)
 
-    def on_moved(self, partition: Partition, new_bytes: int) -> None:
+    def on_moved(self, new_bytes: int) -> None:
         self._entry.mark_ready()
         self._poll.on_moved(new_bytes)
 

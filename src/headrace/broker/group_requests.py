@@ -148,9 +148,7 @@ class GroupRequests:
         )
 
     async def describe(self, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
-        return DescribeGroupsResponse(
-            groups=[self._describe(group_id, context.version) for group_id in request.groups]
-        )
+        return DescribeGroupsResponse(groups=[self._describe(group_id, context.version) for group_id in request.groups])
 
     async def list(self, request: ListGroupsRequest, _context: RequestContext) -> ListGroupsResponse:
         try:
@@ -192,9 +190,7 @@ class GroupRequests:
             # An empty group id has a coordinator too: some clients ask for it before they refuse it themselves.
             await self._coordinator.ensure_log()
         except HeadraceError as error:
-            return FoundCoordinator(
-                key=key, node_id=-1, port=-1, error_code=error.code, error_message=error.message
-            )
+            return FoundCoordinator(key=key, node_id=-1, port=-1, error_code=error.code, error_message=error.message)
         return FoundCoordinator(
             key=key, node_id=self._identity.node_id, host=self._identity.host, port=self._identity.port
         )

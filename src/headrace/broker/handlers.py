@@ -54,6 +54,4 @@ class Handlers:
             return handler, version
         if api_key == API_VERSIONS:
             return handler, UNKNOWN_VERSION
-        raise MalformedFrame(
-            f"{api.name} version {version} is not served; {api.min_version} to {api.max_version} are"
-        )
+        raise MalformedFrame(f"{api.name} version {version} is not served; {api.min_version} to {api.max_version} are")

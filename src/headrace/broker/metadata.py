@@ -1,7 +1,7 @@
 """Metadata, DescribeTopicPartitions and DescribeCluster: where things are.
 
-One broker is the whole cluster here, so it leads every partition and coordinates every group. Answers for all topics are
-large and asked for again and again: the topics' part is made once per version of the catalogue.
+One broker is the whole cluster here, so it leads every partition and coordinates every group. Answers for all topics
+are large and asked for again and again: the topics' part is made once per version of the catalogue.
 """
 
 from __future__ import annotations
@@ -85,9 +85,7 @@ class Metadata:
             room -= len(described.partitions)
             topic = self._catalogue.find(name)
             if topic is not None and first + len(described.partitions) < len(topic.partitions):
-                response.next_cursor = NextCursor(
-                    topic_name=name, partition_index=first + len(described.partitions)
-                )
+                response.next_cursor = NextCursor(topic_name=name, partition_index=first + len(described.partitions))
                 break
         return response
 

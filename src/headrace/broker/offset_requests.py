@@ -14,7 +14,6 @@ from headrace.model.errors import (
     GroupIdNotFound,
     GroupSubscribedToTopic,
     HeadraceError,
-    UnknownMemberId,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
@@ -166,9 +165,6 @@ class OffsetRequests:
         try:
             check_group_id(asked.group_id)
             self._coordinator.ensure_loaded()
-            if asked.member_id and asked.member_epoch >= 0:
-                # Only the newer kind of group has member epochs, and there is none of that kind here.
-                raise UnknownMemberId(f"group {asked.group_id} has no member {asked.member_id}")
         except HeadraceError as error:
             answer.error_code = error.code
             return answer
@@ -196,9 +192,7 @@ class OffsetRequests:
             return OffsetFetchResponseTopics(topic_id=topic_id, partitions=self._found(group_id, topic.name, indexes))
         return OffsetFetchResponseTopics(
             topic_id=topic_id,
-            partitions=[
-                OffsetFetchResponsePartitions(index, -1, -1, "", UnknownTopicId.code) for index in indexes
-            ],
+            partitions=[OffsetFetchResponsePartitions(index, -1, -1, "", UnknownTopicId.code) for index in indexes],
         )
 
     def _found(self, group_id: str, topic: str, indexes: Iterable[int]) -> list[OffsetFetchResponsePartitions]:

@@ -22,6 +22,8 @@ from headrace.storage.log import Log
 from headrace.storage.reading import ColdRead, LogSlice
 from headrace.wire.batch import BatchHeader, parse_header, set_log_append_time
 
+FLUSH_MS_NEVER = 2**63 - 1
+
 
 class Appended(NamedTuple):
     """Where a batch lies; for a duplicate, where it lay already."""
@@ -34,7 +36,7 @@ class Appended(NamedTuple):
 class Watcher(Protocol):
     """Somebody who wants to know that there is more to read, or that the partition is gone."""
 
-    def on_moved(self, partition: Partition, new_bytes: int) -> None: ...
+    def on_moved(self, new_bytes: int) -> None: ...
 
 
 class PartitionState:
@@ -58,8 +60,9 @@ class PartitionState:
 
 class Partition:
     __slots__ = (
-        "_flusher",
+        "_flush_timer",
         "_flushed_size",
+        "_flusher",
         "_waiting",
         "_watchers",
         "config",
@@ -95,6 +98,7 @@ class Partition:
         self.is_retired = False
         self.high_watermark = log.end_offset
         self._flusher = flusher
+        self._flush_timer: asyncio.TimerHandle | None = None
         self._flushed_size = log.size_bytes
         self._waiting: deque[tuple[int, float, asyncio.Future[None]]] = deque()
         self._watchers: dict[Watcher, None] = {}
@@ -120,6 +124,7 @@ class Partition:
             self._flusher.mark(self.log)
         if self.config.flush_messages > 1:
             self._advance(self.log.end_offset)
+            self._flush_later()
         return Appended(base_offset, self.log.end_offset, log_append_time_ms)
 
     def committed(self, end_offset: int, deadline: float) -> asyncio.Future[None] | None:
@@ -158,6 +163,17 @@ class Partition:
         self.is_retired = True
         self._end_waits(UnknownTopicOrPartition(f"topic {self.topic} was deleted"))
 
+    def _flush_later(self) -> None:
+        """Where the topic does not wait for the disk, its `flush.ms` bounds how long the disk may be behind."""
+        if self._flush_timer is None and self.config.flush_ms < FLUSH_MS_NEVER:
+            loop = asyncio.get_running_loop()
+            self._flush_timer = loop.call_later(self.config.flush_ms / 1000, self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flush_timer = None
+        if self.log.flushed_offset < self.log.end_offset and not self.is_retired:
+            self._flusher.mark(self.log)
+
     def _advance(self, offset: int) -> None:
         assert self.log.start_offset <= self.high_watermark <= offset <= self.log.end_offset
         if offset == self.high_watermark:
@@ -171,7 +187,7 @@ class Partition:
             if not future.done():
                 future.set_result(None)
         for watcher in tuple(self._watchers):
-            watcher.on_moved(self, new_bytes)
+            watcher.on_moved(new_bytes)
 
     def _on_flushed(self, log: Log) -> None:
         if log.flushed_offset > self.high_watermark:
@@ -186,4 +202,4 @@ class Partition:
             if not future.done():
                 future.set_exception(error)
         for watcher in tuple(self._watchers):
-            watcher.on_moved(self, 0)
+            watcher.on_moved(0)

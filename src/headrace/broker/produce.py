@@ -1,16 +1,16 @@
 """Produce: versions 3 to 13. Each partition of the request stands for itself: some may fail where others succeed.
 
 The batches are checked and appended before anything is waited for, so the batches of one connection enter the log in
-the order in which they were sent. The request's bytes are the connection's receive buffer: they are not touched after the
-first wait. The answer leaves when everything is committed (acks=all and acks=1 alike, since this broker is the whole
-in-sync set); acks=0 has no answer at all, and an error then closes the connection.
+the order in which they were sent. The request's bytes are the connection's receive buffer: they are not touched after
+the first wait. The answer leaves when everything is committed (acks=all and acks=1 alike, since this broker is the
+whole in-sync set); acks=0 has no answer at all, and an error then closes the connection.
 """
 
 from __future__ import annotations
 
 import asyncio
 
-from headrace.broker.batch_rules import check_batch, check_contents, too_large_for_the_loop
+from headrace.broker.batch_rules import check_batch, prepare, too_large_for_the_loop
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.partition import Partition
@@ -35,13 +35,14 @@ _TOPIC_IDS_SINCE = 13
 class _Item:
     """One partition's batch on its way into the log, and the answer that it will get."""
 
-    __slots__ = ("answer", "batch", "header", "partition")
+    __slots__ = ("answer", "batch", "header", "is_large", "partition")
 
     def __init__(self, batch: memoryview, answer: PartitionProduceResponse, partition: Partition, header: BatchHeader):
         self.batch = batch
         self.answer = answer
         self.partition = partition
         self.header = header
+        self.is_large = too_large_for_the_loop(header, partition.config)
 
 
 class Produce:
@@ -67,7 +68,7 @@ class Produce:
                 except HeadraceError as error:
                     _refuse(answer, error)
                     continue
-                has_large = has_large or too_large_for_the_loop(item.header)
+                has_large = has_large or item.is_large
                 items.append(item)
             response.responses.append(
                 TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
@@ -89,7 +90,12 @@ class Produce:
         return response
 
     def _check(
-        self, acks: int, topic: TopicProduceData, data: PartitionProduceData, answer: PartitionProduceResponse, version: int
+        self,
+        acks: int,
+        topic: TopicProduceData,
+        data: PartitionProduceData,
+        answer: PartitionProduceResponse,
+        version: int,
     ) -> _Item:
         if acks not in (-1, 0, 1):
             raise InvalidRequiredAcks(f"acks must be -1, 0 or 1, not {acks}")
@@ -100,9 +106,10 @@ class Produce:
         batch = data.records
         header = check_batch(batch, version, partition.config, self._clock.now_ms())
         assert batch is not None
-        if not too_large_for_the_loop(header):
-            check_contents(batch, header, partition.config)
-        return _Item(batch, answer, partition, header)
+        item = _Item(batch, answer, partition, header)
+        if not item.is_large:
+            item.batch, item.header = prepare(batch, header, partition.config)
+        return item
 
     async def _check_large(self, items: list[_Item], context: RequestContext) -> list[_Item]:
         """Unpack large batches in the disk threads; what is left of the request. The connection stays held."""
@@ -113,9 +120,11 @@ class Produce:
             item.batch = memoryview(bytearray(item.batch))
         for item in items:
             try:
-                if too_large_for_the_loop(item.header):
+                if item.is_large:
                     async with self._unpacking:
-                        await self._disk.run(check_contents, item.batch, item.header, item.partition.config)
+                        item.batch, item.header = await self._disk.run(
+                            prepare, item.batch, item.header, item.partition.config
+                        )
                 sound.append(item)
             except HeadraceError as error:
                 _refuse(item.answer, error)

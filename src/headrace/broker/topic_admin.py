@@ -68,7 +68,9 @@ class TopicAdmin:
                 response.topics.append(self._created(topic))
             except HeadraceError as error:
                 response.topics.append(
-                    CreatableTopicResult(name=asked.name, error_code=error.code, error_message=error.message, configs=[])
+                    CreatableTopicResult(
+                        name=asked.name, error_code=error.code, error_message=error.message, configs=[]
+                    )
                 )
         return response
 

@@ -40,6 +40,16 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The reader of our output has seen enough, which is no failure. Python must not flush to it at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        return result
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
@@ -60,17 +70,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; the exit code. Nothing but a bug of ours leaves a traceback."""
     try:
         result: Any = headrace.main(args=arguments, prog_name="headrace", standalone_mode=False)
-        sys.stdout.flush()
     except click.UsageError as error:
         return _refuse_usage(error)
     except click.ClickException as error:
         return _tell(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:
-        # The reader of our output has seen enough. Without this, Python complains when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     return result if isinstance(result, int) else 0
 
 

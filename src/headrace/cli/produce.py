@@ -6,12 +6,11 @@ import os
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import click
-import msgspec
 
+from headrace.cli.envelope import read_envelope
 from headrace.cli.failure import Failure
 from headrace.cli.output import chat, to_json
 from headrace.cli.session import server_option, with_cluster
@@ -33,15 +32,6 @@ class _Draft:
     partition: int | None = None
 
 
-class _JsonRecord(msgspec.Struct, forbid_unknown_fields=False):
-    """What --json reads: what `consume --json` writes."""
-
-    value: Any = None
-    key: Any = None
-    headers: dict[str, str | None] = field(default_factory=dict)
-    partition: int | None = None
-
-
 @click.command()
 @click.argument("topic")
 @click.argument("value", required=False)
@@ -49,7 +39,7 @@ class _JsonRecord(msgspec.Struct, forbid_unknown_fields=False):
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; repeatable.")
 @click.option("-K", "--key-separator", metavar="SEP", help="Lines are KEY SEP VALUE.")
 @click.option("-p", "--partition", type=click.IntRange(0), help="The partition; else by key, else in turn.")
-@click.option("--json", "as_json", is_flag=True, help="Lines are JSON: value, key, headers, partition.")
+@click.option("--json", "as_json", is_flag=True, help="Lines are JSON objects, as `consume --json` prints them.")
 @click.option("-f", "--file", type=click.Path(exists=True, dir_okay=False), help="Read lines from here, not stdin.")
 @click.option("-Z", "--empty-is-null", is_flag=True, help="An empty value is a tombstone.")
 @click.option("-a", "--acks", type=click.Choice(list(_ACKS)), default="all", show_default=True)
@@ -89,9 +79,7 @@ def produce(
         raise click.UsageError("give a VALUE or --file, not both")
     if as_json and key_separator is not None:
         raise click.UsageError("--json lines have their own key; leave out -K")
-    common = _Draft(
-        None, None if key is None else key.encode(), [_header(text) for text in headers], partition
-    )
+    common = _Draft(None, None if key is None else key.encode(), [_header(text) for text in headers], partition)
     reader = _LineReader(common, key_separator, as_json, empty_is_null)
     settings = ProducerSettings(acks=_ACKS[acks], compression=compression)
 
@@ -112,9 +100,7 @@ async def _send(
     async for line in lines:
         draft = reader.read(line, count + 1)
         unconfirmed.append(
-            await producer.submit(
-                topic, draft.value, key=draft.key, headers=draft.headers, partition=draft.partition
-            )
+            await producer.submit(topic, draft.value, key=draft.key, headers=draft.headers, partition=draft.partition)
         )
         count += 1
         if len(unconfirmed) >= _UNCONFIRMED_MAX:
@@ -165,27 +151,17 @@ class _LineReader:
             if not found:
                 raise Failure(f"line {number} has no {self._separator.decode()!r}; -K says where the key ends")
             key, value = head, tail
-        return self._draft(None if not value and self._empty_is_null else value, key)
+        value_or_null = None if not value and self._empty_is_null else value
+        return _Draft(value_or_null, key, self._common.headers, self._common.partition)
 
     def _read_json(self, line: bytes, number: int) -> _Draft:
         try:
-            record = msgspec.json.decode(line, type=_JsonRecord)
-        except msgspec.MsgspecError as error:
+            found = read_envelope(line)
+        except ValueError as error:
             raise Failure(f"line {number} is not a JSON record: {error}; see `headrace produce --help`") from None
-        headers = [(name, None if text is None else text.encode()) for name, text in record.headers.items()]
-        draft = self._draft(_json_bytes(record.value), _json_bytes(record.key) or self._common.key)
-        partition = draft.partition if record.partition is None or draft.partition is not None else None
-        return _Draft(draft.value, draft.key, [*draft.headers, *headers], partition)
-
-    def _draft(self, value: bytes | None, key: bytes | None) -> _Draft:
-        return _Draft(value, key, self._common.headers, self._common.partition)
-
-
-def _json_bytes(value: Any) -> bytes | None:
-    """Text as it is, null as null, anything else as JSON."""
-    if value is None:
-        return None
-    return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+        common = self._common
+        key = common.key if found.key is None else found.key
+        return _Draft(found.value, key, [*common.headers, *found.headers], common.partition)
 
 
 def _header(text: str) -> Header:

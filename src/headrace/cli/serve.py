@@ -13,16 +13,16 @@ from headrace.model.errors import HeadraceError
 
 @click.command()
 @click.option("--data", metavar="DIR", default="headrace-data", show_default=True, help="Where records are kept.")
-@click.option(
-    "--kafka", metavar="HOST:PORT", default="127.0.0.1:9092", show_default=True, help="Kafka's protocol."
-)
-@click.option(
-    "--http", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="Health and metrics."
-)
+@click.option("--kafka", metavar="HOST:PORT", default="127.0.0.1:9092", show_default=True, help="Kafka's protocol.")
+@click.option("--http", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="Health and metrics.")
 @click.option("--node-id", type=click.IntRange(0), default=1, show_default=True, help="This broker's number.")
 @click.option("--advertised", metavar="HOST:PORT", help="What clients are told to connect to; else --kafka.")
 @click.option(
-    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A broker config by Kafka's name; repeatable."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A broker config by Kafka's name; repeatable.",
 )
 @click.option("--config", metavar="FILE.toml", type=click.Path(exists=True, dir_okay=False), help="[broker] configs.")
 @click.option("--insecure", is_flag=True, help="Allow other hosts in, without TLS and authentication.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -48,14 +49,12 @@ def confirm(question: str, yes: bool) -> None:
     """Ask before something is lost; without a terminal to ask on, --yes is required."""
     if yes:
         return
-    if not click.get_text_stream("stdin").isatty():
+    if not sys.stdin.isatty():
         raise click.UsageError(f"{question} Say --yes to do it without a question")
     click.confirm(question, abort=True, err=True)
 
 
-def with_cluster(
-    server: str, work: Callable[[Cluster], Awaitable[T]], *, deadline_seconds: float = 20.0
-) -> T:
+def with_cluster(server: str, work: Callable[[Cluster], Awaitable[T]], *, deadline_seconds: float = 20.0) -> T:
     """Run `work` with a connection to the cluster; its errors become failures of the command."""
 
     async def main() -> T:
@@ -82,7 +81,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(guarded())
     except BrokenPipeError:
-        raise
+        raise  # no failure: see `main`
     except (HeadraceError, OSError) as error:
         raise failure_of(error) from error
     except asyncio.CancelledError:

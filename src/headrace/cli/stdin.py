@@ -1,4 +1,6 @@
-"""Standard input as lines, without blocking the loop: records are sent while the next ones are still being typed."""
+"""Standard input as lines, without blocking the loop: records are sent while the next ones are still being
+typed.
+"""
 
 from __future__ import annotations
 

@@ -38,9 +38,7 @@ def list_topics(server: str, internal: bool, output: str | None) -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option(
-    "-p", "--partitions", type=click.IntRange(1), help="How many; else the broker's num.partitions."
-)
+@click.option("-p", "--partitions", type=click.IntRange(1), help="How many; else the broker's num.partitions.")
 @click.option("-r", "--replication-factor", type=click.IntRange(1), help="Copies; else the broker's default.")
 @click.option("-c", "--config", "configs", multiple=True, metavar="NAME=VALUE", help="A setting; repeatable.")
 @click.option("--if-not-exists", is_flag=True, help="Be content if the topic exists.")
@@ -102,9 +100,7 @@ def describe(name: str, configs: bool, server: str, output: str | None) -> None:
         click.echo(to_json(row))
         return
     click.echo(f"topic {view.name}  id {view.topic_id}  {len(view.partitions)} partitions\n")
-    print_table(
-        partitions, ("partition", "leader", "epoch", "replicas", "in_sync", "start", "end", "size_bytes")
-    )
+    print_table(partitions, ("partition", "leader", "epoch", "replicas", "in_sync", "start", "end", "size_bytes"))
     if config_rows:
         click.echo()
         print_table(config_rows, ("config", "value", "default") if configs else ("config", "value"))
@@ -161,9 +157,7 @@ def add_partitions(name: str, total: int, yes: bool, dry_run: bool, server: str)
     """Raise the number of partitions of the topic NAME to TOTAL. Keys may then go to other partitions."""
     if not dry_run:
         confirm(f"Raise {name} to {total} partitions? That cannot be undone.", yes)
-    with_cluster(
-        server, lambda cluster: TopicAdmin(cluster).add_partitions(name, total, validate_only=dry_run)
-    )
+    with_cluster(server, lambda cluster: TopicAdmin(cluster).add_partitions(name, total, validate_only=dry_run))
     chat(f"topic {name} {'could be raised' if dry_run else 'raised'} to {total} partitions")
 
 
@@ -197,8 +191,7 @@ def trim(
         starts = await find_offsets(cluster, dict.fromkeys(targets, START))
         ends = await find_offsets(cluster, dict.fromkeys(targets, END))
         aims = {
-            t: min(ends[t].offset, max(starts[t].offset, ends[t].offset if before is None else before))
-            for t in targets
+            t: min(ends[t].offset, max(starts[t].offset, ends[t].offset if before is None else before)) for t in targets
         }
         if not dry_run:
             wanted = HIGH_WATERMARK if before is None else None

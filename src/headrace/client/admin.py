@@ -117,9 +117,7 @@ class TopicAdmin:
             replication_factor=topic.replication_factor,
             configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
         )
-        request = CreateTopicsRequest(
-            topics=[wanted], timeout_ms=self._timeout_ms, validate_only=validate_only
-        )
+        request = CreateTopicsRequest(topics=[wanted], timeout_ms=self._timeout_ms, validate_only=validate_only)
 
         async def ask() -> None:
             answer: CreateTopicsResponse = await self._cluster.call_controller(request)
@@ -177,9 +175,7 @@ class TopicAdmin:
         validate_only: bool = False,
     ) -> None:
         """Change single settings of a topic; the others stay as they are."""
-        changes = [
-            AlterableConfig(name=key, config_operation=0, value=v) for key, v in (set_to or {}).items()
-        ]
+        changes = [AlterableConfig(name=key, config_operation=0, value=v) for key, v in (set_to or {}).items()]
         changes += [AlterableConfig(name=key, config_operation=1, value=None) for key in back_to_default]
         resource = AlterConfigsResource(resource_type=ResourceType.TOPIC, resource_name=name, configs=changes)
         request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
@@ -229,9 +225,7 @@ class TopicAdmin:
     async def _ready(self, name: str) -> None:
         topic = await self._cluster.topic(name)
         if not topic.ready:
-            raise LeaderNotAvailable(
-                f"topic {name!r} was created, but not all its partitions have a leader yet"
-            )
+            raise LeaderNotAvailable(f"topic {name!r} was created, but not all its partitions have a leader yet")
 
     async def _describe_configs(self, kind: ResourceType, name: str, node_id: int | None) -> Sequence[Config]:
         resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
@@ -241,9 +235,7 @@ class TopicAdmin:
             answer: DescribeConfigsResponse = await self._cluster.call(request, node_id=node_id)
             told = answer.results[0]
             raise_for(told.error_code, told.error_message)
-            configs = [
-                Config(c.name, c.value, c.config_source, c.read_only, c.is_sensitive) for c in told.configs
-            ]
+            configs = [Config(c.name, c.value, c.config_source, c.read_only, c.is_sensitive) for c in told.configs]
             return sorted(configs, key=lambda config: config.name)
 
         return await self._cluster.persist(ask)

@@ -100,9 +100,7 @@ ASSIGNORS: Mapping[str, Assignor] = {
 
 def _all_partitions(members: Members, counts: PartitionCounts) -> list[TopicPartition]:
     wanted = {topic for subscriber in members.values() for topic in subscriber.topics}
-    return [
-        TopicPartition(topic, n) for topic in sorted(wanted & counts.keys()) for n in range(counts[topic])
-    ]
+    return [TopicPartition(topic, n) for topic in sorted(wanted & counts.keys()) for n in range(counts[topic])]
 
 
 def _owners(members: Members, counts: PartitionCounts) -> dict[TopicPartition, str]:

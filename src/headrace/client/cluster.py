@@ -108,9 +108,7 @@ class Cluster:
         transport = await (self.any_transport() if node_id is None else self.transport(node_id, lane))
         api = api_of(request)
         version = choose_version(transport, api, version_max)
-        return await transport.call(
-            api.key, version, request, timeout_seconds or self.settings.request_timeout_seconds
-        )
+        return await transport.call(api.key, version, request, timeout_seconds or self.settings.request_timeout_seconds)
 
     async def call_controller(self, request: Any, *, timeout_seconds: float | None = None) -> Any:
         """One attempt at the controller; at any broker when the cluster names none."""
@@ -226,9 +224,7 @@ class Cluster:
             if told.node_id not in self.view.nodes:
                 await self.refresh([])
             if told.node_id not in self.view.nodes:
-                raise CoordinatorNotAvailable(
-                    f"broker {told.node_id}, which coordinates {group!r}, is not known yet"
-                )
+                raise CoordinatorNotAvailable(f"broker {told.node_id}, which coordinates {group!r}, is not known yet")
             self._coordinators[group] = told.node_id
         return self._coordinators[group]
 

@@ -28,6 +28,7 @@ from headrace.model.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from headrace.runtime.supervise import Supervisor
 
 _OUT_OF_PLACE = (RebalanceInProgress, IllegalGeneration, UnknownMemberId, FencedInstanceId)
 
@@ -77,6 +78,8 @@ class Consumer:
         self._positions: dict[TopicPartition, int] = {}  # behind the last record given to the application
         self._committed: dict[TopicPartition, int] = {}
         self._commit_due_at = 0.0
+        self._joining: asyncio.Task[HeadraceError | None] | None = None
+        self._tasks = Supervisor()
 
     async def __aenter__(self) -> Self:
         self._commit_due_at = self._next_commit_at()
@@ -100,6 +103,7 @@ class Consumer:
         """
         if in_hand_done:
             self._in_hand = ()
+        await self._tasks.stop()
         try:
             await self._commit_quietly()
         finally:
@@ -123,9 +127,7 @@ class Consumer:
                 return record
             await self._fetcher.arrival()
 
-    async def poll(
-        self, records_max: int = 500, timeout_seconds: float | None = None
-    ) -> list[ConsumedRecord]:
+    async def poll(self, records_max: int = 500, timeout_seconds: float | None = None) -> list[ConsumedRecord]:
         """What is there, up to `records_max`.
 
         Waits for the first record until the timeout, then returns [].
@@ -188,8 +190,8 @@ class Consumer:
         """See to what is due before more records are given: the group, commits, lost positions."""
         if self._member is not None:
             self._member.polled()
-            while self._member.must_join:
-                await self._rejoin(self._member)
+            if self._member.must_join or self._joining is not None:
+                await self._wait_to_join(self._member)
         if self._cluster.clock.monotonic() >= self._commit_due_at:
             await self._commit_quietly()
         if self._fetcher.out_of_range:
@@ -240,6 +242,24 @@ class Consumer:
             self._positions.pop(target, None)
             self._committed.pop(target, None)
 
+    async def _wait_to_join(self, member: GroupMember) -> None:
+        """Join in a task of its own: a poll that times out must not break off in the middle of it."""
+        if self._joining is None:
+            self._joining = self._tasks.spawn(self._join(member), "group join")
+        joining = self._joining
+        await asyncio.wait([joining])
+        self._joining = None
+        if (error := joining.result()) is not None:
+            raise error
+
+    async def _join(self, member: GroupMember) -> HeadraceError | None:
+        try:
+            while member.must_join:
+                await self._rejoin(member)
+        except HeadraceError as error:
+            return error
+        return None
+
     async def _rejoin(self, member: GroupMember) -> None:
         """Join the next generation and take over what it gives us."""
         await self._commit_quietly()
@@ -269,9 +289,7 @@ class Consumer:
         if not fresh:
             return offsets
         if self.settings.start == "none":
-            raise NoCommittedOffset(
-                f'nothing is committed for {fresh[0]}; commit an offset or set another "start"'
-            )
+            raise NoCommittedOffset(f'nothing is committed for {fresh[0]}; commit an offset or set another "start"')
         where = START if self.settings.start == "earliest" else END
         found = await find_offsets(self._cluster, dict.fromkeys(fresh, where))
         return offsets | {target: at.offset for target, at in found.items()}
@@ -281,9 +299,7 @@ class Consumer:
         says.
         """
         if self.settings.start == "none":
-            raise OffsetOutOfRange(
-                f"{targets[0]} has no offset {self._positions[targets[0]]}; seek to one that it has"
-            )
+            raise OffsetOutOfRange(f"{targets[0]} has no offset {self._positions[targets[0]]}; seek to one that it has")
         where = START if self.settings.start == "earliest" else END
         found = await find_offsets(self._cluster, dict.fromkeys(targets, where))
         self._assign({target: at.offset for target, at in found.items()})

@@ -241,9 +241,7 @@ class Fetcher:
             self._failed(reading, refusal(told.error_code))
             return
         reading.failures = 0
-        reading.high_watermark = (
-            told.last_stable_offset if self._rules.read_committed else told.high_watermark
-        )
+        reading.high_watermark = told.last_stable_offset if self._rules.read_committed else told.high_watermark
         records = told.records
         if not records:
             self._arrived.set()  # the end may have been reached, and somebody may wait to hear it

@@ -54,9 +54,7 @@ class FrameReader:
         while self._filled - position >= 4:
             size = int.from_bytes(self._view[position : position + 4], "big", signed=True)
             if not 4 <= size <= _FRAME_SIZE_MAX:
-                raise MalformedAnswer(
-                    f"{self._link.peer} announced a frame of {size} bytes; is this a Kafka listener?"
-                )
+                raise MalformedAnswer(f"{self._link.peer} announced a frame of {size} bytes; is this a Kafka listener?")
             end = position + 4 + size
             if end > self._filled:
                 if size > _BUFFER_SIZE // 2:

@@ -134,9 +134,7 @@ class GroupAdmin:
         """Those whose topic has not been deleted since."""
         names = {target.topic for target in targets}
         topics = (await self._cluster.persist(lambda: self._cluster.refresh(names))).topics
-        return sorted(
-            t for t in targets if t.topic in topics and t.partition < len(topics[t.topic].partitions)
-        )
+        return sorted(t for t in targets if t.topic in topics and t.partition < len(topics[t.topic].partitions))
 
     async def _list_at(self, node_id: int) -> Sequence[ListedGroup]:
         answer: ListGroupsResponse = await self._cluster.call(ListGroupsRequest(), node_id=node_id)

@@ -13,9 +13,7 @@ from headrace.wire import consumer_protocol as wire
 def encode_subscription(topics: list[str], owned: Iterable[TopicPartition], generation: int) -> bytes:
     """What a member wants, and what it holds from which generation."""
     return wire.encode_subscription(
-        wire.ConsumerProtocolSubscription(
-            topics=topics, owned_partitions=_by_topic(owned), generation_id=generation
-        )
+        wire.ConsumerProtocolSubscription(topics=topics, owned_partitions=_by_topic(owned), generation_id=generation)
     )
 
 

@@ -113,9 +113,7 @@ class GroupMember:
         await self._tasks.stop()
         if self._member_id and self._rules.instance_id is None:
             leaving = MemberIdentity(member_id=self._member_id, reason="the consumer is closing")
-            request = LeaveGroupRequest(
-                group_id=self._rules.group, member_id=self._member_id, members=[leaving]
-            )
+            request = LeaveGroupRequest(group_id=self._rules.group, member_id=self._member_id, members=[leaving])
             try:
                 await self._cluster.call_coordinator(self._rules.group, request, lane=self._lane)
             except HeadraceError:
@@ -280,9 +278,7 @@ class GroupMember:
         """The application has not polled for too long: let others have the partitions until it does."""
         leaving = MemberIdentity(member_id=self._member_id, reason="the application has stopped polling")
         request = LeaveGroupRequest(group_id=self._rules.group, member_id=self._member_id, members=[leaving])
-        await self._attempt(
-            lambda: self._cluster.call_coordinator(self._rules.group, request, lane=self._lane)
-        )
+        await self._attempt(lambda: self._cluster.call_coordinator(self._rules.group, request, lane=self._lane))
         self._forget_place()
 
     def _learn(self, error: HeadraceError) -> None:

@@ -107,9 +107,7 @@ async def _ask_leader(
     for topic_answer in answer.topics:
         for told in topic_answer.partitions:
             raise_for(told.error_code)
-            found[TopicPartition(topic_answer.name, told.partition_index)] = FoundOffset(
-                told.offset, told.timestamp
-            )
+            found[TopicPartition(topic_answer.name, told.partition_index)] = FoundOffset(told.offset, told.timestamp)
     return found
 
 
@@ -189,9 +187,7 @@ async def commit(
     )
 
     async def ask() -> None:
-        answer: OffsetCommitResponse = await cluster.call_coordinator(
-            group, request, version_max=_NAMES_UNTIL
-        )
+        answer: OffsetCommitResponse = await cluster.call_coordinator(group, request, version_max=_NAMES_UNTIL)
         for topic in answer.topics:
             for partition in topic.partitions:
                 _raise_for(cluster, group, partition.error_code)

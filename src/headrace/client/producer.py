@@ -100,9 +100,7 @@ class Producer:
     ) -> Receipt:
         """Write one record and wait until it is acknowledged."""
         return await (
-            await self.submit(
-                topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
-            )
+            await self.submit(topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms)
         )
 
     async def submit(
@@ -167,9 +165,7 @@ class Producer:
             if not self._sender.has_room(TopicPartition(view.name, partition), size_bytes):
                 partition = self._sticky.move_on(view.name, count)
         elif not 0 <= partition < count:
-            raise UnknownTopicOrPartition(
-                f"topic {view.name!r} has partitions 0 to {count - 1}, not {partition}"
-            )
+            raise UnknownTopicOrPartition(f"topic {view.name!r} has partitions 0 to {count - 1}, not {partition}")
         target = TopicPartition(view.name, partition)
         batch = self._sender.submit(target, record, size_bytes)
         self._buffered_bytes += size_bytes

@@ -58,9 +58,7 @@ class Sender:
     `settled` is called with every batch that has left its outbox.
     """
 
-    def __init__(
-        self, cluster: Cluster, rules: SendingRules, settled: Callable[[PendingBatch], None]
-    ) -> None:
+    def __init__(self, cluster: Cluster, rules: SendingRules, settled: Callable[[PendingBatch], None]) -> None:
         self._outboxes: dict[TopicPartition, Outbox] = {}
         self._active: dict[TopicPartition, Outbox] = {}  # those with something in them
         self._cluster = cluster
@@ -180,9 +178,7 @@ class Sender:
             else:
                 self._judge(outbox, refusal(answer.error_code, _reason(answer)))
 
-    async def _produce(
-        self, leader: int, outboxes: list[Outbox]
-    ) -> dict[TopicPartition, PartitionProduceResponse]:
+    async def _produce(self, leader: int, outboxes: list[Outbox]) -> dict[TopicPartition, PartitionProduceResponse]:
         """One request. With acks=0 there is no answer, and success is assumed when it has been sent."""
         cluster, rules = self._cluster, self._rules
         transport = await cluster.transport(leader)
@@ -195,9 +191,7 @@ class Sender:
         version = choose_version(transport, api, _NAMES_UNTIL)
         if rules.acks == 0:
             transport.post(api.key, version, request)
-            return {
-                o.target: PartitionProduceResponse(index=o.target.partition, base_offset=-1) for o in outboxes
-            }
+            return {o.target: PartitionProduceResponse(index=o.target.partition, base_offset=-1) for o in outboxes}
         timeout = cluster.settings.request_timeout_seconds
         answer: ProduceResponse = await transport.call(api.key, version, request, timeout)
         return {
@@ -210,9 +204,7 @@ class Sender:
         topics: dict[str, list[PartitionProduceData]] = defaultdict(list)
         for outbox in outboxes:
             encoded = memoryview(outbox.batches[0].encode(self._rules.compression))
-            topics[outbox.target.topic].append(
-                PartitionProduceData(index=outbox.target.partition, records=encoded)
-            )
+            topics[outbox.target.topic].append(PartitionProduceData(index=outbox.target.partition, records=encoded))
         return ProduceRequest(
             acks=self._rules.acks,
             timeout_ms=int(self._cluster.settings.request_timeout_seconds * 1000),

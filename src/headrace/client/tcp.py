@@ -187,14 +187,10 @@ class TcpDialer:
         except TimeoutError:
             raise Unreachable(f"{host}:{port} did not answer within {deadline_seconds:g} s") from None
         except OSError as error:
-            reason = (
-                "connection refused" if isinstance(error, ConnectionRefusedError) else error.strerror or error
-            )
+            reason = "connection refused" if isinstance(error, ConnectionRefusedError) else error.strerror or error
             raise Unreachable(f"cannot connect to {host}:{port}: {reason}") from error
         except (ConnectionLost, RequestTimedOut) as error:
-            raise Unreachable(
-                f"{host}:{port} took the connection but does not serve: {error.message}"
-            ) from error
+            raise Unreachable(f"{host}:{port} took the connection but does not serve: {error.message}") from error
         return transport
 
 
@@ -210,9 +206,7 @@ async def _ask_versions(transport: TcpTransport, deadline_seconds: float) -> dic
             return offered
         theirs = offered.get(api.key, VersionRange(0, 0))
         if answer.error_code != UnsupportedVersion.code or theirs.high >= version:
-            raise VersionMismatch(
-                f"{transport.peer} refused to name its versions (error {answer.error_code})"
-            )
+            raise VersionMismatch(f"{transport.peer} refused to name its versions (error {answer.error_code})")
         version = theirs.high
 
 

@@ -35,9 +35,7 @@ PartitionKey = tuple[UUID | str, int]
 class FetchSessions:
     """The sessions of one broker; they share a limited number of slots."""
 
-    def __init__(
-        self, draw_id: Callable[[], int], slots_max: int = 1_000, evict_after_ms: int = 120_000
-    ) -> None:
+    def __init__(self, draw_id: Callable[[], int], slots_max: int = 1_000, evict_after_ms: int = 120_000) -> None:
         """`draw_id` gives random positive numbers below 2^31."""
         self._draw_id = draw_id
         self._slots_max = slots_max

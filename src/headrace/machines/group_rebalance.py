@@ -92,7 +92,6 @@ class Rebalance:
         """Ask everybody to join again; they learn of it by their next heartbeat."""
         if self.state is GroupState.COMPLETING_REBALANCE:
             self.assign({}, RebalanceInProgress.code, now_ms)
-        self.roster.unsynced.clear()
         self.sync_deadline_ms = None
         self.is_first = self.state is GroupState.EMPTY
         self.member_came = False
@@ -227,9 +226,7 @@ class Rebalance:
     # Time.
 
     def renew_session(self, member: Member, now_ms: int, timeout_ms: int | None = None) -> None:
-        member.session_deadline_ms = now_ms + (
-            member.session_timeout_ms if timeout_ms is None else timeout_ms
-        )
+        member.session_deadline_ms = now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
         self._wake_at(member.session_deadline_ms)
 
     def add_pending(self, member_id: str, deadline_ms: int) -> None:

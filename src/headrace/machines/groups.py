@@ -28,7 +28,7 @@ from headrace.machines.group_effects import (
     SyncAnswer,
     Token,
 )
-from headrace.machines.group_rebalance import Rebalance, StoringAssignment
+from headrace.machines.group_rebalance import Rebalance, StoringAssignment, StoringReplacement
 from headrace.machines.group_roster import Member
 from headrace.machines.group_state import GroupConfig, GroupState
 from headrace.machines.subscribed_topics import CONSUMER_PROTOCOL_TYPE
@@ -136,11 +136,7 @@ class Group:
         else:
             rebalance.wait_sync(member, token)
             if member_id == self._roster.leader:
-                rebalance.store(
-                    rebalance.snapshot(assignments), StoringAssignment(generation_id, assignments)
-                )
-        if not self._roster.unsynced:
-            rebalance.sync_deadline_ms = None
+                rebalance.store(rebalance.snapshot(assignments), StoringAssignment(generation_id, assignments))
         return self._effects()
 
     def stored(self, ticket: int, now_ms: int) -> list[Effect]:
@@ -153,7 +149,7 @@ class Group:
             if self.state is GroupState.COMPLETING_REBALANCE:
                 rebalance.assign(storing.assignments, 0, now_ms)
                 rebalance.enter(GroupState.STABLE, now_ms)
-        elif self.state is GroupState.STABLE and storing.member.join_token is storing.token:
+        elif self._is_replacing(storing):
             answer = rebalance.present_generation(storing.member, skip_assignment=storing.skips_assignment)
             if not storing.skips_assignment:
                 # Such a client, told that it leads, would assign again; it is not told.
@@ -171,27 +167,27 @@ class Group:
             if self.state is GroupState.COMPLETING_REBALANCE:
                 rebalance.assign({}, error_code, now_ms)
                 rebalance.prepare(now_ms)
-        elif self.state is GroupState.STABLE and storing.member.join_token is storing.token:
+        elif self._is_replacing(storing):
             rebalance.refuse(storing.member, error_code, "")
             self._roster.set_protocols(storing.member, storing.former.protocols)
             former = self._roster.rename(storing.member, storing.former.member_id)
             rebalance.renew_session(former, now_ms)
         return self._effects()
 
+    def _is_replacing(self, storing: StoringReplacement) -> bool:
+        # Not if a rebalance has taken the member along, or if yet another process has replaced it.
+        return self.state is GroupState.STABLE and storing.member.join_token is storing.token
+
     # Heartbeat, LeaveGroup, OffsetCommit
 
-    def heartbeat(
-        self, member_id: str, generation_id: int, now_ms: int, *, instance_id: str | None = None
-    ) -> None:
+    def heartbeat(self, member_id: str, generation_id: int, now_ms: int, *, instance_id: str | None = None) -> None:
         """Keeps the member's session. Raises `RebalanceInProgress` when it has to join again."""
         member = self._present_member(member_id, instance_id, generation_id)
         self._rebalance.renew_session(member, now_ms)
         if self.state is GroupState.PREPARING_REBALANCE:
             raise RebalanceInProgress
 
-    def check_commit(
-        self, member_id: str, generation_id: int, now_ms: int, *, instance_id: str | None = None
-    ) -> None:
+    def check_commit(self, member_id: str, generation_id: int, now_ms: int, *, instance_id: str | None = None) -> None:
         """May this caller commit offsets? It keeps its session by it. Raises what OffsetCommit answers."""
         self._ensure_alive()
         if generation_id < 0 and self.state is GroupState.EMPTY:

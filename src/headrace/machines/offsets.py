@@ -89,9 +89,7 @@ class GroupOffsets:
         if not topics:
             self._groups.pop(event.group_id, None)
 
-    def fetch(
-        self, group_id: str, topic: str, partition: int, topic_id: UUID = ZERO_ID
-    ) -> CommittedOffset | None:
+    def fetch(self, group_id: str, topic: str, partition: int, topic_id: UUID = ZERO_ID) -> CommittedOffset | None:
         """None too when the offset belongs to an earlier topic of the same name."""
         committed = self._groups.get(group_id, {}).get(topic, {}).get(partition)
         if committed is None or not _is_same_topic(committed.topic_id, topic_id):
@@ -115,9 +113,7 @@ class GroupOffsets:
         return OffsetForgotten(group_id, topic, partition)
 
     def forget_group(self, group_id: str) -> list[OffsetForgotten]:
-        return [
-            OffsetForgotten(group_id, topic, partition) for topic, partition, _ in self.fetch_all(group_id)
-        ]
+        return [OffsetForgotten(group_id, topic, partition) for topic, partition, _ in self.fetch_all(group_id)]
 
     def forget_topic(self, topic: str) -> list[OffsetForgotten]:
         return [
@@ -135,8 +131,7 @@ class GroupOffsets:
         return [
             OffsetForgotten(group_id, topic, partition)
             for topic, partition, committed in self.fetch_all(group_id)
-            if topic not in retention.kept_topics
-            and _is_expired(committed, retention.since_ms, now_ms, retention_ms)
+            if topic not in retention.kept_topics and _is_expired(committed, retention.since_ms, now_ms, retention_ms)
         ]
 
 

@@ -79,16 +79,10 @@ class ProducerStates:
         """
         sequence = batch.base_sequence
         producer = self._producers.get(batch.producer_id)
-        if (
-            producer is not None
-            and sequence == producer.next_sequence
-            and batch.producer_epoch == producer.epoch
-        ):
+        if producer is not None and sequence == producer.next_sequence and batch.producer_epoch == producer.epoch:
             return None
         if sequence < 0:
-            raise InvalidRecord(
-                f"a batch of producer {batch.producer_id} must carry a sequence, not {sequence}"
-            )
+            raise InvalidRecord(f"a batch of producer {batch.producer_id} must carry a sequence, not {sequence}")
         if producer is None:
             # Its state may have expired, so any sequence may be its next one (KIP-360).
             return None
@@ -142,9 +136,7 @@ class ProducerStates:
         for producer_id, producer in self._producers.items():
             count = len(producer.batches)
             chunks.append(
-                _SNAPSHOT_ENTRY.pack(
-                    producer_id, producer.epoch, producer.seen_ms, producer.next_sequence, count
-                )
+                _SNAPSHOT_ENTRY.pack(producer_id, producer.epoch, producer.seen_ms, producer.next_sequence, count)
             )
             chunks.append(struct.pack(f">{count}q", *producer.batches))
         return b"".join(chunks)

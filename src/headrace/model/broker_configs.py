@@ -160,21 +160,15 @@ class BrokerConfig:
     dynamic: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def from_settings(
-        cls, static: Mapping[str, str], dynamic: Mapping[str, str] | None = None
-    ) -> BrokerConfig:
+    def from_settings(cls, static: Mapping[str, str], dynamic: Mapping[str, str] | None = None) -> BrokerConfig:
         """Settings given at start and, stronger, those altered since; `InvalidConfig` names all the bad."""
         dynamic = dict(dynamic or {})
         values = {
             **parse_all(BROKER_SETTINGS, static, "broker"),
             **parse_all(BROKER_SETTINGS, dynamic, "broker"),
         }
-        own: dict[str, Any] = {
-            attribute(name): value for name, value in values.items() if name in _OWN_SETTINGS
-        }
-        topic_defaults = _topic_defaults(
-            {name: values[name] for name in layer} for layer in (static, dynamic)
-        )
+        own: dict[str, Any] = {attribute(name): value for name, value in values.items() if name in _OWN_SETTINGS}
+        topic_defaults = _topic_defaults({name: values[name] for name in layer} for layer in (static, dynamic))
         config = cls(**own, topic_defaults=topic_defaults, static=dict(static), dynamic=dynamic)
         if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
             raise InvalidConfig("group.min.session.timeout.ms is larger than group.max.session.timeout.ms")
@@ -197,18 +191,14 @@ class BrokerConfig:
         changes = list(changes)
         fixed = sorted(change.name for change in changes if change.name in _OWN_SETTINGS)
         if fixed:
-            raise InvalidRequest(
-                f"Cannot update these configs dynamically: {', '.join(fixed)}; restart with --set"
-            )
+            raise InvalidRequest(f"Cannot update these configs dynamically: {', '.join(fixed)}; restart with --set")
         dynamic = alter(BROKER_SETTINGS, self.dynamic, changes, inherited=self._text, kind="broker")
         return self.from_settings(self.static, dynamic)
 
     def describe(self) -> list[ConfigEntry]:
         """Every setting of the broker, sorted by name."""
         entries = [
-            describe_setting(
-                replace(setting, broker_names=(BrokerName(name),)), BrokerName(name), [], self.layers
-            )
+            describe_setting(replace(setting, broker_names=(BrokerName(name),)), BrokerName(name), [], self.layers)
             for name, setting in _OWN_SETTINGS.items()
         ]
         entries += [
@@ -233,9 +223,7 @@ def flatten(table: Mapping[str, object]) -> dict[str, str]:
         elif isinstance(value, bool | int | float | str):
             flat[name] = as_text(value)
         else:
-            raise InvalidConfig(
-                f"Invalid value {value} for configuration {name}: a number, text or list is expected"
-            )
+            raise InvalidConfig(f"Invalid value {value} for configuration {name}: a number, text or list is expected")
     return flat
 
 

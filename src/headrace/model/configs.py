@@ -132,9 +132,7 @@ class ConfigChange:
     value: str | None = None
 
 
-def parse_all(
-    settings: Mapping[str, Setting], given: Mapping[str, str | None], kind: str
-) -> dict[str, Value]:
+def parse_all(settings: Mapping[str, Setting], given: Mapping[str, str | None], kind: str) -> dict[str, Value]:
     """Typed values of what was given; everything that is wrong is told in one `InvalidConfig`."""
     values: dict[str, Value] = {}
     problems: list[str] = []
@@ -187,9 +185,7 @@ def alter(
             altered[change.name] = change.value
             continue
         if setting.type is not ConfigType.LIST:
-            raise InvalidConfig(
-                f"Can't {change.operation.name} to key {change.name} because its type is not LIST."
-            )
+            raise InvalidConfig(f"Can't {change.operation.name} to key {change.name} because its type is not LIST.")
         before = _read_list(altered.get(change.name, inherited(change.name)))
         named = _read_list(change.value)
         if change.operation is AlterOperation.APPEND:
@@ -250,9 +246,7 @@ def attribute(name: str) -> str:
 
 
 def _declare(type_: ConfigType, default: T, doc: str, more: dict[str, Any]) -> T:
-    return field(
-        default=default, metadata={"setting": {"type": type_, "default": default, "doc": doc, **more}}
-    )
+    return field(default=default, metadata={"setting": {"type": type_, "default": default, "doc": doc, **more}})
 
 
 # Checks.

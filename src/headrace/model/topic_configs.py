@@ -77,9 +77,7 @@ class TopicConfig:
     compression_gzip_level: int = integer(
         -1,
         "Level used where the broker itself compresses with gzip.",
-        check=lambda level: (
-            None if level == -1 or 1 <= level <= 9 else "Value must be between 1 and 9 or equal to -1"
-        ),
+        check=lambda level: None if level == -1 or 1 <= level <= 9 else "Value must be between 1 and 9 or equal to -1",
         broker_names=_broker("compression.gzip.level"),
     )
     compression_lz4_level: int = integer(
@@ -284,9 +282,7 @@ class TopicConfig:
 TOPIC_SETTINGS: dict[str, Setting] = settings_of(TopicConfig)
 
 
-def alter_topic(
-    overrides: Mapping[str, str], changes: Iterable[ConfigChange], defaults: TopicConfig
-) -> dict[str, str]:
+def alter_topic(overrides: Mapping[str, str], changes: Iterable[ConfigChange], defaults: TopicConfig) -> dict[str, str]:
     """The topic's overrides after IncrementalAlterConfigs; raises rather than returning anything unusable."""
     altered = alter(
         TOPIC_SETTINGS,
@@ -317,25 +313,18 @@ def describe_setting(
     synonyms = [
         *stronger,
         *_found_in(setting.broker_names, broker_layers),
-        Synonym(
-            default_name.name, as_text(default_name.from_topic(setting.default)), ConfigSource.DEFAULT_CONFIG
-        ),
+        Synonym(default_name.name, as_text(default_name.from_topic(setting.default)), ConfigSource.DEFAULT_CONFIG),
     ]
     first = synonyms[0]
     value = first.value
     if by_name[first.name].factor != shown_as.factor:
         value = as_text(shown_as.from_topic(by_name[first.name].to_topic(int(value))))
     type_ = setting.type if shown_as.factor == 1 else ConfigType.INT
-    return ConfigEntry(
-        shown_as.name, value, first.source, type_, setting.read_only, setting.doc, tuple(synonyms)
-    )
+    return ConfigEntry(shown_as.name, value, first.source, type_, setting.read_only, setting.doc, tuple(synonyms))
 
 
 def _found_in(names: Iterable[BrokerName], layers: Layers) -> list[Synonym]:
     """Where the setting is given, under any of the names, strongest first."""
     return [
-        Synonym(name.name, layer[name.name], source)
-        for source, layer in layers
-        for name in names
-        if name.name in layer
+        Synonym(name.name, layer[name.name], source) for source, layer in layers for name in names if name.name in layer
     ]

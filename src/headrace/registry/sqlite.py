@@ -106,11 +106,7 @@ class SqliteRegistry:
     async def commit(self, operations: Sequence[Operation]) -> None:
         for operation in operations:
             check_key(operation.key)
-            if (
-                isinstance(operation, Create)
-                and operation.session
-                and operation.session.id not in self._sessions
-            ):
+            if isinstance(operation, Create) and operation.session and operation.session.id not in self._sessions:
                 raise SessionLost(f"{operation.key}: session {operation.session.id} is over")
         commit = _Commit(operations)
         self._waiting.append(commit)
@@ -200,17 +196,13 @@ class SqliteRegistry:
             case Set(_, value, version):
                 execute("UPDATE entries SET value = ?, version = ? WHERE key = ?", (value, version + 1, key))
             case Delete():
-                if execute(
-                    "SELECT 1 FROM entries WHERE key > ? AND key < ? LIMIT 1", _beneath(key)
-                ).fetchone():
+                if execute("SELECT 1 FROM entries WHERE key > ? AND key < ? LIMIT 1", _beneath(key)).fetchone():
                     raise KeyNotEmpty(f"{key} has keys beneath it")
                 execute("DELETE FROM entries WHERE key = ?", (key,))
 
     def _delete_keys_of(self, session: Session) -> None:
         with self._using_connection, _TypedErrors(), _Transaction(self._connection):
-            rows = self._connection.execute(
-                "SELECT key FROM entries WHERE session = ?", (session.id,)
-            ).fetchall()
+            rows = self._connection.execute("SELECT key FROM entries WHERE session = ?", (session.id,)).fetchall()
             self._connection.execute("DELETE FROM entries WHERE session = ?", (session.id,))
         self._loop.call_soon_threadsafe(self._watches.tell, [key for (key,) in rows])
 
@@ -246,9 +238,7 @@ class _TypedErrors:
         if isinstance(error, sqlite3.OperationalError):
             raise RegistryUnavailable(f"The registry cannot be used now: {error}") from error
         if isinstance(error, sqlite3.DatabaseError):
-            raise RegistryDamaged(
-                f"The registry is damaged: {error}; stop and restore a copy of it"
-            ) from error
+            raise RegistryDamaged(f"The registry is damaged: {error}; stop and restore a copy of it") from error
 
 
 def _open(path: str) -> sqlite3.Connection:

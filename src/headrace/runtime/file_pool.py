@@ -6,7 +6,7 @@ needed. A dirty file keeps its own: the kernel reports a failed write-back only 
 at the time.
 
 Descriptors are evicted on the owner's thread only (the loop's), so code on the loop may use a descriptor
-until it yields; `pread` and `sync` in other threads hold the file by themselves.
+until it yields; calls in other threads hold the file by themselves.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from __future__ import annotations
 import errno
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock, get_ident
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from headrace.runtime.disk_errors import DiskFailed, typed, typed_errors
 
 if TYPE_CHECKING:
     from headrace.runtime.disk import Buffer
+
+T = TypeVar("T")
 
 EVICTION_TRIES = 64  # bounds the search when nearly all files are dirty or pinned
 PIECES_MAX = os.sysconf("SC_IOV_MAX")  # of one vectored write
@@ -45,21 +47,24 @@ class FilePool:
     def open(self, file: SystemFile, flags: int) -> int:
         """The file's descriptor, opened. A disk thread may exceed the limit until its work is done."""
         owner = get_ident() == self.owner
-        with self.lock:
-            if file.opened != NOT_OPEN:
-                return file.opened  # another thread was faster
-            if owner and len(self._open) >= self.open_files_max:
+        if owner and len(self._open) >= self.open_files_max:
+            with self.lock:
                 self._evict(len(self._open) - self.open_files_max + 1, EVICTION_TRIES)
-            try:
-                descriptor = os.open(file.path, flags, 0o644)
-            except OSError as error:
-                if not owner or error.errno not in NO_DESCRIPTORS:
-                    raise
+        try:
+            descriptor = os.open(file.path, flags, 0o644)
+        except OSError as error:
+            if not owner or error.errno not in NO_DESCRIPTORS:
+                raise
+            with self.lock:
                 self._evict(len(self._open) // 4 + 1, len(self._open))
-                descriptor = os.open(file.path, flags, 0o644)
-            file.opened = descriptor
-            self._open[file] = None
-            return descriptor
+            descriptor = os.open(file.path, flags, 0o644)
+        with self.lock:
+            if file.opened != NOT_OPEN:  # another thread was faster
+                os.close(descriptor)
+            else:
+                file.opened = descriptor
+                self._open[file] = None
+            return file.opened
 
     def trim(self) -> None:
         """Close what exceeds the limit. On the owner's thread."""
@@ -154,36 +159,14 @@ class SystemFile:
         return self._size
 
     def append(self, chunks: Sequence[Buffer]) -> int:
-        descriptor = self.opened
-        if descriptor < 0:
-            descriptor = self._open()
-        position = self._size
-        self._writes += 1  # first: a failed write leaves the file dirty, too
-        try:
-            if len(chunks) == 1:
-                data = chunks[0]
-                size = len(data)
-                written = os.pwrite(descriptor, data, position)
-            else:
-                if len(chunks) > PIECES_MAX:
-                    chunks = [b"".join(chunks)]
-                size = sum(map(len, chunks))
-                written = os.pwritev(descriptor, chunks, position)
-            if written != size:
-                _write_all(descriptor, memoryview(b"".join(chunks))[written:], position + written)
-        except OSError as error:
-            self._take_back(descriptor, position, error)
-        self._size = position + size
-        return position
+        if get_ident() == self._pool.owner:
+            return self._append(chunks)
+        return self._held(self._append, chunks)
 
     def pread(self, size: int, position: int) -> bytes:
-        if self.pins or get_ident() == self._pool.owner:
+        if get_ident() == self._pool.owner:
             return self._pread(size, position)
-        self._pool.begin_work(self)
-        try:
-            return self._pread(size, position)
-        finally:
-            self._pool.end_work(self)
+        return self._held(self._pread, size, position)
 
     def pread_hot(self, size: int, position: int) -> bytes | None:
         descriptor = self.opened
@@ -207,42 +190,16 @@ class SystemFile:
         return bytes(buffer)
 
     def pwrite(self, data: Buffer, position: int) -> None:
-        descriptor = self.opened
-        if descriptor < 0:
-            descriptor = self._open()
-        self._writes += 1
-        size = len(data)
-        try:
-            written = os.pwrite(descriptor, data, position)
-            if written != size:
-                _write_all(descriptor, memoryview(data)[written:], position + written)
-        except OSError as error:
-            raise typed(error, "write", self.path) from error
-        self._size = max(self._size, position + size)
+        if get_ident() == self._pool.owner:
+            self._pwrite(data, position)
+        else:
+            self._held(self._pwrite, data, position)
 
     def truncate(self, size: int) -> None:
-        descriptor = self.descriptor()
-        self._writes += 1
-        with typed_errors("truncate", self.path):
-            os.ftruncate(descriptor, size)
-        self._size = size
+        self._held(self._truncate, size)
 
     def sync(self) -> None:
-        pool = self._pool
-        pool.begin_work(self)
-        try:
-            descriptor = self.descriptor()
-            writes = self._writes  # what is written meanwhile on the loop may be missed
-            os.fdatasync(descriptor)
-            self._synced = writes
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            # Even a full disk is final here: the kernel has already dropped the pages that it could not
-            # write.
-            raise DiskFailed(f"sync {self.path}: {error.strerror or error}") from error
-        finally:
-            pool.end_work(self)
+        self._held(self._sync)
 
     def descriptor(self) -> int:
         descriptor = self.opened
@@ -264,13 +221,36 @@ class SystemFile:
     def close(self) -> None:
         self._pool.close_when_done(self)
 
-    def _open(self, flags: int = 0) -> int:
-        assert not self.closed, f"{self.path} was closed"
-        with typed_errors("open", self.path):
-            descriptor = self._pool.open(self, os.O_RDWR | os.O_CLOEXEC | flags)
-            if self._size < 0:
-                self._size = os.fstat(descriptor).st_size
-        return descriptor
+    def _append(self, chunks: Sequence[Buffer]) -> int:
+        descriptor = self.opened
+        if descriptor < 0:
+            descriptor = self._open()
+        position = self._size
+        self._writes += 1  # first: a failed write leaves the file dirty, too
+        try:
+            if len(chunks) == 1:
+                data = chunks[0]
+                size = len(data)
+                written = os.pwrite(descriptor, data, position)
+            else:
+                if len(chunks) > PIECES_MAX:
+                    chunks = [b"".join(chunks)]
+                size = sum(map(len, chunks))
+                written = os.pwritev(descriptor, chunks, position)
+            if written != size:
+                _write_all(descriptor, memoryview(b"".join(chunks))[written:], position + written)
+        except OSError as error:
+            self._take_back(descriptor, position, error)
+        self._size = position + size
+        return position
+
+    def _take_back(self, descriptor: int, position: int, cause: OSError) -> NoReturn:
+        """Undo a failed append, so that no torn batch is left in the middle of the file."""
+        try:
+            os.ftruncate(descriptor, position)
+        except OSError as error:
+            raise DiskFailed(f"append {self.path}: {cause}; cutting it back: {error}") from cause
+        raise typed(cause, "append", self.path) from cause
 
     def _pread(self, size: int, position: int) -> bytes:
         try:
@@ -286,13 +266,52 @@ class SystemFile:
             raise typed(error, "read", self.path) from error
         return data
 
-    def _take_back(self, descriptor: int, position: int, cause: OSError) -> NoReturn:
-        """Undo a failed append, so that no torn batch is left in the middle of the file."""
+    def _pwrite(self, data: Buffer, position: int) -> None:
+        descriptor = self.opened
+        if descriptor < 0:
+            descriptor = self._open()
+        self._writes += 1
+        size = len(data)
         try:
-            os.ftruncate(descriptor, position)
+            written = os.pwrite(descriptor, data, position)
+            if written != size:
+                _write_all(descriptor, memoryview(data)[written:], position + written)
         except OSError as error:
-            raise DiskFailed(f"append {self.path}: {cause}; cutting it back: {error}") from cause
-        raise typed(cause, "append", self.path) from cause
+            raise typed(error, "write", self.path) from error
+        self._size = max(self._size, position + size)
+
+    def _truncate(self, size: int) -> None:
+        descriptor = self.descriptor()
+        self._writes += 1
+        with typed_errors("truncate", self.path):
+            os.ftruncate(descriptor, size)
+        self._size = size
+
+    def _sync(self) -> None:
+        descriptor = self.descriptor()
+        writes = self._writes  # what is written meanwhile on the loop may be missed
+        try:
+            os.fdatasync(descriptor)
+        except OSError as error:
+            # Even a full disk is final here: the kernel has dropped the pages that it could not write.
+            raise DiskFailed(f"sync {self.path}: {error.strerror or error}") from error
+        self._synced = writes
+
+    def _held(self, work: Callable[..., T], *args: object) -> T:
+        """Work that the owner's thread cannot interrupt by evicting or closing the file."""
+        self._pool.begin_work(self)
+        try:
+            return work(*args)
+        finally:
+            self._pool.end_work(self)
+
+    def _open(self, flags: int = 0) -> int:
+        assert not self.closed, f"{self.path} was closed"
+        with typed_errors("open", self.path):
+            descriptor = self._pool.open(self, os.O_RDWR | os.O_CLOEXEC | flags)
+            if self._size < 0:
+                self._size = os.fstat(descriptor).st_size
+        return descriptor
 
 
 def _write_all(descriptor: int, rest: memoryview, position: int) -> None:

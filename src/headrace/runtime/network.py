@@ -77,9 +77,7 @@ class Listener(Protocol):
 
 
 class Network(Protocol):
-    async def listen(
-        self, host: str, port: int, accept: Callable[[Link], None], backlog: int = 1024
-    ) -> Listener: ...
+    async def listen(self, host: str, port: int, accept: Callable[[Link], None], backlog: int = 1024) -> Listener: ...
 
     async def connect(self, host: str, port: int, deadline_seconds: float) -> Link:
         """Raises `TimeoutError` at the deadline, `OSError` when refused."""
@@ -89,13 +87,9 @@ class Network(Protocol):
 class SystemNetwork:
     """Real TCP on the running loop."""
 
-    async def listen(
-        self, host: str, port: int, accept: Callable[[Link], None], backlog: int = 1024
-    ) -> SystemListener:
+    async def listen(self, host: str, port: int, accept: Callable[[Link], None], backlog: int = 1024) -> SystemListener:
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(
-            host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
+        found = await loop.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         # One address per listener; of a name that has both kinds, the one that every client can reach.
         family, kind, protocol, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
         sock = socket.socket(family, kind, protocol)
@@ -117,9 +111,7 @@ class SystemNetwork:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(deadline_seconds):
             refusal: OSError | None = None
-            for family, kind, protocol, _, address in await loop.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM
-            ):
+            for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
                 sock = socket.socket(family, kind, protocol)
                 try:
                     sock.setblocking(False)
@@ -187,9 +179,7 @@ class SystemLink:
 class SystemListener:
     """Hands out links as they come; goes on when the process runs out of descriptors."""
 
-    def __init__(
-        self, sock: socket.socket, loop: asyncio.AbstractEventLoop, accept: Callable[[Link], None]
-    ) -> None:
+    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop, accept: Callable[[Link], None]) -> None:
         self.address: tuple[str, int] = sock.getsockname()[:2]
         self._socket = sock
         self._descriptor = sock.fileno()

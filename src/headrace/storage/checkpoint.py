@@ -82,9 +82,7 @@ class Checkpoint:
     def encode(self) -> bytes:
         body = b"".join(
             (
-                _COUNTS.pack(
-                    self.offset, self.start_offset, len(self.segments), len(self.epochs), len(self.state)
-                ),
+                _COUNTS.pack(self.offset, self.start_offset, len(self.segments), len(self.epochs), len(self.state)),
                 *(_MARK.pack(*mark) for mark in self.segments),
                 *(_EPOCH.pack(*entry) for entry in self.epochs),
                 self.state,
@@ -144,7 +142,5 @@ def offsets(names: Iterable[str]) -> list[int]:
     return sorted(
         int(name[:NAME_DIGITS])
         for name in names
-        if name.endswith(CHECKPOINT)
-        and name[:NAME_DIGITS].isdigit()
-        and len(name) == NAME_DIGITS + len(CHECKPOINT)
+        if name.endswith(CHECKPOINT) and name[:NAME_DIGITS].isdigit() and len(name) == NAME_DIGITS + len(CHECKPOINT)
     )

@@ -104,7 +104,7 @@ class Flusher:
             failures, seconds = await self._disk.run(self._sync, flushes)
         except BaseException:  # cancelled: nobody knows what is durable, so it is done again
             for flush in flushes:
-                flush.log.abandon_flush(flush, None)
+                flush.log.repeat_flush(flush)
                 self._marked[flush.log] = None
             raise
         else:
@@ -114,7 +114,7 @@ class Flusher:
                 if failure is None:
                     flush.log.complete_flush(flush)
                 else:
-                    flush.log.abandon_flush(flush, failure)
+                    flush.log.fail_flush(flush, failure)
         finally:
             self._round_over = None
             over.set_result(None)

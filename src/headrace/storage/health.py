@@ -27,9 +27,7 @@ class Health:
         self.folder = folder
         self.failed: StorageFailure | None = None
         self.quarantined = quarantined
-        self.on_failed: Callable[[Any], None] | None = (
-            None  # called with the log when it fails or is quarantined
-        )
+        self.on_failed: Callable[[Any], None] | None = None  # called with the log when it fails or is quarantined
         self._refusal: Callable[[], HeadraceError] | None = None  # of every change
         self._read_refusal: Callable[[], HeadraceError] | None = None
         if quarantined is not None:

@@ -200,6 +200,7 @@ class Log(Health):
             files.append(segment.open())
             segment.syncing = segment.size
         if not files:
+            assert self.flushed_offset == self.end_offset
             return None
         for old in self._rolled:
             old.syncing = old.size
@@ -212,11 +213,12 @@ class Log(Health):
 
     def complete_flush(self, flush: Flush) -> None:
         """The sync has succeeded."""
+        if flush.generation != self.generation:
+            self.repeat_flush(flush)  # the log was cut meanwhile, and this is not what it holds now
+            return
         for file in flush.files:
             file.unpin()
-        if flush.generation != self.generation or flush.end_offset <= self.flushed_offset:
-            return
-        assert flush.end_offset <= self.end_offset
+        assert self.flushed_offset <= flush.end_offset <= self.end_offset
         self.flushed_offset = flush.end_offset
         self._flushed_segment = flush.segment
         self._flushed_position = flush.position
@@ -224,19 +226,22 @@ class Log(Health):
         if self.on_flushed is not None:
             self.on_flushed(self)
 
-    def abandon_flush(self, flush: Flush, error: StorageFailure | None) -> None:
-        """The sync failed, which is the end of this log; or nobody waited for it: then it is due again."""
+    def repeat_flush(self, flush: Flush) -> None:
+        """Nobody knows what this sync has done: what it covered is due again."""
         for file in flush.files:
             file.unpin()
-        if error is not None:
-            self.fail(error)
-            return
         self._directory_dirty = self._directory_dirty or flush.directory
         for segment in self.segments:
             if segment.file in flush.files:
                 segment.syncing = 0
-                if segment is not self.active:
+                if segment is not self.active and segment not in self._rolled:
                     self._rolled.append(segment)
+
+    def fail_flush(self, flush: Flush, error: StorageFailure) -> None:
+        """The sync has failed, and is never retried."""
+        for file in flush.files:
+            file.unpin()
+        self.fail(error)
 
     # Reading
 
@@ -311,9 +316,7 @@ class Log(Health):
         self.remember(end_offset, segment, position)
         return position, end_offset
 
-    async def offset_for_timestamp(
-        self, timestamp_ms: int, end_offset: int | None = None
-    ) -> TimestampOffset | None:
+    async def offset_for_timestamp(self, timestamp_ms: int, end_offset: int | None = None) -> TimestampOffset | None:
         """The first record below `end_offset` whose timestamp is not below `timestamp_ms`."""
         return await timestamps.first_at_or_after(self, timestamp_ms, end_offset)
 

@@ -18,7 +18,7 @@ from zlib import crc32
 
 from headrace.runtime.disk import Disk
 from headrace.storage import checkpoint as checkpoints
-from headrace.storage.checkpoint import Checkpoint
+from headrace.storage.checkpoint import Checkpoint, SegmentMark
 from headrace.storage.config import MIB
 from headrace.storage.epochs import EpochCache
 from headrace.storage.errors import CorruptionReport
@@ -52,9 +52,7 @@ def read_start_offset(disk: Disk, folder: str) -> int:
 class Recovery:
     """One log's way back. Call `step` until it returns True; between steps take `headers` and empty it."""
 
-    def __init__(
-        self, disk: Disk, folder: str, flushed: FlushedPoint | None, index_interval_bytes: int
-    ) -> None:
+    def __init__(self, disk: Disk, folder: str, flushed: FlushedPoint | None, index_interval_bytes: int) -> None:
         self._disk = disk
         self.folder = folder
         self._index_interval_bytes = index_interval_bytes
@@ -81,11 +79,14 @@ class Recovery:
         checkpoint = checkpoints.newest(self._disk, self.folder, names)
         bases = [int(name[:NAME_DIGITS]) for name in names if name.endswith(LOG)]
         self._set_start(checkpoint, names, bases)
-        bases = self._drop_below_start(bases)
+        marks = list(checkpoint.segments) if checkpoint else []
+        bases, marks = self._drop_below_start(bases, marks)
         if checkpoint is not None:
-            self._take_over(checkpoint, bases)
+            if marks and marks[-1].base_offset not in bases and self.start_offset >= checkpoint.offset:
+                marks.clear()  # all that it speaks of was deleted
+            self._take_over(checkpoint, marks, bases)
         if not self.segments:
-            self.end_offset = bases[0] if bases else self.start_offset
+            self.end_offset = min([self.start_offset, *bases[:1]])
         yield
         if self.quarantined is None:
             yield from self._scan(bases)
@@ -111,21 +112,20 @@ class Recovery:
             self.start_offset = max(self.start_offset, bases[0])
         self.flushed_offset = max(self.flushed_offset, self.start_offset)
 
-    def _drop_below_start(self, bases: list[int]) -> list[int]:
+    def _drop_below_start(self, bases: list[int], marks: list[SegmentMark]) -> tuple[list[int], list[SegmentMark]]:
         """Remove segments that end at or below the start offset: their deletion was promised."""
-        first = max(bisect_right(bases, self.start_offset) - 1, 0)
-        for base in bases[:first]:
-            self._remove_segment(base)
-        return bases[first:]
+        known = sorted({*bases, *(mark.base_offset for mark in marks)})
+        first = known[max(bisect_right(known, self.start_offset) - 1, 0)] if known else 0
+        for base in bases:
+            if base < first:
+                self._remove_segment(base)
+        return [base for base in bases if base >= first], [mark for mark in marks if mark.base_offset >= first]
 
-    def _take_over(self, checkpoint: Checkpoint, bases: list[int]) -> None:
+    def _take_over(self, checkpoint: Checkpoint, marks: list[SegmentMark], bases: list[int]) -> None:
         self.checkpoint_offset = checkpoint.offset
         self.snapshot = checkpoint.state
         self.epochs = EpochCache(checkpoint.epochs)
         self.flushed_offset = max(self.flushed_offset, checkpoint.offset)
-        marks = [mark for mark in checkpoint.segments if not bases or mark.base_offset >= bases[0]]
-        if marks and not bases and self.start_offset >= checkpoint.offset:
-            marks = []  # all of it was deleted
         for mark in marks:
             segment = mark.segment(self._disk, self.folder)
             found = segment.open().size() if mark.base_offset in bases else 0
@@ -145,9 +145,7 @@ class Recovery:
         if segment.index.file_fits() and segment.time_index.file_fits():
             return
         try:
-            segment.adopt_indexes(
-                reindexed(segment, segment.open(), segment.size, self._index_interval_bytes)
-            )
+            segment.adopt_indexes(reindexed(segment, segment.open(), segment.size, self._index_interval_bytes))
         except BadBatch as bad:
             self.quarantined = CorruptionReport(segment.path, bad.position, segment.base_offset, bad.reason)
 
@@ -194,6 +192,9 @@ class Recovery:
 
     def _end_at(self, segment: Segment, position: int, reason: str) -> None:
         """The log ends here: an unpromised tail is cut off, damage to what was promised is reported."""
+        if self._is_all_deleted():
+            self._begin_anew()
+            return
         if self.end_offset < self.flushed_offset:
             self.quarantined = CorruptionReport(segment.path, position, self.end_offset, reason)
             return
@@ -211,8 +212,22 @@ class Recovery:
         self._disk.sync_directory(self.folder)
         self._finish()
 
+    def _is_all_deleted(self) -> bool:
+        """Whether what is left lies below the start offset, and nothing was promised above it."""
+        return self.end_offset < self.start_offset == self.flushed_offset
+
+    def _begin_anew(self) -> None:
+        for name in self._disk.list(self.folder):
+            if name.endswith(LOG):
+                self._remove_segment(int(name[:NAME_DIGITS]))
+        self._disk.sync_directory(self.folder)
+        self.segments.clear()
+        self.end_offset = self.start_offset
+
     def _finish(self) -> None:
-        if self.end_offset < self.flushed_offset:
+        if self._is_all_deleted():
+            self._begin_anew()
+        elif self.end_offset < self.flushed_offset:
             path = self.segments[-1].path if self.segments else self.folder
             reason = f"the log ends here, but was durable up to offset {self.flushed_offset}"
             position = self.segments[-1].size if self.segments else 0

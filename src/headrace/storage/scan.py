@@ -33,9 +33,7 @@ class BadBatch(Exception):
         self.reason = reason
 
 
-def judge_frame(
-    data: bytes, at: int, position: int, room_bytes: int, next_offset: int | None
-) -> tuple[int, int, int]:
+def judge_frame(data: bytes, at: int, position: int, room_bytes: int, next_offset: int | None) -> tuple[int, int, int]:
     """Size, next offset and CRC of the batch at `at`, in the file at `position`. Raises BadBatch."""
     base_offset, length, magic, crc, last_offset_delta = _FRAME.unpack_from(data, at)
     size = length + LENGTH_END
@@ -107,9 +105,7 @@ def headers(file: File, position: int, limit: int, *, hot: bool = False) -> Iter
         position += at
 
 
-def _check_long(
-    file: File, data: bytes, position: int, limit: int, next_offset: int | None
-) -> tuple[int, int]:
+def _check_long(file: File, data: bytes, position: int, limit: int, next_offset: int | None) -> tuple[int, int]:
     """The batch at `position`, longer than one chunk or cut by the file's end: its CRC is taken in pieces."""
     if len(data) < HEADER_SIZE:
         raise BadBatch(position, "the file ends inside a batch header")

@@ -183,10 +183,7 @@ class LogStore:
 
     async def _open(self, openings: dict[LogKey, Opening]) -> None:
         batches = iter(
-            [
-                list(openings.items())[at : at + OPENED_AT_ONCE]
-                for at in range(0, len(openings), OPENED_AT_ONCE)
-            ]
+            [list(openings.items())[at : at + OPENED_AT_ONCE] for at in range(0, len(openings), OPENED_AT_ONCE)]
         )
 
         async def work() -> None:
@@ -201,9 +198,7 @@ class LogStore:
         pending = []
         for key, opening in batch:
             slot = self._flushed.claim(key)
-            recovery = Recovery(
-                self._disk, self._folder(key), slot.point, opening.config.index_interval_bytes
-            )
+            recovery = Recovery(self._disk, self._folder(key), slot.point, opening.config.index_interval_bytes)
             pending.append((key, opening, slot, recovery))
         started = set[LogKey]()
         while pending:

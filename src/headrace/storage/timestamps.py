@@ -12,6 +12,7 @@ from headrace.model.errors import CorruptMessage, HeadraceError
 from headrace.runtime.disk import File
 from headrace.storage.config import MIB
 from headrace.storage.errors import CorruptBatch
+from headrace.storage.lookup import find_batch
 from headrace.storage.scan import BadBatch, headers
 from headrace.storage.segment import Segment
 from headrace.wire.batch import BatchHeader, check_crc, read_records
@@ -61,9 +62,7 @@ async def largest(log: Log, end_offset: int | None) -> TimestampOffset | None:
     return best
 
 
-async def _in_thread(
-    log: Log, segment: Segment, end_offset: int | None, search: Search
-) -> TimestampOffset | None:
+async def _in_thread(log: Log, segment: Segment, end_offset: int | None, search: Search) -> TimestampOffset | None:
     log.ensure_readable()
     if segment not in log.segments or not segment.size:
         return None
@@ -85,7 +84,7 @@ async def _in_thread(
 def _first_in(segment: Segment, file: File, span: Span, timestamp_ms: int) -> TimestampOffset | None:
     # All batches before the one of the hint have smaller timestamps than it.
     hint = segment.time_index.floor(timestamp_ms)
-    position = _position_of(segment, hint[1]) if hint else 0
+    position = _position_of(segment, file, span, hint) if hint else 0
     for at, header in headers(file, position, span.limit):
         if header.base_offset >= span.end_offset:
             return None
@@ -99,7 +98,8 @@ def _first_in(segment: Segment, file: File, span: Span, timestamp_ms: int) -> Ti
 
 def _largest_in(segment: Segment, file: File, span: Span) -> TimestampOffset | None:
     whole = segment.base_offset >= span.start_offset and segment.max_timestamp_offset < span.end_offset
-    position = _position_of(segment, segment.max_timestamp_offset - segment.base_offset) if whole else 0
+    newest = segment.max_timestamp, segment.max_timestamp_offset - segment.base_offset
+    position = _position_of(segment, file, span, newest) if whole else 0
     best: tuple[int, BatchHeader] | None = None
     for at, header in headers(file, position, span.limit):
         if header.base_offset >= span.end_offset:
@@ -116,9 +116,15 @@ def _largest_in(segment: Segment, file: File, span: Span) -> TimestampOffset | N
     return max(records, key=lambda found: (found.timestamp, -found.offset)) if records else None
 
 
-def _position_of(segment: Segment, relative_offset: int) -> int:
-    hint = segment.index.floor(relative_offset)
-    return hint[1] if hint else 0
+def _position_of(segment: Segment, file: File, span: Span, entry: tuple[int, int]) -> int:
+    """Where the batch of a time index entry is; 0, where every search may begin, if an index is wrong."""
+    timestamp, last_offset = entry[0], segment.base_offset + entry[1]
+    try:
+        position = find_batch(segment, file, last_offset, span.limit)
+        _, header = next(headers(file, position, span.limit))
+    except BadBatch:
+        return 0
+    return position if (header.max_timestamp, header.last_offset) == (timestamp, last_offset) else 0
 
 
 def _records(file: File, position: int, header: BatchHeader) -> list[TimestampOffset]:

@@ -14,10 +14,10 @@ from headrace.model.errors import OffsetOutOfRange, StorageFailure
 from headrace.runtime.disk import Disk, File
 from headrace.storage import checkpoint as checkpoints
 from headrace.storage.checkpoint import Checkpoint
+from headrace.storage.errors import CorruptBatch
 from headrace.storage.flushed import FlushedSlot
-from headrace.storage.lookup import find_batch, reindexed
 from headrace.storage.recovery import DELETED, write_start_offset
-from headrace.storage.scan import headers
+from headrace.storage.scan import BadBatch, headers
 from headrace.storage.segment import Segment
 from headrace.wire.batch import BatchHeader
 
@@ -64,9 +64,11 @@ async def truncate(log: Log, offset: int) -> None:
         end_offset = log.end_offset
         segment = [found for found in log.segments if found.base_offset <= offset][-1]
         file = segment.open(create=True)
-        twin, cut_offset = await log.disk.run(
-            _measure, segment, file, offset, log.config.index_interval_bytes
-        )
+        interval = log.config.index_interval_bytes
+        try:
+            twin, cut_offset = await log.disk.run(_measure, segment, file, offset, interval)
+        except BadBatch as bad:
+            raise CorruptBatch(str(log.quarantine(segment, bad.position, offset, bad.reason))) from bad
         if cut_offset < log.start_offset:
             raise OffsetOutOfRange(f"the batch of offset {offset} begins below the start {log.start_offset}")
         if cut_offset < log.flushed_offset:
@@ -81,7 +83,6 @@ async def truncate(log: Log, offset: int) -> None:
         log.end_at(segment, cut_offset)
         try:
             await log.disk.run(_make_durable, log.disk, log.folder, file, doomed)
-            segment.syncing = segment.size
             checkpoint, replayed = await log.disk.run(_tail, log.disk, log.folder, list(log.segments))
         except StorageFailure as error:
             log.fail(error)
@@ -94,12 +95,12 @@ async def truncate(log: Log, offset: int) -> None:
 
 def _measure(segment: Segment, file: File, offset: int, index_interval_bytes: int) -> tuple[Segment, int]:
     """The segment as it will be after the cut, and the offset where it will end: that of a whole batch."""
-    if offset == segment.base_offset:
-        return segment.twin(), offset
-    position = find_batch(segment, file, offset, segment.size)
-    twin = reindexed(segment, file, position, index_interval_bytes)
-    (_, cut), *_ = headers(file, position, segment.size)
-    return twin, cut.base_offset
+    twin = segment.twin()
+    for position, header in headers(file, 0, segment.size):
+        if header.last_offset >= offset:
+            return twin, header.base_offset
+        twin.note(header, header.last_offset, position, index_interval_bytes)
+    return twin, offset
 
 
 def _lower_promises(disk: Disk, folder: str, slot: FlushedSlot, offset: int) -> None:

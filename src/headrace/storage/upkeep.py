@@ -38,18 +38,14 @@ async def save_checkpoint(log: Log, flusher: Flusher) -> None:
 
 def _take(log: Log) -> tuple[Checkpoint, list[SparseIndex]]:
     """On the loop, in one step: the indexes go to their files, all else into the checkpoint."""
-    indexes: list[SparseIndex] = [
-        index for segment in log.segments for index in (segment.index, segment.time_index)
-    ]
+    indexes: list[SparseIndex] = [index for segment in log.segments for index in (segment.index, segment.time_index)]
     for index in indexes:
         index.save()
     unsynced = [index for index in indexes if index.unsynced]
     for index in unsynced:
         index.unsynced = False
     marks = [SegmentMark.of(segment) for segment in log.segments]
-    checkpoint = Checkpoint(
-        log.end_offset, log.start_offset, marks, log.epochs.entries(), log.state.snapshot()
-    )
+    checkpoint = Checkpoint(log.end_offset, log.start_offset, marks, log.epochs.entries(), log.state.snapshot())
     return checkpoint, unsynced
 
 

@@ -360,6 +360,4 @@ class SimFile:
         if self._pins:
             return
         assert not self._closed, f"{self.path} was closed"
-        assert self._moves == self._node.moves, (
-            f"{self.path} moved or is gone: pin it before, or open it anew"
-        )
+        assert self._moves == self._node.moves, f"{self.path} moved or is gone: pin it before, or open it anew"

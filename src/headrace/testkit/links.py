@@ -59,28 +59,29 @@ class Stream:
 
     def carry(self, piece: object) -> None:
         """Put a piece, the end or a reset on the wire; what is on the wire stays in order."""
-        size = len(piece) if isinstance(piece, bytes) else 0
-        arrival = self._fabric.arrival(self.source, self.target, size, self._last_arrival)
-        self._last_arrival = arrival
-        self._wire.append(
-            piece
-        )  # a timer brings the next one, whichever: timers of the same time have no order
-        self._fabric.loop.call_at(arrival, self._arrive, context=self._fabric.context)
+        self._wire.append(piece)
+        self._schedule(len(piece) if isinstance(piece, bytes) else 0)
 
     def release(self, size: int) -> None:
         self._in_window -= size
         self.writer.window_opened()
 
     def healed(self) -> None:
-        waiting, self._waiting = self._waiting, deque()
-        for piece in waiting:
-            self.carry(piece)
+        """What waits goes on, in front of what was sent later and is still under way."""
+        while self._waiting:
+            self._wire.appendleft(self._waiting.pop())
+            self._schedule(0)
+
+    def _schedule(self, size: int) -> None:
+        # A timer brings the next piece, whichever that is: timers of the same time have no order.
+        self._last_arrival = self._fabric.arrival(self.source, self.target, size, self._last_arrival)
+        self._fabric.loop.call_at(self._last_arrival, self._arrive, context=self._fabric.context)
 
     def _arrive(self) -> None:
         piece = self._wire.popleft()
         if self.vanished:
             return
-        if self._waiting or self._fabric.is_cut(self.source, self.target):
+        if self._fabric.is_cut(self.source, self.target):
             self._waiting.append(piece)
             return
         size = len(piece) if isinstance(piece, bytes) else 0
@@ -91,9 +92,7 @@ class Stream:
 class SimLink:
     """Implements `headrace.runtime.network.Link`."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, name: str, peer: str, inward: Stream, outward: Stream
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str, peer: str, inward: Stream, outward: Stream) -> None:
         self.name = name
         self.peer = peer
         self._inward = inward

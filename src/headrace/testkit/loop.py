@@ -14,12 +14,23 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
+from contextvars import Context, ContextVar, copy_context
 from random import Random
 from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
 TURN_SECONDS = 1e-6  # a turn of the loop takes a little time, else one that polls would stop the clock
+
+
+class Life:
+    """What belongs to one run of one host: all tasks and callbacks that begin inside it."""
+
+    def __init__(self) -> None:
+        self.ended = False
+
+
+_life: ContextVar[Life | None] = ContextVar("life", default=None)
 
 
 class Deadlock(RuntimeError):
@@ -37,6 +48,7 @@ def run(seed: int, main: Callable[[SimLoop], Coroutine[Any, Any, T]], *, shuffle
 
 class SimLoop(asyncio.BaseEventLoop):
     _ready: deque[asyncio.Handle]  # of the base class
+    _scheduled: list[asyncio.TimerHandle]
 
     def __init__(self, seed: int, *, shuffle: bool = False, start: float = 0.0) -> None:
         super().__init__()
@@ -47,7 +59,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._selector = self  # there is nothing real to select on
         self._halted: BaseException | None = None
         self._births = 0
-        self._living: dict[asyncio.Task[Any], None] = {}
+        self._living: dict[asyncio.Task[Any], Life | None] = {}
+        self._lives_ended = 0
 
     def __del__(self) -> None:
         pass  # it holds nothing real, so one that was not closed is no leak
@@ -67,6 +80,20 @@ class SimLoop(asyncio.BaseEventLoop):
                 handle.cancel()
             self.stop()
 
+    def begin(self, life: Life, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Start a task that, with all that it begins, ends when this life does."""
+        context = copy_context()
+        context.run(_life.set, life)
+        return context.run(self.create_task, coroutine, name=name)
+
+    def end(self, life: Life) -> None:
+        """Drop the tasks and callbacks of a life: they just never go on, so nobody of them cleans up."""
+        life.ended = True
+        self._lives_ended += 1
+        for handle in (*self._ready, *self._scheduled):
+            if _has_ended(handle):
+                handle.cancel()
+
     def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
         try:
             result = super().run_until_complete(future)
@@ -81,7 +108,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def finish(self) -> None:
         """Cancel what still runs, oldest first, and close the loop. After a halt nothing runs any more."""
         if self._halted is None:
-            living = list(self._living)
+            living = [task for task, life in self._living.items() if life is None or not life.ended]
             for task in living:
                 task.cancel()
             if living:
@@ -100,6 +127,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         failure = context.get("exception")
+        if "handle" in context and _has_ended(context["handle"]):
+            return
         if "handle" in context and failure is not None:
             self.halt(failure)  # a callback raised: in a simulation that is a finding, not a log line
         elif self._halted is None:
@@ -111,7 +140,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def keep(self, task: asyncio.Task[Any]) -> None:
         """Hold the task while it lives, so that the garbage collector has no say in what runs."""
-        self._living[task] = None
+        self._living[task] = _life.get()
         task.add_done_callback(self._living.pop)
 
     def select(self, timeout: float | None) -> list[object]:
@@ -121,6 +150,10 @@ class SimLoop(asyncio.BaseEventLoop):
         return []
 
     def _run_once(self) -> None:
+        if self._lives_ended:  # one that lives may have woken one that does not
+            for handle in self._ready:
+                if _has_ended(handle):
+                    handle.cancel()
         if self._random is not None and len(self._ready) > 1:
             ready = list(self._ready)
             self._random.shuffle(ready)
@@ -153,6 +186,12 @@ class _SimTask(asyncio.Task[Any]):
 
     def __hash__(self) -> int:
         return self._birth
+
+
+def _has_ended(handle: asyncio.Handle) -> bool:
+    context: Context = handle._context  # type: ignore[attr-defined]
+    life = context.get(_life)
+    return life is not None and life.ended
 
 
 def _bury(task: asyncio.Task[Any]) -> None:

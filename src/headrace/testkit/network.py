@@ -12,7 +12,7 @@ import hashlib
 import os
 from collections import deque
 from collections.abc import Callable
-from contextvars import Context
+from contextvars import Context, copy_context
 from random import Random
 
 from headrace.runtime.network import Link
@@ -103,11 +103,7 @@ class Fabric:
 
     def links(self, host: str, other: str | None = None) -> list[SimLink]:
         """The ends at `host`, of all its connections or of those to one other host."""
-        return [
-            stream.reader
-            for stream in self._streams
-            if stream.target == host and other in (None, stream.source)
-        ]
+        return [stream.reader for stream in self._streams if stream.target == host and other in (None, stream.source)]
 
     async def path(self, source: str, target: str) -> None:
         """Return when packets get through both ways."""
@@ -124,9 +120,7 @@ class HostNetwork:
         self.host = host
         self._fabric = fabric
 
-    async def listen(
-        self, host: str, port: int, accept: Callable[[Link], None], backlog: int = 1024
-    ) -> SimListener:
+    async def listen(self, host: str, port: int, accept: Callable[[Link], None], backlog: int = 1024) -> SimListener:
         if host not in LOCAL_NAMES and host != self.host:
             raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL), host)
         address = (self.host, port or self._fabric.next_port())
@@ -209,15 +203,14 @@ class SimNetwork(HostNetwork):
 class SimListener:
     """Implements `headrace.runtime.network.Listener`."""
 
-    def __init__(
-        self, fabric: Fabric, address: tuple[str, int], accept: Callable[[Link], None], backlog: int
-    ) -> None:
+    def __init__(self, fabric: Fabric, address: tuple[str, int], accept: Callable[[Link], None], backlog: int) -> None:
         self.address = address
         self._fabric = fabric
         self._accept = accept
         self._backlog = backlog
         self._waiting: deque[SimLink] = deque()
         self._callers: list[asyncio.Future[None]] = []  # whose handshake waits for room in the backlog
+        self._context = copy_context()  # of the host that listens, not of those that call
         self._paused = False
 
     async def room(self) -> None:
@@ -231,14 +224,14 @@ class SimListener:
 
     def offer(self, link: SimLink) -> None:
         self._waiting.append(link)
-        self._fabric.loop.call_soon(self._accept_waiting)
+        self._fabric.loop.call_soon(self._accept_waiting, context=self._context)
 
     def pause(self) -> None:
         self._paused = True
 
     def resume(self) -> None:
         self._paused = False
-        self._fabric.loop.call_soon(self._accept_waiting)
+        self._fabric.loop.call_soon(self._accept_waiting, context=self._context)
 
     def close(self) -> None:
         self._fabric.listeners.pop(self.address, None)

@@ -1,4 +1,4 @@
-"""One seed, one world: loop, clock, disk, network and chance, and a digest of all that happened in them.
+"""One seed, one world: loop, hosts, network, and a digest of all that happened in them.
 
     world = World(seed=7)
     world.disk.crash_after(100)
@@ -7,24 +7,28 @@
     world.reboot()
     world.run(check(world))
 
-The same seed gives the same digest, on any machine and under any PYTHONHASHSEED: a failing seed is a bug
-report.
+A world has one host, "localhost", whose power cut ends the run; more come by `host`. Their tasks, begun by
+`Host.start`, can be crashed while the rest of the world goes on.
+
+The same seed gives the same digest, on any machine and under any PYTHONHASHSEED: a failing seed is a bug report.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from headrace.testkit.clock import SimClock
-from headrace.testkit.disk import SimDisk
+from headrace.testkit.disk import SimDisk, SimulatedPowerCut
 from headrace.testkit.entropy import SeededEntropy
-from headrace.testkit.loop import SimLoop
+from headrace.testkit.loop import Life, SimLoop
 from headrace.testkit.network import SimNetwork
 
 T = TypeVar("T")
 
+LOCAL = "localhost"
 REBOOT_SECONDS = 10.0
 
 
@@ -35,28 +39,45 @@ class World:
         self._shuffle = shuffle
         self._past = hashlib.blake2b(digest_size=16)
         self.loop = SimLoop(seed, shuffle=shuffle)
-        self.clock = SimClock(self.loop)
-        self.entropy = SeededEntropy(seed)
-        self.disk = SimDisk(seed, self.loop)
         self.network = SimNetwork(seed, self.loop)
+        self.hosts: dict[str, Host] = {}
+        self.local = self.host(LOCAL)
+
+    @property
+    def disk(self) -> SimDisk:
+        return self.local.disk
+
+    @property
+    def clock(self) -> SimClock:
+        return self.local.clock
+
+    @property
+    def entropy(self) -> SeededEntropy:
+        return self.local.entropy
+
+    def host(self, name: str) -> Host:
+        """The host of this name; a new one the first time."""
+        if name not in self.hosts:
+            self.hosts[name] = Host(self, name)
+        return self.hosts[name]
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Run this to its end, in virtual time; other tasks stay as they are until the next run."""
         return self.loop.run_until_complete(main)
 
     def reboot(self, *, keep_page_cache: bool = False) -> None:
-        """Cut the power, or kill -9: tasks and connections are gone, and the disk is as that leaves it."""
-        if self.disk.alive:
-            self.disk.crash(keep_page_cache=keep_page_cache)
+        """Cut the power of everything, or kill -9: tasks and connections are gone, disks are as that leaves them."""
         self.note("reboot", self.network.digest)
+        for host in self.hosts.values():
+            host.lose_disk(keep_page_cache=keep_page_cache)
         self.loop.halt(RuntimeError("the world was rebooted"))
         self.loop.finish()
         self.boots += 1
         seed = self.seed + (self.boots << 32)
         self.loop = SimLoop(seed, shuffle=self._shuffle, start=self.loop.time() + REBOOT_SECONDS)
-        self.clock.move_to(self.loop)
-        self.disk = self.disk.reopen(self.loop)
         self.network = SimNetwork(seed, self.loop)
+        for host in self.hosts.values():
+            host.boot()
 
     def close(self) -> None:
         """End what still runs, in order."""
@@ -69,5 +90,52 @@ class World:
     @property
     def digest(self) -> str:
         whole = self._past.copy()
-        whole.update(f"{self.loop.time():.9f} {self.disk.digest} {self.network.digest}".encode())
+        disks = [host.disk.digest for host in self.hosts.values()]
+        whole.update(f"{self.loop.time():.9f} {disks} {self.network.digest}".encode())
         return whole.hexdigest()
+
+
+class Host:
+    """One machine: its own disk, wall clock, chance and address."""
+
+    def __init__(self, world: World, name: str) -> None:
+        seed = int.from_bytes(hashlib.blake2b(f"{world.seed} {name}".encode(), digest_size=8).digest())
+        self.name = name
+        self.clock = SimClock(world.loop)
+        self.entropy = SeededEntropy(seed)
+        self.disk = SimDisk(seed, world.loop)
+        self._world = world
+        self._connect()
+
+    def start(self, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Run this on the host, until it ends or the host crashes."""
+        return self._world.loop.begin(self._life, coroutine, f"{self.name} {name}")
+
+    def crash(self, *, keep_page_cache: bool = False, silently: bool = False) -> None:
+        """Cut this host's power, or kill its process; what runs elsewhere goes on. It can be started again at once.
+
+        Peers see their connections reset or, if `silently`, nothing at all.
+        """
+        self._world.note("crash", self.name, keep_page_cache, silently)
+        self._world.loop.end(self._life)
+        self._world.network.crash(self.name, silently=silently)
+        self.lose_disk(keep_page_cache=keep_page_cache)
+        self.boot()
+
+    def lose_disk(self, *, keep_page_cache: bool) -> None:
+        if self.disk.alive:
+            self.disk.crash(keep_page_cache=keep_page_cache)
+
+    def boot(self) -> None:
+        self.disk = self.disk.reopen(self._world.loop)
+        self.clock.move_to(self._world.loop)
+        self._connect()
+
+    def _connect(self) -> None:
+        self._life = Life()
+        self.network = self._world.network.at(self.name)
+        if self.name != LOCAL:
+            self.disk.on_power_cut = self._power_cut
+
+    def _power_cut(self, _: SimulatedPowerCut) -> None:
+        self.crash()

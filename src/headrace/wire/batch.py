@@ -138,9 +138,7 @@ def check_crc(batch: memoryview, header: BatchHeader) -> None:
         raise CorruptMessage(f"{len(batch)} bytes of a batch of {header.size_bytes}")
     crc = crc32c(batch[CRC_START:])
     if crc != header.crc:
-        raise CorruptMessage(
-            f"the batch at offset {header.base_offset} has crc {crc:#x}, not {header.crc:#x}"
-        )
+        raise CorruptMessage(f"the batch at offset {header.base_offset} has crc {crc:#x}, not {header.crc:#x}")
 
 
 def stamp(batch: memoryview, base_offset: int, leader_epoch: int) -> None:
@@ -222,6 +220,20 @@ def build_batch(
     return batch
 
 
+def recompress(batch: memoryview, header: BatchHeader, compression: int, size_bytes_max: int) -> bytearray:
+    """The same records under another compression; everything else of the header stays."""
+    payload: bytes | memoryview = batch[HEADER_SIZE:]
+    if header.compression:
+        payload = decompress(header.compression, batch[HEADER_SIZE:], size_bytes_max)
+    if compression:
+        payload = compress(compression, bytes(payload))
+    again = bytearray(batch[:HEADER_SIZE]) + payload
+    _INT32.pack_into(again, 8, len(again) - _LENGTH_END)
+    _ATTRIBUTES.pack_into(again, CRC_START, header.attributes & ~COMPRESSION_MASK | compression)
+    set_crc(memoryview(again))
+    return again
+
+
 def _record_frame(record: Record, timestamp_delta: int, offset_delta: int) -> bytes:
     parts = [b"\0", varint(timestamp_delta), varint(offset_delta)]
     parts += (_sized(record.key), _sized(record.value), varint(len(record.headers)))
@@ -270,9 +282,7 @@ def _read_record(data: bytes, position: int, end: int, header: BatchHeader) -> R
         headers.append((name.decode("utf-8", "surrogateescape"), content))
     if position != end:
         raise InvalidRecord("a record's parts do not add up to its size")
-    timestamp_ms = (
-        header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
-    )
+    timestamp_ms = header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
     return Record(key, value, headers, timestamp_ms, header.base_offset + offset_delta)
 
 

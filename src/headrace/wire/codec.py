@@ -32,9 +32,7 @@ def decode(cls: type[M], version: int, buffer: memoryview, position: int = 0) ->
     except (IndexError, struct_error):
         raise MalformedFrame(f"{cls.__name__} v{version} ends too early") from None
     except UnicodeDecodeError as error:
-        raise MalformedFrame(
-            f"{cls.__name__} v{version} holds a string that is not UTF-8: {error.reason}"
-        ) from None
+        raise MalformedFrame(f"{cls.__name__} v{version} holds a string that is not UTF-8: {error.reason}") from None
     return message
 
 

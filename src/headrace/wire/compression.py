@@ -15,7 +15,7 @@ import cramjam
 import lz4.frame  # type: ignore[import-untyped]
 import zstandard
 
-from headrace.model.errors import CorruptMessage, MessageTooLarge, UnsupportedCompressionType
+from headrace.model.errors import CorruptMessage, MalformedFrame, MessageTooLarge, UnsupportedCompressionType
 from headrace.wire.primitives import read_uvarint
 
 NONE: Final = 0
@@ -25,9 +25,9 @@ LZ4: Final = 3
 ZSTD: Final = 4
 NAMES: Final = {NONE: "none", GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"}
 
-STEP_BYTES: Final = 1 << 16
-# A decoder must keep the window in memory. Level 19 and below use 8 MiB at most.
-ZSTD_WINDOW_BYTES_MAX: Final = 1 << 23
+STEP_BYTES: Final = 1 << 18
+# Kafka's own limit, which level 22 needs. The window is reserved, but takes memory only as output fills it.
+ZSTD_WINDOW_BYTES_MAX: Final = 1 << 27
 
 # The framing of the Java library: a magic, two version numbers, then blocks behind their lengths.
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
@@ -84,20 +84,20 @@ def _steps(codec: int, data: memoryview, size_bytes_max: int) -> Iterator[bytes]
 
 
 def _gzip_steps(data: memoryview) -> Iterator[bytes]:
+    unpacker = zlib.decompressobj(wbits=31)
     rest = bytes(data)
-    while rest:
-        # A writer may put several gzip members one behind the other.
-        unpacker = zlib.decompressobj(wbits=31)
-        while not unpacker.eof:
-            try:
-                step = unpacker.decompress(rest, STEP_BYTES)
-            except zlib.error as error:
-                raise CorruptMessage(f"bad gzip data: {error}") from None
-            if not step and not unpacker.eof and not unpacker.unconsumed_tail:
-                raise CorruptMessage("the gzip data end too early")
-            rest = unpacker.unconsumed_tail
-            yield step
-        rest = unpacker.unused_data
+    while not unpacker.eof:
+        try:
+            step = unpacker.decompress(rest, STEP_BYTES)
+        except zlib.error as error:
+            raise CorruptMessage(f"bad gzip data: {error}") from None
+        rest = unpacker.unconsumed_tail
+        if not step and not rest and not unpacker.eof:
+            raise CorruptMessage("the gzip data end too early")
+        yield step
+    if unpacker.unused_data:
+        # No producer writes a second member, and a million tiny ones would take for ever.
+        raise CorruptMessage("bytes behind the gzip data")
 
 
 def _lz4_steps(data: memoryview) -> Iterator[bytes]:
@@ -117,6 +117,7 @@ def _lz4_steps(data: memoryview) -> Iterator[bytes]:
 
 
 def _zstd_steps(data: memoryview) -> Iterator[bytes]:
+    """The reader does not tell a frame that was cut short from a whole one; the count of records does."""
     unpacker = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
     reader = unpacker.stream_reader(data, read_across_frames=True)
     try:
@@ -149,8 +150,8 @@ def _unpack_snappy(block: memoryview, size_bytes_max: int) -> bytes:
     """Unpack one raw block, whose preamble tells its size; a lie about it is found by the unpacking."""
     try:
         size_bytes, _ = read_uvarint(block, 0)
-    except IndexError:
-        raise CorruptMessage("the snappy data end inside their preamble") from None
+    except (IndexError, MalformedFrame):
+        raise CorruptMessage("the snappy data have no preamble") from None
     if size_bytes > size_bytes_max:
         raise MessageTooLarge(f"a snappy block unpacks to more than {size_bytes_max} bytes")
     if size_bytes > 64 * len(block):

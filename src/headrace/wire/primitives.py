@@ -56,7 +56,12 @@ def uvarint_rest(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
 
 def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
     """Return the signed 64-bit value and the position behind it."""
-    value = shift = 0
+    value = buffer[position]
+    position += 1
+    if value < 0x80:
+        return (value >> 1) ^ -(value & 1), position
+    value &= 0x7F
+    shift = 7
     while True:
         byte = buffer[position]
         position += 1

@@ -23,18 +23,23 @@ from headrace.wire.primitives import ONE_BYTE, read_varint, varint
 # No record is smaller; and where so much is left, a length can be read without looking for the end.
 _RECORD_BYTES_MIN: Final = 7
 # How many records a run is tried with first. It grows while all of them fit.
-_RUN_MIN: Final = 16
+_RUN_MIN: Final = 256
 _RUN_GROWTH: Final = 16
 # Where runs are short, so many records are looked at one by one before the next is tried.
 _SKIM_MIN: Final = 4
 _SKIM_MAX: Final = 64
 # Turns a byte with the high bit into one without it, and the other way round.
 _FLIP: Final = bytes(byte ^ 0x80 for byte in range(256))
+# The first byte of an offset delta's varint counts in twos, the second steps with every 64th delta; either with
+# or without the flag of a byte that is not the last.
+_DELTA_PERIODS: Final = {
+    (nth, flag): b"".join(ONE_BYTE[step | flag] * repeat for step in range(0, 128, 2 - nth))
+    for nth, repeat in ((0, 1), (1, 64))
+    for flag in (0, 0x80)
+}
 
 
-def check_records(
-    batch: memoryview, header: BatchHeader, *, keys_required: bool = False, size_bytes_max: int
-) -> None:
+def check_records(batch: memoryview, header: BatchHeader, *, keys_required: bool = False, size_bytes_max: int) -> None:
     """Raise `InvalidRecord` unless the batch keeps its word; unpacks at most `size_bytes_max` bytes."""
     payload = batch[HEADER_SIZE : header.size_bytes]
     walk = _Walk(header.record_count, keys_required)
@@ -72,15 +77,16 @@ class _Walk:
         self.index = 0  # of the record that comes next
         self.size_bytes_needed = 0  # going on makes no sense before so many bytes are there
         self._keys_required = keys_required
+        self._run = _RUN_MIN
+        self._skim = 0 if count > _SKIM_MIN else _SKIM_MIN
 
     def go_on(self, data: bytes) -> int:
         """Check all records that are complete in these bytes; return how many bytes are left."""
         position = 0
-        skim, run = _SKIM_MIN, _RUN_MIN
         self.size_bytes_needed = _RECORD_BYTES_MIN
         while True:
-            if skim > 0:
-                until = min(self.index + skim, self.count)
+            if self._skim > 0:
+                until = min(self.index + self._skim, self.count)
                 position, self.index = _skim(data, position, self.index, until, self._keys_required)
             if self.index >= self.count or len(data) - position < _RECORD_BYTES_MIN:
                 break
@@ -90,11 +96,7 @@ class _Walk:
                 break
             shape = self._shape(data, position, start, length)
             self.index += 1
-            found, tried = self._check_run(data, position, shape, run)
-            self.index += found
-            position += (found + 1) * (shape.end - position)
-            run = run * _RUN_GROWTH if found == tried else _RUN_MIN
-            skim = 0 if found > _SKIM_MIN else min(max(skim * 2, _SKIM_MIN), _SKIM_MAX)
+            position += (1 + self._check_run(data, position, shape)) * (shape.end - position)
         return len(data) - position
 
     def _shape(self, data: bytes, position: int, start: int, length: int) -> _Shape:
@@ -111,13 +113,13 @@ class _Walk:
             raise InvalidRecord(f"record {self.index} has no key, which a compacted topic needs")
         return shape
 
-    def _check_run(self, data: bytes, position: int, shape: _Shape, run: int) -> tuple[int, int]:
-        """Return how many of the next records surely have the same shape, and how many were tried."""
+    def _check_run(self, data: bytes, position: int, shape: _Shape) -> int:
+        """Pass over the next records as far as they surely have the same shape; return how many."""
         stride = shape.end - position
         # A longer offset delta would be another shape.
         same_width = (1 << 7 * len(shape.offset) - 1) - self.index
         there = (len(data) - shape.end) // stride
-        tried = found = max(min(run, there, self.count - self.index, same_width), 0)
+        tried = found = max(min(self._run, there, self.count - self.index, same_width), 0)
         for place in shape.lengths:
             byte = data[place : place + 1]
             bytes_there = data[place + stride : place + stride * found + 1 : stride]
@@ -133,7 +135,10 @@ class _Walk:
             bytes_there = data[place + stride : place + stride * found + 1 : stride]
             if bytes_there != _delta_bytes(self.index, found, nth, place == shape.offset[-1]):
                 found = 0
-        return found, tried
+        self.index += found
+        self._run = self._run * _RUN_GROWTH if found == tried else _RUN_MIN
+        self._skim = 0 if found > _SKIM_MIN else min(max(self._skim * 2, _SKIM_MIN), _SKIM_MAX)
+        return found
 
 
 class _Shape(NamedTuple):
@@ -192,14 +197,16 @@ def _skip_headers(data: bytes, position: int, limit: int, lengths: list[int]) ->
 def _delta_bytes(index: int, count: int, nth: int, is_last: bool) -> bytes:
     """The nth bytes of the varints of the offset deltas `index` and following."""
     flag = 0 if is_last else 0x80
-    if nth == 0:
-        period = bytes(delta << 1 & 0x7F | flag for delta in range(64))
-        return (period * (count // 64 + 2))[index % 64 : index % 64 + count]
-    # All further bytes change only with every 64th, 8192nd ... delta.
+    if nth < 2:
+        period = _DELTA_PERIODS[nth, flag]
+        start = index % len(period)
+        return (period * ((start + count) // len(period) + 1))[start : start + count]
     shift = 7 * nth - 1
-    steps = range(index >> shift, (index + count >> shift) + 1)
-    start = index - (steps[0] << shift)
-    return b"".join(ONE_BYTE[step & 0x7F | flag] * (1 << shift) for step in steps)[start : start + count]
+    end = index + count
+    return b"".join(
+        ONE_BYTE[step & 0x7F | flag] * (min(end, step + 1 << shift) - max(index, step << shift))
+        for step in range(index >> shift, (end - 1 >> shift) + 1)
+    )
 
 
 def _skim(data: bytes, position: int, index: int, until: int, keys_required: bool) -> tuple[int, int]:
@@ -218,10 +225,11 @@ def _skim(data: bytes, position: int, index: int, until: int, keys_required: boo
                 length += (data[position + 1] << 7) - 128
                 at += 1
             end = at - 1 + (length >> 1)
+            timestamp_end_max = at + 9
             while data[at] > 127:
                 at += 1
             delta = deltas[index]
-            if length & 1 or length > 0x3FFF or at > position + 12 or not starts_with(delta, at + 1):
+            if length & 1 or length > 0x3FFF or at > timestamp_end_max or not starts_with(delta, at + 1):
                 break
             at += 1 + len(delta)
             key = data[at]

@@ -151,10 +151,7 @@ def _declare(cls: type[M], declared: Layout) -> type[M]:
     # gc=False: a message is a tree, so reference counting frees it and the collector never has to look.
     struct = msgspec.defstruct(
         cls.__name__,
-        [
-            (f.name, Any, msgspec.field(default_factory=list) if f.default == [] else f.default)
-            for f in declared.fields
-        ],
+        [(f.name, Any, msgspec.field(default_factory=list) if f.default == [] else f.default) for f in declared.fields],
         module=cls.__module__,
         namespace={"__doc__": cls.__doc__},
         gc=False,

@@ -89,15 +89,11 @@ class GroupDriver:
         self.settle()
         return token
 
-    def heartbeat(
-        self, member_id: str, generation_id: int | None = None, instance_id: str | None = None
-    ) -> None:
+    def heartbeat(self, member_id: str, generation_id: int | None = None, instance_id: str | None = None) -> None:
         generation_id = self.group.generation_id if generation_id is None else generation_id
         self.group.heartbeat(member_id, generation_id, self.now_ms, instance_id=instance_id)
 
-    def commit(
-        self, member_id: str, generation_id: int | None = None, instance_id: str | None = None
-    ) -> None:
+    def commit(self, member_id: str, generation_id: int | None = None, instance_id: str | None = None) -> None:
         generation_id = self.group.generation_id if generation_id is None else generation_id
         self.group.check_commit(member_id, generation_id, self.now_ms, instance_id=instance_id)
 

@@ -125,9 +125,7 @@ def test_an_empty_group_is_restored_empty_and_keeps_its_generation(driver: Group
 
 def test_a_stored_leader_that_is_no_member_is_replaced() -> None:
     member = MemberSnapshot("m", None, "c", "/h", REBALANCE_MS, SESSION_MS, b"", b"")
-    group = Group.restore(
-        "g", GroupDriver().config, GroupSnapshot("consumer", 4, "range", "x", -1, (member,)), 0
-    )
+    group = Group.restore("g", GroupDriver().config, GroupSnapshot("consumer", 4, "range", "x", -1, (member,)), 0)
     assert group.leader == "m"
 
 

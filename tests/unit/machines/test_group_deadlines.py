@@ -104,6 +104,26 @@ def test_waiting_members_need_no_heartbeats(driver: GroupDriver) -> None:
     driver.heartbeat(leader)
 
 
+def test_a_member_that_is_gone_when_its_answer_comes_has_one_session_left(driver: GroupDriver) -> None:
+    leader, follower = driver.stable(2)
+    driver.join(leader)
+    for _ in range(3):
+        driver.pass_time(SESSION_MS - 1)
+        with pytest.raises(RebalanceInProgress):
+            driver.heartbeat(follower)
+    driver.join(follower)
+    driver.pass_time(SESSION_MS - 1)
+    assert driver.state() is GroupState.COMPLETING_REBALANCE
+    driver.pass_time(1)
+    assert driver.state() is GroupState.EMPTY
+
+
+def test_a_new_member_has_an_ordinary_session_once_it_is_answered(driver: GroupDriver) -> None:
+    driver.join()
+    driver.pass_time(SESSION_MS)
+    assert driver.state() is GroupState.EMPTY
+
+
 def test_a_new_member_whose_client_has_gone_is_not_waited_for_for_ever(driver: GroupDriver) -> None:
     leader, _ = driver.stable(2)
     waiting = driver.join(rebalance_timeout_ms=2 * NEW_MEMBER_MS)

@@ -134,10 +134,7 @@ class GroupMachine(RuleBasedStateMachine):
     def every_request_waits_in_one_place_or_was_answered(self) -> None:
         roster = self.driver.group._roster
         waiting = Counter(
-            token
-            for member in roster
-            for token in (member.join_token, member.sync_token)
-            if token is not None
+            token for member in roster for token in (member.join_token, member.sync_token) if token is not None
         )
         assert waiting == Counter(self.driver.asked - self.driver.answers.keys() - self.lost)
         assert roster.joined_count == sum(member.join_token is not None for member in roster)
@@ -193,5 +190,5 @@ class GroupMachine(RuleBasedStateMachine):
         assert self.driver.asked == self.driver.answers.keys() | self.lost
 
 
-GroupMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40)
+GroupMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40)
 TestGroupMachine = GroupMachine.TestCase

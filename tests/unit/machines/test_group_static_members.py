@@ -152,6 +152,25 @@ def test_when_the_new_id_cannot_be_stored_the_old_one_stays(driver: GroupDriver)
     driver.heartbeat(follower, instance_id="b")
 
 
+def test_of_two_processes_that_come_at_once_the_later_one_stays(driver: GroupDriver) -> None:
+    stable_pair(driver)
+    driver.holds_stores = True
+    first, second = driver.join(instance_id="b"), driver.join(instance_id="b")
+    assert driver.joined(first).error_code == FencedInstanceId.code
+    driver.release_stores()
+    driver.heartbeat(driver.joined(second).member_id, instance_id="b")
+
+
+def test_when_neither_of_two_processes_can_be_stored_both_are_refused(driver: GroupDriver) -> None:
+    stable_pair(driver)
+    driver.holds_stores = True
+    tokens = [driver.join(instance_id="b"), driver.join(instance_id="b")]
+    driver.release_stores(NotCoordinator.code)
+    assert [driver.joined(token).error_code for token in tokens] == [FencedInstanceId.code, NotCoordinator.code]
+    driver.holds_stores = False
+    assert driver.joined(driver.join(instance_id="b")).error_code == 0
+
+
 def test_a_rebalance_during_the_store_takes_the_waiting_member_along(driver: GroupDriver) -> None:
     leader, _ = stable_pair(driver)
     driver.holds_stores = True
@@ -171,9 +190,7 @@ def test_a_static_member_is_not_dropped_when_it_misses_a_rebalance(driver: Group
 
 def test_the_leader_that_misses_a_rebalance_loses_the_lead(driver: GroupDriver) -> None:
     leader, follower = stable_pair(driver, session_timeout_ms=1_000_000)
-    token = driver.join(
-        follower, instance_id="b", session_timeout_ms=1_000_000, protocols=(("range", b"changed"),)
-    )
+    token = driver.join(follower, instance_id="b", session_timeout_ms=1_000_000, protocols=(("range", b"changed"),))
     driver.pass_time(REBALANCE_MS)
     answer = driver.joined(token)
     assert answer.leader == follower

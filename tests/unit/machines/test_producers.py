@@ -31,9 +31,7 @@ class Header:
     max_timestamp: int = 1_000
 
 
-def batch(
-    sequence: int, count: int = 1, epoch: int = 0, producer_id: int = 7, timestamp: int = 1_000
-) -> Header:
+def batch(sequence: int, count: int = 1, epoch: int = 0, producer_id: int = 7, timestamp: int = 1_000) -> Header:
     return Header(producer_id, epoch, sequence, count - 1, timestamp)
 
 
@@ -168,9 +166,7 @@ class NaiveProducers:
             return InvalidProducerEpoch
         if header.producer_epoch > last.producer_epoch:
             return None if header.base_sequence == 0 else OutOfOrderSequence
-        for earlier, offset in [entry for entry in history if entry[0].producer_epoch == last.producer_epoch][
-            -5:
-        ]:
+        for earlier, offset in [entry for entry in history if entry[0].producer_epoch == last.producer_epoch][-5:]:
             if (earlier.base_sequence, earlier.last_offset_delta) == (
                 header.base_sequence,
                 header.last_offset_delta,

@@ -199,9 +199,7 @@ def test_a_value_from_the_broker_is_described_in_the_topics_unit() -> None:
         ),
     ],
 )
-def test_a_change_is_made_to_the_overrides(
-    before: dict[str, str], change: ConfigChange, after: dict[str, str]
-) -> None:
+def test_a_change_is_made_to_the_overrides(before: dict[str, str], change: ConfigChange, after: dict[str, str]) -> None:
     assert alter_topic(before, [change], DEFAULTS) == after
 
 

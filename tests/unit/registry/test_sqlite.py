@@ -72,9 +72,7 @@ asyncio.run(main())
 async def test_a_producer_id_that_was_handed_out_before_kill_9_is_not_handed_out_after(path: str) -> None:
     given: list[int] = []
     for _ in range(3):
-        with subprocess.Popen(
-            [sys.executable, "-c", COMMIT_FOR_EVER, path], stdout=subprocess.PIPE
-        ) as process:
+        with subprocess.Popen([sys.executable, "-c", COMMIT_FOR_EVER, path], stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             given += [int(process.stdout.readline()) for _ in range(10)]
             process.kill()

@@ -42,9 +42,7 @@ def test_more_files_than_descriptors_can_be_used_in_turn(disk: SystemDisk, tmp_p
     assert [file.size() for file in files] == [2] * 10 + [3] * 10
 
 
-def test_opening_a_file_that_exists_takes_no_descriptor_before_it_is_used(
-    disk: SystemDisk, tmp_path: Path
-) -> None:
+def test_opening_a_file_that_exists_takes_no_descriptor_before_it_is_used(disk: SystemDisk, tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"12345")
     file = disk.open(str(tmp_path / "log"))
     assert file.size() == 5
@@ -88,9 +86,7 @@ def test_the_limit_is_exceeded_rather_than_a_dirty_file_closed(disk: SystemDisk,
     assert len(disk._pool) == 4
 
 
-def test_a_closed_file_gives_its_descriptor_back_when_the_last_pin_goes(
-    disk: SystemDisk, tmp_path: Path
-) -> None:
+def test_a_closed_file_gives_its_descriptor_back_when_the_last_pin_goes(disk: SystemDisk, tmp_path: Path) -> None:
     file = clean_file(disk, tmp_path / "log")
     file.pin()
     file.pin()
@@ -125,9 +121,7 @@ async def test_a_file_that_a_disk_thread_works_on_is_not_closed_under_it(
     assert file.opened < 0
 
 
-async def test_disk_threads_may_exceed_the_limit_only_while_they_work(
-    disk: SystemDisk, tmp_path: Path
-) -> None:
+async def test_disk_threads_may_exceed_the_limit_only_while_they_work(disk: SystemDisk, tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / str(number)).write_bytes(b"%d" % number)
     files = [disk.open(str(tmp_path / str(number))) for number in range(20)]
@@ -137,6 +131,33 @@ async def test_disk_threads_may_exceed_the_limit_only_while_they_work(
 
     assert await disk.run(read_all) == [b"%d" % number for number in range(20)]
     assert len(disk._pool) == 4
+
+
+async def test_threads_and_loop_never_mix_up_files_while_descriptors_come_and_go(
+    disk: SystemDisk, tmp_path: Path
+) -> None:
+    files = [clean_file(disk, tmp_path / str(number), b"%02d" % number) for number in range(20)]
+
+    def work(seed: int) -> None:
+        for step in range(100):
+            number = (seed * 7 + step * 3) % 20
+            assert files[number].pread(2, 0) == b"%02d" % number
+            files[number].pwrite(b"%02d" % number, 0)
+            if step % 10 == 0:
+                files[number].truncate(2)
+                files[number].sync()
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(disk.run(work, seed)) for seed in range(6)]
+        step = 0
+        while not all(task.done() for task in tasks):
+            step += 1
+            assert files[step % 20].pread(2, 0) == b"%02d" % (step % 20)
+            if step % 5 == 0:
+                await asyncio.sleep(0)
+    for number, file in enumerate(files):
+        file.sync()
+        assert file.pread(9, 0) == b"%02d" % number
 
 
 def test_a_process_out_of_descriptors_gives_up_the_clean_ones(tmp_path: Path) -> None:
@@ -190,9 +211,7 @@ def test_a_failed_append_is_typed_and_taken_back(
     assert file.append([b"!"]) == 4
 
 
-def test_short_writes_are_continued(
-    disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_writes_are_continued(disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pwrite, pwritev = os.pwrite, os.pwritev
     monkeypatch.setattr(os, "pwrite", lambda fd, data, position: pwrite(fd, bytes(data)[:3], position))
     monkeypatch.setattr(os, "pwritev", lambda fd, chunks, position: pwritev(fd, chunks[:1], position))

@@ -363,8 +363,7 @@ def test_many_callers_at_once_are_all_accepted(run: Run) -> None:
         listener = await network.listen(HOST, 0, accept)
         async with asyncio.TaskGroup() as group:
             callers = [
-                group.create_task(network.connect(HOST, listener.address[1], DEADLINE_SECONDS))
-                for _ in range(200)
+                group.create_task(network.connect(HOST, listener.address[1], DEADLINE_SECONDS)) for _ in range(200)
             ]
         await everyone.wait()
         assert len({link.peer for link in accepted}) == 200

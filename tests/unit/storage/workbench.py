@@ -56,6 +56,7 @@ class Workbench:
         self.config = config
         self.store_config = store_config
         self.model: list[tuple[int, bytes]] = []  # (offset, value) of every record
+        self.batches: list[BatchHeader] = []
         self.durable_end = 0  # what the log has promised to keep
         self.durable_start = 0  # what it has promised to have deleted
         self.state = Tally()
@@ -80,7 +81,8 @@ class Workbench:
     def append(self, *values: bytes, timestamp_ms: int = 1000, leader_epoch: int = 0, **options: int) -> int:
         batch, header = make_batch(*(values or (b"x" * 100,)), timestamp_ms=timestamp_ms, **options)
         offset = self.log.append(batch, header, leader_epoch)
-        self.state.replay(parse_header(batch))
+        self.batches.append(parse_header(batch))
+        self.state.replay(self.batches[-1])
         self.model += [(offset + at, value) for at, value in enumerate(values or (b"x" * 100,))]
         return offset
 
@@ -112,7 +114,7 @@ class Workbench:
             self.durable_end = promised
             raise
         self.durable_end = self.log.flushed_offset
-        del self.model[self.log.end_offset :]
+        self._cut_model()
 
     # The end of the process, in three ways
 
@@ -144,9 +146,7 @@ class Workbench:
             batches = split(self.read(offset, size_bytes_max))
             assert batches, f"nothing at {offset}"
             for batch, header in batches:
-                found += [
-                    (record.offset, record.value or b"") for record in read_records(batch, header, 1 << 20)
-                ]
+                found += [(record.offset, record.value or b"") for record in read_records(batch, header, 1 << 20)]
                 offset = header.next_offset
         return [record for record in found if record[0] >= first]
 
@@ -158,13 +158,22 @@ class Workbench:
         assert self.durable_start <= log.start_offset <= log.flushed_offset
         assert self.records() == self.model[log.start_offset : log.end_offset]
         assert log.size_bytes == sum(segment.size for segment in log.segments)
-        offsets = [offset for offset, _ in self.state.seen]
-        assert offsets == sorted(set(offsets))
-        assert not offsets or offsets[-1] < log.end_offset
+        first = log.segments[0].base_offset
+        batches = [batch for batch in self.batches if first <= batch.base_offset < log.end_offset]
+        seen = [pair for pair in self.state.seen if pair[0] >= first]
+        assert seen == [(batch.base_offset, batch.crc) for batch in batches]
+        for batch in batches:
+            if batch.base_offset >= log.start_offset:
+                epoch = [epoch for epoch, start in log.epochs.entries() if start <= batch.base_offset][-1]
+                assert epoch == batch.leader_epoch
+
+    def _cut_model(self) -> None:
+        del self.model[self.log.end_offset :]
+        self.batches = [batch for batch in self.batches if batch.base_offset < self.log.end_offset]
 
     def forget_what_was_lost(self) -> None:
         """After a crash: what was not durable may be gone; from here on the log's end is the model's."""
-        del self.model[self.log.end_offset :]
+        self._cut_model()
         self.durable_end = self.log.flushed_offset
         self.durable_start = self.log.start_offset
 

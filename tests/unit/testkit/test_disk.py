@@ -252,9 +252,7 @@ def test_a_fault_waits_for_a_path_that_fits() -> None:
     index.sync()
 
 
-@pytest.mark.parametrize(
-    "action", ["create", "pwrite", "pread", "truncate", "rename", "remove", "sync_directory"]
-)
+@pytest.mark.parametrize("action", ["create", "pwrite", "pread", "truncate", "rename", "remove", "sync_directory"])
 def test_every_operation_can_be_told_to_fail(action: str) -> None:
     disk, file = disk_with_file()
     disk.fail_next(action, error=errno.EIO)  # type: ignore[arg-type]
@@ -296,7 +294,18 @@ def test_a_moved_file_is_not_used_by_accident() -> None:
     disk.rename("/data/log", "/data/log.deleted")
     with pytest.raises(AssertionError, match="moved"):
         file.append([b"x"])
-    disk.open("/data/log.deleted").append([b"x"])
+    moved = disk.open("/data/log.deleted")
+    moved.append([b"x"])
+    disk.remove("/data/log.deleted")
+    with pytest.raises(AssertionError, match="gone"):
+        moved.append([b"x"])
+
+
+def test_a_file_in_a_moved_folder_is_not_used_by_accident() -> None:
+    disk, file = disk_with_file()
+    disk.rename("/data", "/data.deleted")
+    with pytest.raises(AssertionError, match="moved"):
+        file.append([b"x"])
 
 
 def test_after_a_power_cut_the_page_cache_is_cold() -> None:

@@ -189,9 +189,7 @@ def test_whatever_happens_a_file_has_one_name_and_a_synced_folder_is_as_it_was(
         assert path in synced or path in touched
 
 
-@pytest.mark.parametrize(
-    ("path", "error"), [("/data/x/y", FileNotFoundError), ("/data/log/y", NotADirectoryError)]
-)
+@pytest.mark.parametrize(("path", "error"), [("/data/x/y", FileNotFoundError), ("/data/log/y", NotADirectoryError)])
 def test_a_name_needs_a_folder_to_be_in(path: str, error: type[OSError]) -> None:
     tree, _ = tree_with_folder()
     tree.add("/data/log", FileNode())

@@ -87,6 +87,24 @@ def test_a_cut_path_holds_bytes_until_it_heals_and_then_delivers_them_in_order()
         in_network(main, seed)
 
 
+def test_bytes_stay_in_order_when_a_path_heals_while_others_are_under_way() -> None:
+    async def main(network: SimNetwork) -> None:
+        caller, called, _ = await pair(network)
+        network.fabric.delay_seconds = (1.0, 1.0)
+        caller.send([b"first "], False)
+        network.cut("a", "b")
+        await asyncio.sleep(1.5)
+        caller.send([b"second "], False)
+        await asyncio.sleep(0.5)
+        network.heal()
+        caller.send([b"third"], False)
+        await asyncio.sleep(5)
+        assert received(called) == b"first second third"
+
+    for seed in range(10):
+        in_network(main, seed)
+
+
 def test_a_one_way_cut_lets_the_other_way_through() -> None:
     async def main(network: SimNetwork) -> None:
         caller, called, _ = await pair(network)

@@ -86,9 +86,7 @@ def test_after_a_power_cut_every_byte_is_one_that_was_written_and_synced_ones_st
 
 
 @given(operations, st.integers(0, 999))
-def test_what_is_synced_last_survives_every_power_cut_whole(
-    script: list[tuple[str, int | None]], seed: int
-) -> None:
+def test_what_is_synced_last_survives_every_power_cut_whole(script: list[tuple[str, int | None]], seed: int) -> None:
     node = FileNode()
     for number, (action, size) in enumerate(script):
         if action == "truncate":

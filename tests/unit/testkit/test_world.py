@@ -143,3 +143,120 @@ def test_a_reboot_drops_tasks_without_letting_them_clean_up() -> None:
     world.reboot()
     world.run(asyncio.sleep(2000))
     assert not world.disk.exists("/marker")
+
+
+async def count(world: World, name: str, counted: list[str]) -> None:
+    """Counts seconds, and notes when it is told to stop."""
+    host = world.host(name)
+    host.disk.make_directory("/data")
+    file = host.disk.open("/data/log", create=True)
+    try:
+        while True:
+            await asyncio.sleep(1)
+            counted.append(name)
+            file.append([b"tick"])
+            await host.disk.run(file.sync)
+    finally:
+        counted.append(f"{name} cleaned up")
+
+
+def test_a_crashed_host_stops_in_the_middle_and_the_others_go_on() -> None:
+    async def main(world: World) -> None:
+        counted: list[str] = []
+        for name in ("a", "b"):
+            world.host(name).start(count(world, name, counted), "counting")
+        await asyncio.sleep(3.5)
+        world.host("a").crash()
+        counted.clear()
+        await asyncio.sleep(3)
+        assert counted == ["b"] * 3
+        world.host("a").start(count(world, "a", counted), "counting again")
+        await asyncio.sleep(2)
+        assert counted.count("a") == 1
+        assert "a cleaned up" not in counted
+
+    for seed in range(5):
+        world = World(seed)
+        world.run(main(world))
+        world.close()
+
+
+def test_a_power_cut_on_one_host_is_not_the_end_of_the_world() -> None:
+    async def main(world: World) -> None:
+        counted: list[str] = []
+        host = world.host("a")
+        host.disk.crash_after(10)
+        host.start(count(world, "a", counted), "counting")
+        await asyncio.sleep(60)
+        assert host.disk.alive
+        assert 0 < counted.count("a") < 10
+
+    world = World(1)
+    world.run(main(world))
+    world.close()
+
+
+def test_a_future_woken_by_the_living_does_not_wake_the_dead() -> None:
+    async def main(world: World) -> None:
+        woken: list[str] = []
+        bell: asyncio.Future[None] = world.loop.create_future()
+
+        async def wait(name: str) -> None:
+            await bell
+            woken.append(name)
+
+        world.host("a").start(wait("a"), "waiting")
+        world.host("b").start(wait("b"), "waiting")
+        await asyncio.sleep(1)
+        world.host("a").crash()
+        bell.set_result(None)
+        await asyncio.sleep(1)
+        assert woken == ["b"]
+
+    world = World(1)
+    world.run(main(world))
+    world.close()
+
+
+@pytest.mark.parametrize("silently", [False, True])
+def test_the_peers_of_a_crashed_host_see_a_reset_or_nothing(silently: bool) -> None:
+    async def serve(world: World, heard: list[str]) -> None:
+        def accept(link: Link) -> None:
+            link.when_readable(lambda: heard.append(f"{link.receive_into(bytearray(9))} bytes"))
+
+        await world.host("a").network.listen("a", 9092, accept)
+
+    async def main(world: World) -> None:
+        heard: list[str] = []
+        world.host("a").start(serve(world, heard), "serving")
+        await asyncio.sleep(1)
+        link = await world.host("b").network.connect("a", 9092, 5.0)
+        link.send([b"hello"], False)
+        world.host("a").crash(silently=silently)
+        await asyncio.sleep(60)
+        assert heard == []
+        with pytest.raises(BlockingIOError if silently else ConnectionResetError):
+            link.receive_into(bytearray(9))
+        with pytest.raises(ConnectionRefusedError):
+            await world.host("b").network.connect("a", 9092, 5.0)
+        world.host("a").start(serve(world, heard), "serving again")
+        await asyncio.sleep(1)
+        link = await world.host("b").network.connect("a", 9092, 5.0)
+        link.send([b"hello"], False)
+        await asyncio.sleep(1)
+        assert heard
+
+    world = World(1)
+    world.run(main(world))
+    world.close()
+
+
+def test_hosts_have_their_own_chance_disk_and_clock() -> None:
+    world = World(1)
+    a, b = world.host("a"), world.host("b")
+    assert a.entropy.uuid() != b.entropy.uuid()
+    a.disk.make_directory("/data")
+    assert not b.disk.exists("/data")
+    a.clock.jump(5000)
+    assert a.clock.now_ms() - b.clock.now_ms() == 5000
+    assert world.host("a") is a

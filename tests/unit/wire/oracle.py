@@ -57,9 +57,7 @@ def kio_message(cls: Any, data: bytes) -> Any:
     return message
 
 
-def random_message(
-    cls: Any, random: Random, *, texts: str = "aé漢", sizes: tuple[int, ...] = (0, 1, 2, 3)
-) -> Any:
+def random_message(cls: Any, random: Random, *, texts: str = "aé漢", sizes: tuple[int, ...] = (0, 1, 2, 3)) -> Any:
     """A message of this class with nulls, defaults, empty and long parts here and there."""
     values: dict[str, Any] = {}
     for field, kind, is_array, nullable in _fields(cls):
@@ -125,7 +123,8 @@ def _random_value(field: Any, kind: Any, random: Random, texts: str, sizes: tupl
 
 def assert_same(ours: Any, theirs: Any) -> None:
     """Compare a message of ours with one of kio's, which has other types and names for times."""
-    for field, _, _, _ in _fields(type(theirs)):
+    cls: Any = type(theirs)
+    for field, _, _, _ in _fields(cls):
         value = getattr(theirs, field.name)
         wire_type = field.metadata.get("kafka_type", "")
         suffixed = field.name + "_ms"

@@ -30,6 +30,7 @@ from headrace.wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from headrace.wire.schema import Chunk
 
 UNKNOWN_TAG = b"\x01\x63\x02hi"  # one tagged field: tag 99, two bytes
 
@@ -77,11 +78,7 @@ def test_a_produce_response_is_written_byte_for_byte() -> None:
     )
     v3 = "00000001 0006 6f7264657273 00000001 00000003 0000 000000000000002a ffffffffffffffff 00000000"
     assert encode(response, 3) == [bytes.fromhex(v3)]
-    v9 = (
-        "02 07 6f7264657273"
-        "02 00000003 0000 000000000000002a ffffffffffffffff 0000000000000007 01 00 00"
-        "00 00000000 00"
-    )
+    v9 = "02 07 6f726465727302 00000003 0000 000000000000002a ffffffffffffffff 0000000000000007 01 00 0000 00000000 00"
     assert encode(response, 9) == [bytes.fromhex(v9)]
 
 
@@ -89,15 +86,11 @@ def test_features_travel_as_tagged_fields() -> None:
     response = ApiVersionsResponse(
         api_keys=[ApiVersion(api_key=18, min_version=0, max_version=4)],
         finalized_features_epoch=1,
-        finalized_features=[
-            FinalizedFeatureKey(name="group.version", max_version_level=1, min_version_level=1)
-        ],
+        finalized_features=[FinalizedFeatureKey(name="group.version", max_version_level=1, min_version_level=1)],
     )
     assert encode_bytes(response, 0).hex(" ") == "00 00 00 00 00 01 00 12 00 00 00 04"
     v3 = (
-        "0000 02 0012 0000 0004 00 00000000"
-        "02 01 08 0000000000000001"
-        "02 14 02 0e 67726f75702e76657273696f6e 0001 0001 00"
+        "0000 02 0012 0000 0004 00 0000000002 01 08 000000000000000102 14 02 0e 67726f75702e76657273696f6e 0001 0001 00"
     )
     assert encode_bytes(response, 3) == bytes.fromhex(v3)
 
@@ -108,9 +101,9 @@ def test_records_are_neither_copied_in_nor_out() -> None:
     records = request.topic_data[0].partition_data[0].records
     assert records is not None
     buffer[16:18] = b"AB"
-    assert records == b"ABcd"
+    assert bytes(records) == b"ABcd"
 
-    slices = [FileSlice(), memoryview(b"view")]
+    slices: list[Chunk] = [FileSlice(), memoryview(b"view")]
     partitions = [PartitionData(partition_index=i, records=piece) for i, piece in enumerate(slices)]
     response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
     chunks = encode(response, 12)

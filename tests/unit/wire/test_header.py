@@ -23,9 +23,7 @@ def test_a_request_header_is_read_up_to_its_body(version: int, tags: bytes, clie
     plain = encode_request_header(APIS[PRODUCE], version, 77, client_id)
     data = (plain[:-1] + tags if version >= 9 else plain) + b"body"
     header, position = parse_request_header(memoryview(data))
-    assert header == RequestHeader(
-        api_key=PRODUCE, api_version=version, correlation_id=77, client_id=client_id
-    )
+    assert header == RequestHeader(api_key=PRODUCE, api_version=version, correlation_id=77, client_id=client_id)
     assert data[position:] == b"body"
 
 
@@ -48,8 +46,16 @@ def test_an_unknown_api_still_shows_what_it_is() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    ["", "0000", "0000 0009 00000001", "0000 0009 00000001 0005 6162", "0000 0009 00000001 fffe"]
-    + ["0000 0009 00000001 0001 ff", "0000 0009 00000001 ffff", "0000 0009 00000001 ffff 01 05 7f"],
+    [
+        "",
+        "0000",
+        "0000 0009 00000001",
+        "0000 0009 00000001 0005 6162",
+        "0000 0009 00000001 fffe",
+        "0000 0009 00000001 0001 ff",
+        "0000 0009 00000001 ffff",
+        "0000 0009 00000001 ffff 01 05 7f",
+    ],
 )
 def test_a_broken_request_header_is_a_typed_error(data: str) -> None:
     with pytest.raises(MalformedFrame):

@@ -1,4 +1,4 @@
-"""Health and metrics by HTTP: `/livez`, `/readyz`, `/metrics`. GET and HEAD only, answers are small, bodies are refused.
+"""Health and metrics by HTTP: `/livez`, `/readyz`, `/metrics`. GET and HEAD only; answers are small, bodies refused.
 
 A connection has a few seconds to bring a request, and only so much of it is read; both limits keep a scraper that went
 wrong from holding anything.
@@ -16,7 +16,13 @@ _IDLE_SECONDS = 30.0
 _CONNECTIONS_MAX = 256
 
 Page = tuple[int, str, str]
-_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    503: "Service Unavailable",
+}
 _TEXT = "text/plain; charset=utf-8"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -60,7 +66,10 @@ class AdminDoor:
         return 404, _TEXT, "there are /livez, /readyz and /metrics here\n"
 
     def _ready(self) -> Page:
-        checks = {"serving": None if self.is_ready else "the broker is starting or stopping", **self._source.checks()}
+        checks = {
+            "serving": None if self.is_ready else "the broker is starting or stopping",
+            **self._source.checks(),
+        }
         lines = [f"[{'-' if wrong else '+'}] {name}{f': {wrong}' if wrong else ''}\n" for name, wrong in checks.items()]
         return (503 if any(checks.values()) else 200), _TEXT, "".join(lines)
 
@@ -78,14 +87,14 @@ class _Exchange(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are transports without saying so.
-        self._transport = transport = cast(asyncio.Transport, transport)
+        self._transport = transport = cast("asyncio.Transport", transport)
         self._door.connections += 1
         if self._door.connections > _CONNECTIONS_MAX:
             transport.abort()
             return
         self._timer = asyncio.get_running_loop().call_later(_IDLE_SECONDS, transport.close)
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, _error: Exception | None) -> None:
         self._door.connections -= 1
         if self._timer is not None:
             self._timer.cancel()

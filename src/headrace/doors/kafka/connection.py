@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,9 @@ class Answer:
             self.chunks = []
             return
         chunks = encode(response, self.version)
-        header = encode_response_header(self.correlation_id, self.handler.api.response_header_version(self.version) == 1)
+        header = encode_response_header(
+            self.correlation_id, self.handler.api.response_header_version(self.version) == 1
+        )
         size = len(header) + sum(map(len, chunks))
         self.chunks = [size.to_bytes(4, "big") + header, *chunks]
 
@@ -96,6 +99,11 @@ class Connection:
     @property
     def idle(self) -> bool:
         return not self._answers and not self._outbox
+
+    @property
+    def running(self) -> Iterable[asyncio.Task[Any]]:
+        """The requests that are not answered yet."""
+        return self._tasks
 
     def close(self) -> None:
         if self.closed:
@@ -150,9 +158,7 @@ class Connection:
         request = decode(handler.api.request, header.api_version, frame, position) if version >= 0 else None
         answer = Answer(handler, max(version, 0), header.correlation_id)
         self._answers.append(answer)
-        context = RequestContext(
-            version, header.client_id, self.client_host, door.name, self._hold, self.close
-        )
+        context = RequestContext(version, header.client_id, self.client_host, door.name, self._hold, self.close)
         began = door.clock.monotonic()
         try:
             outcome = start(handler.handle(request, context), door.loop)

@@ -28,7 +28,7 @@ _CAPACITY_FIRST = 65_536
 class FrameReader:
     """The receiving half of a connection. Knows no socket: it says where bytes belong and is told how many came."""
 
-    __slots__ = ("_buffer", "_budget", "_filled", "_rest", "_scratch", "_size_bytes_max", "_wanted")
+    __slots__ = ("_budget", "_buffer", "_filled", "_rest", "_scratch", "_size_bytes_max", "_wanted")
 
     def __init__(self, scratch: memoryview, budget: ByteBudget, size_bytes_max: int) -> None:
         self._scratch = scratch

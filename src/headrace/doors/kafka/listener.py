@@ -83,11 +83,10 @@ class KafkaDoor:
 
     async def drain(self, seconds: float) -> None:
         """Let requests in flight end, then close every connection."""
-        end = self.clock.monotonic() + seconds
-        while self.clock.monotonic() < end and (
-            self._left_running or not all(connection.idle for connection in self.connections)
-        ):
-            await asyncio.sleep(0.01)
+        running = self._left_running.union(*(connection.running for connection in self.connections))
+        if running:
+            await asyncio.wait(running, timeout=seconds)
+            await asyncio.sleep(0)  # the answers leave in a callback of their own
         for connection in list(self.connections):
             connection.close()
 

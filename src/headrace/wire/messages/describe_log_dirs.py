@@ -16,9 +16,7 @@ class DescribableLogDirTopic:
 
 @message(versions=(1, 4), flexible_since=2)
 class DescribeLogDirsRequest:
-    topics: list[DescribableLogDirTopic] | None = wire(
-        array(DescribableLogDirTopic), nullable=1, default=None
-    )
+    topics: list[DescribableLogDirTopic] | None = wire(array(DescribableLogDirTopic), nullable=1, default=None)
 
 
 @part

@@ -44,9 +44,7 @@ class DescribeTopicPartitionsResponseTopic:
     name: str | None = wire(STRING, nullable=0, default=None)
     topic_id: UUID = wire(UUID16)
     is_internal: bool = wire(BOOL)
-    partitions: list[DescribeTopicPartitionsResponsePartition] = wire(
-        array(DescribeTopicPartitionsResponsePartition)
-    )
+    partitions: list[DescribeTopicPartitionsResponsePartition] = wire(array(DescribeTopicPartitionsResponsePartition))
     topic_authorized_operations: int = wire(INT32, default=-2147483648)
 
 

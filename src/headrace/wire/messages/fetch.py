@@ -108,9 +108,7 @@ class PartitionData:
     diverging_epoch: EpochEndOffset | None = wire(EpochEndOffset, since=12, tag=0)
     current_leader: LeaderIdAndEpoch | None = wire(LeaderIdAndEpoch, since=12, tag=1)
     snapshot_id: SnapshotId | None = wire(SnapshotId, since=12, tag=2)
-    aborted_transactions: list[AbortedTransaction] | None = wire(
-        array(AbortedTransaction), nullable=4, default=None
-    )
+    aborted_transactions: list[AbortedTransaction] | None = wire(array(AbortedTransaction), nullable=4, default=None)
     preferred_read_replica: int = wire(INT32, since=11, default=-1)
     records: Chunk | None = wire(RECORDS, nullable=4)
 

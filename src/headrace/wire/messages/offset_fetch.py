@@ -30,9 +30,7 @@ class OffsetFetchRequestGroup:
     group_id: str = wire(STRING)
     member_id: str | None = wire(STRING, since=9, nullable=9, default=None)
     member_epoch: int = wire(INT32, since=9, default=-1)
-    topics: list[OffsetFetchRequestTopics] | None = wire(
-        array(OffsetFetchRequestTopics), nullable=8, default=None
-    )
+    topics: list[OffsetFetchRequestTopics] | None = wire(array(OffsetFetchRequestTopics), nullable=8, default=None)
 
 
 @message(versions=(1, 10), flexible_since=6)

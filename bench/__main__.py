@@ -1,0 +1,150 @@
+"""The command: choose workloads and peers, run them in turn, write tables, JSON and plot."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bench import machine, report, schedule
+from bench.failure import BenchFailure
+from bench.pages import touch_pages
+from bench.peers import known_peers
+from bench.peers.peer import Peer
+from bench.plot import draw
+from bench.workloads import all_workloads
+from bench.workloads.workload import Workload
+
+_RESULTS = Path(__file__).parent / "results"
+_ALWAYS_FETCHED = "kafka"  # the peers of this prefix; the others come only when all were asked for
+
+
+def main() -> int:
+    options = _parse(sys.argv[1:])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leave through the clean-up, as Ctrl-C does
+    try:
+        peers, missing = _choose_peers(options)
+        workloads = _choose_workloads(options)
+        with TemporaryDirectory(prefix="headrace-bench-", dir=options.data) as base:
+            run = _measure(options, workloads, peers, missing, Path(base))
+    except BenchFailure as failure:
+        print(f"bench: {failure}", file=sys.stderr)
+        return 1
+    _write(run, options)
+    return 1 if any(outcome.failures for outcome in run.outcomes) else 0
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Headrace against its peers, in turn.")
+    parser.add_argument("--only", metavar="NAMES", help="workloads, comma separated: " + ", ".join(all_workloads()))
+    parser.add_argument(
+        "--peers", metavar="NAMES", default="", help="peers besides Headrace; `all` fetches all of them"
+    )
+    parser.add_argument("--ref", help="measure Headrace of this commit against the working tree, without other peers")
+    parser.add_argument("--rounds", type=int, help="measured rounds (3; quick: 1)")
+    parser.add_argument("--quick", action="store_true", help="a twentieth of the load: does it work, not how fast")
+    parser.add_argument("--name", default="bench", help="name of the result files")
+    parser.add_argument("--out", type=Path, help="folder of the result files (bench/results; quick: none are written)")
+    parser.add_argument("--data", type=Path, help="where the servers keep their data (the temporary folder)")
+    parser.add_argument("--touch-gb", type=float, help="page cache to touch before (8; quick: 0)")
+    options = parser.parse_args(arguments)
+    options.rounds = options.rounds or (1 if options.quick else 3)
+    options.scale = 0.05 if options.quick else 1.0
+    options.out = options.out or (None if options.quick else _RESULTS)
+    if options.touch_gb is None:
+        options.touch_gb = 0 if options.quick else 8
+    return options
+
+
+def _choose_peers(options: argparse.Namespace) -> tuple[dict[str, Peer], dict[str, str]]:
+    """Those that can be measured, and why the others cannot."""
+    known = known_peers(options.ref)
+    asked = [name for name in options.peers.split(",") if name]
+    unknown = set(asked) - set(known) - {"all"}
+    if unknown:
+        raise BenchFailure(f"no such peer: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    chosen, missing = {}, {}
+    for name, peer in known.items():
+        own = name.startswith("headrace")
+        wanted = own or (name in asked if asked and "all" not in asked else options.ref is None)
+        if not wanted:
+            continue
+        if name in asked or "all" in asked or name.startswith(_ALWAYS_FETCHED):
+            try:
+                peer.fetch()
+            except BenchFailure as failure:
+                missing[name] = str(failure)
+                continue
+        if why := peer.missing():
+            missing[name] = why
+        else:
+            chosen[name] = peer
+    return chosen, missing
+
+
+def _choose_workloads(options: argparse.Namespace) -> list[Workload]:
+    known = all_workloads()
+    names = options.only.split(",") if options.only else list(known)
+    unknown = set(names) - set(known)
+    if unknown:
+        raise BenchFailure(f"no such workload: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return [known[name] for name in names]
+
+
+def _measure(
+    options: argparse.Namespace,
+    workloads: list[Workload],
+    peers: Mapping[str, Peer],
+    missing: Mapping[str, str],
+    base: Path,
+) -> report.Run:
+    for name, why in missing.items():
+        _say(f"missing: {name}: {why}")
+    facts = machine.facts(base)
+    versions = {name: peer.version() for name, peer in peers.items()}
+    touch_pages(base, int(options.touch_gb * 1e9))
+    outcomes = []
+    for outcome in schedule.run(workloads, peers, schedule.Plan(options.rounds, options.scale, base, _say)):
+        print(report.outcome_section(outcome, peers), flush=True)
+        outcomes.append(outcome)
+    return report.Run(
+        date=datetime.date.today().isoformat(),
+        command=shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
+        rounds=options.rounds,
+        scale=options.scale,
+        machine=facts,
+        versions=versions,
+        missing=missing,
+        outcomes=outcomes,
+        peers=peers,
+    )
+
+
+def _write(run: report.Run, options: argparse.Namespace) -> None:
+    stem = f"{run.date}-{options.name}"
+    print(report.summary(run))
+    if options.out is None:
+        return
+    options.out.mkdir(parents=True, exist_ok=True)
+    cores = run.machine["cores"]
+    caption = f"{run.date}, {run.command}, {run.rounds} rounds, {cores} cores shared by load and server"
+    for suffix, content in (
+        ("md", report.as_markdown(run, f"{stem}.svg")),
+        ("json", report.as_json(run)),
+        ("svg", draw(run.outcomes, caption)),
+    ):
+        (options.out / f"{stem}.{suffix}").write_text(content)
+        _say(f"wrote {os.path.relpath(options.out / f'{stem}.{suffix}')}")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+sys.exit(main())

@@ -1,0 +1,27 @@
+"""Who is measured, a file for each; a peer that is not installed is reported as missing, never guessed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.peers.headrace import Headrace
+from bench.peers.kafka import Kafka
+from bench.peers.nats import Nats
+from bench.peers.peer import Peer
+from bench.peers.rabbitmq import RabbitMq
+from bench.peers.redis import Redis
+
+
+def known_peers(ref: str | None) -> dict[str, Peer]:
+    """All peers by name, in the order in which they take their turns."""
+    source = Path(__file__).parent.parent.parent / "src"
+    peers: list[Peer] = [
+        Headrace("headrace", source, flushes=True),
+        Headrace("headrace-cache", source, flushes=False),
+    ]
+    if ref is not None:
+        peers.append(Headrace.of_ref(ref, source.parent))
+    peers += [Kafka("kafka-fsync", flushes=True), Kafka("kafka", flushes=False)]
+    peers += [Redis("redis-fsync", flushes=True), Redis("redis", flushes=False)]
+    peers += [Nats("nats-fsync", flushes=True), Nats("nats", flushes=False), RabbitMq()]
+    return {peer.name: peer for peer in peers}

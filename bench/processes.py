@@ -1,0 +1,120 @@
+"""What a server process costs, read from /proc, and how it is started and ended.
+
+A server may be a tree of processes (RabbitMQ's is); CPU and memory are sums over the tree. CPU of children
+that have ended is counted too, through the parent's cutime and cstime.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.failure import BenchFailure
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_STOP_SECONDS_MAX = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a server is started: its command line and what it needs in its environment."""
+
+    command: list[str]
+    environment: dict[str, str]
+
+
+class ServerProcess:
+    """One server that we started; its output goes to a file, for the error message when it dies."""
+
+    def __init__(self, name: str, launch: Launch, output: Path) -> None:
+        self.name = name
+        self._output = output
+        self.started_at = time.monotonic()
+        with output.open("ab") as log:
+            self._process = subprocess.Popen(
+                launch.command,
+                env={**os.environ, **launch.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def check_alive(self) -> None:
+        code = self._process.poll()
+        if code is not None:
+            tail = self._output.read_text(errors="replace")[-2000:]
+            raise BenchFailure(f"{self.name} ended with code {code}; its last words:\n{tail}")
+
+    def cpu_seconds(self) -> float:
+        return sum(_cpu_ticks(pid) for pid in process_tree(self.pid)) / _TICKS_PER_SECOND
+
+    def rss_bytes(self) -> int:
+        return sum(_status_bytes(pid, "VmRSS") for pid in process_tree(self.pid))
+
+    def peak_rss_bytes(self) -> int:
+        """Since the start or the last `forget_peak`."""
+        return sum(_status_bytes(pid, "VmHWM") for pid in process_tree(self.pid))
+
+    def forget_peak(self) -> None:
+        for pid in process_tree(self.pid):
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+    def kill(self) -> None:
+        """SIGKILL to the whole tree: what a crash of the process leaves behind."""
+        if self._process.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        if self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        with suppress(ProcessLookupError):  # whatever it left behind in its process group
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+def process_tree(root: int) -> list[int]:
+    """The process and all its living descendants."""
+    found, waiting = [], [root]
+    while waiting:
+        pid = waiting.pop()
+        try:
+            threads = list(Path(f"/proc/{pid}/task").iterdir())
+            children = [(thread / "children").read_text() for thread in threads]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        found.append(pid)
+        waiting.extend(int(child) for line in children for child in line.split())
+    return found
+
+
+def _cpu_ticks(pid: int) -> int:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    # The name, in brackets, may hold blanks. After it comes field 3; utime to cstime are fields 14 to 17.
+    fields = text.rpartition(")")[2].split()
+    return sum(int(field) for field in fields[11:15])
+
+
+def _status_bytes(pid: int, label: str) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(label + ":")), 0)

@@ -1,0 +1,116 @@
+"""A peer that runs: its process, its address, and the topics that a workload makes on it."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+
+from bench.failure import BenchFailure
+from bench.load import start_rkload
+from bench.processes import ServerProcess
+from bench.sockets import accepts, free_port
+
+if TYPE_CHECKING:
+    from bench.peers.peer import Peer
+
+_READY_SECONDS_MAX = 120
+_POLL_SECONDS = 0.05
+_ADMIN_SECONDS_MAX = 120
+# Kafka refuses a request that makes more metadata records than this allows at once.
+_PARTITIONS_PER_REQUEST = 2000
+
+
+class Server:
+    """One running server with a data folder of its own; `close` ends it and removes the folder."""
+
+    _topic_numbers = itertools.count(1)
+
+    def __init__(self, peer: Peer, base: Path) -> None:
+        self.peer = peer
+        self.port = free_port()
+        self._folder = Path(mkdtemp(prefix=f"{peer.name.replace('/', '-')}-", dir=base))
+        self._admin: AdminClient | None = None
+        self.process = self._launch()
+
+    @property
+    def address(self) -> str:
+        return self.peer.address(self.port)
+
+    def wait_ready(self) -> None:
+        """Until it answers: a Kafka peer a metadata request, any other a connection."""
+        deadline = time.monotonic() + _READY_SECONDS_MAX
+        while not self._answers():
+            self.process.check_alive()
+            if time.monotonic() > deadline:
+                raise BenchFailure(f"{self.peer.name} did not answer within {_READY_SECONDS_MAX} s")
+            time.sleep(_POLL_SECONDS)
+
+    def restart(self) -> None:
+        """Start again on the same data; the old process must be gone."""
+        self._admin = None
+        self.process = self._launch()
+
+    def create_topic(self, partitions: int) -> str:
+        """A new topic that takes writes; each of its partitions holds one small record."""
+        name = f"bench-{next(self._topic_numbers)}"
+        admin = self._admin_client()
+        first = min(partitions, _PARTITIONS_PER_REQUEST)
+        topic = NewTopic(name, first, 1, config=dict(self.peer.topic_config))
+        self._wait(admin.create_topics([topic])[name])
+        for total in range(first, partitions, _PARTITIONS_PER_REQUEST):
+            grown = NewPartitions(name, min(partitions, total + _PARTITIONS_PER_REQUEST))
+            self._wait(admin.create_partitions([grown])[name])
+        self._wait_for_partitions(name, partitions)
+        # Kafka answers before the topic takes writes, and a partition's first write makes its files; neither
+        # is what a load is to measure.
+        start_rkload("produce", self.address, name, partitions, 100, partitions, {}).result()
+        return name
+
+    def delete_topic(self, name: str) -> None:
+        self._wait(self._admin_client().delete_topics([name])[name])
+
+    def close(self) -> None:
+        self._admin = None
+        self.process.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _launch(self) -> ServerProcess:
+        launch = self.peer.launch(self._folder, self.port)
+        return ServerProcess(self.peer.name, launch, self._folder / "output.log")
+
+    def _answers(self) -> bool:
+        if not accepts(self.port):
+            return False
+        if self.peer.protocol != "kafka":
+            return True
+        try:
+            return bool(self._admin_client().list_topics(timeout=5).brokers)
+        except KafkaException:
+            return False
+
+    def _wait_for_partitions(self, topic: str, count: int) -> None:
+        deadline = time.monotonic() + _ADMIN_SECONDS_MAX
+        while len(self._admin_client().list_topics(topic, timeout=30).topics[topic].partitions) < count:
+            if time.monotonic() > deadline:
+                raise BenchFailure(f"{self.peer.name}: {topic} did not get its {count} partitions")
+            time.sleep(_POLL_SECONDS)
+
+    def _wait(self, answer: Future[None]) -> None:
+        try:
+            answer.result(_ADMIN_SECONDS_MAX)
+        except (KafkaException, TimeoutError) as error:
+            raise BenchFailure(f"{self.peer.name}: {error}") from error
+
+    def _admin_client(self) -> AdminClient:
+        if self._admin is None:
+            self._admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        return self._admin

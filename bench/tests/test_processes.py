@@ -1,0 +1,47 @@
+"""What a process costs, and that nothing outlives its stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.failure import BenchFailure
+from bench.processes import Launch, ServerProcess, process_tree
+
+_PATIENCE_S = 20
+
+
+def test_the_cpu_and_memory_of_a_child_are_the_servers(tmp_path: Path) -> None:
+    burn = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
+    server = ServerProcess("burner", Launch(["python3", "-c", burn], {}), tmp_path / "out")
+    try:
+        _wait(lambda: server.cpu_seconds() > 0.3)
+        assert len(process_tree(server.pid)) == 2
+        assert server.peak_rss_bytes() >= server.rss_bytes() > 1_000_000
+    finally:
+        tree = process_tree(server.pid)
+        server.stop()
+    _wait(lambda: not any(_is_running(pid) for pid in tree))
+
+
+def test_a_server_that_died_is_reported_with_its_last_words(tmp_path: Path) -> None:
+    server = ServerProcess("mayfly", Launch(["sh", "-c", "echo no disk; exit 3"], {}), tmp_path / "out")
+    _wait(lambda: not _is_running(server.pid))
+    with pytest.raises(BenchFailure, match="mayfly ended with code 3; its last words:\nno disk"):
+        server.check_alive()
+
+
+def _is_running(pid: int) -> bool:
+    """A zombie that nobody has collected yet does not count."""
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

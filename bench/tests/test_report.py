@@ -1,0 +1,67 @@
+"""Tables, targets and plot."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree as Xml
+
+from bench.figures import Sample
+from bench.plot import draw
+from bench.report import Run, as_json, as_markdown, comparisons
+from bench.schedule import Outcome
+from bench.targets import judge
+from bench.tests.fakes import FakePeer, FakeWorkload
+
+_PEERS = {
+    "headrace": FakePeer("headrace"),
+    "headrace-cache": FakePeer("headrace-cache", flushes=False),
+    "kafka-fsync": FakePeer("kafka-fsync"),
+    "kafka": FakePeer("kafka", flushes=False),
+}
+
+
+def _bars() -> Outcome:
+    samples = [Sample("headrace", 1, {"speed": 30.0}), Sample("kafka-fsync", 1, {"speed": 10.0})]
+    return Outcome(FakeWorkload(["headrace", "kafka-fsync"]), samples, {"kafka": "stalled"})
+
+
+def _lines() -> Outcome:
+    samples = [Sample("headrace", 1, {"speed": 5.0}, point) for point in (1, 10, 1000)]
+    return Outcome(FakeWorkload(["headrace"], points=(1, 10, 1000)), samples)
+
+
+def _run() -> Run:
+    machine, versions = {"cores": "2"}, {"headrace": "0.1"}
+    return Run("2026-01-01", "bench", 1, 1.0, machine, versions, {"redis": "gone"}, [_bars(), _lines()], _PEERS)
+
+
+def test_the_table_has_figures_ratios_failures_and_what_is_missing() -> None:
+    text = as_markdown(_run(), "plot.svg")
+    assert "30.0 [30.0 .. 30.0]" in text
+    assert "| **headrace ÷ kafka-fsync** | 3.00 [3.00 .. 3.00]" in text
+    assert "kafka failed: stalled" in text
+    assert "Not measured: redis (gone)." in text
+
+
+def test_like_is_compared_with_like_where_both_were_measured() -> None:
+    assert comparisons(list(_PEERS), _PEERS) == [("headrace", "kafka-fsync"), ("headrace-cache", "kafka")]
+    assert comparisons(["headrace", "kafka"], _PEERS) == [("headrace", "kafka")]
+
+
+def test_the_json_holds_every_sample() -> None:
+    document = json.loads(as_json(_run()))
+    assert document["workloads"]["fake"]["samples"]
+    assert document["missing"] == {"redis": "gone"}
+
+
+def test_the_plot_is_well_formed_and_has_a_panel_for_each_workload() -> None:
+    texts = [element.text for element in Xml.fromstring(draw([_bars(), _lines()], "a & b")).iter() if element.text]
+    assert texts.count("fake: MB/s") == 2
+    assert "a & b" in texts
+
+
+def test_a_target_that_was_missed_says_so_and_one_that_was_not_measured_is_left_out() -> None:
+    samples = [Sample("headrace", 1, {"rss_mb": 90.0}), Sample("kafka-fsync", 1, {"rss_mb": 600.0})]
+    (verdict,) = judge({"memory": samples})
+    assert not verdict.met
+    assert verdict.target.wanted == "≤ 0.1"

@@ -1,0 +1,46 @@
+"""The loads by name, in the order of a run. Neighbours use the same peers, so that servers stay warm."""
+
+from __future__ import annotations
+
+from bench.workloads.consume import Consume
+from bench.workloads.latency import Latency
+from bench.workloads.memory import Memory
+from bench.workloads.produce import Produce
+from bench.workloads.queue import Queue
+from bench.workloads.scaling import Connections, Partitions
+from bench.workloads.startup import StartAfterKill, StartFresh
+from bench.workloads.workload import Workload
+
+_SMALL_BATCHES = {"batch.size": "16384"}
+# By default librdkafka holds a record back for 5 ms, which hides the server; so latency is taken without too.
+_NO_LINGER = {"linger.ms": "0"}
+_FLUSHING = ("headrace", "kafka-fsync")
+_CACHING = ("headrace-cache", "kafka")
+
+
+def all_workloads() -> dict[str, Workload]:
+    stream = ("headrace", "kafka-fsync", "kafka")
+    workloads: list[Workload] = [
+        Produce("produce-1k", records=2_000_000, size=1024, settings={}, peers=stream),
+        Produce("produce-100", records=10_000_000, size=100, settings={}, peers=stream),
+        Produce("produce-1k-16k", records=500_000, size=1024, settings=_SMALL_BATCHES, peers=stream),
+        Produce("produce-100-16k", records=4_000_000, size=100, settings=_SMALL_BATCHES, peers=stream),
+        Consume("consume-1k", records=2_000_000, size=1024, peers=stream),
+        Consume("consume-100", records=10_000_000, size=100, peers=stream),
+        Latency("latency-fsync", seconds=20, settings=_NO_LINGER, peers=_FLUSHING),
+        Latency("latency-fsync-linger", seconds=20, settings={}, peers=_FLUSHING),
+        Connections(peers=_FLUSHING),
+        Latency("latency-cache", seconds=20, settings=_NO_LINGER, peers=_CACHING),
+        Latency("latency-cache-linger", seconds=20, settings={}, peers=_CACHING),
+        Memory(records=5_000_000, size=100, peers=_FLUSHING),
+        StartFresh(peers=_FLUSHING),
+        StartAfterKill(peers=_FLUSHING),
+        Partitions(peers=_FLUSHING),
+        Queue(
+            records=50_000,
+            size=100,
+            batch=100,
+            peers=(*_FLUSHING, "redis-fsync", "redis", "nats-fsync", "nats", "rabbitmq"),
+        ),
+    ]
+    return {workload.name: workload for workload in workloads}

@@ -1,0 +1,51 @@
+"""End to end at a thousand records a second, open loop: from a record's due time until a consumer has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bench.figures import Metric
+from bench.workloads.workload import CPU_S_PER_M, PARTITIONS, PEAK_RSS_MB, Turn, Workload, charge
+
+_RATE = 1000
+_SIZE = 100
+
+
+class Latency(Workload):
+    metrics = (
+        Metric("e2e_p50_ms", "end to end p50 ms", "lower", 3),
+        Metric("e2e_p99_ms", "end to end p99 ms", "lower", 3),
+        Metric("e2e_p999_ms", "end to end p99.9 ms", "lower", 3),
+        Metric("ack_p50_ms", "ack p50 ms", "lower", 3),
+        Metric("ack_p99_ms", "ack p99 ms", "lower", 3),
+        Metric("kept_up", "kept up (1 = yes)", "higher", 0),
+        CPU_S_PER_M,
+        PEAK_RSS_MB,
+    )
+    plotted = metrics[:2]
+
+    def __init__(self, name: str, *, seconds: int, settings: Mapping[str, str], peers: Sequence[str]) -> None:
+        self.name = name
+        chosen = "".join(f", {key}={value}" for key, value in settings.items())
+        self.title = f"end to end at {_RATE}/s, {_SIZE} B{chosen}"
+        self.peers = peers
+        self._seconds = seconds
+        self._settings = {**{f"p.{key}": value for key, value in settings.items()}, "rate": str(_RATE)}
+
+    def measure(self, turn: Turn) -> dict[str, float]:
+        topic = turn.server.create_topic(PARTITIONS)
+        records = turn.scaled(self._seconds * _RATE)
+        cost = charge(turn.server, turn.start_load, "latency", topic, records, _SIZE, **self._settings)
+        turn.server.delete_topic(topic)
+        journey, acks = cost.load["e2e_us"], cost.load["ack_us"]
+        return {
+            "e2e_p50_ms": journey["p50"] / 1000,
+            "e2e_p99_ms": journey["p99"] / 1000,
+            "e2e_p999_ms": journey["p999"] / 1000,
+            "ack_p50_ms": acks["p50"] / 1000,
+            "ack_p99_ms": acks["p99"] / 1000,
+            "kept_up": cost.load["steady"],
+            # The load's own warm-up is charged too; it is the same for all.
+            CPU_S_PER_M.key: cost.cpu_s / (records / 1e6),
+            PEAK_RSS_MB.key: cost.peak_rss_mb,
+        }

@@ -1,0 +1,148 @@
+"""`headrace consume TOPIC...`: records to stdout, for the eye or for a pipe."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+import click
+
+from headrace.cli.envelope import envelope_of
+from headrace.cli.output import chat, to_json
+from headrace.cli.record_format import compile_format
+from headrace.cli.session import server_option, with_cluster
+from headrace.cli.where import FROM_END, FROM_START, Where, WhereType, resolve
+from headrace.client.cluster import Cluster
+from headrace.client.consumer import Consumer, ConsumerSettings
+from headrace.client.fetched import ConsumedRecord
+from headrace.client.fetcher import FetchingRules
+from headrace.client.membership import GroupRules
+from headrace.client.metadata import TopicPartition
+from headrace.client.offsets import END, find_offsets
+
+Printer = Callable[[ConsumedRecord], bytes]
+
+_POLL_SECONDS = 0.1
+
+
+@click.command()
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("-g", "--group", metavar="GROUP", help="Read as a member of this group, and commit.")
+@click.option(
+    "-o",
+    "--offset",
+    "where",
+    type=WhereType(),
+    metavar="WHERE",
+    help="start (default), end, N, +N, -N, @TIME.",
+)
+@click.option("--from-beginning", is_flag=True, help="The same as -o start.")
+@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only these; repeatable.")
+@click.option("-n", "--count", type=click.IntRange(1), help="Stop after so many records.")
+@click.option("-e", "--exit-at-end", is_flag=True, help="Stop when all that was there at the beginning is read.")
+@click.option("-f", "--format", "template", metavar="FORMAT", help=r"Such as '%t %p %o %k %s\n'; see docs/cli.md.")
+@click.option("-K", "--key-separator", metavar="SEP", help="Print KEY SEP VALUE.")
+@click.option("--json", "as_json", is_flag=True, help="Print each record as a JSON object.")
+@click.option("--read-committed", is_flag=True, help="Leave out records of open and aborted transactions.")
+@server_option
+def consume(
+    topics: Sequence[str],
+    *,
+    group: str | None,
+    where: Where | None,
+    from_beginning: bool,
+    partitions: Sequence[int],
+    count: int | None,
+    exit_at_end: bool,
+    template: str | None,
+    key_separator: str | None,
+    as_json: bool,
+    read_committed: bool,
+    server: str,
+) -> None:
+    """Read records of TOPIC to stdout, one per line, until Ctrl-C, -n or -e.
+
+    \b
+    headrace consume orders -o -10 -e                  the last ten of each partition
+    headrace consume orders -o @2026-11-15T10:00 --json
+    headrace consume orders -g billing                 share the partitions with other members
+    """
+    if group is not None and (partitions or (where is not None and where not in (FROM_START, FROM_END))):
+        raise click.UsageError("with -g the group decides where to read: -o may be start or end, and -p is not for it")
+    begin = FROM_START if from_beginning or where is None else where
+    printer = choose_printer(template, key_separator, as_json)
+
+    async def work(cluster: Cluster) -> int:
+        targets = await _targets(cluster, topics, partitions)
+        ends: Mapping[TopicPartition, int] = {}
+        if exit_at_end:
+            ends = {t: f.offset for t, f in (await find_offsets(cluster, dict.fromkeys(targets, END))).items()}
+        settings = ConsumerSettings(
+            start="latest" if begin == FROM_END else "earliest",
+            fetching=FetchingRules(read_committed=read_committed),
+        )
+        if group is not None:
+            consumer = Consumer(cluster, topics, group=GroupRules(group), settings=settings)
+        else:
+            offsets = await resolve(cluster, targets, begin)
+            consumer = Consumer(cluster, partitions=offsets, settings=settings)
+        async with consumer:
+            return await print_records(consumer, printer, count, ends if exit_at_end else None)
+
+    printed = with_cluster(server, work)
+    chat(f"{printed} record{'' if printed == 1 else 's'}")
+
+
+async def print_records(
+    consumer: Consumer, printer: Printer, count: int | None, ends: Mapping[TopicPartition, int] | None
+) -> int:
+    """Print until `count` records, until all `ends` are reached, or until interrupted."""
+    printed = 0
+    out = sys.stdout.buffer
+    try:
+        while not _reached(consumer, ends):
+            batch_max = 500 if count is None else min(500, count - printed)
+            records = await consumer.poll(batch_max, None if ends is None else _POLL_SECONDS)
+            out.writelines(map(printer, records))
+            out.flush()
+            printed += len(records)
+            if printed == count:
+                break
+    except asyncio.CancelledError:
+        pass  # Ctrl-C is how one stops watching
+    return printed
+
+
+def choose_printer(template: str | None, key_separator: str | None, as_json: bool) -> Printer:
+    """How records are printed: by format, with keys, as JSON, or just their values."""
+    if sum((template is not None, key_separator is not None, as_json)) > 1:
+        raise click.UsageError("give one of -f, -K and --json")
+    if as_json:
+        return lambda record: to_json(envelope_of(record)).encode() + b"\n"
+    if template is not None:
+        try:
+            return compile_format(template)
+        except ValueError as error:
+            raise click.UsageError(f"-f: {error}") from None
+    if key_separator is not None:
+        separator = key_separator.encode()
+        return lambda record: (record.key or b"") + separator + (record.value or b"") + b"\n"
+    return lambda record: (record.value or b"") + b"\n"
+
+
+def _reached(consumer: Consumer, ends: Mapping[TopicPartition, int] | None) -> bool:
+    """Whether everything that was there at the beginning, of what is ours, has been read."""
+    if ends is None:
+        return False
+    mine = consumer.assignment
+    return bool(mine) and all(consumer.position(target) >= ends.get(target, 0) for target in mine)
+
+
+async def _targets(cluster: Cluster, topics: Sequence[str], partitions: Sequence[int]) -> list[TopicPartition]:
+    targets = []
+    for topic in topics:
+        view = await cluster.topic(topic)
+        chosen = partitions or range(len(view.partitions))
+        targets += [TopicPartition(topic, (await cluster.partition(topic, number)).partition) for number in chosen]
+    return targets

@@ -1,0 +1,80 @@
+"""`headrace doctor`: is this machine fit for a broker, and is the broker well?
+
+Every check says ok, warn or fail in one line, and what to do unless it is ok. Exit code 0 if nothing
+failed, 1 if something did, 3 if all that failed is reaching the broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from headrace.cli.checkup import Finding, check_broker, check_clock, check_data, check_descriptors, check_port
+from headrace.cli.failure import FAILED, UNREACHABLE
+from headrace.cli.output import output_option, print_json, wants_json
+from headrace.cli.session import SERVER_DEFAULT, run, server_option
+from headrace.client.address import Address, parse_address
+
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+@click.command()
+@click.option("--data", metavar="DIR", default="headrace-data", show_default=True, help="The broker's data folder.")
+@click.option(
+    "--http", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="The broker's other port."
+)
+@server_option
+@output_option
+def doctor(data: str, http: str, server: str, output: str | None) -> int:
+    """Check this machine and the broker, and say what to do.
+
+    Checks the data folder (writable, free space, how long an fsync takes), the limit of open files, the
+    clock, the ports, whether the broker answers, its versions, and whether the addresses that it advertises
+    can be reached.
+    """
+    try:
+        http_address = parse_address(http, 8080)
+    except ValueError as error:
+        raise click.UsageError(f"--http: {error}") from None
+    findings = run(_examine(data, http_address, server))
+    if wants_json(output):
+        print_json(_row(finding) for finding in findings)
+    else:
+        for finding in findings:
+            _print(finding)
+    return _exit_code(findings)
+
+
+async def _examine(data: str, http: Address, server: str) -> list[Finding]:
+    findings = [*check_data(data), check_descriptors(), check_clock()]
+    broker = await check_broker(server)
+    findings += broker
+    answered = broker[0].verdict != "fail"
+    if not answered:
+        kafka = parse_address((server or SERVER_DEFAULT).split(",")[0])
+        findings += [await check_port("kafka port", kafka), await check_port("http port", http)]
+    return findings
+
+
+def _print(finding: Finding) -> None:
+    verdict = click.style(f"{finding.verdict:<4}", fg=_COLOURS[finding.verdict])
+    step = f"; {finding.next_step}" if finding.next_step else ""
+    click.echo(f"{verdict}  {finding.subject}: {finding.what}{step}")
+
+
+def _row(finding: Finding) -> dict[str, Any]:
+    return {
+        "verdict": finding.verdict,
+        "subject": finding.subject,
+        "what": finding.what,
+        "next_step": finding.next_step,
+    }
+
+
+def _exit_code(findings: Iterable[Finding]) -> int:
+    failed = {finding.subject for finding in findings if finding.verdict == "fail"}
+    if not failed:
+        return 0
+    return UNREACHABLE if failed == {"broker"} else FAILED

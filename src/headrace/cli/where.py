@@ -1,0 +1,93 @@
+"""Where reading begins: the `-o` of `consume`.
+
+start, end      the first record, behind the last one
+500             that offset
++500            500 behind the first
+-10             the last ten of each partition
+@TIME           the first record at or after a time: ISO 8601, or milliseconds since 1970
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import click
+
+from headrace.client.cluster import Cluster
+from headrace.client.metadata import TopicPartition
+from headrace.client.offsets import END, START, find_offsets
+
+_WORDS: dict[str, int] = {"start": START, "beginning": START, "earliest": START, "end": END, "latest": END}
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A place in every partition of a topic."""
+
+    kind: Literal["offset", "after_start", "before_end", "time"]
+    number: int
+
+
+FROM_START = Where("after_start", 0)
+FROM_END = Where("before_end", 0)
+
+
+class WhereType(click.ParamType[Where]):
+    name = "where"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Where:
+        if isinstance(value, Where):
+            return value
+        try:
+            return parse_where(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def parse_where(text: str) -> Where:
+    """Raises ValueError with a sentence for the user."""
+    if text in _WORDS:
+        return FROM_START if _WORDS[text] == START else FROM_END
+    if text.startswith("@"):
+        return Where("time", _milliseconds(text[1:]))
+    sign, digits = (text[0], text[1:]) if text[:1] in ("+", "-") else ("", text)
+    if not (digits.isascii() and digits.isdigit()):
+        raise ValueError(f"{text!r} is none of start, end, N, +N, -N, @TIME")
+    kind: Literal["offset", "after_start", "before_end"] = (
+        "after_start" if sign == "+" else "before_end" if sign == "-" else "offset"
+    )
+    return Where(kind, int(digits))
+
+
+async def resolve(cluster: Cluster, targets: Iterable[TopicPartition], where: Where) -> dict[TopicPartition, int]:
+    """The offset in each partition; never outside the log."""
+    targets = list(targets)
+    starts = {t: f.offset for t, f in (await find_offsets(cluster, dict.fromkeys(targets, START))).items()}
+    ends = {t: f.offset for t, f in (await find_offsets(cluster, dict.fromkeys(targets, END))).items()}
+    if where.kind == "time":
+        found = await find_offsets(cluster, dict.fromkeys(targets, where.number))
+        return {t: found[t].offset if found[t].offset >= 0 else ends[t] for t in targets}
+    offsets = {}
+    for target in targets:
+        match where.kind:
+            case "after_start":
+                wanted = starts[target] + where.number
+            case "before_end":
+                wanted = ends[target] - where.number
+            case _:
+                wanted = where.number
+        offsets[target] = min(ends[target], max(starts[target], wanted))
+    return offsets
+
+
+def _milliseconds(text: str) -> int:
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a time; write 2026-11-15T10:00 or milliseconds since 1970") from None
+    return int(moment.timestamp() * 1000)

@@ -1,0 +1,209 @@
+"""Judges a history: what a log that keeps its promises can never show. Pure; each rule stands for itself.
+
+    inconsistent offset   one place in the log held two values
+    lost write            acknowledged, read past by somebody, and found by nobody
+    unseen                acknowledged, but not in the log at the end
+    vanished              somebody read it, but it is not in the log at the end
+    duplicate             one value at two places
+    unexpected            a value that nobody sent
+    nonmonotonic poll     a reader was taken back, or past something
+    nonmonotonic send     a later send of one producer got an earlier place
+    real-time order       sent after the other was acknowledged, but placed before it
+    commit lost           a group's offset went back behind an acknowledged commit, or was never committed
+    group skip            a group committed past a record that none of its members was given
+
+The whole log must have been read into `History.final`. A record is told by (partition, offset), a value is unique.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from headrace.testkit.history import Commit, Found, History, Send
+
+
+class Anomaly(NamedTuple):
+    kind: str
+    partition: int
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} in partition {self.partition}: {self.detail}"
+
+
+Place = tuple[int, int]
+Rule = Callable[[History], Iterator[Anomaly]]
+
+
+def judge(history: History) -> list[Anomaly]:
+    """Everything that is wrong with it."""
+    return [anomaly for rule in RULES for anomaly in rule(history)]
+
+
+def inconsistent_offsets(history: History) -> Iterator[Anomaly]:
+    held: dict[Place, bytes] = {}
+    for place, value in _told(history):
+        if held.setdefault(place, value) != value:
+            yield Anomaly("inconsistent offset", place[0], f"offset {place[1]} held {held[place]!r} and {value!r}")
+
+
+def lost_writes(history: History) -> Iterator[Anomaly]:
+    seen = {value for _, value in _read(history)}
+    furthest: dict[int, int] = {}
+    for (partition, offset), _ in _read(history):
+        furthest[partition] = max(offset, furthest.get(partition, -1))
+    for send in _acknowledged(history):
+        if send.value not in seen and send.offset < furthest.get(send.partition, -1):
+            detail = (
+                f"{send.value!r} was acknowledged at {send.offset}; {furthest[send.partition]} was read, it never was"
+            )
+            yield Anomaly("lost write", send.partition, detail)
+
+
+def unseen(history: History) -> Iterator[Anomaly]:
+    final = {partition: {value for _, value in log} for partition, log in history.final.items()}
+    for send in history.sends:
+        if send.is_ok and send.value not in final.get(send.partition, ()):
+            yield Anomaly(
+                "unseen", send.partition, f"{send.value!r} was acknowledged at {send.offset} and is not in the log"
+            )
+
+
+def vanished(history: History) -> Iterator[Anomaly]:
+    final = {(partition, offset) for partition, log in history.final.items() for offset, _ in log}
+    for place in dict.fromkeys(place for place, _ in _polled(history)):
+        if place not in final:
+            yield Anomaly("vanished", place[0], f"offset {place[1]} was read once and is not in the log any more")
+
+
+def duplicates(history: History) -> Iterator[Anomaly]:
+    places: dict[bytes, Place] = {}
+    for place, value in _told(history):
+        if places.setdefault(value, place) != place:
+            yield Anomaly("duplicate", place[0], f"{value!r} lies at {places[value]} and at {place}")
+
+
+def unexpected(history: History) -> Iterator[Anomaly]:
+    sent = {(send.partition, send.value) for send in history.sends}
+    for place, value in dict.fromkeys(_read(history)):
+        if (place[0], value) not in sent:
+            yield Anomaly("unexpected", place[0], f"offset {place[1]} holds {value!r}, which nobody sent there")
+
+
+def nonmonotonic_polls(history: History) -> Iterator[Anomaly]:
+    """A plain reader gets every offset once, in order; a member of a group does so within each poll."""
+    stands: dict[tuple[str, int], int] = {}
+    for poll in history.polls:
+        offsets = [offset for offset, _ in poll.records]
+        if not poll.group:
+            reader = (poll.client, poll.partition)
+            offsets.insert(0, stands.get(reader, offsets[0] - 1))
+            stands[reader] = offsets[-1]
+        for before, after in pairwise(offsets):
+            if after != before + 1:
+                yield Anomaly("nonmonotonic poll", poll.partition, f"{poll.client} was given {before} and then {after}")
+
+
+def nonmonotonic_sends(history: History) -> Iterator[Anomaly]:
+    last: dict[tuple[str, int], Send] = {}
+    for send in _acknowledged(history):  # in the order in which they began
+        before = last.get((send.client, send.partition))
+        if before is not None and send.offset <= before.offset:
+            detail = f"{send.client} sent {before.value!r} to {before.offset} and then {send.value!r} to {send.offset}"
+            yield Anomaly("nonmonotonic send", send.partition, detail)
+        last[send.client, send.partition] = send
+
+
+def real_time_order(history: History) -> Iterator[Anomaly]:
+    sends = defaultdict[int, list[Send]](list)
+    for send in _acknowledged(history):
+        sends[send.partition].append(send)
+    for partition, began in sends.items():
+        ended = sorted(began, key=lambda send: send.ended)
+        at, highest = 0, None
+        for send in began:
+            while ended[at].ended < send.began:
+                highest = ended[at] if highest is None or ended[at].offset > highest.offset else highest
+                at += 1
+            if highest is not None and send.offset <= highest.offset:
+                detail = f"{send.value!r} was sent after {highest.value!r} had its place {highest.offset}, and got {send.offset}"
+                yield Anomaly("real-time order", partition, detail)
+
+
+def lost_commits(history: History) -> Iterator[Anomaly]:
+    """What is found must be an offset whose commit may be the last one that took effect."""
+    commits = defaultdict[tuple[str, int], list[Commit]](list)
+    for commit in history.commits:
+        commits[commit.group, commit.partition].append(commit)
+    for found in history.found:
+        candidates = [c for c in commits[found.group, found.partition] if c.began < found.ended]
+        settled = [c.began for c in candidates if c.ended < found.began]
+        last_settled = max(settled, default=-1)
+        possible = {c.offset for c in candidates if c.ended > last_settled}
+        if not settled:
+            possible.add(-1)
+        if found.offset not in possible:
+            yield Anomaly("commit lost", found.partition, _commit_detail(found, possible))
+
+
+def group_skips(history: History) -> Iterator[Anomaly]:
+    given = defaultdict[tuple[str, int], set[int]](set)
+    for poll in history.polls:
+        if poll.group:
+            given[poll.group, poll.partition].update(offset for offset, _ in poll.records)
+    furthest = dict[tuple[str, int], int]()
+    for commit in history.commits:
+        where = (commit.group, commit.partition)
+        furthest[where] = max(commit.offset, furthest.get(where, 0))
+    for (group, partition), end in furthest.items():
+        skipped = [offset for offset in range(end) if offset not in given[group, partition]]
+        if skipped:
+            yield Anomaly("group skip", partition, f"{group} committed {end}, but nobody in it was given {skipped}")
+
+
+RULES: tuple[Rule, ...] = (
+    inconsistent_offsets,
+    lost_writes,
+    unseen,
+    vanished,
+    duplicates,
+    unexpected,
+    nonmonotonic_polls,
+    nonmonotonic_sends,
+    real_time_order,
+    lost_commits,
+    group_skips,
+)
+
+
+def _commit_detail(found: Found, possible: set[int]) -> str:
+    return f"{found.client} found {found.offset} committed by {found.group}; it can only be one of {sorted(possible)}"
+
+
+def _acknowledged(history: History) -> Iterator[Send]:
+    """The sends whose places are known."""
+    return (send for send in history.sends if send.is_ok and send.offset >= 0)
+
+
+def _polled(history: History) -> Iterator[tuple[Place, bytes]]:
+    for poll in history.polls:
+        for offset, value in poll.records:
+            yield (poll.partition, offset), value
+
+
+def _read(history: History) -> Iterator[tuple[Place, bytes]]:
+    """Everything that anybody was given, also in the end."""
+    yield from _polled(history)
+    for partition, log in history.final.items():
+        for offset, value in log:
+            yield (partition, offset), value
+
+
+def _told(history: History) -> Iterator[tuple[Place, bytes]]:
+    """Everything that the broker said about what lies where."""
+    yield from _read(history)
+    for send in _acknowledged(history):
+        yield (send.partition, send.offset), send.value

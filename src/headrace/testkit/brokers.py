@@ -1,0 +1,168 @@
+"""A whole broker on a host of a simulated world, composed as `headrace.server` does it, but for its doors to the world.
+
+    broker = SimBroker(world, world.host("broker"))
+    await broker.start()
+    broker.host.disk.crash_after(40)        # or broker.kill(), broker.cut_power(), await broker.stop()
+    await broker.down()
+    await broker.start()                    # on what the disk shows now
+
+What the broker does wrong by itself (a background task that dies, a handler that raises, a log that is quarantined
+although nothing has rotted) ends the run with `BrokerFailed`: in a simulation that is a finding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from headrace.broker.broker import Broker, open_broker
+from headrace.doors.kafka.listener import DoorLimits, KafkaDoor
+from headrace.runtime.supervise import Supervisor
+from headrace.testkit.disk import SimulatedPowerCut
+from headrace.testkit.registry import SimRegistry, SimRegistryState
+from headrace.testkit.world import Host, World
+
+DATA = "/data"
+PORT = 9092
+DRAIN_SECONDS = 10.0
+
+
+class BrokerFailed(Exception):
+    """The broker did what no fault of its world excuses."""
+
+
+class SimBroker:
+    def __init__(self, world: World, host: Host, settings: Mapping[str, str] | None = None) -> None:
+        self.host = host
+        self.broker: Broker | None = None
+        self.starts = 0
+        self._world = world
+        self._settings = dict(settings or {})
+        self._registry = SimRegistryState()  # as durable as SQLite is: a commit happens as a whole, or not at all
+        self._process: _Process | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{self.host.name}:{PORT}"
+
+    @property
+    def is_up(self) -> bool:
+        return self.broker is not None
+
+    async def start(self) -> bool:
+        """Start it on what the disk shows. False when the power went before it could serve."""
+        assert self._process is None, "it runs already"
+        self.starts += 1
+        process = self._process = _Process(self.host, SimRegistry(self._registry), self._settings)
+        self.host.disk.on_power_cut = self._on_power_cut
+        self.host.start(self._run(process), f"broker {self.starts}")
+        await process.settled
+        return self.is_up
+
+    async def down(self) -> None:
+        """Return when it does not run any more, for whatever reason."""
+        if self._process is not None:
+            await asyncio.shield(self._process.ended)
+
+    async def stop(self) -> None:
+        """Shut it down in order, as SIGTERM does. The power may go meanwhile."""
+        process = self._process
+        if process is not None:
+            process.stop.set()
+            await process.ended
+
+    def kill(self) -> None:
+        """As kill -9: what it wrote stays in the page cache."""
+        self._end(keep_page_cache=True)
+
+    def cut_power(self, *, silently: bool = False) -> None:
+        """The host goes, or goes again: also when the broker is not running, its page cache is lost."""
+        self._end(keep_page_cache=False, silently=silently)
+
+    async def _run(self, process: _Process) -> None:
+        try:
+            broker = await process.open()
+            self.broker = broker
+            process.settled.set_result(None)
+            await process.serve(broker)
+            self.broker = None
+            await process.close(broker)
+        except Exception as error:
+            self._fail(error)
+        else:
+            self._end(keep_page_cache=True)
+
+    def _on_power_cut(self, _: SimulatedPowerCut) -> None:
+        self._end(keep_page_cache=False)
+
+    def _end(self, *, keep_page_cache: bool, silently: bool = False) -> None:
+        process, self._process, self.broker = self._process, None, None
+        self.host.crash(keep_page_cache=keep_page_cache, silently=silently)
+        if process is not None:
+            process.registry.crash()
+            try:
+                process.check()
+            except BrokerFailed as error:
+                self._fail(error)
+            for future in (process.settled, process.ended):
+                if not future.done():
+                    future.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        """End the run. Raising would not do: the broker itself might catch it."""
+        failure = BrokerFailed(f"broker {self.starts}: {error!r}")
+        failure.__cause__ = error
+        self._world.loop.halt(failure)
+
+
+class _Process:
+    """One run of the broker, from its start to its end."""
+
+    def __init__(self, host: Host, registry: SimRegistry, settings: dict[str, str]) -> None:
+        loop = asyncio.get_running_loop()
+        self.registry = registry
+        self.settled: asyncio.Future[None] = loop.create_future()  # it serves, or never will
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self.stop = asyncio.Event()
+        self._host = host
+        self._settings = settings
+        self._supervisor = Supervisor()
+        self._broker: Broker | None = None
+        self._door: KafkaDoor | None = None
+
+    async def open(self) -> Broker:
+        host, supervisor = self._host, self._supervisor
+        broker = self._broker = await open_broker(
+            DATA, 1, None, self._settings, self.registry, host.disk, host.clock, host.entropy, supervisor
+        )
+        self.check()
+        self._door = KafkaDoor("PLAINTEXT", broker.handlers, host.network, host.clock, DoorLimits())
+        broker.identity.host, broker.identity.port = await self._door.listen(host.name, PORT)
+        supervisor.spawn(self._door.sweep_for_ever(), "door")
+        return broker
+
+    async def serve(self, broker: Broker) -> None:
+        """Return when it is told to stop; raise when one of its tasks dies."""
+        stop = asyncio.create_task(self.stop.wait())
+        failure = asyncio.create_task(self._supervisor.failure())
+        await asyncio.wait((stop, failure), return_when=asyncio.FIRST_COMPLETED)
+        if failure.done():
+            failure.result()
+        failure.cancel()
+
+    async def close(self, broker: Broker) -> None:
+        assert self._door is not None
+        self._door.stop_listening()
+        broker.answer_waiting()
+        await self._door.drain(DRAIN_SECONDS)
+        await self._supervisor.stop()
+        await broker.stop()
+
+    def check(self) -> None:
+        """Raise if something went wrong that was only counted or marked."""
+        if self._broker is not None:
+            for log in self._broker.store.logs.values():
+                if log.failed is not None or log.quarantined is not None:
+                    raise BrokerFailed(f"{log.folder}: {log.failed or log.quarantined}")
+        if self._door is not None and self._door.failures:
+            raise BrokerFailed(f"{self._door.failures} requests failed by an exception; the log says how")

@@ -1,0 +1,115 @@
+"""What the clients of a simulated broker did and saw: the evidence that `anomalies` judges.
+
+An operation is noted when it begins and again when it ends: `ok`, or unknown for ever, since a request whose answer never
+came may still have taken effect. Moments are counted, not timed: one thread, one order. Values must be unique.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+NEVER = 1 << 62
+
+
+@dataclass(slots=True)
+class Operation:
+    """`ended` is the moment of success; an operation that never ended may take effect at any time."""
+
+    client: str
+    partition: int
+    began: int
+    ended: int = NEVER
+
+    @property
+    def is_ok(self) -> bool:
+        return self.ended != NEVER
+
+
+@dataclass(slots=True)
+class Send(Operation):
+    """A value on its way into the log; `offset` is known once the broker has told it, and may be -1 even then."""
+
+    value: bytes = b""
+    offset: int = -1
+
+
+@dataclass(slots=True)
+class Commit(Operation):
+    """A group's wish to remember that it has read up to `offset`."""
+
+    group: str = ""
+    offset: int = -1
+
+
+@dataclass(slots=True)
+class Found(Operation):
+    """What the broker said that a group had committed; -1: nothing."""
+
+    group: str = ""
+    offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """Records of one partition that a client got in one go, as (offset, value). `group`: it reads for a group."""
+
+    client: str
+    partition: int
+    moment: int
+    records: tuple[tuple[int, bytes], ...]
+    group: str = ""
+
+
+@dataclass(slots=True)
+class History:
+    sends: list[Send] = field(default_factory=list)
+    polls: list[Poll] = field(default_factory=list)
+    commits: list[Commit] = field(default_factory=list)
+    found: list[Found] = field(default_factory=list)
+    final: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)  # the log of each partition, at the end
+    now: int = 0
+
+    def begin_send(self, client: str, partition: int, value: bytes) -> Send:
+        send = Send(client, partition, self._tick(), value=value)
+        self.sends.append(send)
+        return send
+
+    def begin_commit(self, client: str, group: str, partition: int, offset: int) -> Commit:
+        commit = Commit(client, partition, self._tick(), group=group, offset=offset)
+        self.commits.append(commit)
+        return commit
+
+    def begin_look(self, client: str, group: str, partition: int) -> Found:
+        """A client asks what the group has committed; note only what was answered."""
+        return Found(client, partition, self._tick(), group=group)
+
+    def end_send(self, send: Send, offset: int) -> None:
+        send.offset, send.ended = offset, self._tick()
+
+    def end_commit(self, commit: Commit) -> None:
+        commit.ended = self._tick()
+
+    def end_look(self, look: Found, offset: int) -> None:
+        look.offset, look.ended = offset, self._tick()
+        self.found.append(look)
+
+    def polled(self, client: str, records: Iterable[tuple[int, int, bytes]], group: str = "") -> None:
+        """One answer to one client, as (partition, offset, value)."""
+        moment, by_partition = self._tick(), dict[int, list[tuple[int, bytes]]]()
+        for partition, offset, value in records:
+            by_partition.setdefault(partition, []).append((offset, value))
+        for partition, found in by_partition.items():
+            self.polls.append(Poll(client, partition, moment, tuple(found), group))
+
+    @property
+    def digest(self) -> str:
+        whole = hashlib.blake2b(digest_size=16)
+        for part in (self.sends, self.polls, self.commits, self.found, sorted(self.final.items())):
+            whole.update(repr(part).encode())
+        return whole.hexdigest()
+
+    def _tick(self) -> int:
+        self.now += 1
+        return self.now

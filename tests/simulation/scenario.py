@@ -1,0 +1,190 @@
+"""One seed's story: clients at work while the broker's host, its disk and the network fail; then all heals and is judged.
+
+A round is some work under network faults and one way to go down: a power cut at some disk operation (also while it starts
+or shuts down), kill -9, or a clean stop, sometimes with a power cut while it is down. The clients outlive all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import TypeVar
+
+from headrace.broker.broker import Broker
+from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.metadata import TopicPartition
+from headrace.client.offsets import END, find_offsets
+from headrace.model.errors import HeadraceError, StorageFailure
+from headrace.storage.upkeep import save_checkpoint
+from headrace.testkit.anomalies import Anomaly, judge
+from headrace.testkit.brokers import SimBroker
+from headrace.testkit.history import History
+from headrace.testkit.world import World
+from tests.simulation.clients import PARTITIONS, TOPIC, Auditor, Client, Member, Reader, Watcher, Writer
+
+ClientT = TypeVar("ClientT", bound=Client)
+
+WRITERS, MEMBERS = 2, 2
+ROUNDS = (2, 4)
+ROUND_SECONDS = 4.0
+RECOVERY_SECONDS = 120.0  # within which everything must be well again once nothing fails any more
+SETTINGS = {
+    "offsets.topic.num.partitions": "2",
+    "group.initial.rebalance.delay.ms": "100",
+    "group.min.session.timeout.ms": "1000",
+}
+TOPIC_CONFIGS = {"segment.bytes": "6000", "index.interval.bytes": "300"}
+
+
+class Scenario:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = Random(f"scenario {seed}")
+        self.world = World(seed)
+        self.history = History()
+        self.broker = SimBroker(self.world, self.world.host("broker"), SETTINGS)
+        self.writers = [self._client(Writer, f"writer{number}") for number in range(WRITERS)]
+        self.members = [self._client(Member, f"member{number}") for number in range(MEMBERS)]
+        self.reader = self._client(Reader, "reader")
+        self.watcher = self._client(Watcher, "watcher")
+        self.faults = 0
+
+    def run(self) -> list[Anomaly]:
+        """Everything that went wrong."""
+        try:
+            self.world.run(self._main())
+        finally:
+            self.world.close()
+        return judge(self.history)
+
+    @property
+    def digest(self) -> str:
+        return f"{self.world.digest} {self.history.digest}"
+
+    async def _main(self) -> None:
+        await self.broker.start()
+        admin = TopicAdmin(self.watcher.cluster)
+        await admin.create(NewTopic(TOPIC, PARTITIONS, configs=TOPIC_CONFIGS))
+        clients: list[Client] = [*self.writers, *self.members, self.reader, self.watcher]
+        async with asyncio.TaskGroup() as group:
+            for client in clients:
+                group.create_task(client.run(), name=client.name)
+            for _ in range(self.random.randint(*ROUNDS)):
+                await self._round()
+            await self._recover()
+            for client in clients:
+                client.is_done = True
+        await self._client(Auditor, "auditor").run()
+
+    # Going down
+
+    async def _round(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            faults = group.create_task(self._disturb())
+            upkeep = group.create_task(self._keep_up())
+            await self.random.choice((self._lose_power, self._lose_power, self._kill, self._stop))()
+            faults.cancel()
+            upkeep.cancel()
+        self.world.network.heal()
+        await asyncio.sleep(self.random.choice((0.0, 0.5, 8.0)))
+        if self.random.random() < 0.3:
+            self.broker.cut_power()
+        while not await self._start():
+            await asyncio.sleep(0.1)
+
+    async def _start(self) -> bool:
+        if self.random.random() < 0.4:
+            self.broker.host.disk.crash_after(self.random.randrange(20))
+        started = await self.broker.start()
+        self.broker.host.disk.crash_after(1 << 60)
+        return started
+
+    async def _lose_power(self) -> None:
+        self.broker.host.disk.crash_after(self.random.randrange(self.random.choice((15, 150, 800))))
+        await self._pass_time(2 * ROUND_SECONDS)
+        if self.broker.is_up:
+            self.broker.cut_power(silently=self.random.random() < 0.3)
+
+    async def _kill(self) -> None:
+        await self._pass_time(ROUND_SECONDS)
+        self.broker.kill()
+
+    async def _stop(self) -> None:
+        await self._pass_time(ROUND_SECONDS)
+        if self.random.random() < 0.3:
+            self.broker.host.disk.crash_after(self.random.randrange(15))
+        await self.broker.stop()
+
+    async def _pass_time(self, seconds: float) -> None:
+        """Let the others work for about that long, or until the broker is down."""
+        try:
+            async with asyncio.timeout(self.random.uniform(0.0, 2 * seconds)):
+                await self.broker.down()
+        except TimeoutError:
+            return
+
+    # Smaller troubles
+
+    async def _disturb(self) -> None:
+        network, host = self.world.network, self.broker.host.name
+        while True:
+            await asyncio.sleep(self.random.uniform(0.0, 2.0))
+            client = self.random.choice([*self.writers, *self.members, self.reader]).name
+            self.faults += 1
+            match self.random.randrange(4):
+                case 0:
+                    network.reset(client, host)
+                case 1:
+                    network.cut(client, host)
+                case 2:
+                    ends = self.random.sample((client, host), 2)
+                    network.cut(*ends, one_way=True)
+                case 3:
+                    network.fabric.delay_seconds = (0.00005, self.random.choice((0.001, 0.02, 0.3)))
+            await asyncio.sleep(self.random.choice((0.0, 0.5, 5.0)))
+            network.heal()
+
+    async def _keep_up(self) -> None:
+        """Have checkpoints and new segments at odd moments, not only when they are due."""
+        while True:
+            await asyncio.sleep(self.random.uniform(0.0, 1.0))
+            if self.broker.broker is not None:
+                self.broker.host.start(_save_or_roll(self.broker.broker, self.random), "upkeep")
+
+    # Coming back
+
+    async def _recover(self) -> None:
+        """Nothing fails any more: writers get through, and the group reads to the end, in bounded time."""
+        self.world.network.fabric.delay_seconds = (0.00005, 0.001)
+        for writer in self.writers:
+            writer.is_done = True
+        try:
+            async with asyncio.timeout(RECOVERY_SECONDS):
+                while not await self._is_caught_up():
+                    await asyncio.sleep(0.2)
+        except TimeoutError:
+            raise AssertionError(f"not well again {RECOVERY_SECONDS} s after the last fault") from None
+
+    async def _is_caught_up(self) -> bool:
+        targets = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
+        try:
+            ends = await find_offsets(self.watcher.cluster, dict.fromkeys(targets, END))
+            found = await self.watcher.look()
+        except HeadraceError:
+            return False
+        return all(found.get(target.partition, 0) == at.offset for target, at in ends.items())
+
+    def _client(self, kind: type[ClientT], name: str) -> ClientT:
+        return kind(self.world.host(name), self.broker.address, self.history, self.seed)
+
+
+async def _save_or_roll(broker: Broker, random: Random) -> None:
+    logs = list(broker.store.logs.values())
+    log = random.choice(logs)
+    try:
+        if random.random() < 0.3 and log.active.size:
+            log.roll()
+        else:
+            await save_checkpoint(log, broker.store.flusher)
+    except StorageFailure:
+        return  # it is being closed
