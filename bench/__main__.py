@@ -75,7 +75,7 @@ def _choose_peers(options: argparse.Namespace) -> tuple[dict[str, Peer], dict[st
         wanted = own or (name in asked if asked and "all" not in asked else options.ref is None)
         if not wanted:
             continue
-        if name in asked or "all" in asked or name.startswith(_ALWAYS_FETCHED):
+        if own or name in asked or "all" in asked or name.startswith(_ALWAYS_FETCHED):
             try:
                 peer.fetch()
             except BenchFailure as failure:

@@ -15,7 +15,7 @@ from bench.figures import Metric, Sample, Spread, spread
 from bench.schedule import Outcome
 
 _PANEL_WIDTH = 400
-_PANEL_HEIGHT = 210
+_PANEL_HEIGHT = 180
 _MARGIN = 20
 _COLUMNS = 3
 _LABEL_WIDTH = 120

@@ -32,8 +32,6 @@ class Headrace:
             archive = part / "archive.tar"
             run_tool(["git", "archive", "-o", str(archive), commit, "src"], cwd=repository)
             run_tool(["tar", "-xf", str(archive), "-C", str(part)])
-            # Without this its first start alone would pay for compiling.
-            run_tool([sys.executable, "-m", "compileall", "-q", str(part / "src")])
 
         return cls(f"headrace@{ref}", cached(f"headrace-{commit}", lay_out) / "src", flushes=True)
 
@@ -42,7 +40,8 @@ class Headrace:
         return None if main.exists() else f"{main} does not exist"
 
     def fetch(self) -> None:
-        """It is here already."""
+        """It is here; but compile it, as an installation does, or its first start alone would pay for that."""
+        run_tool([sys.executable, "-m", "compileall", "-q", str(self._source)])
 
     def version(self) -> str:
         text = run_tool([sys.executable, "-c", _CALL, "version"], environment=self._environment())

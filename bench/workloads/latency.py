@@ -45,7 +45,6 @@ class Latency(Workload):
             "ack_p50_ms": acks["p50"] / 1000,
             "ack_p99_ms": acks["p99"] / 1000,
             "kept_up": cost.load["steady"],
-            # The load's own warm-up is charged too; it is the same for all.
-            CPU_S_PER_M.key: cost.cpu_s / (records / 1e6),
+            CPU_S_PER_M.key: cost.cpu_s / (cost.load["records"] / 1e6),
             PEAK_RSS_MB.key: cost.peak_rss_mb,
         }

@@ -115,7 +115,7 @@ class CommittingReader:
             except KafkaException:
                 continue  # the broker is down or the group rebalances; the next commit says more
             for answer in answers:
-                if answer.error is None:
+                if answer.error is None and answer.offset >= 0:  # below 0: nothing read there yet
                     assert answer.offset >= self.committed[answer.partition], "a committed offset went back"
                     self.committed[answer.partition] = answer.offset
 

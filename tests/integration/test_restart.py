@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from tests.integration.conftest import Figures, StartBroker
 from tests.integration.process import BrokerProcess, wait_until
-from tests.integration.raw import RawConnection
+from tests.integration.raw import RawConnection, encode_request
 from tests.integration.records import consume, consumer_of, create_topic, produce
 
-LIST_OFFSETS, INIT_PRODUCER_ID, CREATE_TOPICS = 2, 22, 19
+FETCH, JOIN_GROUP = 1, 11
 
 
 def test_sigterm_ends_with_0_and_the_next_start_has_everything(broker: BrokerProcess) -> None:
@@ -35,13 +36,15 @@ def test_sigterm_ends_with_0_and_the_next_start_has_everything(broker: BrokerPro
 
 def test_sigterm_ends_with_0_while_clients_wait_and_write(broker: BrokerProcess) -> None:
     create_topic(broker.address, "orders", 1)
-    with (
-        consumer_of(broker.address, "readers", log_level=2) as consumer,
-        RawConnection(broker.address),
-    ):
-        consumer.subscribe(["orders"])
-        produce(broker.address, "orders", [b"one"])
-        consume(consumer, 1)
+    with RawConnection(broker.address) as waits, RawConnection(broker.address) as joins, RawConnection(broker.address):
+        partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
+        limits: dict[str, Any] = {"max_wait": 100_000, "min_bytes": 1, "max_bytes": 1000, "session_epoch": -1}
+        topics = [{"topic": "orders", "partitions": [partition]}]
+        waits.send_frame(encode_request(FETCH, 12, **limits, topics=topics, forgotten_topics_data=[], rack_id=""))
+        member = {"group_id": "readers", "session_timeout": 30_000, "protocol_type": "consumer", "member_id": ""}
+        protocols = [{"name": "range", "metadata": b""}]
+        joins.send_frame(encode_request(JOIN_GROUP, 3, rebalance_timeout=60_000, **member, protocols=protocols))
+        joins.receive_frame()
         assert broker.terminate() == 0
     assert "Traceback" not in broker.log_text()
 

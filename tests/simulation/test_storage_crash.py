@@ -8,6 +8,7 @@ from contextlib import suppress
 from random import Random
 
 import pytest
+from tests.unit.storage.workbench import Workbench, split
 
 from headrace.model.errors import OffsetOutOfRange
 from headrace.runtime.supervise import Supervisor
@@ -15,7 +16,6 @@ from headrace.storage.config import LogConfig, StoreConfig
 from headrace.storage.log import ColdRead
 from headrace.storage.retention import delete_old
 from headrace.testkit.disk import SimulatedPowerCut
-from tests.unit.storage.workbench import Workbench, split
 
 SEEDS = int(os.environ.get("HEADRACE_SEEDS", "200"))
 STEPS = 40

@@ -40,6 +40,7 @@ class ListOffsets:
                 answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
                 try:
                     partition = self._catalogue.partition(topic.name, asked.partition_index)
+                    partition.ensure_readable()
                     check_leader_epoch(partition, asked.current_leader_epoch)
                     await _look_up(partition, asked.timestamp, answer)
                 except HeadraceError as error:

@@ -17,6 +17,7 @@ from headrace.broker.counts import TopicCounts
 from headrace.machines.producers import ProducerStates
 from headrace.model.errors import HeadraceError, RequestTimedOut, StorageFailure, UnknownTopicOrPartition
 from headrace.model.topic_configs import TopicConfig
+from headrace.storage.errors import LogQuarantined
 from headrace.storage.flusher import Flusher
 from headrace.storage.log import Log
 from headrace.storage.reading import ColdRead, LogSlice
@@ -136,6 +137,12 @@ class Partition:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((end_offset, deadline, future))
         return future
+
+    def ensure_readable(self) -> None:
+        """A damaged log says so whatever is asked of it: an offset that is merely "out of range" would make clients
+        jump over what is damaged."""
+        if self.log.quarantined is not None:
+            raise LogQuarantined(str(self.log.quarantined))
 
     def read(self, offset: int, size_bytes_max: int) -> LogSlice | ColdRead:
         return self.log.read(offset, size_bytes_max, self.high_watermark)

@@ -64,6 +64,7 @@ def read_partition(
     partition: Partition, entry: FetchEntry, size_bytes_max: int, isolation_level: int, *, may_exceed: bool
 ) -> Reading:
     """Read from where the entry stands. `may_exceed`: a first batch larger than `size_bytes_max` is given anyway."""
+    partition.ensure_readable()
     check_leader_epoch(partition, entry.current_leader_epoch)
     high_watermark = partition.high_watermark
     data = PartitionData(

@@ -167,7 +167,7 @@ class FetchSession:
     def worth(self) -> tuple[bool, int]:
         return self.privileged, len(self.entries)
 
-    def put(  # noqa: PLR0917 called for every partition of every fetch, and positional arguments are quicker
+    def put(
         self,
         topic_id: UUID,
         topic: str,

@@ -1,8 +1,9 @@
 """The topics in the metadata of a consumer-group member.
 
 Members of protocol type "consumer" send their subscription as metadata: i16 version, then an array of topic
-names; what follows differs by version and assignor. The broker needs the names only to know which committed
-offsets are still of use, so metadata that it cannot read is no error.
+names; what follows differs by version and by client, and not all clients write it as the version says. So only
+the common beginning is read, not the whole message (`wire.consumer_protocol`), and metadata that cannot be
+read is no error: the names only tell which committed offsets are still of use.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ alive is worse than one that is restarted.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -19,7 +20,7 @@ from headrace.broker.broker import Broker, open_broker
 from headrace.doors.admin.http import AdminDoor
 from headrace.doors.kafka.listener import DoorLimits, KafkaDoor
 from headrace.model.broker_configs import BrokerConfig
-from headrace.model.errors import HeadraceError
+from headrace.model.errors import HeadraceError, InvalidConfig
 from headrace.registry.sqlite import SqliteRegistry
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import SystemDisk
@@ -84,7 +85,10 @@ async def _serve(settings: ServeSettings) -> None:
     door = KafkaDoor("PLAINTEXT", broker.handlers, network, clock, _limits(broker.catalogue.config, descriptors))
     broker.identity.host, broker.identity.port = await _listen(door, settings)
     admin = AdminDoor(Metrics(broker, door, clock))
-    http_host, http_port = await admin.listen(*settings.http)
+    try:
+        http_host, http_port = await admin.listen(*settings.http)
+    except OSError as error:
+        raise _cannot_listen("--http", settings.http, error) from error
     supervisor.spawn(door.sweep_for_ever(), "door")
     admin.is_ready = True
     _announce(settings, broker, http_host, http_port)
@@ -97,7 +101,10 @@ async def _serve(settings: ServeSettings) -> None:
 
 async def _listen(door: KafkaDoor, settings: ServeSettings) -> tuple[str, int]:
     """Listen, and tell the address that clients are told: an IPv4 one, since `localhost` may mean ::1 to them."""
-    host, port = await door.listen(*settings.kafka)
+    try:
+        host, port = await door.listen(*settings.kafka)
+    except OSError as error:
+        raise _cannot_listen("--kafka", settings.kafka, error) from error
     if settings.advertised is not None:
         return settings.advertised
     return ("127.0.0.1" if host in ("0.0.0.0", "::") else host), port
@@ -123,6 +130,12 @@ async def _take_down(broker: Broker, door: KafkaDoor, admin: AdminDoor, supervis
     await broker.stop()
     await admin.close()
     log.info("stopped")
+
+
+def _cannot_listen(option: str, address: tuple[str, int], error: OSError) -> InvalidConfig:
+    if error.errno == errno.EADDRINUSE:
+        return InvalidConfig(f"{_show(*address)} is taken; stop the other server, or choose another with {option}")
+    return InvalidConfig(f"cannot listen on {_show(*address)}: {error.strerror or error}; choose another with {option}")
 
 
 def _limits(config: BrokerConfig, descriptors: int) -> DoorLimits:

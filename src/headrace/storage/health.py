@@ -67,10 +67,13 @@ class Health:
 
     def refuse_all(self) -> None:
         """The log is closed."""
-        self._refusal = self._read_refusal = LogDeleted
+        self._refusal = self._read_refusal = self._refuse_closed
 
     def _refuse_failed(self) -> HeadraceError:
         return StorageFailure(f"this log has failed: {self.failed}")
+
+    def _refuse_closed(self) -> HeadraceError:
+        return LogDeleted(f"the log {self.folder} has been deleted or closed")
 
     def _refuse_quarantined(self) -> HeadraceError:
         return LogQuarantined(f"this log is quarantined: {self.quarantined}")

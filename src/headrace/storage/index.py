@@ -80,18 +80,6 @@ class SparseIndex:
         self._firsts = self._seconds = None
         return True
 
-    def truncate(self, offset_column: int, limit: int) -> None:
-        """Drop the entries whose column is at or above `limit`."""
-        keep = 0
-        low, high = 0, len(self)
-        while low < high:
-            middle = (low + high) // 2
-            if self._entry(middle, hot=False)[offset_column] < limit:
-                low = keep = middle + 1
-            else:
-                high = middle
-        self.reset(keep)
-
     def reset(self, count: int) -> None:
         """Keep the first `count` entries only."""
         if count <= self.saved:

@@ -73,7 +73,10 @@ def _take_folder(disk: Disk, path: str) -> tuple[list[LogKey], int | None, Flush
             topic_id, _, partition = name.partition("-")
             keys.append((UUID(hex=topic_id), int(partition)))
     disk.sync_directory(f"{path}/logs")
-    return keys, broker_epoch, FlushedOffsets(disk, path)
+    flushed = FlushedOffsets(disk, path)
+    flushed.sync()  # what a killed process has promised must not be forgotten with the next power cut
+    disk.sync_directory(path)
+    return keys, broker_epoch, flushed
 
 
 class LogStore:
@@ -178,6 +181,7 @@ class LogStore:
             clean = clean and log.failed is None
         for log in self.logs.values():
             log.close()
+        await self._disk.run(self._flushed.sync)
         if clean:
             await self._disk.run(self._disk.write_atomically, f"{self._path}/{MARKER}", b"%d" % broker_epoch)
 

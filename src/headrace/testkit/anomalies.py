@@ -25,6 +25,9 @@ from typing import NamedTuple
 from headrace.testkit.history import Commit, Found, History, Send
 
 
+SHOWN_BYTES = 24
+
+
 class Anomaly(NamedTuple):
     kind: str
     partition: int
@@ -47,7 +50,7 @@ def inconsistent_offsets(history: History) -> Iterator[Anomaly]:
     held: dict[Place, bytes] = {}
     for place, value in _told(history):
         if held.setdefault(place, value) != value:
-            yield Anomaly("inconsistent offset", place[0], f"offset {place[1]} held {held[place]!r} and {value!r}")
+            yield Anomaly("inconsistent offset", place[0], f"offset {place[1]} held {_show(held[place])} and {_show(value)}")
 
 
 def lost_writes(history: History) -> Iterator[Anomaly]:
@@ -58,7 +61,7 @@ def lost_writes(history: History) -> Iterator[Anomaly]:
     for send in _acknowledged(history):
         if send.value not in seen and send.offset < furthest.get(send.partition, -1):
             detail = (
-                f"{send.value!r} was acknowledged at {send.offset}; {furthest[send.partition]} was read, it never was"
+                f"{_show(send.value)} was acknowledged at {send.offset}; {furthest[send.partition]} was read, it never was"
             )
             yield Anomaly("lost write", send.partition, detail)
 
@@ -68,7 +71,7 @@ def unseen(history: History) -> Iterator[Anomaly]:
     for send in history.sends:
         if send.is_ok and send.value not in final.get(send.partition, ()):
             yield Anomaly(
-                "unseen", send.partition, f"{send.value!r} was acknowledged at {send.offset} and is not in the log"
+                "unseen", send.partition, f"{_show(send.value)} was acknowledged at {send.offset} and is not in the log"
             )
 
 
@@ -83,14 +86,14 @@ def duplicates(history: History) -> Iterator[Anomaly]:
     places: dict[bytes, Place] = {}
     for place, value in _told(history):
         if places.setdefault(value, place) != place:
-            yield Anomaly("duplicate", place[0], f"{value!r} lies at {places[value]} and at {place}")
+            yield Anomaly("duplicate", place[0], f"{_show(value)} lies at {places[value]} and at {place}")
 
 
 def unexpected(history: History) -> Iterator[Anomaly]:
     sent = {(send.partition, send.value) for send in history.sends}
     for place, value in dict.fromkeys(_read(history)):
         if (place[0], value) not in sent:
-            yield Anomaly("unexpected", place[0], f"offset {place[1]} holds {value!r}, which nobody sent there")
+            yield Anomaly("unexpected", place[0], f"offset {place[1]} holds {_show(value)}, which nobody sent there")
 
 
 def nonmonotonic_polls(history: History) -> Iterator[Anomaly]:
@@ -112,7 +115,7 @@ def nonmonotonic_sends(history: History) -> Iterator[Anomaly]:
     for send in _acknowledged(history):  # in the order in which they began
         before = last.get((send.client, send.partition))
         if before is not None and send.offset <= before.offset:
-            detail = f"{send.client} sent {before.value!r} to {before.offset} and then {send.value!r} to {send.offset}"
+            detail = f"{send.client} sent {_show(before.value)} to {before.offset} and then {_show(send.value)} to {send.offset}"
             yield Anomaly("nonmonotonic send", send.partition, detail)
         last[send.client, send.partition] = send
 
@@ -129,7 +132,7 @@ def real_time_order(history: History) -> Iterator[Anomaly]:
                 highest = ended[at] if highest is None or ended[at].offset > highest.offset else highest
                 at += 1
             if highest is not None and send.offset <= highest.offset:
-                detail = f"{send.value!r} was sent after {highest.value!r} had its place {highest.offset}, and got {send.offset}"
+                detail = f"{_show(send.value)} was sent after {_show(highest.value)} had its place {highest.offset}, and got {send.offset}"
                 yield Anomaly("real-time order", partition, detail)
 
 
@@ -177,6 +180,10 @@ RULES: tuple[Rule, ...] = (
     lost_commits,
     group_skips,
 )
+
+
+def _show(value: bytes) -> str:
+    return repr(value[:SHOWN_BYTES]) + ("" if len(value) <= SHOWN_BYTES else "...")
 
 
 def _commit_detail(found: Found, possible: set[int]) -> str:

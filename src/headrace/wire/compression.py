@@ -6,6 +6,7 @@ What a frame says about its own size is believed only when it says too much.
 
 from __future__ import annotations
 
+import gzip
 import zlib
 from collections.abc import Iterator
 from struct import Struct
@@ -37,18 +38,16 @@ _LENGTH: Final = Struct(">i")
 
 
 def compress(codec: int, data: bytes) -> bytes:
-    match codec:
-        case 0:
-            return data
-        case 1:
-            packer = zlib.compressobj(wbits=31)
-            return packer.compress(data) + packer.flush()
-        case 2:
-            return _compress_xerial(data)
-        case 3:
-            return bytes(lz4.frame.compress(data, store_size=False))
-        case 4:
-            return zstandard.ZstdCompressor().compress(data)
+    if codec == NONE:
+        return data
+    if codec == GZIP:
+        return gzip.compress(data, mtime=0)
+    if codec == SNAPPY:
+        return _compress_xerial(data)
+    if codec == LZ4:
+        return bytes(lz4.frame.compress(data, store_size=False))
+    if codec == ZSTD:
+        return zstandard.ZstdCompressor().compress(data)
     raise UnsupportedCompressionType(f"compression {codec} is not known")
 
 
@@ -71,15 +70,14 @@ def decompress_steps(codec: int, data: memoryview, size_bytes_max: int) -> Itera
 
 
 def _steps(codec: int, data: memoryview, size_bytes_max: int) -> Iterator[bytes]:
-    match codec:
-        case 1:
-            return _gzip_steps(data)
-        case 2:
-            return _snappy_steps(data, size_bytes_max)
-        case 3:
-            return _lz4_steps(data)
-        case 4:
-            return _zstd_steps(data)
+    if codec == GZIP:
+        return _gzip_steps(data)
+    if codec == SNAPPY:
+        return _snappy_steps(data, size_bytes_max)
+    if codec == LZ4:
+        return _lz4_steps(data)
+    if codec == ZSTD:
+        return _zstd_steps(data)
     raise UnsupportedCompressionType(f"compression {codec} is not known")
 
 

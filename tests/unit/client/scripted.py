@@ -53,7 +53,7 @@ T = TypeVar("T")
 class Fault(Enum):
     """What can happen to a request instead of an answer."""
 
-    SILENCE = auto()  # it is read and never answered
+    SILENCE = auto()  # it is read and never answered, nor is anything behind it
     CLOSE = auto()  # the connection closes; nothing was done
     DONE_THEN_CLOSE = auto()  # it takes effect, and the connection closes before the answer
 
@@ -305,7 +305,9 @@ class _Connection:
         answer = await self._broker.answer(header.api_key, header.api_version, request)
         if answer is Fault.CLOSE:
             return False
-        if answer is None or answer is Fault.SILENCE:
+        if answer is Fault.SILENCE:
+            await asyncio.Event().wait()
+        if answer is None:
             return True
         if isinstance(answer, bytes):
             await self._send(answer)

@@ -190,5 +190,5 @@ class GroupMachine(RuleBasedStateMachine):
         assert self.driver.asked == self.driver.answers.keys() | self.lost
 
 
-GroupMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40)
+GroupMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestGroupMachine = GroupMachine.TestCase

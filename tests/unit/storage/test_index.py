@@ -7,10 +7,10 @@ from bisect import bisect_right
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.storage.workbench import FOLDER, Workbench
 
 from headrace.storage.index import NotHot, OffsetIndex, TimeIndex
 from headrace.testkit.disk import SimDisk
-from tests.unit.storage.workbench import FOLDER, Workbench
 
 
 @pytest.fixture

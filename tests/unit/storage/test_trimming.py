@@ -1,0 +1,159 @@
+"""Cutting a log at its start and at its end, durably."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.storage.workbench import FIRST_SEGMENT, FOLDER, Workbench
+
+from headrace.model.errors import OffsetOutOfRange
+from headrace.storage.config import LogConfig
+
+CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=200)
+
+
+def make_bench(count: int = 20) -> Workbench:
+    bench = Workbench(config=CONFIG)
+    bench.append_many(count)
+    return bench
+
+
+def log_files(bench: Workbench) -> list[int]:
+    return [int(name[:20]) for name in bench.world.disk.list(FOLDER) if name.endswith(".log")]
+
+
+def test_the_start_moves_durably_and_whole_segments_below_it_go() -> None:
+    bench = make_bench()
+    bench.advance_start(11)
+    assert bench.log.start_offset == 11
+    assert log_files(bench) == [segment.base_offset for segment in bench.log.segments]
+    assert log_files(bench)[0] <= 11 < log_files(bench)[1]
+    bench.check()
+    bench.cut_power()
+    bench.open()
+    assert bench.log.start_offset == 11
+    bench.check()
+
+
+def test_the_start_may_lie_inside_a_batch() -> None:
+    bench = Workbench()
+    bench.append(b"a", b"b", b"c")
+    bench.flush()
+    bench.advance_start(2)
+    assert bench.records() == [(2, b"c")]
+
+
+def test_the_start_never_goes_back_nor_beyond_what_is_durable() -> None:
+    bench = make_bench(5)
+    bench.append(b"not flushed")
+    bench.advance_start(4)
+    bench.advance_start(2)
+    assert bench.log.start_offset == 4
+    with pytest.raises(OffsetOutOfRange):
+        bench.advance_start(6)
+
+
+def test_all_of_a_log_can_be_deleted_and_it_goes_on_at_the_same_offset() -> None:
+    bench = make_bench(7)
+    bench.advance_start(7)
+    assert bench.records() == []
+    bench.cut_power()
+    bench.open()
+    assert (bench.log.start_offset, bench.log.end_offset) == (7, 7)
+    assert bench.append(b"next") == 7
+
+
+def test_two_deletions_at_once_keep_the_higher_start() -> None:
+    bench = make_bench()
+
+    async def delete() -> None:
+        async with asyncio.TaskGroup() as group:
+            for offset in (12, 3, 15, 8):
+                group.create_task(bench.log.advance_start(offset))
+
+    bench.run(delete())
+    bench.cut_power()
+    bench.open()
+    assert bench.log.start_offset == 15
+
+
+def test_a_truncated_log_ends_with_a_whole_batch_and_goes_on_there() -> None:
+    bench = make_bench()
+    bench.checkpoint()
+    bench.append_many(5)
+    bench.truncate(9)
+    assert (bench.log.end_offset, bench.log.flushed_offset) == (9, 9)
+    bench.check()
+    bench.append(b"instead")
+    bench.flush()
+    bench.check()
+    bench.cut_power()
+    bench.open()
+    bench.check()
+    assert bench.records()[-1] == (9, b"instead")
+
+
+def test_truncation_inside_a_batch_removes_the_batch() -> None:
+    bench = Workbench()
+    bench.append(b"a", b"b", b"c")
+    bench.append(b"d", b"e", b"f")
+    bench.truncate(4)
+    assert bench.log.end_offset == 3
+    bench.check()
+
+
+def test_truncation_forgets_epochs_and_state_of_what_is_gone() -> None:
+    bench = Workbench(config=CONFIG)
+    for epoch in range(12):
+        bench.append(b"x" * 100, leader_epoch=epoch)
+    bench.flush()
+    bench.checkpoint()
+    bench.truncate(4)
+    assert bench.log.epochs.entries() == tuple((epoch, epoch) for epoch in range(4))
+    assert [offset for offset, _ in bench.state.seen] == [0, 1, 2, 3]
+
+
+def test_truncation_to_nothing_leaves_an_empty_log() -> None:
+    bench = make_bench()
+    bench.truncate(0)
+    assert (bench.log.end_offset, log_files(bench)) == (0, [0])
+    bench.append_many(2)
+    bench.check()
+
+
+def test_truncation_at_or_above_the_end_changes_nothing() -> None:
+    bench = make_bench(3)
+    operations = bench.world.disk.operations
+    bench.truncate(3)
+    bench.truncate(99)
+    assert bench.world.disk.operations == operations
+
+
+def test_a_log_is_not_cut_below_its_start() -> None:
+    bench = make_bench()
+    bench.advance_start(5)
+    with pytest.raises(OffsetOutOfRange):
+        bench.truncate(4)
+    bench.check()
+
+
+def test_what_was_read_before_a_cut_is_not_where_it_was() -> None:
+    bench = make_bench(10)
+    bench.read(0, size_bytes_max=400)
+    bench.truncate(1)
+    bench.append(b"other sizes than before")
+    bench.append_many(8)
+    bench.check()
+    for offset in range(bench.log.end_offset):
+        assert bench.records(offset) == bench.model[offset:]
+
+
+def test_time_lookups_forget_what_was_cut() -> None:
+    bench = Workbench()
+    bench.append(b"a", timestamp_ms=100)
+    bench.append(b"b", timestamp_ms=900)
+    bench.truncate(1)
+    assert bench.run(bench.log.max_timestamp()) == (100, 0)
+    assert bench.run(bench.log.offset_for_timestamp(500)) is None
+    assert bench.world.disk.open(FIRST_SEGMENT).size() == bench.batches[0].size_bytes
