@@ -32,7 +32,6 @@ from headrace.model.errors import (
     CoordinatorNotAvailable,
     GroupIdNotFound,
     HeadraceError,
-    IllegalGeneration,
     UnknownMemberId,
 )
 from headrace.model.names import check_group_id
@@ -49,6 +48,8 @@ class Coordinator:
         self._log = offsets_log
         self._config = config
         self._clock = clock
+        self._started_ms = clock.now_ms()
+        self._started = clock.monotonic()
         self._loop = asyncio.get_running_loop()
         self._alarms: dict[str, tuple[float, asyncio.TimerHandle]] = {}
 
@@ -63,7 +64,7 @@ class Coordinator:
             elif event is not None:
                 self.offsets.apply(event)
             count += 1
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
         for group_id, event in stored.items():
             if event.snapshot is not None:
                 self.groups[group_id] = Group.restore(group_id, self._config, event.snapshot, now_ms)
@@ -88,7 +89,7 @@ class Coordinator:
         await self._log.ensure()
         group = self._group_or_new(group_id)
         token: asyncio.Future[JoinAnswer] = self._loop.create_future()
-        self._carry_out(group, group.join(token, request, self._clock.now_ms()))
+        self._carry_out(group, group.join(token, request, self._now_ms()))
         return await token
 
     async def sync(
@@ -108,7 +109,7 @@ class Coordinator:
             member_id,
             generation_id,
             assignments,
-            self._clock.now_ms(),
+            self._now_ms(),
             instance_id=instance_id,
             protocol_type=protocol_type,
             protocol_name=protocol_name,
@@ -118,12 +119,12 @@ class Coordinator:
 
     def heartbeat(self, group_id: str, member_id: str, generation_id: int, instance_id: str | None) -> None:
         group = self._member_group(group_id)
-        group.heartbeat(member_id, generation_id, self._clock.now_ms(), instance_id=instance_id)
+        group.heartbeat(member_id, generation_id, self._now_ms(), instance_id=instance_id)
         self._arm(group)
 
     def leave(self, group_id: str, departures: Sequence[Departure]) -> list[Departed]:
         group = self._member_group(group_id)
-        departed, effects = group.leave(departures, self._clock.now_ms())
+        departed, effects = group.leave(departures, self._now_ms())
         self._carry_out(group, effects)
         return departed
 
@@ -133,7 +134,7 @@ class Coordinator:
         group = self.groups.get(group_id)
         if group is None:
             raise GroupIdNotFound(f"there is no group {group_id}")
-        effects = group.delete(self._clock.now_ms())
+        effects = group.delete(self._now_ms())
         waits = self._append_forgotten(self.offsets.forget_group(group_id))
         self._carry_out(group, effects)
         for wait in waits:
@@ -141,16 +142,21 @@ class Coordinator:
 
     # Offsets
 
-    def committing_group(self, group_id: str, member_id: str, generation_id: int, instance_id: str | None) -> None:
-        """Check that this member may commit for the group now; for a group without members anybody may."""
+    def committing_group(
+        self, group_id: str, member_id: str, generation_id: int, instance_id: str | None, unknown: type[HeadraceError]
+    ) -> None:
+        """Check that this member may commit for the group now; for a group without members anybody may.
+
+        `unknown` is the error for a group that does not exist: it changed with the versions of the protocol.
+        """
         check_group_id(group_id)
         self.ensure_loaded()
         group = self.groups.get(group_id)
         if group is None:
             if generation_id >= 0:
-                raise IllegalGeneration(f"group {group_id} has no generation {generation_id}")
+                raise unknown(f"there is no group {group_id} with a generation {generation_id}")
             group = self._group_or_new(group_id)
-        group.check_commit(member_id, generation_id, self._clock.now_ms(), instance_id=instance_id)
+        group.check_commit(member_id, generation_id, self._now_ms(), instance_id=instance_id)
         self._arm(group)
 
     async def commit(self, group_id: str, events: Sequence[OffsetCommitted]) -> None:
@@ -180,18 +186,18 @@ class Coordinator:
         """Forget offsets that are older than the retention, and groups that are empty and have none left."""
         if not self.is_loaded:
             return
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
         for group in list(self.groups.values()):
             gone = self.offsets.expired(group.group_id, group.offset_retention(), now_ms, retention_ms)
             self._append_forgotten(gone)
-            if gone and not self.offsets.has_offsets(group.group_id) and group.state is GroupState.EMPTY:
+            if not self.offsets.has_offsets(group.group_id) and group.state is GroupState.EMPTY:
                 self._carry_out(group, group.delete(now_ms))
 
     def stop(self) -> None:
         """Answer everybody who waits: the broker is going down, the groups live on in the log."""
         for _, timer in self._alarms.values():
             timer.cancel()
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
         for group in list(self.groups.values()):
             for effect in group.close(CoordinatorNotAvailable.code, now_ms):
                 if isinstance(effect, Answer):
@@ -213,15 +219,15 @@ class Coordinator:
         try:
             wait = self._log.append(group.group_id, [group_record(group.group_id, effect.snapshot)])
         except HeadraceError as error:
-            self._carry_out(group, group.store_failed(effect.ticket, error.code, self._clock.now_ms()))
+            self._carry_out(group, group.store_failed(effect.ticket, error.code, self._now_ms()))
             return
         if wait is None:
-            self._carry_out(group, group.stored(effect.ticket, self._clock.now_ms()))
+            self._carry_out(group, group.stored(effect.ticket, self._now_ms()))
         else:
             wait.add_done_callback(partial(self._on_stored, group, effect.ticket))
 
     def _on_stored(self, group: Group, ticket: int, wait: asyncio.Future[None]) -> None:
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
         error = wait.exception()
         if error is None:
             self._carry_out(group, group.stored(ticket, now_ms))
@@ -241,7 +247,7 @@ class Coordinator:
             if group.is_vacant and not self.offsets.has_offsets(group_id) and not group.generation_id:
                 self._drop(group)
             return
-        when = self._loop.time() + max(deadline - self._clock.now_ms(), 0) / 1000
+        when = self._loop.time() + max(deadline - self._now_ms(), 0) / 1000
         if alarm is not None:
             if alarm[0] <= when:
                 return
@@ -250,7 +256,7 @@ class Coordinator:
 
     def _on_alarm(self, group: Group) -> None:
         self._alarms.pop(group.group_id, None)
-        self._carry_out(group, group.tick(self._clock.now_ms()))
+        self._carry_out(group, group.tick(self._now_ms()))
 
     def _drop(self, group: Group) -> None:
         if self.groups.get(group.group_id) is group:
@@ -269,10 +275,14 @@ class Coordinator:
                 self.offsets.apply(event)
         return waits
 
+    def _now_ms(self) -> int:
+        """Wall time as of the start, carried on by the monotonic clock: a jump must not expire every session."""
+        return self._started_ms + int((self._clock.monotonic() - self._started) * 1000)
+
     def _group_or_new(self, group_id: str) -> Group:
         group = self.groups.get(group_id)
         if group is None:
-            group = self.groups[group_id] = Group(group_id, self._config, self._clock.now_ms())
+            group = self.groups[group_id] = Group(group_id, self._config, self._now_ms())
         return group
 
     def _member_group(self, group_id: str) -> Group:

@@ -17,7 +17,7 @@ from headrace.broker.context import RequestContext
 from headrace.broker.partition import Partition
 from headrace.broker.readings import Reading, read_partition
 from headrace.machines.fetch_sessions import FetchEntry, FetchSession, FetchSessions
-from headrace.model.errors import HeadraceError
+from headrace.model.errors import HeadraceError, InvalidFetchSessionEpoch
 from headrace.model.ids import ZERO_ID
 from headrace.runtime.clock import Clock
 from headrace.wire.messages.fetch import (
@@ -110,7 +110,12 @@ class Fetch:
             poll = self._polls[session] = _Poll()
         try:
             self._update(session, request)
-            return await self._collect(session, poll, request)
+            epoch = session.epoch
+            response = await self._collect(session, poll, request)
+            if session.epoch != epoch:
+                # A later fetch of this session was faster: this answer would tell the past.
+                return FetchResponse(error_code=InvalidFetchSessionEpoch.code)
+            return response
         finally:
             if session.id == 0:
                 self._forget(session)

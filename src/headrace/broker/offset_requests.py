@@ -14,6 +14,7 @@ from headrace.model.errors import (
     GroupIdNotFound,
     GroupSubscribedToTopic,
     HeadraceError,
+    IllegalGeneration,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
@@ -45,6 +46,7 @@ from headrace.wire.messages.offset_fetch import (
 
 _TOPIC_IDS_SINCE = 10
 _GROUPS_SINCE = 8
+_GROUP_NOT_FOUND_SINCE = 9
 _MISSING = CommittedOffset(-1, -1, "", -1, -1, ZERO_ID)
 
 
@@ -65,6 +67,7 @@ class OffsetRequests:
                 request.member_id,
                 request.generation_id_or_member_epoch,
                 request.group_instance_id,
+                GroupIdNotFound if context.version >= _GROUP_NOT_FOUND_SINCE else IllegalGeneration,
             )
             refusal = None
         except HeadraceError as error:

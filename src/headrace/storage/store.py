@@ -152,8 +152,8 @@ class LogStore:
     async def create_all(self, wanted: Iterable[tuple[UUID, int, Opening]]) -> list[Log]:
         openings = {(topic_id, partition): opening for topic_id, partition, opening in wanted}
         missing = {key: opening for key, opening in openings.items() if key not in self.logs}
-        folders = [self._folder(key) for key in missing]
-        await self._disk.run(_make_folders, self._disk, folders)
+        names = [_folder_name(key) for key in missing]
+        await self._disk.run(self._disk.make_directories, f"{self._path}/logs", names)
         await self._open(missing)
         return [self.logs[key] for key in openings]
 
@@ -239,7 +239,7 @@ class LogStore:
         )
 
     def _folder(self, key: LogKey) -> str:
-        return f"{self._path}/logs/{key[0].hex}-{key[1]}"
+        return f"{self._path}/logs/{_folder_name(key)}"
 
     # Background tasks
 
@@ -282,9 +282,8 @@ class LogStore:
             await work()
 
 
-def _make_folders(disk: Disk, folders: list[str]) -> None:
-    for folder in folders:
-        disk.make_directory(folder)
+def _folder_name(key: LogKey) -> str:
+    return f"{key[0].hex}-{key[1]}"
 
 
 def _step_all(recoveries: list[Recovery]) -> list[bool]:

@@ -50,7 +50,9 @@ def inconsistent_offsets(history: History) -> Iterator[Anomaly]:
     held: dict[Place, bytes] = {}
     for place, value in _told(history):
         if held.setdefault(place, value) != value:
-            yield Anomaly("inconsistent offset", place[0], f"offset {place[1]} held {_show(held[place])} and {_show(value)}")
+            yield Anomaly(
+                "inconsistent offset", place[0], f"offset {place[1]} held {_show(held[place])} and {_show(value)}"
+            )
 
 
 def lost_writes(history: History) -> Iterator[Anomaly]:
@@ -60,9 +62,7 @@ def lost_writes(history: History) -> Iterator[Anomaly]:
         furthest[partition] = max(offset, furthest.get(partition, -1))
     for send in _acknowledged(history):
         if send.value not in seen and send.offset < furthest.get(send.partition, -1):
-            detail = (
-                f"{_show(send.value)} was acknowledged at {send.offset}; {furthest[send.partition]} was read, it never was"
-            )
+            detail = f"{_show(send.value)} was acknowledged at {send.offset}; {furthest[send.partition]} was read, it never was"
             yield Anomaly("lost write", send.partition, detail)
 
 

@@ -141,6 +141,15 @@ class SimDisk:
                 self._tree.add(path, Folder())
             self.sync_directory(parent)
 
+    def make_directories(self, parent: str, names: Sequence[str]) -> None:
+        for name in names:
+            path = posixpath.join(parent, name)
+            if not self.exists(path):
+                with typed_errors("make directory", path):
+                    self.change("make", path)
+                    self._tree.add(path, Folder())
+        self.sync_directory(parent)
+
     def rename(self, source: str, target: str) -> None:
         with typed_errors("rename", source):
             self.change("rename", source, target)

@@ -35,7 +35,6 @@ COMPRESSION_MASK: Final = 0b111
 LOG_APPEND_TIME: Final = 1 << 3
 TRANSACTIONAL: Final = 1 << 4
 CONTROL: Final = 1 << 5
-DELETE_HORIZON: Final = 1 << 6
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
 _OFFSET: Final = Struct(">q")

@@ -66,7 +66,7 @@ def encode_response_header(correlation_id: int, tagged: bool) -> bytes:
 def encode_request_header(api: Api, version: int, correlation_id: int, client_id: str | None) -> bytes:
     data = b"" if client_id is None else client_id.encode()
     length = -1 if client_id is None else len(data)
-    tags = b"\0" if version >= api.flexible_since else b""
+    tags = b"\0" if api.request_header_version(version) == 2 else b""
     return _REQUEST.pack(api.key, version, correlation_id, length) + data + tags
 
 
