@@ -61,6 +61,7 @@ $(BIN)/python:
 $(VENV)/run.stamp: requirements/run.txt pyproject.toml | $(BIN)/python
 	$(PIP) --require-hashes --requirement requirements/run.txt
 	$(PIP) $(THIS)
+	$(BIN)/python -m compileall -q src  # else every start compiles anew where PYTHONDONTWRITEBYTECODE is set
 	touch $@
 
 $(VENV)/dev.stamp: requirements/dev.txt $(VENV)/run.stamp

@@ -28,6 +28,7 @@ WRITERS, MEMBERS = 2, 2
 ROUNDS = (2, 4)
 ROUND_SECONDS = 4.0
 RECOVERY_SECONDS = 120.0  # within which everything must be well again once nothing fails any more
+DISK_DELAYS = ((0.00005, 0.002), (0.001, 0.02), (0.005, 0.2))
 SETTINGS = {
     "offsets.topic.num.partitions": "2",
     "group.initial.rebalance.delay.ms": "100",
@@ -48,6 +49,9 @@ class Scenario:
         self.reader = self._client(Reader, "reader")
         self.watcher = self._client(Watcher, "watcher")
         self.faults = 0
+        # Each seed has its own weather: some bugs show only where the disk is slow, others only where it is not.
+        self.calm_seconds = self.random.choice((0.1, 0.5, 2.0))
+        self.broker.host.disk.delay_seconds = self.random.choice(DISK_DELAYS)
 
     def run(self) -> list[Anomaly]:
         """Everything that went wrong."""
@@ -128,7 +132,7 @@ class Scenario:
     async def _disturb(self) -> None:
         network, host = self.world.network, self.broker.host.name
         while True:
-            await asyncio.sleep(self.random.uniform(0.0, 2.0))
+            await asyncio.sleep(self.random.uniform(0.0, 2 * self.calm_seconds))
             client = self.random.choice([*self.writers, *self.members, self.reader]).name
             self.faults += 1
             match self.random.randrange(4):
@@ -141,7 +145,7 @@ class Scenario:
                     network.cut(*ends, one_way=True)
                 case 3:
                     network.fabric.delay_seconds = (0.00005, self.random.choice((0.001, 0.02, 0.3)))
-            await asyncio.sleep(self.random.choice((0.0, 0.5, 5.0)))
+            await asyncio.sleep(self.random.choice((0.0, 0.5, 5.0)) * self.random.random())
             network.heal()
 
     async def _keep_up(self) -> None:

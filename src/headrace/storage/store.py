@@ -13,12 +13,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from headrace.model.errors import StorageFailure
 from headrace.runtime.clock import Clock
-from headrace.runtime.disk import Disk
+from headrace.runtime.disk import Disk, DiskFull
 from headrace.storage import retention
 from headrace.storage.config import MIB, LogConfig, StoreConfig
 from headrace.storage.flushed import FlushedOffsets, LogKey
@@ -33,6 +33,8 @@ from headrace.storage.upkeep import save_checkpoint
 __all__ = ["LogConfig", "LogStore", "Opening", "StoreConfig", "open_store"]
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MARKER = "clean-shutdown"
 OPENED_AT_ONCE = 64  # logs per call into the disk threads
@@ -168,35 +170,31 @@ class LogStore:
 
     async def close(self, broker_epoch: int) -> None:
         """Make everything durable, write the checkpoints, and last the marker of a clean shutdown."""
-        clean = True
-        for log in list(self.logs.values()):
-            try:
-                if log.usable:
-                    log.active.index_time()
-                    if log.unsaved_bytes or log.checkpoint_offset != log.end_offset:
-                        await save_checkpoint(log, self.flusher)
-            except StorageFailure as error:
-                clean = False
-                logger.warning("log %s was not closed cleanly: %s", log.folder, error)
-            clean = clean and log.failed is None
+        for log in self.logs.values():
+            self.flusher.mark(log)
+        await _in_parallel(self._save_last, list(self.logs.values()))
+        clean = all(log.failed is None for log in self.logs.values())
         for log in self.logs.values():
             log.close()
         await self._disk.run(self._flushed.sync)
         if clean:
             await self._disk.run(self._disk.write_atomically, f"{self._path}/{MARKER}", b"%d" % broker_epoch)
 
+    async def _save_last(self, log: Log) -> None:
+        try:
+            await self.flusher.flush(log)
+            if log.usable and log.checkpoint_offset != log.end_offset:
+                log.active.index_time()  # as rolling does: Kafka's tools look for the newest timestamp there
+                await save_checkpoint(log, self.flusher)
+        except DiskFull as error:
+            logger.warning("the last checkpoint of %s was not written: %s", log.folder, error)
+        except StorageFailure as error:
+            logger.error("log %s could not be closed in order: %s", log.folder, error)
+
     async def _open(self, openings: dict[LogKey, Opening]) -> None:
-        batches = iter(
-            [list(openings.items())[at : at + OPENED_AT_ONCE] for at in range(0, len(openings), OPENED_AT_ONCE)]
-        )
-
-        async def work() -> None:
-            for batch in batches:
-                await self._open_batch(batch)
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(CALLS_AT_ONCE, -(-len(openings) // OPENED_AT_ONCE))):
-                group.create_task(work())
+        items = list(openings.items())
+        batches = [items[at : at + OPENED_AT_ONCE] for at in range(0, len(items), OPENED_AT_ONCE)]
+        await _in_parallel(self._open_batch, batches)
 
     async def _open_batch(self, batch: list[tuple[LogKey, Opening]]) -> None:
         pending = []
@@ -280,6 +278,19 @@ class LogStore:
         while True:
             await asyncio.sleep(seconds)
             await work()
+
+
+async def _in_parallel(work: Callable[[T], Coroutine[Any, Any, None]], items: list[T]) -> None:
+    """Do this for every item, a few at a time."""
+    remaining = iter(items)
+
+    async def go_on() -> None:
+        for item in remaining:
+            await work(item)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(CALLS_AT_ONCE, len(items))):
+            group.create_task(go_on())
 
 
 def _folder_name(key: LogKey) -> str:

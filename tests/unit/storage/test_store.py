@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import tracemalloc
 from pathlib import Path
 from uuid import UUID
@@ -178,12 +177,12 @@ async def real_store(path: Path) -> tuple[SystemDisk, LogStore]:
 
 
 async def test_hundreds_of_logs_open_with_few_descriptors_and_little_memory(tmp_path: Path) -> None:
-    count = 500
+    count = 100
     disk, store = await real_store(tmp_path)
     wanted = [(OTHER, number, Opening(LogConfig())) for number in range(count)]
     for log in await store.create_all(wanted):
         log.append(*make_batch(b"value"), 0)
-        await store.flusher.flush(log)
+        store.flusher.mark(log)
     await store.close(broker_epoch=1)
     disk.close()
 
@@ -197,11 +196,9 @@ async def test_hundreds_of_logs_open_with_few_descriptors_and_little_memory(tmp_
     assert used / count < 8000
     for log in store.logs.values():
         log.append(*make_batch(b"value"), 0)
-        await store.flusher.flush(log)
         found = log.read(1, 1000, 2)
         assert isinstance(found, LogSlice)
         found.release()
-    assert sys.getrefcount(store) > 0
     await store.close(broker_epoch=2)
     disk.close()
 
