@@ -5,13 +5,12 @@ from __future__ import annotations
 import gzip
 
 import cramjam
-import lz4.frame
 import zstandard
-
-from headrace.wire.apis import APIS
 from tests.fuzz.targets import REQUESTS
 from tests.integration.batches import batch, good_batch, malformed_batches, records
 from tests.integration.raw import encode_request, request_versions
+
+from headrace.wire.apis import APIS
 
 VALUES = [b"value %d" % number for number in range(20)]
 
@@ -49,11 +48,11 @@ def compressed() -> list[bytes]:
         b"\0" + plain,
         b"\x01" + gzip.compress(plain),
         b"\x02" + bytes(cramjam.snappy.compress_raw(plain)),
-        b"\x03" + lz4.frame.compress(plain),
+        b"\x03" + bytes(cramjam.lz4.compress(plain)),
         b"\x04" + zstandard.compress(plain),
         b"\x01" + gzip.compress(bytes(8 * 2**20)),
         b"\x02" + bytes(cramjam.snappy.compress_raw(bytes(8 * 2**20))),
-        b"\x03" + lz4.frame.compress(bytes(8 * 2**20)),
+        b"\x03" + bytes(cramjam.lz4.compress(bytes(8 * 2**20))),
         b"\x04" + zstandard.compress(bytes(8 * 2**20)),
     ]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from typing import cast
 from uuid import UUID
 
 from headrace.model.errors import HeadraceError
@@ -23,6 +24,7 @@ from headrace.wire.codec import decode, encode
 from headrace.wire.compression import decompress, decompress_steps
 from headrace.wire.header import parse_request_header
 from headrace.wire.records import check_records
+from headrace.wire.schema import Chunk
 
 Target = Callable[[bytes], None]
 
@@ -48,8 +50,12 @@ def request(data: bytes) -> None:
     api, version = REQUESTS[int.from_bytes(data[:2], "big") % len(REQUESTS)]
     with suppress(HeadraceError):
         message = decode(api.request, version, memoryview(data), 2)
-        again = b"".join(encode(message, version))
-        assert b"".join(encode(decode(api.request, version, memoryview(again)), version)) == again
+        again = joined(encode(message, version))
+        assert joined(encode(decode(api.request, version, memoryview(again)), version)) == again
+
+
+def joined(chunks: list[Chunk]) -> bytes:
+    return b"".join(cast("list[bytes]", chunks))
 
 
 def response(data: bytes) -> None:

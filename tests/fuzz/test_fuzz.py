@@ -11,7 +11,6 @@ import tracemalloc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
 from tests.fuzz.seeds import seeds
 from tests.fuzz.targets import TARGETS, UNPACKED_MAX
 

@@ -71,10 +71,10 @@ class BrokerProcess:
         self.process.wait(PATIENCE_SECONDS)
         self._process = None
 
-    def terminate(self) -> int:
+    def terminate(self, patience_seconds: float = PATIENCE_SECONDS) -> int:
         """SIGTERM; returns the exit code, which must be 0."""
         self.process.send_signal(signal.SIGTERM)
-        exit_code = self.process.wait(PATIENCE_SECONDS)
+        exit_code = self.process.wait(patience_seconds)
         self._process = None
         return exit_code
 

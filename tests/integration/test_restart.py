@@ -41,7 +41,12 @@ def test_sigterm_ends_with_0_while_clients_wait_and_write(broker: BrokerProcess)
         limits: dict[str, Any] = {"max_wait": 100_000, "min_bytes": 1, "max_bytes": 1000, "session_epoch": -1}
         topics = [{"topic": "orders", "partitions": [partition]}]
         waits.send_frame(encode_request(FETCH, 12, **limits, topics=topics, forgotten_topics_data=[], rack_id=""))
-        member = {"group_id": "readers", "session_timeout": 30_000, "protocol_type": "consumer", "member_id": ""}
+        member: dict[str, Any] = {
+            "group_id": "readers",
+            "session_timeout": 30_000,
+            "protocol_type": "consumer",
+            "member_id": "",
+        }
         protocols = [{"name": "range", "metadata": b""}]
         joins.send_frame(encode_request(JOIN_GROUP, 3, rebalance_timeout=60_000, **member, protocols=protocols))
         joins.receive_frame()

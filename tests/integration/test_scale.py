@@ -11,7 +11,7 @@ import time
 import pytest
 from tests.integration.conftest import Figures, StartBroker
 from tests.integration.hostile import allow_many_descriptors
-from tests.integration.process import BrokerProcess
+from tests.integration.process import PATIENCE_SECONDS, BrokerProcess
 from tests.integration.raw import RawConnection
 from tests.integration.records import consume, consumer_of, create_topic, produce
 
@@ -33,7 +33,7 @@ def test_many_partitions_start_serve_and_fit_into_memory(start_broker: StartBrok
     send_to_all(broker, per_topic)
     written = broker.rss_bytes()
 
-    assert broker.terminate() == 0
+    assert broker.terminate(PATIENCE_SECONDS + PARTITIONS / 50) == 0
     clean = seconds_to_ready(broker)
     broker.kill()
     unclean = seconds_to_ready(broker)

@@ -186,6 +186,7 @@ class Cluster:
             allow_auto_topic_creation=create,
         )
         answer: MetadataResponse = await self.call(request)
+        raise_for(answer.error_code)
         self.view = self.view.merged(answer, complete=names is None)
         self._refreshed_at = self.clock.monotonic()
         return self.view

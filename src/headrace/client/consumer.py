@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
@@ -30,6 +31,8 @@ from headrace.model.errors import (
 )
 from headrace.runtime.supervise import Supervisor
 
+_COMMIT_SECONDS = 2.0
+_CLOSE_SECONDS = 5.0
 _OUT_OF_PLACE = (RebalanceInProgress, IllegalGeneration, UnknownMemberId, FencedInstanceId)
 
 Start = Literal["earliest", "latest", "none"]
@@ -105,7 +108,7 @@ class Consumer:
             self._in_hand = ()
         await self._tasks.stop()
         try:
-            await self._commit_quietly()
+            await self._commit_processed(_CLOSE_SECONDS)
         finally:
             await self._fetcher.stop()
             if self._member is not None:
@@ -169,7 +172,9 @@ class Consumer:
             raise ValueError(f"{target} is not assigned to this consumer")
         self._assign({target: offset})
 
-    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+    async def commit(
+        self, offsets: Mapping[TopicPartition, int] | None = None, *, deadline_seconds: float | None = None
+    ) -> None:
         """Remember in the group how far was read: these offsets, or all that was given to the application."""
         if self._group is None:
             raise InvalidGroupId("this consumer has no group to commit to; give it group=GroupRules(...)")
@@ -177,7 +182,7 @@ class Consumer:
         seat = None if self._member is None else self._member.seat
         commits = {target: Commit(offset) for target, offset in wanted.items()}
         try:
-            await commit(self._cluster, self._group.group, commits, seat)
+            await commit(self._cluster, self._group.group, commits, seat, deadline_seconds=deadline_seconds)
         except _OUT_OF_PLACE:
             if self._member is not None:
                 self._member.must_join_again()
@@ -305,9 +310,17 @@ class Consumer:
         self._assign({target: at.offset for target, at in found.items()})
 
     async def _commit_quietly(self) -> None:
+        """Commit in passing: if the coordinator is away, the next time will do, and reading goes on."""
+        try:
+            await self._commit_processed(_COMMIT_SECONDS)
+        except HeadraceError as error:
+            if not error.retriable:
+                raise
+
+    async def _commit_processed(self, deadline_seconds: float) -> None:
         """Commit what the application has dealt with, if this consumer does that by itself.
 
-        A commit that fails because the group has moved on is no harm: the records come again elsewhere.
+        A commit that is refused because the group has moved on is no harm: the records come again elsewhere.
         """
         self._commit_due_at = self._next_commit_at()
         if self._group is None or self.settings.commit_seconds is None:
@@ -318,10 +331,8 @@ class Consumer:
             done[target] = min(done.get(target, record.offset), record.offset)
         changed = {target: offset for target, offset in done.items() if self._committed.get(target) != offset}
         if changed and (self._member is None or self._member.seat.member_id):
-            try:
-                await self.commit(changed)
-            except _OUT_OF_PLACE:
-                return
+            with suppress(*_OUT_OF_PLACE):
+                await self.commit(changed, deadline_seconds=deadline_seconds)
 
     def _next_commit_at(self) -> float:
         if self.settings.commit_seconds is None:

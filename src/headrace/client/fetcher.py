@@ -28,6 +28,7 @@ from headrace.wire.messages.fetch import (
 
 _NAMES_UNTIL = 12  # Fetch names topics by id from version 13 on
 _ANSWER_SLACK_SECONDS = 30.0
+_TIMER_SLACK_SECONDS = 0.001  # timers may fire a little early, and must not then be set again and again
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ class Fetcher:
                 continue
             if reading.ahead_bytes >= self._rules.partition_bytes_max:
                 continue
-            if reading.not_before > now:
+            if reading.not_before > now + _TIMER_SLACK_SECONDS:
                 next_at = reading.not_before if next_at is None else min(next_at, reading.not_before)
                 continue
             ready.append(reading)

@@ -50,6 +50,7 @@ from headrace.wire.messages.sync_group import (
 
 _PROTOCOL_TYPE = "consumer"
 _ANSWER_SLACK_SECONDS = 10.0
+_LEAVE_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,9 @@ class GroupMember:
             leaving = MemberIdentity(member_id=self._member_id, reason="the consumer is closing")
             request = LeaveGroupRequest(group_id=self._rules.group, member_id=self._member_id, members=[leaving])
             try:
-                await self._cluster.call_coordinator(self._rules.group, request, lane=self._lane)
+                await self._cluster.call_coordinator(
+                    self._rules.group, request, timeout_seconds=_LEAVE_SECONDS, lane=self._lane
+                )
             except HeadraceError:
                 return  # the session timeout will do it
             finally:
@@ -268,11 +271,9 @@ class GroupMember:
         """The leader notices when subscribed topics have grown or appeared, and calls a rebalance."""
         if self._led_counts is None or self.must_join:
             return
-        if not self._cluster.fresh or any(topic not in self._led_counts for topic in self._topics):
-            self._cluster.distrust()
-            counts = await self._count([Subscriber(sorted({*self._topics, *self._led_counts}))])
-            if self._led_counts is not None and counts != self._led_counts:
-                self.must_join_again()
+        counts = await self._count([Subscriber(sorted({*self._topics, *self._led_counts}))])
+        if self._led_counts is not None and counts != self._led_counts:
+            self.must_join_again()
 
     async def _drop_out(self) -> None:
         """The application has not polled for too long: let others have the partitions until it does."""

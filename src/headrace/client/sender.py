@@ -37,6 +37,7 @@ from headrace.wire.messages.produce import (
 )
 
 _LOST_STATE = (OutOfOrderSequence, UnknownProducerId, InvalidProducerEpoch)
+_TIMER_SLACK_SECONDS = 0.001  # timers may fire a little early, and must not then be set again and again
 _NAMES_UNTIL = 12  # Produce names topics by id from version 13 on
 
 
@@ -134,7 +135,7 @@ class Sender:
                 del self._active[outbox.target]
                 continue
             at = outbox.ready_at(linger, rules.batch_bytes_max)
-            if at <= now:
+            if at <= now + _TIMER_SLACK_SECONDS:
                 outbox.in_flight = True
                 ready.append(outbox)
             elif next_at is None or at < next_at:
@@ -214,11 +215,12 @@ class Sender:
     def _judge(self, outbox: Outbox, error: HeadraceError) -> None:
         """An attempt failed: again, in halves, under a new identity, or not at all."""
         head = outbox.batches[0]
-        if isinstance(error, MessageTooLarge) and head.record_count > 1:
+        # Refused at its only attempt, a batch cannot be in the log: it may go out again in another form. With more
+        # attempts an earlier one may have been written without our hearing of it.
+        certain = head.attempts == 1
+        if isinstance(error, MessageTooLarge) and head.record_count > 1 and certain:
             outbox.split()
-        elif isinstance(error, _LOST_STATE) and head.attempts == 1:
-            # This was the batch's only attempt and it was refused, so it cannot be in the log: a fresh start
-            # under another identity cannot write it twice.
+        elif isinstance(error, _LOST_STATE) and certain:
             self._identity = None
             outbox.renew()
         elif error.retriable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.model.errors import StorageFailure
 from headrace.runtime.disk import File
 from headrace.storage.segment import Segment
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Flush:
-    __slots__ = ("directory", "end_offset", "files", "generation", "log", "position", "segment")
+    __slots__ = ("directory", "end_offset", "failure", "files", "generation", "log", "over", "position", "segment")
 
     def __init__(self, log: Log, segment: Segment, files: list[File], directory: bool) -> None:
         self.log = log
@@ -22,10 +23,17 @@ class Flush:
         self.position = segment.size
         self.files = files
         self.directory = directory
+        self.failure: StorageFailure | None = None
+        self.over = False
 
     def sync(self) -> None:
-        for file in self.files:
-            file.sync()
-        # A new segment's name must be durable before anything in it counts as flushed.
-        if self.directory:
-            self.log.disk.sync_directory(self.log.folder)
+        """Blocks."""
+        try:
+            for file in self.files:
+                file.sync()
+            # A new segment's name must be durable before anything in it counts as flushed.
+            if self.directory:
+                self.log.disk.sync_directory(self.log.folder)
+        except StorageFailure as failure:
+            self.failure = failure
+        self.over = True

@@ -1,7 +1,6 @@
 """Group commit for a data folder: one round of syncs in flight, everything marked meanwhile joins the next.
 
-A round is one call into the disk threads, however many logs it covers. A sync that fails is never retried:
-its log has failed for good, the others go on.
+A sync that fails is never retried: its log has failed for good, the others go on.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from headrace.model.errors import StorageFailure
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
 from headrace.storage.flush import Flush
@@ -32,6 +30,10 @@ SYNC_SECONDS_BOUNDS = (
     1.0,
     2.5,
 )
+
+
+SYNCS_AT_ONCE = 4
+CANCELLED_CHECK_SECONDS = 0.001
 
 
 class Histogram:
@@ -100,34 +102,38 @@ class Flusher:
         if not flushes:
             return
         over = self._round_over = asyncio.get_running_loop().create_future()
+        began = self._clock.monotonic()
         try:
-            failures, seconds = await self._disk.run(self._sync, flushes)
-        except BaseException:  # cancelled: nobody knows what is durable, so it is done again
-            for flush in flushes:
-                flush.log.repeat_flush(flush)
-                self._marked[flush.log] = None
+            await self._sync(flushes)
+        except asyncio.CancelledError:
+            # The threads go on, and a failure is reported only once: it must not be missed.
+            await _wait_for(flushes)
             raise
-        else:
-            self.rounds += 1
-            self.sync_seconds.observe(seconds)
-            for flush, failure in zip(flushes, failures, strict=True):
-                if failure is None:
-                    flush.log.complete_flush(flush)
-                else:
-                    flush.log.fail_flush(flush, failure)
         finally:
+            self.rounds += 1
+            self.sync_seconds.observe(self._clock.monotonic() - began)
+            for flush in flushes:
+                flush.log.complete_flush(flush)
             self._round_over = None
             over.set_result(None)
 
-    def _sync(self, flushes: list[Flush]) -> tuple[list[StorageFailure | None], float]:
-        """In a disk thread."""
-        began = self._clock.monotonic()
-        failures: list[StorageFailure | None] = []
-        for flush in flushes:
-            try:
-                flush.sync()
-            except StorageFailure as failure:
-                failures.append(failure)
-            else:
-                failures.append(None)
-        return failures, self._clock.monotonic() - began
+    async def _sync(self, flushes: list[Flush]) -> None:
+        """Side by side, because the file system lets syncs share the commit of its journal."""
+        if len(flushes) == 1:
+            await self._disk.run(flushes[0].sync)
+            return
+        async with asyncio.TaskGroup() as group:
+            for first in range(min(SYNCS_AT_ONCE, len(flushes))):
+                group.create_task(self._disk.run(_sync_each, flushes[first::SYNCS_AT_ONCE]))
+
+
+async def _wait_for(flushes: list[Flush]) -> None:
+    pending = flushes
+    while pending:
+        await asyncio.sleep(CANCELLED_CHECK_SECONDS)
+        pending = [flush for flush in pending if not flush.over]
+
+
+def _sync_each(flushes: list[Flush]) -> None:
+    for flush in flushes:
+        flush.sync()

@@ -13,6 +13,7 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Callable
 from operator import attrgetter
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from headrace.model.errors import OffsetOutOfRange, StorageFailure
@@ -32,6 +33,9 @@ from headrace.storage.segment import Segment
 from headrace.storage.state import DerivedState
 from headrace.storage.timestamps import TimestampOffset
 from headrace.wire.batch import BatchHeader, stamp
+
+if TYPE_CHECKING:
+    from headrace.storage.flusher import Flusher
 
 __all__ = ["ColdRead", "Log", "LogConfig", "LogSlice", "TimestampOffset"]
 
@@ -60,6 +64,7 @@ class Log(Health):
         "end_offset",
         "epochs",
         "flushed_offset",
+        "flusher",
         "generation",
         "key",
         "on_flushed",
@@ -80,6 +85,7 @@ class Log(Health):
         config: LogConfig,
         state: DerivedState,
         slot: FlushedSlot,
+        flusher: Flusher,
         found: Recovery,
     ) -> None:
         super().__init__(found.folder, found.quarantined)
@@ -88,6 +94,7 @@ class Log(Health):
         self._now_ms = clock.now_ms
         self.key = key
         self.config = config
+        self.flusher = flusher
         self.state = state
         self.start_offset = found.start_offset
         self.end_offset = found.end_offset
@@ -108,6 +115,9 @@ class Log(Health):
         self._places: dict[int, tuple[Segment, int]] = {}
         self._flushed_segment = self.active
         self._flushed_position = self.active.size
+        for segment in self.segments:
+            # Nobody knows when a segment began that no checkpoint tells of: not before now, to be on the safe side.
+            segment.created_ms = segment.created_ms or self._now_ms()
         if self.quarantined is None:
             assert self.start_offset <= self.flushed_offset == self.end_offset
 
@@ -212,36 +222,30 @@ class Log(Health):
         return flush
 
     def complete_flush(self, flush: Flush) -> None:
-        """The sync has succeeded."""
-        if flush.generation != self.generation:
-            self.repeat_flush(flush)  # the log was cut meanwhile, and this is not what it holds now
-            return
+        """The sync is over. One that failed, or that nobody saw the end of, is final: it is never retried."""
         for file in flush.files:
             file.unpin()
-        assert self.flushed_offset <= flush.end_offset <= self.end_offset
-        self.flushed_offset = flush.end_offset
-        self._flushed_segment = flush.segment
-        self._flushed_position = flush.position
-        self.slot.record(flush.end_offset, flush.segment.base_offset, flush.position)
-        if self.on_flushed is not None:
-            self.on_flushed(self)
+        if flush.failure is not None or not flush.over:
+            self.fail(flush.failure or StorageFailure("a sync was abandoned"))
+        elif flush.generation != self.generation:
+            self._flush_again(flush)
+        else:
+            assert self.flushed_offset <= flush.end_offset <= self.end_offset
+            self.flushed_offset = flush.end_offset
+            self._flushed_segment = flush.segment
+            self._flushed_position = flush.position
+            self.slot.record(flush.end_offset, flush.segment.base_offset, flush.position)
+            if self.on_flushed is not None:
+                self.on_flushed(self)
 
-    def repeat_flush(self, flush: Flush) -> None:
-        """Nobody knows what this sync has done: what it covered is due again."""
-        for file in flush.files:
-            file.unpin()
+    def _flush_again(self, flush: Flush) -> None:
+        """The log was cut meanwhile: what was synced is not what it holds now."""
         self._directory_dirty = self._directory_dirty or flush.directory
         for segment in self.segments:
             if segment.file in flush.files:
                 segment.syncing = 0
                 if segment is not self.active and segment not in self._rolled:
                     self._rolled.append(segment)
-
-    def fail_flush(self, flush: Flush, error: StorageFailure) -> None:
-        """The sync has failed, and is never retried."""
-        for file in flush.files:
-            file.unpin()
-        self.fail(error)
 
     # Reading
 

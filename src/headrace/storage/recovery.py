@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 START_OFFSET = "start-offset"
 DELETED, DRAFT = ".deleted", ".tmp"
-STEP_BYTES = 8 * MIB
+STEP_BYTES = MIB
 _START = Struct(">qI")
 
 
@@ -58,7 +58,7 @@ class Recovery:
         self._index_interval_bytes = index_interval_bytes
         self._steps: Iterator[None] | None = None
         self.headers: list[BatchHeader] = []  # to be replayed on top of `snapshot`
-        self.snapshot = b""
+        self.snapshot: bytes | None = None  # known after the first step
         self.segments: list[Segment] = []
         self.epochs = EpochCache()
         self.start_offset = 0
@@ -77,6 +77,7 @@ class Recovery:
     def _recover(self) -> Iterator[None]:
         names = self._tidy(self._disk.list(self.folder))
         checkpoint = checkpoints.newest(self._disk, self.folder, names)
+        self.snapshot = checkpoint.state if checkpoint else b""
         bases = [int(name[:NAME_DIGITS]) for name in names if name.endswith(LOG)]
         self._set_start(checkpoint, names, bases)
         marks = list(checkpoint.segments) if checkpoint else []
@@ -123,7 +124,6 @@ class Recovery:
 
     def _take_over(self, checkpoint: Checkpoint, marks: list[SegmentMark], bases: list[int]) -> None:
         self.checkpoint_offset = checkpoint.offset
-        self.snapshot = checkpoint.state
         self.epochs = EpochCache(checkpoint.epochs)
         self.flushed_offset = max(self.flushed_offset, checkpoint.offset)
         for mark in marks:
@@ -241,6 +241,10 @@ class Recovery:
             self.flushed_offset = self.end_offset
         for segment in self.segments:
             segment.syncing = segment.size
+            for index in (segment.index, segment.time_index):
+                if index.unsynced:  # else it would keep its descriptor until the next checkpoint
+                    index.file().sync()
+                    index.unsynced = False
 
     def _remove_segment(self, base: int) -> None:
         for suffix in (LOG, INDEX, TIME_INDEX):

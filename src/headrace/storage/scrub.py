@@ -23,6 +23,7 @@ async def scrub_forever(logs: Callable[[], Iterable[Log]], bytes_per_second: int
     while True:
         for log in list(logs()):
             await _scrub(log, bytes_per_second)
+            await asyncio.sleep(0)
         await asyncio.sleep(IDLE_SECONDS)
 
 

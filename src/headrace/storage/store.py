@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
@@ -21,11 +21,13 @@ from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk, DiskFull
 from headrace.storage import retention
 from headrace.storage.config import MIB, LogConfig, StoreConfig
+from headrace.storage.errors import LogDeleted
 from headrace.storage.flushed import FlushedOffsets, LogKey
 from headrace.storage.flusher import Flusher
 from headrace.storage.log import Log
 from headrace.storage.recovery import DELETED, Recovery
 from headrace.storage.scrub import scrub_forever
+from headrace.storage.see_through import see_through
 from headrace.storage.space import SpaceGuard
 from headrace.storage.state import NO_STATE, DerivedState
 from headrace.storage.upkeep import save_checkpoint
@@ -38,7 +40,9 @@ T = TypeVar("T")
 
 MARKER = "clean-shutdown"
 OPENED_AT_ONCE = 64  # logs per call into the disk threads
+HEADERS_PER_CALL = 20_000  # bounds the memory of a recovery
 CALLS_AT_ONCE = 4
+LOGS_PER_TURN = 256
 CHECKPOINT_SAVES_BYTES = MIB  # less than that is scanned faster than it is saved
 
 
@@ -161,12 +165,16 @@ class LogStore:
 
     async def delete_all(self, keys: Iterable[LogKey]) -> None:
         """The logs are gone at once; their files when this returns."""
-        doomed = [key for key in keys if key in self.logs]
+        doomed, logs = [key for key in keys if key in self.logs], []
         for key in doomed:
             log = self.logs.pop(key)
             log.close()
             self._flushed.release(log.slot)
-        await self._remove(doomed)
+            logs.append(log)
+        for log in logs:
+            async with log.upkeep():  # somebody may be writing its checkpoint
+                pass
+        await see_through(self._remove(doomed))
 
     async def close(self, broker_epoch: int) -> None:
         """Make everything durable, write the checkpoints, and last the marker of a clean shutdown."""
@@ -202,13 +210,13 @@ class LogStore:
             slot = self._flushed.claim(key)
             recovery = Recovery(self._disk, self._folder(key), slot.point, opening.config.index_interval_bytes)
             pending.append((key, opening, slot, recovery))
-        started = set[LogKey]()
+        restored = set[LogKey]()
         while pending:
             done = await self._disk.run(_step_all, [recovery for *_, recovery in pending])
             unfinished = []
             for (key, opening, slot, recovery), finished in zip(pending, done, strict=True):
-                if key not in started:
-                    started.add(key)
+                if key not in restored and recovery.snapshot is not None:
+                    restored.add(key)
                     opening.state.restore(recovery.snapshot)
                 for header in recovery.headers:
                     opening.state.replay(header)
@@ -221,6 +229,7 @@ class LogStore:
                         config=opening.config,
                         state=opening.state,
                         slot=slot,
+                        flusher=self.flusher,
                         found=recovery,
                     )
                 else:
@@ -244,10 +253,10 @@ class LogStore:
     async def enforce_retention(self, now_ms: int | None = None) -> int:
         """Delete what the topics no longer keep; returns how many segments."""
         removed = 0
-        for log in list(self.logs.values()):
+        async for log in self._each_log():
             try:
                 removed += await retention.delete_old(log, self._clock.now_ms() if now_ms is None else now_ms)
-            except StorageFailure as error:
+            except (StorageFailure, LogDeleted) as error:
                 logger.warning("retention of %s: %s", log.folder, error)
         return removed
 
@@ -255,13 +264,23 @@ class LogStore:
         await self.enforce_retention()
 
     async def _save_due(self) -> None:
-        for log in list(self.logs.values()):
+        async for log in self._each_log():
             if not self._checkpoint_due(log):
                 continue
             try:
                 await save_checkpoint(log, self.flusher)
-            except StorageFailure as error:
+            except DiskFull as error:
+                logger.warning("checkpoints must wait: %s", error)
+                return
+            except (StorageFailure, LogDeleted) as error:
                 logger.warning("checkpoint of %s: %s", log.folder, error)
+
+    async def _each_log(self) -> AsyncIterator[Log]:
+        """All logs, without keeping the loop from its other work."""
+        for number, log in enumerate(list(self.logs.values())):
+            if number % LOGS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            yield log
 
     def _checkpoint_due(self, log: Log) -> bool:
         unsaved = log.unsaved_bytes
@@ -298,12 +317,13 @@ def _folder_name(key: LogKey) -> str:
 
 
 def _step_all(recoveries: list[Recovery]) -> list[bool]:
-    return [_step_twice(recovery) for recovery in recoveries]
-
-
-def _step_twice(recovery: Recovery) -> bool:
-    """The plan and, for a log with little to scan, all the rest."""
-    return recovery.step() or recovery.step()
+    """Bring each a step further, as long as the loop has not too much to replay; says which are done."""
+    done, headers = [], 0
+    for recovery in recoveries:
+        # Two steps: the plan and, for a log with little to scan, all the rest.
+        done.append(headers < HEADERS_PER_CALL and (recovery.step() or recovery.step()))
+        headers += len(recovery.headers)
+    return done
 
 
 def _remove_folders(disk: Disk, parent: str, folders: list[str], flushed: FlushedOffsets) -> None:

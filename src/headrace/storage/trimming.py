@@ -18,6 +18,7 @@ from headrace.storage.errors import CorruptBatch
 from headrace.storage.flushed import FlushedSlot
 from headrace.storage.recovery import DELETED, write_start_offset
 from headrace.storage.scan import BadBatch, headers
+from headrace.storage.see_through import see_through
 from headrace.storage.segment import Segment
 from headrace.wire.batch import BatchHeader
 
@@ -29,12 +30,22 @@ logger = logging.getLogger(__name__)
 
 async def advance_start(log: Log, offset: int) -> int:
     """Returns how many segments were removed."""
+    return await see_through(_advance_start(log, offset))
+
+
+async def truncate(log: Log, offset: int) -> None:
+    await see_through(_truncate(log, offset))
+
+
+async def _advance_start(log: Log, offset: int) -> int:
     async with log.upkeep():
         log.ensure_usable()
-        if offset > log.flushed_offset:
-            raise OffsetOutOfRange(f"{offset} lies above the durable end {log.flushed_offset}")
+        if offset > log.end_offset:
+            raise OffsetOutOfRange(f"{offset} lies above the end {log.end_offset}")
         if offset <= log.start_offset:
             return 0
+        if offset > log.flushed_offset:
+            await log.flusher.flush(log)
         await log.disk.run(write_start_offset, log.disk, log.folder, offset)
         log.ensure_usable()
         log.start_offset = offset
@@ -54,7 +65,7 @@ async def advance_start(log: Log, offset: int) -> int:
         return len(doomed)
 
 
-async def truncate(log: Log, offset: int) -> None:
+async def _truncate(log: Log, offset: int) -> None:
     async with log.upkeep():
         log.ensure_usable()
         if offset < log.start_offset:

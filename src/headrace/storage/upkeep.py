@@ -8,6 +8,7 @@ from headrace.runtime.disk import Disk, DiskFailed, DiskFull
 from headrace.storage import checkpoint as checkpoints
 from headrace.storage.checkpoint import Checkpoint, SegmentMark
 from headrace.storage.index import SparseIndex
+from headrace.storage.see_through import see_through
 
 if TYPE_CHECKING:
     from headrace.storage.flusher import Flusher
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
 async def save_checkpoint(log: Log, flusher: Flusher) -> None:
     """Make durable what the log holds now and say so. Raises DiskFull, and then the old checkpoint stands."""
+    await see_through(_save(log, flusher))
+
+
+async def _save(log: Log, flusher: Flusher) -> None:
     async with log.upkeep():
         log.ensure_usable()
         generation = log.generation

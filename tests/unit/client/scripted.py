@@ -90,7 +90,8 @@ class Cast:
     def records(self, topic: str, partition: int = 0) -> list[Record]:
         """What has been written to a partition, in order."""
         log = memoryview(bytes(self.logs[TopicPartition(topic, partition)]))
-        position, found = 0, []
+        position = 0
+        found: list[Record] = []
         while position < len(log):
             header = parse_header(log, position)
             batch = log[position : position + header.size_bytes]
@@ -289,7 +290,6 @@ class _Connection:
         self._buffer = bytearray()
 
     async def serve(self) -> None:
-        self._link.when_readable(self._readable.set)
         try:
             while (frame := await self._frame()) is not None:
                 if not await self._serve_one(memoryview(frame)):
@@ -333,8 +333,11 @@ class _Connection:
             try:
                 count = self._link.receive_into(piece)
             except BlockingIOError:
+                # Watched only while waiting: a link calls back for as long as there is something to read.
                 self._readable.clear()
+                self._link.when_readable(self._readable.set)
                 await self._readable.wait()
+                self._link.when_readable(None)
                 continue
             if count == 0:
                 return None

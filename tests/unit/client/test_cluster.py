@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.unit.client.scripted import Cast, Fault, in_world
 
 from headrace.client.address import Address
 from headrace.client.cluster import ClientSettings
@@ -21,6 +22,11 @@ from headrace.model.errors import (
 from headrace.testkit.world import World
 from headrace.wire import apis
 from headrace.wire.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from headrace.wire.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from headrace.wire.messages.metadata import MetadataRequest, MetadataResponse
 from headrace.wire.messages.offset_commit import (
     OffsetCommitResponse,
@@ -35,7 +41,6 @@ from headrace.wire.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from tests.unit.client.scripted import Cast, Fault, in_world
 
 
 def test_the_first_bootstrap_address_that_answers_is_used() -> None:
@@ -146,7 +151,7 @@ def test_a_retriable_error_is_tried_again_until_the_deadline() -> None:
 
 def test_a_final_error_is_not_tried_again() -> None:
     async def scenario(world: World) -> None:
-        attempts = []
+        attempts: list[None] = []
 
         async def attempt() -> None:
             attempts.append(None)
@@ -288,12 +293,6 @@ def _commits(offsets: dict[int, int]) -> OffsetFetchResponse:
     return OffsetFetchResponse(topics=[OffsetFetchResponseTopic(name="t", partitions=old)], groups=[group])
 
 
-def _list_offsets_refused(code: int) -> object:
-    from headrace.wire.messages.list_offsets import (
-        ListOffsetsPartitionResponse,
-        ListOffsetsResponse,
-        ListOffsetsTopicResponse,
-    )
-
+def _list_offsets_refused(code: int) -> ListOffsetsResponse:
     told = ListOffsetsPartitionResponse(partition_index=1, error_code=code)
     return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="orders", partitions=[told])])

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.client.scripted import Cast, Fault, in_world
 
 from headrace.client.cluster import ClientSettings
 from headrace.client.errors import DeliveryTimedOut, ProducerClosed
@@ -29,7 +30,6 @@ from headrace.wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from tests.unit.client.scripted import Cast, Fault, in_world
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -203,15 +203,15 @@ def test_delivery_is_given_up_in_time_and_what_follows_is_written() -> None:
         cast = Cast(world, orders=1)
         broker = await cast.broker()
         rules = ProducerSettings(delivery_timeout_seconds=10.0)
-        async with cast.cluster(ClientSettings(request_timeout_seconds=3.0)) as cluster:
-            async with Producer(cluster, rules) as producer:
-                broker.script(apis.PRODUCE, *[Fault.SILENCE] * 6)
-                began = world.clock.monotonic()
-                with pytest.raises(DeliveryTimedOut):
-                    await producer.publish("orders", b"lost")
-                assert world.clock.monotonic() - began < 15.0
-                broker._scripts[apis.PRODUCE].clear()
-                await producer.publish("orders", b"kept")
+        patience = ClientSettings(request_timeout_seconds=3.0)
+        async with cast.cluster(patience) as cluster, Producer(cluster, rules) as producer:
+            broker.script(apis.PRODUCE, *[Fault.SILENCE] * 6)
+            began = world.clock.monotonic()
+            with pytest.raises(DeliveryTimedOut):
+                await producer.publish("orders", b"lost")
+            assert world.clock.monotonic() - began < 15.0
+            broker._scripts[apis.PRODUCE].clear()
+            await producer.publish("orders", b"kept")
         assert cast.values("orders") == [b"kept"]
 
     in_world(scenario)
@@ -317,7 +317,7 @@ FAULTS = st.sampled_from(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=150)
 @given(
     seed=st.integers(0, 1 << 32),
     faults=st.lists(FAULTS, max_size=25),

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.unit.client.scripted import Cast, Fault, ScriptedBroker, in_world
 
 from headrace.client.errors import ConnectionLost, MalformedAnswer, Unreachable, VersionMismatch
 from headrace.client.tcp import TcpDialer, TcpTransport
@@ -17,7 +18,6 @@ from headrace.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from headrace.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from headrace.wire.messages.metadata import MetadataRequest, MetadataResponse
 from headrace.wire.messages.produce import ProduceRequest
-from tests.unit.client.scripted import Cast, Fault, ScriptedBroker, in_world
 
 
 async def dial(world: World, broker: ScriptedBroker) -> TcpTransport:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+from uuid import UUID
 
 import pytest
-from tests.unit.storage.workbench import DATA, FIRST_SEGMENT, FOLDER, Workbench
+from tests.unit.storage.workbench import DATA, FIRST_SEGMENT, FOLDER, TOPIC, Tally, Workbench, make_batch
 
 from headrace.storage.config import LogConfig
 from headrace.storage.errors import LogQuarantined
 from headrace.storage.recovery import STEP_BYTES
-from headrace.storage.store import MARKER
+from headrace.storage.store import MARKER, Opening, open_store
 from headrace.testkit.disk import SimDisk
 
 FLUSHED = f"{DATA}/flushed-offsets"
@@ -242,6 +243,22 @@ def test_a_long_scan_goes_in_steps() -> None:
     bench.kill()
     bench.open()
     assert (bench.log.end_offset, len(bench.state.seen)) == (5, 5)
+
+
+def test_many_logs_are_recovered_without_holding_all_their_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = make_bench(10)
+    topics = [UUID(int=number) for number in range(1, 9)]
+    for log in bench.run(bench.store.create_all([(topic, 0, Opening(LogConfig())) for topic in topics])):
+        for _ in range(5):
+            log.append(*make_batch(b"value"), 0)
+        bench.run(bench.store.flusher.flush(log))
+    bench.kill()
+    monkeypatch.setattr("headrace.storage.store.HEADERS_PER_CALL", 8)
+    store = bench.run(open_store(bench.world.disk, DATA, bench.world.clock))
+    states = {topic: Tally() for topic in [*topics, TOPIC]}
+    bench.run(store.open_all(lambda topic, _: Opening(LogConfig(), states[topic])))
+    assert [len(states[topic].seen) for topic in [*topics, TOPIC]] == [5] * 8 + [10]
+    assert all(log.quarantined is None for log in store.logs.values())
 
 
 def test_a_batch_longer_than_a_chunk_is_checked_like_any_other() -> None:

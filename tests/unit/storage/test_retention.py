@@ -51,6 +51,19 @@ def test_without_timestamps_the_time_of_writing_counts() -> None:
     assert retain(bench, bench.world.clock.now_ms() + DAY_MS + 1) == 3
 
 
+def test_a_crash_does_not_make_records_without_timestamps_old() -> None:
+    bench = Workbench(config=replace(CONFIG, segment_bytes=1100))
+    for _ in range(3):
+        bench.append(b"x" * 900, timestamp_ms=-1)
+    bench.flush()
+    bench.kill()
+    bench.open()
+    assert retain(bench, bench.world.clock.now_ms()) == 0
+    bases = [segment.base_offset for segment in bench.log.segments]
+    bench.append(b"small")
+    assert [segment.base_offset for segment in bench.log.segments] == bases
+
+
 def test_an_active_segment_that_is_all_too_old_is_rolled_and_goes_too() -> None:
     bench = make_bench([5])
     assert retain(bench, NOW_MS + 10 * DAY_MS) == 2

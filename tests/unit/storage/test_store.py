@@ -64,6 +64,24 @@ def test_a_deleted_log_is_gone_at_once_and_for_good() -> None:
     assert bench.world.disk.list(f"{DATA}/logs") == []
 
 
+def test_a_log_may_be_deleted_while_its_checkpoint_is_written() -> None:
+    for seed in range(20):
+        bench = Workbench(seed)
+        bench.append_many(20)
+        bench.append(b"not flushed")
+        bench.log.checkpoint_seconds = -1e9
+
+        async def work(bench: Workbench = bench, pause: float = seed * 0.0003) -> None:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(bench.store._save_due())
+                group.create_task(bench.store.enforce_retention(1 << 50))
+                await asyncio.sleep(pause)
+                await bench.store.delete_all([bench.log.key])
+
+        bench.run(work())
+        assert bench.world.disk.list(f"{DATA}/logs") == []
+
+
 def test_a_log_made_anew_under_the_same_key_starts_at_zero_even_after_a_power_cut() -> None:
     bench = Workbench()
     bench.append_many(30)

@@ -44,14 +44,20 @@ def test_the_start_may_lie_inside_a_batch() -> None:
     assert bench.records() == [(2, b"c")]
 
 
-def test_the_start_never_goes_back_nor_beyond_what_is_durable() -> None:
+def test_the_start_never_goes_back_nor_beyond_the_end() -> None:
     bench = make_bench(5)
-    bench.append(b"not flushed")
     bench.advance_start(4)
     bench.advance_start(2)
     assert bench.log.start_offset == 4
     with pytest.raises(OffsetOutOfRange):
         bench.advance_start(6)
+
+
+def test_what_is_deleted_before_it_was_flushed_is_flushed_first() -> None:
+    bench = make_bench(5)
+    bench.append(b"not flushed")
+    bench.advance_start(6)
+    assert (bench.log.start_offset, bench.log.flushed_offset) == (6, 6)
 
 
 def test_all_of_a_log_can_be_deleted_and_it_goes_on_at_the_same_offset() -> None:
@@ -76,6 +82,23 @@ def test_two_deletions_at_once_keep_the_higher_start() -> None:
     bench.cut_power()
     bench.open()
     assert bench.log.start_offset == 15
+
+
+def test_a_deletion_whose_caller_is_cancelled_is_seen_through() -> None:
+    bench = make_bench()
+
+    async def work() -> None:
+        task = bench.world.loop.create_task(bench.log.advance_start(12))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    bench.run(work())
+    assert bench.log.start_offset == 12
+    assert log_files(bench)[0] <= 12 < log_files(bench)[1]
+    bench.check()
 
 
 def test_a_truncated_log_ends_with_a_whole_batch_and_goes_on_there() -> None:

@@ -4,8 +4,9 @@ Small requests lie whole in the shared scratch buffer and cost nothing here. A l
 budget as they arrive, and whoever finds it spent stops reading until somebody gives back. Buffers are kept and lent
 again, because the first touch of fresh memory costs more than all the work that is done on it.
 
-Invariant: `taken` is the capacity of all buffers on loan; it exceeds `size_bytes` by at most one first piece (64 KiB or
-what a single read brought) per connection, since bytes that have arrived must lie somewhere.
+Invariant: `taken` is the capacity of all buffers on loan. It exceeds `size_bytes` by at most one first piece (64 KiB or
+what a single read brought) per connection, since bytes that have arrived must lie somewhere, and by one frame: whoever
+finds the budget spent first may overdraw it, or frames that each hold a part of it would wait for each other for ever.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ _KEPT_BYTES_MAX = 32 << 20
 
 
 class ByteBudget:
-    __slots__ = ("_kept", "_kept_bytes", "_waiting", "size_bytes", "taken")
+    __slots__ = ("_kept", "_kept_bytes", "_overdrawn_by", "_waiting", "size_bytes", "taken")
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.taken = 0
         self._kept: list[bytearray] = []
         self._kept_bytes = 0
+        self._overdrawn_by: object | None = None
         self._waiting: deque[Callable[[], None]] = deque()
 
     def lend(self, capacity: int) -> bytearray:
@@ -38,9 +40,19 @@ class ByteBudget:
         self.taken += len(buffer)
         return buffer
 
-    def has_room(self, capacity: int) -> bool:
-        # A request larger than the whole budget is let in when it is alone, or it could never be served.
-        return self.taken + capacity <= self.size_bytes or self.taken == 0
+    def has_room(self, size_bytes: int, reader: object) -> bool:
+        """Whether this reader's frame may grow by so much; if not, `when_released` tells when to ask again."""
+        if self.taken + size_bytes <= self.size_bytes:
+            return True
+        if self._overdrawn_by is None:
+            self._overdrawn_by = reader
+        return self._overdrawn_by is reader
+
+    def finish(self, reader: object, buffer: bytearray) -> None:
+        """The reader's frame is complete or given up: it will not grow any more."""
+        if self._overdrawn_by is reader:
+            self._overdrawn_by = None
+        self.give_back(buffer)
 
     def give_back(self, buffer: bytearray) -> None:
         self.taken -= len(buffer)

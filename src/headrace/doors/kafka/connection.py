@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.context import RequestContext
 from headrace.doors.kafka.frames import FrameReader
-from headrace.doors.kafka.outbox import Outbox
+from headrace.doors.kafka.outbox import Outbox, release
 from headrace.model.errors import HeadraceError, MalformedFrame
 from headrace.runtime.eager import start
 from headrace.runtime.network import Link
@@ -114,6 +114,8 @@ class Connection:
                 task.cancel()
             else:
                 self._door.leave_running(task)
+        for answer in self._answers:
+            release(answer.chunks or ())
         self._answers.clear()
         self._outbox.clear()
         self._frames.release()
@@ -135,6 +137,8 @@ class Connection:
                     self.close()
                     return
                 if not frames.received(count, self._serve):
+                    if self.closed:
+                        return
                     self._stop_reading()
                     break
                 if not frames.unfinished:
@@ -162,11 +166,12 @@ class Connection:
         began = door.clock.monotonic()
         try:
             outcome = start(handler.handle(request, context), door.loop)
+            if isinstance(outcome, tuple):
+                answer.fill(outcome[0])
         except Exception as error:
             self._fail(answer, error)
             return False
         if isinstance(outcome, tuple):
-            answer.fill(outcome[0])
             handler.time.observe(door.clock.monotonic() - began)
         else:
             self._tasks[outcome] = handler.only_reads
@@ -177,23 +182,20 @@ class Connection:
         self._tasks.pop(task, None)
         if task.cancelled():
             return
-        error = task.exception()
-        if error is not None:
+        try:
+            answer.fill(task.result())
+        except Exception as error:
             self._fail(answer, error)
         if self.closed:
+            release(answer.chunks or ())
             return
-        answer.fill(task.result())
         answer.handler.time.observe(self._door.clock.monotonic() - began)
-        if not self._settling:
-            # Many requests end with the same fsync: their answers leave in one write.
-            self._settling = True
-            self._door.loop.call_soon(self._settle)
+        self._settle_soon()
 
     def _hold(self, held: bool) -> None:
         self._held = held
-        if not held and not self._settling and not self.closed:
-            self._settling = True
-            self._door.loop.call_soon(self._settle)
+        if not held and not self.closed:
+            self._settle_soon()
 
     def _stop_reading(self) -> None:
         if self._reading:
@@ -213,6 +215,12 @@ class Connection:
 
     # Sending
 
+    def _settle_soon(self) -> None:
+        # Many requests end with the same fsync: their answers leave in one write.
+        if not self._settling:
+            self._settling = True
+            self._door.loop.call_soon(self._settle)
+
     def _settle(self) -> None:
         """Send what is answered, then go on reading if nothing stands against it."""
         self._settling = False
@@ -230,7 +238,7 @@ class Connection:
     def _send(self) -> None:
         try:
             sent = self._outbox.send(self._link)
-        except OSError:
+        except (OSError, HeadraceError):  # the peer is gone, or the log's file cannot be read
             self.close()
             return
         if sent:
@@ -267,7 +275,8 @@ class Connection:
             self._reading = True
             self._link.when_readable(self._on_readable)
         if self._answers and self._answers[0].chunks is not None:
-            self._settle()
+            # Not at once: others get their turn, however many requests this client sends in one go.
+            self._settle_soon()
 
     # Failing
 

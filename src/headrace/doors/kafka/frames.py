@@ -53,7 +53,7 @@ class FrameReader:
             return self._scratch
         if self._filled == len(buffer):
             capacity = min(self._wanted, len(buffer) * _GROWTH)
-            if not self._budget.has_room(capacity - len(buffer)):
+            if not self._budget.has_room(capacity - len(buffer), self):
                 return None
             buffer = self._move_to(capacity, memoryview(buffer))
         return memoryview(buffer)[self._filled : self._wanted]
@@ -74,7 +74,7 @@ class FrameReader:
         try:
             return serve(memoryview(buffer)[: self._wanted])
         finally:
-            self._budget.give_back(buffer)
+            self._budget.finish(self, buffer)
 
     def resume(self, serve: Serve) -> bool:
         """Go on where serving stopped."""
@@ -85,7 +85,7 @@ class FrameReader:
     def release(self) -> None:
         """The connection is over: give back what the unfinished frame holds."""
         if self._buffer is not None:
-            self._budget.give_back(self._buffer)
+            self._budget.finish(self, self._buffer)
             self._buffer = None
         self._rest = bytearray()
 

@@ -47,9 +47,7 @@ class Outbox:
         return sent
 
     def clear(self) -> None:
-        for chunk in self._chunks:
-            if type(chunk) is LogSlice:
-                chunk.release()
+        release(self._chunks)
         self._chunks.clear()
         self.memory_bytes = 0
 
@@ -88,3 +86,10 @@ class Outbox:
             chunks.popleft()
             left -= size
         return taken
+
+
+def release(chunks: Iterable[Any]) -> None:
+    """These will not be sent: let go of the files that they pin."""
+    for chunk in chunks:
+        if type(chunk) is LogSlice:
+            chunk.release()

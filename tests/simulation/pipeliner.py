@@ -1,0 +1,93 @@
+"""An idempotent producer as foreign clients are: five batches in flight to one partition, all sent again after a failure.
+
+Our own client has one batch in flight, so this is what shows whether the broker puts a pipeline back together: after a broken
+connection it resends, in order, everything that was not acknowledged, while the first copies may still be under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.client.errors import raise_for
+from headrace.client.transport import Transport
+from headrace.model.errors import DuplicateSequence, HeadraceError
+from headrace.testkit.history import Send
+from headrace.wire.apis import PRODUCE
+from headrace.wire.batch import Record, build_batch
+from headrace.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from tests.simulation.clients import PARTITIONS, TOPIC, Client
+
+IN_FLIGHT_MAX = 5
+VERSION = 12
+TIMEOUT_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    sends: list[Send]
+    request: ProduceRequest
+
+
+class Pipeliner(Client):
+    async def work(self) -> None:
+        self.partition = self.random.randrange(PARTITIONS)
+        self.sequence = 0
+        self.unacknowledged: deque[Batch] = deque()
+        identity: InitProducerIdResponse = await self.cluster.persist(lambda: self.cluster.call(InitProducerIdRequest()))
+        raise_for(identity.error_code)
+        self.identity = identity
+        while self.unacknowledged or not self.is_done:
+            try:
+                transport = await self.cluster.any_transport()
+                await self._pump(transport)
+                transport.close()
+            except HeadraceError:
+                await self.think(0.05)
+
+    async def _pump(self, transport: Transport) -> None:
+        """Keep the pipeline full until something goes wrong; then the caller begins anew, with a new connection."""
+        calls: deque[asyncio.Task[Any]] = deque()
+        unsent = deque(self.unacknowledged)
+        try:
+            while unsent or calls or not self.is_done:
+                while len(calls) < IN_FLIGHT_MAX and (unsent or not self.is_done):
+                    batch = unsent.popleft() if unsent else self._next_batch()
+                    call = transport.call(PRODUCE, VERSION, batch.request, TIMEOUT_SECONDS)
+                    calls.append(asyncio.get_running_loop().create_task(call))
+                    await self.think(0.02)
+                self._settle(await calls[0])
+                calls.popleft()
+                await self.think(0.1)
+        finally:
+            transport.close()
+            for call in calls:
+                call.cancel()
+            await asyncio.wait(calls) if calls else None
+
+    def _next_batch(self) -> Batch:
+        count = self.random.choice((1, 1, 3))
+        values = [f"{self.name}-{self.sequence + index}".encode() for index in range(count)]
+        sends = [self.history.begin_send(self.name, self.partition, value) for value in values]
+        records = build_batch(
+            [Record(value=value, timestamp_ms=self.cluster.clock.now_ms()) for value in values],
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.producer_epoch,
+            base_sequence=self.sequence,
+        )
+        data = PartitionProduceData(index=self.partition, records=memoryview(records))
+        topics = [TopicProduceData(name=TOPIC, partition_data=[data])]
+        self.sequence += count
+        self.unacknowledged.append(Batch(sends, ProduceRequest(acks=-1, timeout_ms=3000, topic_data=topics)))
+        return self.unacknowledged[-1]
+
+    def _settle(self, response: ProduceResponse) -> None:
+        """The answer to the oldest batch. Whatever is wrong with it, the batch is sent again."""
+        answer = response.responses[0].partition_responses[0]
+        if answer.error_code != DuplicateSequence.code:
+            raise_for(answer.error_code, answer.error_message)
+        for index, send in enumerate(self.unacknowledged.popleft().sends):
+            self.history.end_send(send, answer.base_offset + index if answer.base_offset >= 0 else -1)

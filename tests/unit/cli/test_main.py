@@ -1,0 +1,100 @@
+"""The command line keeps its promises: quick help, exit codes, one line per error, no tracebacks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from headrace.cli.main import _COMMANDS, main
+
+
+def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    exit_code = main(arguments)
+    captured = capsys.readouterr()
+    return exit_code, captured.out, captured.err
+
+
+def test_help_names_every_command_without_importing_any(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code, out, _ = run(["--help"], capsys)
+    assert exit_code == 0
+    assert all(name in out for name in _COMMANDS)
+    script = (
+        "import sys; from headrace.cli.main import main; main(['--help']);"
+        "print([m for m in sys.modules if m.startswith(('headrace.client', 'headrace.wire', 'asyncio', 'uvloop'))])"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("name", list(_COMMANDS))
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code, out, _ = run([name, "--help"], capsys)
+    assert exit_code == 0
+    assert out.startswith(f"Usage: headrace {name}")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["frobnicate"],
+        ["topic", "create"],
+        ["topic", "list", "--server", "host:port"],
+        ["topic", "alter", "orders"],
+        ["topic", "create", "orders", "--config", "retention.ms"],
+        ["consume", "orders", "-o", "yesterday"],
+        ["consume", "orders", "-f", "%x"],
+        ["consume", "orders", "-f", "%s", "--json"],
+        ["consume", "orders", "-g", "g", "-o", "-10"],
+        ["produce", "orders", "--json", "-K:"],
+        ["bench", "produce", "--size", "-1"],
+        ["serve", "--set", "num.partitions"],
+        ["doctor", "--http", "nowhere:x"],
+    ],
+)
+def test_wrong_usage_is_one_line_with_the_way_to_help_and_exit_code_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    exit_code, out, err = run(arguments, capsys)
+    assert (exit_code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert "--help`" in err
+
+
+def test_nobody_there_is_exit_code_3_and_names_the_next_step(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code, out, err = run(["topic", "list", "--server", "127.0.0.1:1"], capsys)
+    assert (exit_code, out) == (3, "")
+    assert err.startswith("error: cannot connect to 127.0.0.1:1")
+    assert "`headrace serve`" in err
+    assert err.count("\n") == 1
+
+
+def test_the_server_comes_from_the_environment_unless_it_is_given(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_SERVER", "127.0.0.1:2")
+    assert "127.0.0.1:2" in run(["topic", "list"], capsys)[2]
+    assert "127.0.0.1:1" in run(["topic", "list", "--bootstrap-server", "127.0.0.1:1"], capsys)[2]
+
+
+def test_destructive_verbs_need_a_yes_when_nobody_can_be_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["topic", "delete", "t"], ["topic", "trim", "t"], ["topic", "add-partitions", "t", "4"]):
+        exit_code, _, err = run(arguments, capsys)
+        assert exit_code == 2
+        assert "--yes" in err
+
+
+def test_a_broker_that_may_not_listen_on_all_addresses_says_why(
+    capsys: pytest.CaptureFixture[str], tmp_path: object
+) -> None:
+    exit_code, out, err = run(["serve", "--kafka", "0.0.0.0:0", "--data", str(tmp_path)], capsys)
+    assert (exit_code, out) == (1, "")
+    assert err.startswith("error: ")
+    assert "--insecure" in err
+
+
+def test_version_is_text_for_people_and_json_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["version", "-o", "table"], capsys)[1].startswith("headrace ")
+    assert run(["version"], capsys)[1].startswith('{"headrace":')

@@ -1,0 +1,34 @@
+"""A real broker on a simulated host, for what a script would have to imitate: groups, configs, real logs."""
+
+from __future__ import annotations
+
+from headrace.broker.broker import Broker, open_broker
+from headrace.client.address import Address
+from headrace.client.cluster import Cluster
+from headrace.client.tcp import TcpDialer
+from headrace.doors.kafka.listener import DoorLimits, KafkaDoor
+from headrace.runtime.supervise import Supervisor
+from headrace.testkit.registry import SimRegistry
+from headrace.testkit.world import LOCAL, World
+
+ADDRESS = Address("broker", 9092)
+
+
+async def start_broker(world: World, **configs: str) -> Broker:
+    """A broker that listens; configs by Kafka's names, with underscores for dots."""
+    host = world.host(ADDRESS.host)
+    settings = {name.replace("_", "."): value for name, value in configs.items()}
+    host.disk.make_directory("/data")
+    supervisor = Supervisor()
+    broker = await open_broker(
+        "/data", 1, None, settings, SimRegistry(), host.disk, host.clock, host.entropy, supervisor
+    )
+    door = KafkaDoor("test", broker.handlers, host.network, host.clock, DoorLimits())
+    await door.listen(*ADDRESS)
+    broker.identity.host, broker.identity.port = ADDRESS
+    return broker
+
+
+def client(world: World, host_name: str = LOCAL) -> Cluster:
+    host = world.host(host_name)
+    return Cluster([ADDRESS], TcpDialer(host.network, "test"), host.clock, host.entropy)
