@@ -11,6 +11,7 @@ from headrace.model.errors import (
     CorruptMessage,
     InvalidRecord,
     InvalidTimestamp,
+    InvalidTransactionState,
     MessageTooLarge,
     UnsupportedCompressionType,
 )
@@ -76,6 +77,8 @@ def _check_fields(header: BatchHeader, produce_version: int) -> None:
         )
     if header.is_control:
         raise InvalidRecord("clients may not write control batches")
+    if header.is_transactional:
+        raise InvalidTransactionState("transactions are not served by this version")
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise InvalidRecord(f"producer {header.producer_id} sent base sequence {header.base_sequence}")
     if header.compression > ZSTD:

@@ -17,6 +17,7 @@ from headrace.model.broker_configs import BrokerConfig
 from headrace.model.errors import (
     HeadraceError,
     InvalidPartitions,
+    InvalidTopic,
     TopicAlreadyExists,
     UnknownTopicId,
     UnknownTopicOrPartition,
@@ -218,6 +219,12 @@ class Catalogue:
     def _refuse_existing(self, name: str) -> None:
         if name in self._by_name:
             raise TopicAlreadyExists(f"Topic '{name}' already exists.")
+        if "." in name or "_" in name:
+            # Names of metrics know no dots: two topics that differ only by that would be one there.
+            alike = name.replace(".", "_")
+            for other in self._by_name:
+                if other.replace(".", "_") == alike:
+                    raise InvalidTopic(f"Topic '{name}' collides with existing topic: {other}")
 
     def _publish(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic

@@ -8,7 +8,6 @@ from headrace.broker.identity import BrokerIdentity
 from headrace.machines.group_effects import Departure, JoinRequest
 from headrace.machines.group_state import GroupState
 from headrace.model.errors import GroupIdNotFound, HeadraceError, UnsupportedVersion
-from headrace.model.names import check_group_id
 from headrace.runtime.entropy import Entropy
 from headrace.wire.messages.delete_groups import (
     DeletableGroupResult,
@@ -197,7 +196,6 @@ class GroupRequests:
 
     def _describe(self, group_id: str, version: int) -> DescribedGroup:
         try:
-            check_group_id(group_id)
             self._coordinator.ensure_loaded()
             group = self._coordinator.groups.get(group_id)
             if group is None:

@@ -63,7 +63,7 @@ class Metadata:
             return response
         may_create = request.allow_auto_topic_creation and self._catalogue.config.auto_create_topics_enable
         for asked in request.topics:
-            response.topics.append(await self._find(asked, may_create))
+            response.topics.append(await self._find(asked, may_create, context.version))
         return response
 
     async def describe_topic_partitions(
@@ -105,7 +105,7 @@ class Metadata:
             brokers=[DescribeClusterBroker(identity.node_id, identity.host, identity.port, identity.rack)],
         )
 
-    async def _find(self, asked: MetadataRequestTopic, may_create: bool) -> MetadataResponseTopic:
+    async def _find(self, asked: MetadataRequestTopic, may_create: bool, version: int) -> MetadataResponseTopic:
         """The topic asked for by id or by name, made if it is missing and that is allowed."""
         name, topic_id = asked.name, asked.topic_id
         try:
@@ -121,7 +121,10 @@ class Metadata:
                 topic = await self._create(name or "")
             return self._describe(topic)
         except HeadraceError as error:
-            return MetadataResponseTopic(error_code=error.code, name=name, topic_id=topic_id)
+            # Before version 12 an answer had to have a name.
+            return MetadataResponseTopic(
+                error_code=error.code, name=name if version >= 12 else name or "", topic_id=topic_id
+            )
 
     async def _create(self, name: str) -> Topic:
         try:

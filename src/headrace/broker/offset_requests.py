@@ -19,7 +19,6 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.model.ids import ZERO_ID
-from headrace.model.names import check_group_id
 from headrace.runtime.clock import Clock
 from headrace.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -97,7 +96,6 @@ class OffsetRequests:
             return OffsetFetchResponse(groups=[self._fetch_group(group, context.version) for group in request.groups])
         response = OffsetFetchResponse()
         try:
-            check_group_id(request.group_id)
             self._coordinator.ensure_loaded()
         except HeadraceError as error:
             response.error_code = error.code
@@ -116,7 +114,6 @@ class OffsetRequests:
         response = OffsetDeleteResponse()
         gone: list[OffsetForgotten] = []
         try:
-            check_group_id(request.group_id)
             self._coordinator.ensure_loaded()
             group = self._coordinator.groups.get(request.group_id)
             if group is None:
@@ -166,7 +163,6 @@ class OffsetRequests:
     def _fetch_group(self, asked: Any, version: int) -> OffsetFetchResponseGroup:
         answer = OffsetFetchResponseGroup(group_id=asked.group_id)
         try:
-            check_group_id(asked.group_id)
             self._coordinator.ensure_loaded()
         except HeadraceError as error:
             answer.error_code = error.code

@@ -14,7 +14,8 @@ from headrace.broker.batch_rules import check_batch, prepare, too_large_for_the_
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.partition import Partition
-from headrace.model.errors import HeadraceError, InvalidRequiredAcks
+from headrace.model.errors import HeadraceError, InvalidRequiredAcks, InvalidTopic
+from headrace.model.names import is_internal
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
 from headrace.storage.store import LogStore
@@ -103,6 +104,8 @@ class Produce:
             partition = self._catalogue.partition_by_id(topic.topic_id, data.index)
         else:
             partition = self._catalogue.partition(topic.name, data.index)
+        if is_internal(partition.topic):
+            raise InvalidTopic(f"{partition.topic} is internal: only the broker writes to it")
         batch = data.records
         header = check_batch(batch, version, partition.config, self._clock.now_ms())
         assert batch is not None

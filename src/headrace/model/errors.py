@@ -215,6 +215,12 @@ class InvalidProducerEpoch(HeadraceError):
     code = 47
 
 
+class InvalidTransactionState(HeadraceError):
+    """The producer is not in a transaction that allows this."""
+
+    code = 48
+
+
 class StorageFailure(RetriableError):
     """The disk refused a write or a sync; this log takes no more writes until the broker is restarted."""
 

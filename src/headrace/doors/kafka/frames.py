@@ -111,8 +111,11 @@ class FrameReader:
     def _begin_unfinished(self, start: memoryview, size: int) -> None:
         self._wanted = size
         self._filled = len(start)
-        # No question to the budget here: these bytes have arrived and must lie somewhere.
-        self._move_to(min(size, max(_CAPACITY_FIRST, self._filled * _GROWTH)), start)
+        capacity = min(size, max(_CAPACITY_FIRST, self._filled * _GROWTH))
+        if not self._budget.has_room(capacity, self):
+            # These bytes have arrived and must lie somewhere, but no more than these.
+            capacity = min(size, max(_CAPACITY_FIRST, self._filled))
+        self._move_to(capacity, start)
 
     def _move_to(self, capacity: int, start: memoryview) -> bytearray:
         larger = self._budget.lend(capacity)
