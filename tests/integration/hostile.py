@@ -222,6 +222,8 @@ class GoodClient:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> GoodClient:
+        self._producer.produce(self._topic, b"finds the broker; not measured")
+        assert self._producer.flush(30) == 0
         self._thread.start()
         return self
 

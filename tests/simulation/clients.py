@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from random import Random
 
 from headrace.client.address import parse_addresses
@@ -142,10 +143,8 @@ class Watcher(Client):
 
     async def work(self) -> None:
         while not self.is_done:
-            try:
+            with suppress(HeadraceError):
                 await self.look()
-            except HeadraceError:
-                pass
             await self.think(0.5)
 
     async def look(self) -> dict[int, int]:

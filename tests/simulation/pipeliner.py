@@ -1,7 +1,7 @@
-"""An idempotent producer as foreign clients are: five batches in flight to one partition, all sent again after a failure.
+"""An idempotent producer as foreign clients are: five batches in flight, all sent again after a failure.
 
-Our own client has one batch in flight, so this is what shows whether the broker puts a pipeline back together: after a broken
-connection it resends, in order, everything that was not acknowledged, while the first copies may still be under way.
+Our own client has one batch in flight, so this is what shows whether the broker puts a pipeline back together: after a
+broken connection all that was not acknowledged is sent again, in order, while first copies may still be under way.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from tests.simulation.clients import PARTITIONS, TOPIC, Client
+
 from headrace.client.errors import raise_for
 from headrace.client.transport import Transport
 from headrace.model.errors import DuplicateSequence, HeadraceError
@@ -19,7 +21,6 @@ from headrace.wire.apis import PRODUCE
 from headrace.wire.batch import Record, build_batch
 from headrace.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from tests.simulation.clients import PARTITIONS, TOPIC, Client
 
 IN_FLIGHT_MAX = 5
 VERSION = 12
@@ -37,7 +38,9 @@ class Pipeliner(Client):
         self.partition = self.random.randrange(PARTITIONS)
         self.sequence = 0
         self.unacknowledged: deque[Batch] = deque()
-        identity: InitProducerIdResponse = await self.cluster.persist(lambda: self.cluster.call(InitProducerIdRequest()))
+        identity: InitProducerIdResponse = await self.cluster.persist(
+            lambda: self.cluster.call(InitProducerIdRequest())
+        )
         raise_for(identity.error_code)
         self.identity = identity
         while self.unacknowledged or not self.is_done:
@@ -56,8 +59,8 @@ class Pipeliner(Client):
             while unsent or calls or not self.is_done:
                 while len(calls) < IN_FLIGHT_MAX and (unsent or not self.is_done):
                     batch = unsent.popleft() if unsent else self._next_batch()
-                    call = transport.call(PRODUCE, VERSION, batch.request, TIMEOUT_SECONDS)
-                    calls.append(asyncio.get_running_loop().create_task(call))
+                    request = transport.call(PRODUCE, VERSION, batch.request, TIMEOUT_SECONDS)
+                    calls.append(asyncio.create_task(request))
                     await self.think(0.02)
                 self._settle(await calls[0])
                 calls.popleft()
@@ -66,7 +69,8 @@ class Pipeliner(Client):
             transport.close()
             for call in calls:
                 call.cancel()
-            await asyncio.wait(calls) if calls else None
+            if calls:
+                await asyncio.wait(calls)
 
     def _next_batch(self) -> Batch:
         count = self.random.choice((1, 1, 3))

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.storage.workbench import Workbench, split
 
 from headrace.model.errors import OffsetOutOfRange
+from headrace.runtime.disk import DiskFull
 from headrace.runtime.supervise import Supervisor
 from headrace.storage.config import LogConfig, StoreConfig
 from headrace.storage.log import ColdRead
@@ -32,7 +33,7 @@ class Scenario:
 
     def work(self) -> None:
         actions = [self.append] * 10 + [self.bench.flush] * 4 + [self.bench.checkpoint] * 2
-        actions += [self.advance_start, self.truncate, self.retain, self.roll, self.read]
+        actions += [self.advance_start, self.truncate, self.retain, self.roll, self.read, self.append_to_a_full_disk]
         for _ in range(STEPS):
             self.random.choice(actions)()
 
@@ -42,6 +43,16 @@ class Scenario:
             self.value += 1
             values.append(b"%d" % self.value + b"." * self.random.choice((0, 10, 300, 1500)))
         self.bench.append(*values, timestamp_ms=self.bench.world.clock.now_ms(), leader_epoch=self.value // 50)
+
+    def append_to_a_full_disk(self) -> None:
+        disk = self.bench.world.disk
+        room, disk.capacity_bytes = disk.capacity_bytes, 0
+        try:
+            self.append()
+        except DiskFull:
+            pass
+        finally:  # also when the power went
+            disk.capacity_bytes = room
 
     def advance_start(self) -> None:
         log = self.bench.log

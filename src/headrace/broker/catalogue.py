@@ -201,6 +201,11 @@ class Catalogue:
             self._configure(topic, config)
             self.version += 1
 
+    def check_defaults(self, config: BrokerConfig) -> None:
+        """Raise `InvalidConfig` if a topic's own configs do not go with these defaults."""
+        for topic in self._by_name.values():
+            TopicConfig.build(topic.record.configs, config.topic_defaults)
+
     def reconfigure(self, config: BrokerConfig) -> None:
         """The broker's own defaults have changed: so have those of its topics."""
         self.config = config

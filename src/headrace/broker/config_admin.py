@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -45,6 +46,7 @@ class ConfigAdmin:
         self._catalogue = catalogue
         self._identity = identity
         self._store_broker_configs = store_broker_configs
+        self._changing = asyncio.Lock()
 
     async def describe(self, request: DescribeConfigsRequest, _context: RequestContext) -> DescribeConfigsResponse:
         response = DescribeConfigsResponse()
@@ -112,10 +114,13 @@ class ConfigAdmin:
             await self._catalogue.change_configs(asked.resource_name, lambda _: overrides, dry_run=dry_run)
             return
         self._check_broker(asked.resource_type, asked.resource_name)
-        before = self._catalogue.config
-        gone = [ConfigChange(name, AlterOperation.DELETE) for name in before.dynamic if name not in given]
         new = [ConfigChange(name, AlterOperation.SET, value) for name, value in given.items()]
-        await self._change_broker(before.altered([*gone, *new]), dry_run=dry_run)
+
+        def replaced(before: BrokerConfig) -> BrokerConfig:
+            gone = [ConfigChange(name, AlterOperation.DELETE) for name in before.dynamic if name not in given]
+            return before.altered([*gone, *new])
+
+        await self._change_broker(replaced, dry_run=dry_run)
 
     async def _change(self, asked: Any, *, dry_run: bool) -> None:
         changes = [ConfigChange(config.name, _operation(config), config.value) for config in asked.configs]
@@ -128,13 +133,16 @@ class ConfigAdmin:
             )
             return
         self._check_broker(asked.resource_type, asked.resource_name)
-        await self._change_broker(self._catalogue.config.altered(changes), dry_run=dry_run)
+        await self._change_broker(lambda before: before.altered(changes), dry_run=dry_run)
 
-    async def _change_broker(self, config: BrokerConfig, *, dry_run: bool) -> None:
-        if dry_run:
-            return
-        await self._store_broker_configs(config.dynamic)
-        self._catalogue.reconfigure(config)
+    async def _change_broker(self, change: Callable[[BrokerConfig], BrokerConfig], *, dry_run: bool) -> None:
+        async with self._changing:
+            config = change(self._catalogue.config)
+            self._catalogue.check_defaults(config)
+            if dry_run:
+                return
+            await self._store_broker_configs(config.dynamic)
+            self._catalogue.reconfigure(config)
 
 
 def _operation(config: Any) -> AlterOperation:

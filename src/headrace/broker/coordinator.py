@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from headrace.broker.group_records import GroupStored, group_record, offset_record, read_record
-from headrace.broker.offsets_log import OffsetsLog
+from headrace.broker.offsets_log import OffsetsLog, durable
 from headrace.machines.group_effects import (
     Answer,
     Departed,
@@ -53,6 +53,7 @@ class Coordinator:
         self._started = clock.monotonic()
         self._loop = asyncio.get_running_loop()
         self._alarms: dict[str, tuple[float, asyncio.TimerHandle]] = {}
+        self._is_stopped = False
 
     async def load(self) -> None:
         """Rebuild groups and offsets from the log; until then every request is told to come again."""
@@ -79,6 +80,8 @@ class Coordinator:
             log.info("read %d records of groups and offsets: %d groups", count, len(self.groups))
 
     def ensure_loaded(self) -> None:
+        if self._is_stopped:
+            raise CoordinatorNotAvailable("the broker is going down")
         if not self.is_loaded:
             raise CoordinatorLoading("the coordinator is still reading its log")
 
@@ -88,6 +91,7 @@ class Coordinator:
         check_group_id(group_id)
         self.ensure_loaded()
         await self._log.ensure()
+        self.ensure_loaded()
         group = self._group_or_new(group_id)
         token: asyncio.Future[JoinAnswer] = self._loop.create_future()
         self._carry_out(group, group.join(token, request, self._now_ms()))
@@ -134,11 +138,16 @@ class Coordinator:
         group = self.groups.get(group_id)
         if group is None:
             raise GroupIdNotFound(f"there is no group {group_id}")
-        effects = group.delete(self._now_ms())
-        waits = self._append_forgotten(self.offsets.forget_group(group_id))
-        self._carry_out(group, effects)
-        for wait in waits:
-            await wait
+        wait = None
+        if group.state is GroupState.EMPTY:
+            gone = self.offsets.forget_group(group_id)
+            wait = self._log.append(group_id, [*map(offset_record, gone), group_record(group_id, None)])
+            for event in gone:
+                self.offsets.apply(event)
+        group.delete(self._now_ms())  # raises if it is not empty; its tombstone is in the log already
+        self._drop(group)
+        self._arm(group)
+        await durable(wait)
 
     # Offsets
 
@@ -165,8 +174,8 @@ class Coordinator:
         wait = self._log.append(group_id, [offset_record(event) for event in events])
         for event in events:
             self.offsets.apply(event)
-        if wait is not None:
-            await wait
+        self._group_or_new(group_id)  # whoever has offsets is a group, also without members
+        await durable(wait)
 
     async def ensure_log(self) -> None:
         await self._log.ensure()
@@ -174,12 +183,12 @@ class Coordinator:
     async def forget(self, events: Sequence[OffsetForgotten]) -> None:
         """Append tombstones, apply them in the same step, and return when they are durable."""
         for wait in self._append_forgotten(events):
-            await wait
+            await durable(wait)
 
     def forget_topic(self, topic: str) -> None:
-        """A deleted topic's offsets must not be found by its successor of the same name."""
+        """A deleted topic's offsets are of no use; its successor of the same name would not find them anyway."""
         if self.is_loaded:
-            self._append_forgotten(self.offsets.forget_topic(topic))
+            self._try_to_forget(self.offsets.forget_topic(topic))
 
     def expire(self, retention_ms: int) -> None:
         """Forget offsets that are older than the retention, and groups that are empty and have none left."""
@@ -188,12 +197,13 @@ class Coordinator:
         now_ms = self._now_ms()
         for group in list(self.groups.values()):
             gone = self.offsets.expired(group.group_id, group.offset_retention(), now_ms, retention_ms)
-            self._append_forgotten(gone)
-            if not self.offsets.has_offsets(group.group_id) and group.state is GroupState.EMPTY:
+            self._try_to_forget(gone)
+            if not self.offsets.has_offsets(group.group_id) and group.is_vacant:
                 self._carry_out(group, group.delete(now_ms))
 
     def stop(self) -> None:
         """Answer everybody who waits: the broker is going down, the groups live on in the log."""
+        self._is_stopped = True
         for _, timer in self._alarms.values():
             timer.cancel()
         now_ms = self._now_ms()
@@ -227,12 +237,10 @@ class Coordinator:
 
     def _on_stored(self, group: Group, ticket: int, wait: asyncio.Future[None]) -> None:
         now_ms = self._now_ms()
-        error = wait.exception()
-        if error is None:
+        if wait.exception() is None:
             self._carry_out(group, group.stored(ticket, now_ms))
         else:
-            code = error.code if isinstance(error, HeadraceError) else HeadraceError.code
-            self._carry_out(group, group.store_failed(ticket, code, now_ms))
+            self._carry_out(group, group.store_failed(ticket, CoordinatorNotAvailable.code, now_ms))
 
     def _arm(self, group: Group) -> None:
         """Set the group's alarm to its next deadline. One that rings early is set again; it never rings late."""
@@ -273,6 +281,14 @@ class Coordinator:
             for event in gone:
                 self.offsets.apply(event)
         return waits
+
+    def _try_to_forget(self, events: Sequence[OffsetForgotten]) -> None:
+        """Nobody waits for this: what is not forgotten now is forgotten another time."""
+        try:
+            for wait in self._append_forgotten(events):
+                wait.add_done_callback(asyncio.Future.exception)
+        except HeadraceError as error:
+            log.warning("offsets that are out of date stay for now: %s", error)
 
     def _now_ms(self) -> int:
         """Wall time as of the start, carried on by the monotonic clock: a jump must not expire every session."""

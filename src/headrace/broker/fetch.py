@@ -57,7 +57,8 @@ class _Reader:
 
 
 class _Poll:
-    """The waiting side of a session: at most one fetch of it waits at a time."""
+    """The waiting side of a session: at most one fetch of it waits at a time, and a later one ends the wait of an
+    earlier one."""
 
     __slots__ = ("_bytes_wanted", "_future")
 
@@ -66,15 +67,17 @@ class _Poll:
         self._bytes_wanted = 0
 
     async def wait(self, seconds: float, bytes_wanted: int) -> None:
+        self.wake()
         loop = asyncio.get_running_loop()
-        self._future = loop.create_future()
+        future = self._future = loop.create_future()
         self._bytes_wanted = bytes_wanted
         timer = loop.call_later(seconds, self.wake)
         try:
-            await self._future
+            await future
         finally:
             timer.cancel()
-            self._future = None
+            if self._future is future:
+                self._future = None
 
     def wake(self) -> None:
         if self._future is not None and not self._future.done():
@@ -110,12 +113,7 @@ class Fetch:
             poll = self._polls[session] = _Poll()
         try:
             self._update(session, request)
-            epoch = session.epoch
-            response = await self._collect(session, poll, request)
-            if session.epoch != epoch:
-                # A later fetch of this session was faster: this answer would tell the past.
-                return FetchResponse(error_code=InvalidFetchSessionEpoch.code)
-            return response
+            return await self._collect(session, poll, request)
         finally:
             if session.id == 0:
                 self._forget(session)
@@ -153,7 +151,9 @@ class Fetch:
 
     async def _collect(self, session: FetchSession, poll: _Poll, request: FetchRequest) -> FetchResponse:
         deadline = self._clock.monotonic() + request.max_wait_ms / 1000
-        while True:
+        epoch = session.epoch
+        idle: dict[FetchEntry, Reading] = {}  # found empty; still true of those that are not looked at again
+        while session.epoch == epoch:
             readings, size_bytes, is_urgent = self._read(session, poll, request)
             left = deadline - self._clock.monotonic()
             is_over = size_bytes >= request.min_bytes or is_urgent or left <= 0 or self._is_stopping
@@ -162,11 +162,20 @@ class Fetch:
                 for reading in readings:
                     if reading.entry.handle is not None:
                         reading.entry.handle.watch()
+            for reading in readings:
+                idle.pop(reading.entry, None)
             if is_over:
-                return await self._answer(session, readings)
+                await _load(readings)
+                if session.epoch == epoch:
+                    return self._answer(session, [*readings, *idle.values()])
             for reading in readings:
                 reading.release()
-            await poll.wait(left, request.min_bytes - size_bytes)
+                if reading.is_exhausted:
+                    idle[reading.entry] = reading
+            if not is_over:
+                await poll.wait(left, request.min_bytes - size_bytes)
+        # A later fetch of this session was faster: this answer would tell the past.
+        return FetchResponse(error_code=InvalidFetchSessionEpoch.code)
 
     def _read(self, session: FetchSession, poll: _Poll, request: FetchRequest) -> tuple[list[Reading], int, bool]:
         """Look at every entry that is ready; what was found, how many bytes it is, and whether it may not wait.
@@ -192,11 +201,11 @@ class Fetch:
             readings.append(reading)
         return readings, size_bytes, is_urgent
 
-    async def _answer(self, session: FetchSession, readings: list[Reading]) -> FetchResponse:
+    def _answer(self, session: FetchSession, readings: list[Reading]) -> FetchResponse:
         response = FetchResponse(session_id=session.id)
         topics: dict[object, FetchableTopicResponse] = {}
         for reading in readings:
-            await reading.load()
+            reading.count()
             entry, data = reading.entry, reading.data
             is_changed = entry.answered(
                 data.high_watermark,
@@ -234,3 +243,15 @@ class Fetch:
         for entry in session.entries.values():
             if entry.handle is not None:
                 entry.handle.unwatch()
+
+
+async def _load(readings: list[Reading]) -> None:
+    """Read what is cold. If that fails, or nobody waits for it any more, no file stays pinned."""
+    try:
+        for reading in readings:
+            if reading.is_cold:
+                await reading.load()
+    except BaseException:
+        for reading in readings:
+            reading.release()
+        raise

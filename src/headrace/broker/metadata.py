@@ -76,7 +76,7 @@ class Metadata:
         for name in names:
             if name < cursor.topic_name:
                 continue
-            first = cursor.partition_index if name == cursor.topic_name else 0
+            first = max(cursor.partition_index, 0) if name == cursor.topic_name else 0
             if room == 0:
                 response.next_cursor = NextCursor(topic_name=name, partition_index=first)
                 break

@@ -103,7 +103,7 @@ class OffsetRequests:
         for name, indexes in self._wanted(request.group_id, request.topics):
             answers = OffsetFetchResponseTopic(name=name)
             for index in indexes:
-                found = self._coordinator.offsets.fetch(request.group_id, name, index) or _MISSING
+                found = self._committed(request.group_id, name, index) or _MISSING
                 answers.partitions.append(
                     OffsetFetchResponsePartition(index, found.offset, found.leader_epoch, found.metadata)
                 )
@@ -195,8 +195,7 @@ class OffsetRequests:
         )
 
     def _found(self, group_id: str, topic: str, indexes: Iterable[int]) -> list[OffsetFetchResponsePartitions]:
-        offsets = self._coordinator.offsets
-        found = ((index, offsets.fetch(group_id, topic, index) or _MISSING) for index in indexes)
+        found = ((index, self._committed(group_id, topic, index) or _MISSING) for index in indexes)
         return [
             OffsetFetchResponsePartitions(index, one.offset, one.leader_epoch, one.metadata) for index, one in found
         ]
@@ -207,8 +206,14 @@ class OffsetRequests:
             return [(topic.name, topic.partition_indexes) for topic in topics]
         committed: dict[str, list[int]] = {}
         for name, index, _ in self._coordinator.offsets.fetch_all(group_id):
-            committed.setdefault(name, []).append(index)
+            if self._committed(group_id, name, index) is not None:
+                committed.setdefault(name, []).append(index)
         return committed.items()
+
+    def _committed(self, group_id: str, name: str, index: int) -> CommittedOffset | None:
+        """None too for an offset in an earlier topic of the same name."""
+        topic = self._catalogue.find(name)
+        return self._coordinator.offsets.fetch(group_id, name, index, topic.id if topic is not None else ZERO_ID)
 
     def _is_unknown(self, topic: str, index: int) -> bool:
         try:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from headrace.broker.catalogue import Catalogue, Topic
 from headrace.broker.partition import Partition
-from headrace.model.errors import TopicAlreadyExists
+from headrace.model.errors import CoordinatorNotAvailable, HeadraceError, TopicAlreadyExists
 from headrace.model.names import CONSUMER_OFFSETS
 from headrace.runtime.clock import Clock
 from headrace.storage.reading import LogSlice
@@ -41,14 +41,19 @@ class OffsetsLog:
             await self._catalogue.create(CONSUMER_OFFSETS, config.offsets_topic_num_partitions, configs)
         except TopicAlreadyExists:
             return  # made by another request while this one waited
+        except HeadraceError as error:
+            raise _not_available(error) from error
 
     def append(self, group_id: str, records: Sequence[tuple[bytes, bytes | None]]) -> asyncio.Future[None] | None:
-        """Append in one batch; None when it is committed already, else what to wait for."""
-        partition = self._partition(group_id)
+        """Append in one batch; None when it is committed already, else what to wait for by `durable`."""
         now_ms = self._clock.now_ms()
         batch = build_batch([Record(key=key, value=value, timestamp_ms=now_ms) for key, value in records])
-        appended = partition.append(memoryview(batch), parse_header(batch), now_ms)
-        return partition.committed(appended.end_offset, self._clock.monotonic() + _COMMIT_SECONDS)
+        try:
+            partition = self._partition(group_id)
+            appended = partition.append(memoryview(batch), parse_header(batch), now_ms)
+            return partition.committed(appended.end_offset, self._clock.monotonic() + _COMMIT_SECONDS)
+        except HeadraceError as error:
+            raise _not_available(error) from error
 
     async def replay(self) -> AsyncIterator[tuple[bytes, bytes | None]]:
         """Every record from the start of every partition."""
@@ -66,6 +71,20 @@ class OffsetsLog:
     def _partition(self, group_id: str) -> Partition:
         topic: Topic = self._catalogue.topic(CONSUMER_OFFSETS)
         return topic.partitions[java_hash(group_id) % len(topic.partitions)]
+
+
+async def durable(wait: asyncio.Future[None] | None) -> None:
+    """Return when an append is committed."""
+    try:
+        if wait is not None:
+            await wait
+    except HeadraceError as error:
+        raise _not_available(error) from error
+
+
+def _not_available(error: HeadraceError) -> CoordinatorNotAvailable:
+    """A member that hears of a full disk gives up; one that hears that its coordinator is away comes again."""
+    return CoordinatorNotAvailable(f"the log of groups and offsets takes no writes: {error.message}")
 
 
 def java_hash(text: str) -> int:

@@ -61,8 +61,9 @@ class PartitionState:
 
 class Partition:
     __slots__ = (
+        "_appended_bytes",
+        "_appended_bytes_before",
         "_flush_timer",
-        "_flushed_size",
         "_flusher",
         "_waiting",
         "_watchers",
@@ -100,7 +101,8 @@ class Partition:
         self.high_watermark = log.end_offset
         self._flusher = flusher
         self._flush_timer: asyncio.TimerHandle | None = None
-        self._flushed_size = log.size_bytes
+        self._appended_bytes = 0  # by this process, at all
+        self._appended_bytes_before = (0, 0)  # at the last two moves of the high watermark
         self._waiting: deque[tuple[int, float, asyncio.Future[None]]] = deque()
         self._watchers: dict[Watcher, None] = {}
         log.on_flushed = self._on_flushed
@@ -119,6 +121,7 @@ class Partition:
             set_log_append_time(batch, now_ms)
             header = parse_header(batch)
         base_offset = self.log.append(batch, header, self.leader_epoch)
+        self._appended_bytes += header.size_bytes
         if header.producer_id >= 0:
             producers.apply(header, base_offset, now_ms)
         if self.log.flush_due():
@@ -134,6 +137,8 @@ class Partition:
             return None
         if self.log.failed is not None:
             raise self.log.failed
+        if self.is_retired:
+            raise self._gone()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((end_offset, deadline, future))
         return future
@@ -168,7 +173,14 @@ class Partition:
     def retire(self) -> None:
         """The topic is deleted: nobody waits for it any longer."""
         self.is_retired = True
-        self._end_waits(UnknownTopicOrPartition(f"topic {self.topic} was deleted"))
+        self._end_waits(self._gone())
+
+    async def flush(self) -> None:
+        """Return when everything that was appended before is durable."""
+        await self._flusher.flush(self.log)
+
+    def _gone(self) -> UnknownTopicOrPartition:
+        return UnknownTopicOrPartition(f"topic {self.topic} was deleted")
 
     def _flush_later(self) -> None:
         """Where the topic does not wait for the disk, its `flush.ms` bounds how long the disk may be behind."""
@@ -186,8 +198,11 @@ class Partition:
         if offset == self.high_watermark:
             return
         self.high_watermark = offset
-        new_bytes = self.log.size_bytes - self._flushed_size
-        self._flushed_size = self.log.size_bytes
+        # At most: a flush covers what was appended since the one before it began, which was behind the end of the one
+        # before that. Readers that are woken too early look again; one that is not woken would stand still.
+        before, last = self._appended_bytes_before
+        new_bytes = self._appended_bytes - before
+        self._appended_bytes_before = last, self._appended_bytes
         waiting = self._waiting
         while waiting and waiting[0][0] <= offset:
             future = waiting.popleft()[2]

@@ -76,7 +76,8 @@ class Produce:
             )
         if has_large:
             items = await self._check_large(items, context)
-        waits = self._append_all(items, self._clock.monotonic() + max(request.timeout_ms, 0) / 1000)
+        deadline = None if request.acks == _ACKS_NONE else self._clock.monotonic() + max(request.timeout_ms, 0) / 1000
+        waits = self._append_all(items, deadline)
         if has_large:
             context.release()
         if request.acks == _ACKS_NONE:
@@ -134,9 +135,9 @@ class Produce:
         return sound
 
     def _append_all(
-        self, items: list[_Item], deadline: float
+        self, items: list[_Item], deadline: float | None
     ) -> list[tuple[PartitionProduceResponse, asyncio.Future[None]]]:
-        """Append every batch; the answers that must still wait, and for what."""
+        """Append every batch; the answers that must still wait, and for what. Without a deadline nobody waits."""
         waits = []
         now_ms = self._clock.now_ms()
         for item in items:
@@ -144,7 +145,7 @@ class Produce:
             try:
                 self._store.ensure_space()
                 appended = partition.append(item.batch, item.header, now_ms)
-                wait = partition.committed(appended.end_offset, deadline)
+                wait = None if deadline is None else partition.committed(appended.end_offset, deadline)
             except HeadraceError as error:
                 partition.counts.failed_produces += 1
                 _refuse(answer, error)

@@ -31,7 +31,12 @@ class Reading:
 
     @classmethod
     def refused(cls, entry: FetchEntry, error: HeadraceError) -> Reading:
-        return cls(entry, _refusal(entry.partition, error))
+        known = entry.handle.partition if entry.handle is not None else None
+        return cls(entry, _refusal(entry.partition, error), known)
+
+    @property
+    def is_cold(self) -> bool:
+        return self._cold is not None
 
     def take(self, records: LogSlice | ColdRead) -> None:
         if isinstance(records, ColdRead):
@@ -47,8 +52,7 @@ class Reading:
 
     async def load(self) -> None:
         """Read and check what is cold. What the check has warmed then goes out by sendfile, not from memory."""
-        if self._cold is None:
-            return
+        assert self._cold is not None
         assert self._partition is not None
         try:
             loaded = await self._cold.load()
@@ -58,6 +62,15 @@ class Reading:
         except HeadraceError as error:
             self.data = _refusal(self.entry.partition, error)
             self.size_bytes = 0
+
+    def count(self) -> None:
+        """This is what the client is told."""
+        if self._partition is None:
+            return
+        if self.data.error_code:
+            self._partition.counts.failed_fetches += 1
+        elif self.size_bytes:
+            self._partition.counts.fetched(self.size_bytes)
 
 
 def read_partition(
@@ -96,7 +109,6 @@ def read_partition(
         records.release()
         return reading
     reading.take(records)
-    partition.counts.fetched(reading.size_bytes)
     return reading
 
 

@@ -6,6 +6,7 @@ failed, 1 if something did, 3 if all that failed is reaching the broker.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,7 +15,7 @@ import click
 from headrace.cli.checkup import Finding, check_broker, check_clock, check_data, check_descriptors, check_port
 from headrace.cli.failure import FAILED, UNREACHABLE
 from headrace.cli.output import output_option, print_json, wants_json
-from headrace.cli.session import SERVER_DEFAULT, run, server_option
+from headrace.cli.session import run, server_option
 from headrace.client.address import Address, parse_address
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -53,13 +54,15 @@ async def _examine(data: str, http: Address, server: str) -> list[Finding]:
     findings += broker
     answered = broker[0].verdict != "fail"
     if not answered:
-        kafka = parse_address((server or SERVER_DEFAULT).split(",")[0])
+        kafka = parse_address(server.split(",", maxsplit=1)[0])
         findings += [await check_port("kafka port", kafka), await check_port("http port", http)]
     return findings
 
 
 def _print(finding: Finding) -> None:
-    verdict = click.style(f"{finding.verdict:<4}", fg=_COLOURS[finding.verdict])
+    verdict = f"{finding.verdict:<4}"
+    if "NO_COLOR" not in os.environ:
+        verdict = click.style(verdict, fg=_COLOURS[finding.verdict])
     step = f"; {finding.next_step}" if finding.next_step else ""
     click.echo(f"{verdict}  {finding.subject}: {finding.what}{step}")
 

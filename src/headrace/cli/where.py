@@ -20,8 +20,6 @@ from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition
 from headrace.client.offsets import END, START, find_offsets
 
-_WORDS: dict[str, int] = {"start": START, "beginning": START, "earliest": START, "end": END, "latest": END}
-
 
 @dataclass(frozen=True, slots=True)
 class Where:
@@ -49,8 +47,10 @@ class WhereType(click.ParamType[Where]):
 
 def parse_where(text: str) -> Where:
     """Raises ValueError with a sentence for the user."""
-    if text in _WORDS:
-        return FROM_START if _WORDS[text] == START else FROM_END
+    if text in ("start", "beginning", "earliest"):
+        return FROM_START
+    if text in ("end", "latest"):
+        return FROM_END
     if text.startswith("@"):
         return Where("time", _milliseconds(text[1:]))
     sign, digits = (text[0], text[1:]) if text[:1] in ("+", "-") else ("", text)

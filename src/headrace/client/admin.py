@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import LeaderNotAvailable, raise_for
+from headrace.client.errors import LeaderNotAvailable, only, raise_for
 from headrace.client.metadata import TopicPartition, TopicView
 from headrace.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -233,7 +233,7 @@ class TopicAdmin:
         async def ask() -> Sequence[Config]:
             request = DescribeConfigsRequest(resources=[resource])
             answer: DescribeConfigsResponse = await self._cluster.call(request, node_id=node_id)
-            told = answer.results[0]
+            told = only(answer.results)
             raise_for(told.error_code, told.error_message)
             configs = [Config(c.name, c.value, c.config_source, c.read_only, c.is_sensitive) for c in told.configs]
             return sorted(configs, key=lambda config: config.name)

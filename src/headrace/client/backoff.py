@@ -6,7 +6,7 @@ from headrace.runtime.entropy import Entropy
 
 
 class Backoff:
-    """The pauses of one series of attempts; `reset` after a success."""
+    """The pauses of one series of attempts."""
 
     __slots__ = ("_attempts", "_cap_seconds", "_entropy", "_first_seconds")
 
@@ -27,6 +27,3 @@ class Backoff:
         assert attempts > 0
         ceiling = min(self._cap_seconds, self._first_seconds * 2.0 ** min(attempts - 1, 30))
         return self._entropy.uniform(0.0, ceiling)
-
-    def reset(self) -> None:
-        self._attempts = 0

@@ -110,12 +110,12 @@ class Cluster:
         version = choose_version(transport, api, version_max)
         return await transport.call(api.key, version, request, timeout_seconds or self.settings.request_timeout_seconds)
 
-    async def call_controller(self, request: Any, *, timeout_seconds: float | None = None) -> Any:
+    async def call_controller(self, request: Any) -> Any:
         """One attempt at the controller; at any broker when the cluster names none."""
         await self._know()
         controller_id = self.view.controller_id
         node_id = controller_id if controller_id in self.view.nodes else None
-        return await self.call(request, node_id=node_id, timeout_seconds=timeout_seconds)
+        return await self.call(request, node_id=node_id)
 
     async def call_coordinator(
         self,
@@ -232,7 +232,7 @@ class Cluster:
     def forget_coordinator(self, group: str) -> None:
         self._coordinators.pop(group, None)
 
-    def learn_coordinator(self, group: str, error: HeadraceError) -> None:
+    def doubt_coordinator(self, group: str, error: HeadraceError) -> None:
         """Forget the group's coordinator if the error says that it has moved."""
         if isinstance(error, NotCoordinator | CoordinatorNotAvailable):
             self.forget_coordinator(group)

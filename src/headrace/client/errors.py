@@ -6,10 +6,13 @@ compare numbers. Codes that only other Kafka-compatible brokers send are declare
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from headrace.model import errors
 from headrace.model.errors import HeadraceError, RetriableError
+
+T = TypeVar("T")
 
 
 class Unreachable(RetriableError):
@@ -136,6 +139,13 @@ def refusal(code: int, message: str | None = None) -> HeadraceError:
     if known is None:
         return OtherRefusal(code, message or f"the broker answered with error code {code}")
     return known(message) if message else known()
+
+
+def only(answers: Sequence[T]) -> T:
+    """The answer to a question about one thing."""
+    if len(answers) != 1:
+        raise MalformedAnswer(f"one answer was due, and {len(answers)} came")
+    return answers[0]
 
 
 def raise_for(code: int, message: str | None = None) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import refusal
@@ -69,11 +70,11 @@ class Fetcher:
         self._wake = asyncio.Event()
         self._arrived = asyncio.Event()
         self._tasks = Supervisor()
-        self._failure: HeadraceError | None = None
+        self._failure: BaseException | None = None
         self.out_of_range: set[TopicPartition] = set()
 
     def start(self) -> None:
-        self._tasks.spawn(self._run(), "consumer fetcher")
+        self._spawn(self._run(), "consumer fetcher")
 
     async def stop(self) -> None:
         await self._tasks.stop()
@@ -126,6 +127,15 @@ class Fetcher:
         """End the current wait for an arrival: the consumer has something else to see to."""
         self._arrived.set()
 
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._tasks.spawn(work, name).add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A task that dies of a bug must not leave the application waiting."""
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            self._failure = bug
+            self._arrived.set()
+
     async def _run(self) -> None:
         while True:
             self._wake.clear()
@@ -168,11 +178,11 @@ class Fetcher:
             self._busy_leaders.add(leader)
             for reading in readings:
                 reading.in_flight = True
-            self._tasks.spawn(self._fetch(leader, readings), f"fetch from broker {leader}")
+            self._spawn(self._fetch(leader, readings), f"fetch from broker {leader}")
         if unrouted:
             for reading in unrouted:
                 reading.in_flight = True
-            self._tasks.spawn(self._find_leaders(unrouted), "find leaders")
+            self._spawn(self._find_leaders(unrouted), "find leaders")
 
     def _leader(self, target: TopicPartition) -> int | None:
         if not self._cluster.fresh:
@@ -206,7 +216,10 @@ class Fetcher:
                 raise refusal(answer.error_code)
             for topic in answer.responses:
                 for told in topic.partitions:
-                    reading, offset = asked.pop(TopicPartition(topic.topic, told.partition_index))
+                    question = asked.pop(TopicPartition(topic.topic, told.partition_index), None)
+                    if question is None:
+                        continue  # never asked for
+                    reading, offset = question
                     reading.in_flight = False
                     if self._readings.get(reading.target) is reading:
                         self._accept(reading, offset, told)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import raise_for
+from headrace.client.errors import only, raise_for
 from headrace.client.group_blobs import decode_assignment
 from headrace.client.metadata import TopicPartition
 from headrace.client.offsets import END, START, committed, find_offsets
@@ -91,7 +91,7 @@ class GroupAdmin:
             answer: DescribeGroupsResponse = await self._cluster.call_coordinator(
                 group, DescribeGroupsRequest(groups=[group])
             )
-            told = answer.groups[0]
+            told = only(answer.groups)
             self._check(group, told.error_code, told.error_message)
             if told.group_state == _DEAD:
                 raise GroupIdNotFound(f"there is no group {group!r}")
@@ -145,7 +145,7 @@ class GroupAdmin:
         try:
             raise_for(code, message)
         except HeadraceError as error:
-            self._cluster.learn_coordinator(group, error)
+            self._cluster.doubt_coordinator(group, error)
             raise
 
 

@@ -198,5 +198,5 @@ async def commit(
 def _raise_for(cluster: Cluster, group: str, code: int) -> None:
     if code:
         error = refusal(code)
-        cluster.learn_coordinator(group, error)
+        cluster.doubt_coordinator(group, error)
         raise error

@@ -14,7 +14,6 @@ from collections import deque
 from typing import NamedTuple
 
 from headrace.client.metadata import TopicPartition
-from headrace.model.errors import HeadraceError
 from headrace.wire.batch import HEADER_SIZE, Record, build_batch
 
 _RECORD_OVERHEAD = 24  # length, attributes, deltas and the lengths of key and value, at most
@@ -159,7 +158,7 @@ class Outbox:
         batch.done.set_result(written)
         return batch
 
-    def refuse(self, error: HeadraceError, *, in_doubt: bool) -> PendingBatch:
+    def refuse(self, error: BaseException, *, in_doubt: bool) -> PendingBatch:
         """The head is given up.
 
         If it was refused for certain, the next batch takes its sequence. If it may have been written, its

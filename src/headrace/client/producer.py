@@ -202,6 +202,8 @@ def _rules(settings: ProducerSettings) -> SendingRules:
     names = {name: codec for codec, name in codecs.NAMES.items()}
     if settings.compression not in names:
         raise ValueError(f"compression {settings.compression!r} is none of {', '.join(names)}")
+    if settings.record_bytes_max > settings.buffer_bytes_max:
+        raise ValueError("record_bytes_max is over buffer_bytes_max: such a record could never be taken")
     return SendingRules(
         acks=settings.acks,
         idempotent=settings.idempotent and settings.acks == ACKS_ALL,

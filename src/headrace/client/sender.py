@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import DeliveryTimedOut, raise_for, refusal
@@ -72,7 +73,7 @@ class Sender:
         self._tasks = Supervisor()
 
     def start(self) -> None:
-        self._tasks.spawn(self._run(), "producer sender")
+        self._spawn(self._run(), "producer sender")
 
     async def stop(self) -> None:
         await self._tasks.stop()
@@ -103,12 +104,20 @@ class Sender:
         self._hurry = on
         self._wake.set()
 
-    def abandon(self, error: HeadraceError) -> None:
+    def abandon(self, error: BaseException) -> None:
         """Refuse all that waits; for when the sender has stopped."""
         for outbox in self._active.values():
             while outbox.batches:
                 self._settled(outbox.refuse(error, in_doubt=True))
         self._active.clear()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._tasks.spawn(work, name).add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A task that dies of a bug must not leave the application waiting."""
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            self.abandon(bug)
 
     async def _run(self) -> None:
         while True:
@@ -141,7 +150,7 @@ class Sender:
             elif next_at is None or at < next_at:
                 next_at = at
         if ready:
-            self._tasks.spawn(self._send_all(ready), "producer round")
+            self._spawn(self._send_all(ready), "producer round")
         return None if next_at is None else max(0.0, next_at - now)
 
     def _give_up_old(self, outbox: Outbox, now: float) -> None:

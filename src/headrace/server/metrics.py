@@ -21,31 +21,31 @@ Labels = dict[str, str | int]
 
 
 class Exposition:
-    """Lines of the text format, each family with its type once."""
+    """The text format: the lines of a family stand together, behind its type, in whatever order they were added."""
 
     def __init__(self) -> None:
-        self._lines: list[str] = []
-        self._declared: set[str] = set()
+        self._families: dict[str, list[str]] = {}
 
     def add(self, name: str, value: float, labels: Labels | None = None, *, kind: str = "gauge") -> None:
-        if name not in self._declared:
-            self._declared.add(name)
-            self._lines.append(f"# TYPE {name} {kind}")
-        self._lines.append(f"{name}{_labels(labels)} {value}")
+        self._family(name, kind).append(f"{name}{_labels(labels)} {value}")
 
     def add_histogram(self, name: str, timings: Timings, labels: Labels) -> None:
-        if name not in self._declared:
-            self._declared.add(name)
-            self._lines.append(f"# TYPE {name} histogram")
+        lines = self._family(name, "histogram")
         running = 0
         for bound, count in zip([*map(str, BOUNDS_SECONDS), "+Inf"], timings.counts, strict=True):
             running += count
-            self._lines.append(f"{name}_bucket{_labels({**labels, 'le': bound})} {running}")
-        self._lines.append(f"{name}_sum{_labels(labels)} {timings.total_seconds}")
-        self._lines.append(f"{name}_count{_labels(labels)} {timings.count}")
+            lines.append(f"{name}_bucket{_labels({**labels, 'le': bound})} {running}")
+        lines.append(f"{name}_sum{_labels(labels)} {timings.total_seconds}")
+        lines.append(f"{name}_count{_labels(labels)} {timings.count}")
 
     def text(self) -> str:
-        return "\n".join(self._lines) + "\n"
+        return "".join(f"{line}\n" for lines in self._families.values() for line in lines)
+
+    def _family(self, name: str, kind: str) -> list[str]:
+        lines = self._families.get(name)
+        if lines is None:
+            lines = self._families[name] = [f"# TYPE {name} {kind}"]
+        return lines
 
 
 class Metrics:

@@ -44,7 +44,7 @@ class ServeSettings:
 def parse_address(text: str, what: str) -> Address:
     """`host:port`, also `[::1]:9092`; port 0 lets the system choose."""
     host, separator, port = text.rpartition(":")
-    if not separator or not host or not port.isdigit() or int(port) > 65535:
+    if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise InvalidConfig(f"{what} must be HOST:PORT, not '{text}'")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
@@ -65,7 +65,7 @@ def read_config_file(path: str) -> dict[str, str]:
             table = tomllib.load(file)
     except OSError as error:
         raise InvalidConfig(f"cannot read {path}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidConfig(f"{path} is not TOML: {error}") from None
     unknown = sorted(set(table) - {"broker"})
     if unknown:

@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace.model.errors import HeadraceError, StorageFailure
 from headrace.storage.errors import CorruptionReport, LogDeleted, LogQuarantined
+from headrace.storage.scan import BadBatch
 from headrace.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
@@ -54,9 +55,9 @@ class Health:
             if self.on_failed is not None:
                 self.on_failed(self)
 
-    def quarantine(self, segment: Segment, position: int, offset: int, reason: str) -> CorruptionReport:
-        """Damage was found: this log neither takes nor serves anything more."""
-        report = CorruptionReport(segment.path, position, offset, reason)
+    def quarantine(self, segment: Segment, bad: BadBatch, offset: int) -> CorruptionReport:
+        """Damage was found, at or behind `offset`: this log neither takes nor serves anything more."""
+        report = CorruptionReport(segment.path, bad.position, offset if bad.offset is None else bad.offset, bad.reason)
         if self.quarantined is None:
             logger.error("log %s is quarantined: %s", self.folder, report)
             self.quarantined = report

@@ -41,6 +41,7 @@ __all__ = ["ColdRead", "Log", "LogConfig", "LogSlice", "TimestampOffset"]
 
 RELATIVE_OFFSET_MAX = POSITION_MAX = (1 << 31) - 1  # what an index entry can say
 PLACES_MAX = 64
+NEVER_SYNCED = -1
 PAGE_BYTES = 4096
 
 _base_offset = attrgetter("base_offset")
@@ -152,6 +153,7 @@ class Log(Health):
             stamp(batch, offset, leader_epoch)
             position = file.append((batch,))
         except DiskFull:
+            segment.syncing = NEVER_SYNCED  # a part may have been written, and cut off again in memory only
             raise
         except DiskFailed as error:
             self.fail(error)

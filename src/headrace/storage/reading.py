@@ -87,7 +87,7 @@ class ColdRead:
         except BadBatch as bad:
             if log.generation != generation:
                 return b""  # the log was cut or closed meanwhile; the next read will say
-            report = log.quarantine(segment, bad.position, wanted.offset, bad.reason)
+            report = log.quarantine(segment, bad, wanted.offset)
             raise CorruptBatch(str(report)) from bad
         finally:
             file.unpin()

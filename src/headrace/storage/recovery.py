@@ -129,7 +129,11 @@ class Recovery:
         for mark in marks:
             segment = mark.segment(self._disk, self.folder)
             found = segment.open().size() if mark.base_offset in bases else 0
-            if found < mark.size or (found > mark.size and mark is not marks[-1]):
+            if found > mark.size and mark is not marks[-1]:
+                # It was rolled at that size: what is behind it is left of an append that failed.
+                segment.open().truncate(mark.size)
+                segment.open().sync()
+            if found < mark.size:
                 reason = f"the file has {found} bytes, the checkpoint says {mark.size}"
                 self.quarantined = CorruptionReport(segment.path, found, mark.base_offset, reason)
             elif not (segment.index.file_fits() and segment.time_index.file_fits()):

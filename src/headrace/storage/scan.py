@@ -27,10 +27,11 @@ _FRAME = Struct(">qi4xbI2xi")
 class BadBatch(Exception):
     """The bytes at `position` are not the whole, unharmed batch that must begin there."""
 
-    def __init__(self, position: int, reason: str) -> None:
+    def __init__(self, position: int, reason: str, offset: int | None = None) -> None:
         super().__init__(position, reason)
         self.position = position
         self.reason = reason
+        self.offset = offset  # that the batch must have, where that is known
 
 
 def judge_frame(data: bytes, at: int, position: int, room_bytes: int, next_offset: int | None) -> tuple[int, int, int]:
@@ -38,13 +39,13 @@ def judge_frame(data: bytes, at: int, position: int, room_bytes: int, next_offse
     base_offset, length, magic, crc, last_offset_delta = _FRAME.unpack_from(data, at)
     size = length + LENGTH_END
     if magic != MAGIC:
-        raise BadBatch(position, f"magic is {magic}, not {MAGIC}")
+        raise BadBatch(position, f"magic is {magic}, not {MAGIC}", next_offset)
     if not HEADER_SIZE <= size <= room_bytes:
-        raise BadBatch(position, f"a batch of {size} bytes where {room_bytes} remain")
+        raise BadBatch(position, f"a batch of {size} bytes where {room_bytes} remain", next_offset)
     if base_offset != next_offset and next_offset is not None:
-        raise BadBatch(position, f"base offset is {base_offset}, not {next_offset}")
+        raise BadBatch(position, f"base offset is {base_offset}, not {next_offset}", next_offset)
     if last_offset_delta < 0:
-        raise BadBatch(position, f"last offset delta is {last_offset_delta}")
+        raise BadBatch(position, f"last offset delta is {last_offset_delta}", next_offset)
     return size, base_offset + last_offset_delta + 1, crc
 
 
@@ -54,7 +55,7 @@ def check_batch(
     """Size and next offset of the batch at `at`, its CRC checked; None if `data` ends inside it."""
     if len(data) - at < HEADER_SIZE:
         return None
-    size, next_offset, expected = judge_frame(data, at, position, room_bytes, next_offset)
+    size, end_offset, expected = judge_frame(data, at, position, room_bytes, next_offset)
     end = at + size
     if end > len(data):
         return None
@@ -63,8 +64,8 @@ def check_batch(
     else:
         crc = crc32c(memoryview(data)[at + CRC_START : end])
     if crc != expected:
-        raise BadBatch(position, f"CRC is {crc:#010x}, the header says {expected:#010x}")
-    return size, next_offset
+        raise BadBatch(position, f"CRC is {crc:#010x}, the header says {expected:#010x}", next_offset)
+    return size, end_offset
 
 
 def checked_batches(

@@ -53,7 +53,7 @@ async def _check(log: Log, segment: Segment, start: int, end: int) -> int:
         checked_to = await log.disk.run(_checked_to, file, start, end)
     except BadBatch as bad:
         if log.generation == generation:
-            log.quarantine(segment, bad.position, segment.base_offset, bad.reason)
+            log.quarantine(segment, bad, segment.base_offset)
         return 0
     finally:
         file.unpin()

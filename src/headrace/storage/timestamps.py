@@ -75,7 +75,7 @@ async def _in_thread(log: Log, segment: Segment, end_offset: int | None, search:
     except BadBatch as bad:
         if log.generation != generation:
             return None
-        report = log.quarantine(segment, bad.position, segment.base_offset, bad.reason)
+        report = log.quarantine(segment, bad, segment.base_offset)
         raise CorruptBatch(str(report)) from bad
     finally:
         file.unpin()
@@ -132,7 +132,7 @@ def _records(file: File, position: int, header: BatchHeader) -> list[TimestampOf
     try:
         check_crc(data, header)
     except CorruptMessage as error:
-        raise BadBatch(position, str(error)) from error
+        raise BadBatch(position, str(error), header.base_offset) from error
     try:
         return [
             TimestampOffset(record.timestamp_ms, record.offset)

@@ -79,7 +79,7 @@ async def _truncate(log: Log, offset: int) -> None:
         try:
             twin, cut_offset = await log.disk.run(_measure, segment, file, offset, interval)
         except BadBatch as bad:
-            raise CorruptBatch(str(log.quarantine(segment, bad.position, offset, bad.reason))) from bad
+            raise CorruptBatch(str(log.quarantine(segment, bad, segment.base_offset))) from bad
         if cut_offset < log.start_offset:
             raise OffsetOutOfRange(f"the batch of offset {offset} begins below the start {log.start_offset}")
         if cut_offset < log.flushed_offset:

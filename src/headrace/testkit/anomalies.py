@@ -24,7 +24,6 @@ from typing import NamedTuple
 
 from headrace.testkit.history import Commit, Found, History, Send
 
-
 SHOWN_BYTES = 24
 
 
@@ -62,8 +61,10 @@ def lost_writes(history: History) -> Iterator[Anomaly]:
         furthest[partition] = max(offset, furthest.get(partition, -1))
     for send in _acknowledged(history):
         if send.value not in seen and send.offset < furthest.get(send.partition, -1):
-            detail = f"{_show(send.value)} was acknowledged at {send.offset}; {furthest[send.partition]} was read, it never was"
-            yield Anomaly("lost write", send.partition, detail)
+            past = f"offset {furthest[send.partition]} was read, it never was"
+            yield Anomaly(
+                "lost write", send.partition, f"{_show(send.value)} was acknowledged at {send.offset}; {past}"
+            )
 
 
 def unseen(history: History) -> Iterator[Anomaly]:
@@ -115,8 +116,8 @@ def nonmonotonic_sends(history: History) -> Iterator[Anomaly]:
     for send in _acknowledged(history):  # in the order in which they began
         before = last.get((send.client, send.partition))
         if before is not None and send.offset <= before.offset:
-            detail = f"{send.client} sent {_show(before.value)} to {before.offset} and then {_show(send.value)} to {send.offset}"
-            yield Anomaly("nonmonotonic send", send.partition, detail)
+            first, then = (f"{_show(each.value)}, which is at {each.offset}" for each in (before, send))
+            yield Anomaly("nonmonotonic send", send.partition, f"{send.client} sent {first}, and then {then}")
         last[send.client, send.partition] = send
 
 
@@ -132,8 +133,10 @@ def real_time_order(history: History) -> Iterator[Anomaly]:
                 highest = ended[at] if highest is None or ended[at].offset > highest.offset else highest
                 at += 1
             if highest is not None and send.offset <= highest.offset:
-                detail = f"{_show(send.value)} was sent after {_show(highest.value)} had its place {highest.offset}, and got {send.offset}"
-                yield Anomaly("real-time order", partition, detail)
+                acknowledged = f"{_show(highest.value)} was acknowledged at {highest.offset}"
+                yield Anomaly(
+                    "real-time order", partition, f"{_show(send.value)} got {send.offset} after {acknowledged}"
+                )
 
 
 def lost_commits(history: History) -> Iterator[Anomaly]:

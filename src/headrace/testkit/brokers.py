@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
 from headrace.broker.broker import Broker, open_broker
 from headrace.doors.kafka.listener import DoorLimits, KafkaDoor
@@ -40,6 +41,7 @@ class SimBroker:
         self._settings = dict(settings or {})
         self._registry = SimRegistryState()  # as durable as SQLite is: a commit happens as a whole, or not at all
         self._process: _Process | None = None
+        world.loop.set_exception_handler(_tell_of_failures)
 
     @property
     def address(self) -> str:
@@ -84,7 +86,7 @@ class SimBroker:
             broker = await process.open()
             self.broker = broker
             process.settled.set_result(None)
-            await process.serve(broker)
+            await process.serve()
             self.broker = None
             await process.close(broker)
         except Exception as error:
@@ -115,6 +117,12 @@ class SimBroker:
         self._world.loop.halt(failure)
 
 
+def _tell_of_failures(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A power cut is nobody's failure: whoever would have heard of it is gone."""
+    if not isinstance(context.get("exception"), SimulatedPowerCut):
+        loop.default_exception_handler(context)
+
+
 class _Process:
     """One run of the broker, from its start to its end."""
 
@@ -141,7 +149,7 @@ class _Process:
         supervisor.spawn(self._door.sweep_for_ever(), "door")
         return broker
 
-    async def serve(self, broker: Broker) -> None:
+    async def serve(self) -> None:
         """Return when it is told to stop; raise when one of its tasks dies."""
         stop = asyncio.create_task(self.stop.wait())
         failure = asyncio.create_task(self._supervisor.failure())

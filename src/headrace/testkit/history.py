@@ -1,7 +1,7 @@
 """What the clients of a simulated broker did and saw: the evidence that `anomalies` judges.
 
-An operation is noted when it begins and again when it ends: `ok`, or unknown for ever, since a request whose answer never
-came may still have taken effect. Moments are counted, not timed: one thread, one order. Values must be unique.
+An operation is noted when it begins and again when it succeeds. One that never does stays unknown for ever: a request
+whose answer was lost may still take effect. Moments are counted, not timed: one thread, one order. Values are unique.
 """
 
 from __future__ import annotations

@@ -67,9 +67,7 @@ def only(response: ProduceResponse) -> PartitionProduceResponse:
 
 
 def answers(response: ProduceResponse) -> dict[tuple[str, int], PartitionProduceResponse]:
-    return {
-        (topic.name, answer.index): answer for topic in response.responses for answer in topic.partition_responses
-    }
+    return {(topic.name, answer.index): answer for topic in response.responses for answer in topic.partition_responses}
 
 
 def fetch_request(
@@ -87,9 +85,7 @@ def fetch_request(
     """`positions`: the offset to read from, by topic (name or id) and partition."""
     topics: dict[str | UUID, list[FetchPartition]] = {}
     for (topic, index), offset in positions.items():
-        asked = FetchPartition(
-            partition=index, fetch_offset=offset, partition_max_bytes=partition_max_bytes, **options
-        )
+        asked = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=partition_max_bytes, **options)
         topics.setdefault(topic, []).append(asked)
     return FetchRequest(
         max_wait_ms=max_wait_ms,

@@ -10,6 +10,7 @@ from tests.unit.client.scripted import Cast, Fault, in_world
 from headrace.client.consumer import Consumer, ConsumerSettings
 from headrace.client.errors import NoCommittedOffset, TopicAuthorizationFailed
 from headrace.client.fetched import ConsumedRecord
+from headrace.client.fetcher import Fetcher
 from headrace.client.membership import GroupRules
 from headrace.client.metadata import TopicPartition
 from headrace.client.producer import Producer
@@ -227,6 +228,21 @@ def test_refused_fetches_are_paced() -> None:
         async with cast.cluster() as cluster, Consumer(cluster, ["orders"]):
             await asyncio.sleep(60)
         assert broker.count(apis.FETCH) < 300
+
+    in_world(scenario)
+
+
+def test_a_bug_in_the_background_ends_the_wait_for_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async def scenario(world: World) -> None:
+        cast = Cast(world, orders=1)
+        await cast.broker()
+        monkeypatch.setattr(Fetcher, "_request", broken)
+        async with cast.cluster() as cluster, Consumer(cluster, ["orders"]) as consumer:
+            with pytest.raises(ZeroDivisionError):
+                await consumer.poll()
 
     in_world(scenario)
 

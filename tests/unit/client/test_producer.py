@@ -13,6 +13,7 @@ from headrace.client.cluster import ClientSettings
 from headrace.client.errors import DeliveryTimedOut, ProducerClosed
 from headrace.client.metadata import TopicPartition
 from headrace.client.producer import Producer, ProducerSettings, Receipt
+from headrace.client.sender import Sender
 from headrace.model.errors import (
     HeadraceError,
     InvalidRecord,
@@ -236,7 +237,7 @@ def test_memory_is_bounded_by_waiting() -> None:
         cast = Cast(world, orders=1)
         broker = await cast.broker()
         broker.script(apis.PRODUCE, refused(NotLeader.code), refused(NotLeader.code))
-        rules = ProducerSettings(buffer_bytes_max=3000, batch_bytes_max=1100)
+        rules = ProducerSettings(buffer_bytes_max=3000, record_bytes_max=2000, batch_bytes_max=1100)
         async with cast.cluster() as cluster, Producer(cluster, rules) as producer:
             for number in range(20):
                 await producer.submit("orders", b"%d" % number + b"x" * 1000)
@@ -308,6 +309,34 @@ def test_closing_without_a_flush_refuses_what_waits() -> None:
                 await delivery
             with pytest.raises(ProducerClosed):
                 await producer.submit("orders", b"y")
+
+    in_world(scenario)
+
+
+def test_settings_that_cannot_work_are_refused_at_once() -> None:
+    async def scenario(world: World) -> None:
+        cast = Cast(world)
+        await cast.broker()
+        async with cast.cluster() as cluster:
+            with pytest.raises(ValueError, match="gzip"):
+                Producer(cluster, ProducerSettings(compression="rar"))
+            with pytest.raises(ValueError, match="buffer_bytes_max"):
+                Producer(cluster, ProducerSettings(buffer_bytes_max=10))
+
+    in_world(scenario)
+
+
+def test_a_bug_in_the_background_ends_the_wait_for_an_acknowledgement(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async def scenario(world: World) -> None:
+        cast = Cast(world, orders=1)
+        await cast.broker()
+        monkeypatch.setattr(Sender, "_request", broken)
+        async with cast.cluster() as cluster, Producer(cluster) as producer:
+            with pytest.raises(ExceptionGroup):
+                await producer.publish("orders", b"x")
 
     in_world(scenario)
 

@@ -201,6 +201,8 @@ def test_a_damaged_batch_does_not_leave_with_its_good_neighbours() -> None:
     bench.world.disk.flip_bit(FIRST_SEGMENT, 5 * bench.batches[0].size_bytes + 80)
     with pytest.raises(CorruptBatch):
         bench.read(0)
+    assert bench.log.quarantined is not None
+    assert bench.log.quarantined.offset == 5
 
 
 def test_a_wrong_index_costs_time_but_no_data() -> None:

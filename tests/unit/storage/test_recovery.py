@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 from tests.unit.storage.workbench import DATA, FIRST_SEGMENT, FOLDER, TOPIC, Tally, Workbench, make_batch
 
+from headrace.runtime.disk import DiskFull
 from headrace.storage.config import LogConfig
 from headrace.storage.errors import LogQuarantined
 from headrace.storage.recovery import STEP_BYTES
@@ -132,6 +133,24 @@ def test_a_segment_that_is_missing_or_short_below_the_checkpoint_is_quarantined(
         damage(bench.world.disk, f"{FOLDER}/{bench.log.segments[1].base_offset:020d}.log")
         bench.open()
         assert bench.log.quarantined is not None
+
+
+def test_what_a_full_disk_left_behind_a_rolled_segment_is_not_taken_for_damage() -> None:
+    for seed in range(40):
+        bench = Workbench(seed, LogConfig(segment_bytes=1000))
+        bench.append_many(3)
+        room, bench.world.disk.capacity_bytes = bench.world.disk.capacity_bytes, 0
+        with pytest.raises(DiskFull):
+            bench.append(b"no room" * 20)
+        bench.world.disk.capacity_bytes = room
+        bench.log.roll()
+        if seed % 2:
+            bench.append_many(1)
+        else:
+            bench.checkpoint()
+        bench.cut_power()
+        bench.open()
+        bench.check()
 
 
 def test_quarantine_survives_restarts_and_marks_nothing_clean() -> None:

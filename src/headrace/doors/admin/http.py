@@ -7,9 +7,12 @@ wrong from holding anything.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Protocol, cast
 
 import httptools
+
+log = logging.getLogger(__name__)
 
 _REQUEST_BYTES_MAX = 16_384
 _IDLE_SECONDS = 30.0
@@ -21,6 +24,7 @@ _REASONS = {
     400: "Bad Request",
     404: "Not Found",
     405: "Method Not Allowed",
+    500: "Internal Server Error",
     503: "Service Unavailable",
 }
 _TEXT = "text/plain; charset=utf-8"
@@ -92,7 +96,7 @@ class _Exchange(asyncio.Protocol):
         if self._door.connections > _CONNECTIONS_MAX:
             transport.abort()
             return
-        self._timer = asyncio.get_running_loop().call_later(_IDLE_SECONDS, transport.close)
+        self._wait_for_request(transport)
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._door.connections -= 1
@@ -110,8 +114,11 @@ class _Exchange(asyncio.Protocol):
 
     # Called by the parser.
 
+    def on_message_begin(self) -> None:
+        self._url = b""
+
     def on_url(self, url: bytes) -> None:
-        self._url = url
+        self._url += url  # it may come in pieces
 
     def on_message_complete(self) -> None:
         method = self._parser.get_method()
@@ -119,9 +126,24 @@ class _Exchange(asyncio.Protocol):
             page: Page = (405, _TEXT, "only GET and HEAD\n")
         else:
             path = httptools.parse_url(self._url).path or b""
-            page = self._door.page(path.decode("ascii", "replace"))
+            page = self._page(path.decode("ascii", "replace"))
         self._answer(page, keep_alive=self._parser.should_keep_alive(), head_only=method == b"HEAD")
         self._received = 0
+        if self._transport is not None:
+            self._wait_for_request(self._transport)
+
+    def _page(self, path: str) -> Page:
+        try:
+            return self._door.page(path)
+        except Exception:
+            # Our bug, not the client's: the parser would take it for a bad request.
+            log.exception("%s failed", path)
+            return 500, _TEXT, "this page failed; the log says why\n"
+
+    def _wait_for_request(self, transport: asyncio.Transport) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(_IDLE_SECONDS, transport.close)
 
     def _answer(self, page: Page, *, keep_alive: bool, head_only: bool = False) -> None:
         transport = self._transport

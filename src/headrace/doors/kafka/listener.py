@@ -46,7 +46,7 @@ class KafkaDoor:
         self.loop = asyncio.get_running_loop()
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self.budget = ByteBudget(limits.budget_bytes)
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}  # not a set: its order must not follow addresses
         self.accepted = 0
         self.turned_away = 0
         self.refusals = 0
@@ -91,7 +91,7 @@ class KafkaDoor:
             connection.close()
 
     def forget(self, connection: Connection) -> None:
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         host = connection.client_host
         self._per_host[host] -= 1
         if not self._per_host[host]:
@@ -119,4 +119,4 @@ class KafkaDoor:
             return
         self.accepted += 1
         self._per_host[host] += 1
-        self.connections.add(Connection(link, self))
+        self.connections[Connection(link, self)] = None

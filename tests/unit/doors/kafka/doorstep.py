@@ -142,8 +142,7 @@ class Caller:
     def names(self) -> list[str]:
         """What the metadata answers say."""
         return [
-            (decode(MetadataResponse, 1, memoryview(body)).topics[0].name or "").rstrip(".")
-            for _, body in self.answers
+            (decode(MetadataResponse, 1, memoryview(body)).topics[0].name or "").rstrip(".") for _, body in self.answers
         ]
 
     def close(self) -> None:

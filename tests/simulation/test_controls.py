@@ -1,0 +1,81 @@
+"""Negative controls: a broker that is broken on purpose must be found out, or the simulation proves nothing.
+
+Each bug is one that a hurried change could bring. All were found within twenty seeds when this was written; the budget
+leaves room for the scenario to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from tests.simulation.scenario import Scenario, StillUnwell
+
+from headrace.broker.offsets_log import OffsetsLog
+from headrace.broker.partition import Appended, Partition, PartitionState
+from headrace.storage.flush import Flush
+from headrace.storage.recovery import Recovery
+from headrace.testkit.brokers import BrokerFailed
+
+SEEDS = 200
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def acknowledge_before_the_flush(patch: pytest.MonkeyPatch) -> None:
+    append = Partition.append
+
+    def append_and_show(self: Partition, *arguments: Any) -> Appended:
+        appended = append(self, *arguments)
+        self._advance(self.log.end_offset)
+        return appended
+
+    patch.setattr(Partition, "append", append_and_show)
+
+
+def forget_to_sync_the_names_of_new_segments(patch: pytest.MonkeyPatch) -> None:
+    def sync_files_only(self: Flush) -> None:
+        for file in self.files:
+            file.sync()
+
+    patch.setattr(Flush, "sync", sync_files_only)
+
+
+def forget_the_producers_when_starting(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PartitionState, "replay", lambda *_: None)
+
+
+def leave_a_torn_tail_where_it_is(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Recovery, "_end_at", lambda self, *_: self._finish())
+
+
+def forget_what_groups_committed_when_starting(patch: pytest.MonkeyPatch) -> None:
+    async def replay_nothing(_: OffsetsLog) -> AsyncIterator[tuple[bytes, bytes | None]]:
+        return
+        yield b"", None
+
+    patch.setattr(OffsetsLog, "replay", replay_nothing)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        acknowledge_before_the_flush,
+        forget_to_sync_the_names_of_new_segments,
+        forget_the_producers_when_starting,
+        leave_a_torn_tail_where_it_is,
+        forget_what_groups_committed_when_starting,
+    ],
+    ids=lambda plant: plant.__name__,
+)
+def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    assert any(goes_wrong(seed) for seed in range(1, SEEDS + 1))
+
+
+def goes_wrong(seed: int) -> bool:
+    try:
+        return bool(Scenario(seed).run())
+    except (BrokerFailed, StillUnwell):
+        return True

@@ -1,0 +1,96 @@
+"""Settings of `headrace serve`: addresses, the rule about other hosts, and the config file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.model.errors import InvalidConfig
+from headrace.server.settings import ServeSettings, is_loopback, parse_address, read_config_file
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:9092", ("127.0.0.1", 9092)),
+        ("localhost:0", ("localhost", 0)),
+        ("[::1]:9092", ("::1", 9092)),
+        ("0.0.0.0:65535", ("0.0.0.0", 65535)),
+        ("broker-1.example.org:9092", ("broker-1.example.org", 9092)),
+    ],
+)
+def test_an_address_is_host_and_port(text: str, address: tuple[str, int]) -> None:
+    assert parse_address(text, "--kafka") == address
+
+
+@pytest.mark.parametrize(
+    "text", ["", "9092", ":9092", "localhost", "localhost:", "localhost:x", "host:65536", "[::1]", "host:-1", "host:²"]
+)
+def test_anything_else_is_refused_by_the_name_of_its_option(text: str) -> None:
+    with pytest.raises(InvalidConfig, match="--kafka must be HOST:PORT"):
+        parse_address(text, "--kafka")
+
+
+def test_only_this_host_counts_as_loopback() -> None:
+    assert all(map(is_loopback, ["localhost", "127.0.0.1", "127.8.9.10", "::1"]))
+    assert not any(map(is_loopback, ["0.0.0.0", "::", "192.168.0.1", "example.org", "localhost.example.org"]))
+
+
+def test_the_default_is_safe() -> None:
+    ServeSettings().check()
+
+
+@pytest.mark.parametrize("option", ["kafka", "http"])
+def test_listening_to_other_hosts_must_be_asked_for(option: str) -> None:
+    with pytest.raises(InvalidConfig, match=rf"--{option} 0.0.0.0 .* --insecure"):
+        ServeSettings(**{option: ("0.0.0.0", 1)}).check()  # type: ignore[arg-type]
+    ServeSettings(**{option: ("0.0.0.0", 1)}, insecure=True).check()  # type: ignore[arg-type]
+
+
+def write(folder: Path, content: bytes) -> str:
+    path = folder / "headrace.toml"
+    path.write_bytes(content)
+    return str(path)
+
+
+def test_a_config_file_holds_kafkas_names_dotted_quoted_or_nested(tmp_path: Path) -> None:
+    content = b"""
+[broker]
+"num.partitions" = 4
+log.retention.hours = 1
+auto.create.topics.enable = false
+cleanup = "x"
+"""
+    assert read_config_file(write(tmp_path, content)) == {
+        "num.partitions": "4",
+        "log.retention.hours": "1",
+        "auto.create.topics.enable": "false",
+        "cleanup": "x",
+    }
+
+
+def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
+    assert read_config_file(write(tmp_path, b"")) == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"broker = [", "is not TOML"),
+        (b"[broker]\nx = \xff\n", "is not TOML"),
+        (b"[topics]\nx = 1\n", r"unknown table \[topics\]"),
+        (b"broker = 3\n", "broker must be a table"),
+        (b"[broker]\nx = 2020-01-01\n", "Invalid value"),
+    ],
+)
+def test_what_is_wrong_with_a_config_file_is_said(tmp_path: Path, content: bytes, complaint: str) -> None:
+    with pytest.raises(InvalidConfig, match=complaint):
+        read_config_file(write(tmp_path, content))
+
+
+def test_a_file_that_is_missing_or_a_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="cannot read .*no-such.toml: No such file"):
+        read_config_file(str(tmp_path / "no-such.toml"))
+    with pytest.raises(InvalidConfig, match="cannot read .*: Is a directory"):
+        read_config_file(str(tmp_path))
