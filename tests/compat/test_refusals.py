@@ -49,6 +49,7 @@ def test_unknown_config_names_are_left_out(raw: RawConnection, address: str, nam
 
 def test_every_bad_record_of_a_batch_is_named(raw: RawConnection, address: str, name: str) -> None:
     create_topic(address, name, 1, {"cleanup.policy": "compact"})
+    produce(address, name, [b"with a key"])
     payload = record(b"no key", 0) + record(b"good", 1, key=b"key") + record(b"no key", 2)
     refused = send(raw, name, batch(payload, 3))
     assert refused.error_code == INVALID_RECORD
@@ -58,6 +59,7 @@ def test_every_bad_record_of_a_batch_is_named(raw: RawConnection, address: str, 
 
 def test_a_record_that_is_too_old_is_named(raw: RawConnection, address: str, name: str) -> None:
     create_topic(address, name, 1, {"message.timestamp.before.max.ms": "60000"})
+    produce(address, name, [b"now"])
     old = int(time.time() * 1000) - 3_600_000
     refused = send(raw, name, batch(record(b"old"), 1, timestamp_ms=old))
     assert refused.error_code == 32

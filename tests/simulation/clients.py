@@ -59,7 +59,9 @@ class Writer(Client):
     """An idempotent producer with a few records under way at once. Every value is unique."""
 
     async def work(self) -> None:
-        settings = ProducerSettings(delivery_timeout_seconds=self.random.choice((5.0, 60.0)))
+        settings = ProducerSettings(
+            delivery_timeout_seconds=self.random.choice((5.0, 60.0)), topic_wait_seconds=PATIENT.deadline_seconds
+        )
         number = 0
         async with Producer(self.cluster, settings) as producer:
             while not self.is_done:

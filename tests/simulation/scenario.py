@@ -10,6 +10,7 @@ import asyncio
 from random import Random
 from typing import TypeVar
 
+from tests.simulation.administrator import Administrator
 from tests.simulation.clients import PARTITIONS, TOPIC, Auditor, Client, Member, Reader, Watcher, Writer
 from tests.simulation.pipeliner import Pipeliner
 
@@ -55,6 +56,7 @@ class Scenario:
         self.members = [self._client(Member, f"member{number}") for number in range(MEMBERS)]
         self.reader = self._client(Reader, "reader")
         self.watcher = self._client(Watcher, "watcher")
+        self.administrator = self._client(Administrator, "administrator")
         self.faults = 0
         # Each seed has its own weather: some bugs show only where the disk is slow, others only where it is not.
         self.calm_seconds = self.random.choice((0.05, 0.3, 2.0))
@@ -76,7 +78,7 @@ class Scenario:
         await self.broker.start()
         admin = TopicAdmin(self.watcher.cluster)
         await admin.create(NewTopic(TOPIC, PARTITIONS, configs=TOPIC_CONFIGS))
-        clients: list[Client] = [*self.writers, *self.members, self.reader, self.watcher]
+        clients: list[Client] = [*self.writers, *self.members, self.reader, self.watcher, self.administrator]
         async with asyncio.TaskGroup() as group:
             for client in clients:
                 group.create_task(client.run(), name=client.name)
@@ -144,7 +146,7 @@ class Scenario:
             await asyncio.sleep(self.random.uniform(0.0, 2 * self.calm_seconds))
             client = self.random.choice([*self.writers, *self.members, self.reader]).name
             self.faults += 1
-            match self.random.randrange(6):
+            match self.random.randrange(7):
                 case 0:
                     network.cut(client, host)
                     await asyncio.sleep(self.random.choice((0.1, 1.0, 5.0)))
@@ -153,6 +155,8 @@ class Scenario:
                     await asyncio.sleep(self.random.choice((0.1, 1.0, 5.0)))
                 case 2:
                     network.fabric.delay_seconds = (0.00005, self.random.choice((0.001, 0.02, 0.3)))
+                case 3:
+                    self.broker.host.clock.jump(self.random.randint(-2000, 2000))
                 case _:
                     network.reset(client, host)
             network.heal()

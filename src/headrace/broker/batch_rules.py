@@ -13,10 +13,11 @@ from headrace.model.errors import (
     InvalidTimestamp,
     InvalidTransactionState,
     MessageTooLarge,
+    TransactionalIdRefused,
     UnsupportedCompressionType,
 )
 from headrace.model.topic_configs import TopicConfig
-from headrace.wire.batch import HEADER_SIZE, BatchHeader, check_crc, parse_header, recompress
+from headrace.wire.batch import HEADER_SIZE, BatchHeader, check_crc, parse_header, read_records, recompress
 from headrace.wire.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 from headrace.wire.records import check_records
 
@@ -28,7 +29,13 @@ _COMPRESSIONS = {"uncompressed": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ
 _ZSTD_SINCE_PRODUCE = 7
 
 
-def check_batch(batch: memoryview | None, produce_version: int, config: TopicConfig, now_ms: int) -> BatchHeader:
+def check_batch(
+    batch: memoryview | None,
+    produce_version: int,
+    config: TopicConfig,
+    now_ms: int,
+    transactional_id: str | None = None,
+) -> BatchHeader:
     """Check everything but the records themselves; return the header."""
     if batch is None or len(batch) == 0:
         raise InvalidRecord("a produce request must carry exactly one batch per partition; it has none")
@@ -46,8 +53,8 @@ def check_batch(batch: memoryview | None, produce_version: int, config: TopicCon
             f"the batch has {len(batch)} bytes; max.message.bytes of the topic is {config.max_message_bytes}"
         )
     check_crc(batch, header)
-    _check_fields(header, produce_version)
-    _check_timestamps(header, config, now_ms)
+    _check_fields(header, produce_version, transactional_id)
+    _check_timestamps(batch, header, config, now_ms)
     return header
 
 
@@ -55,7 +62,12 @@ def prepare(batch: memoryview, header: BatchHeader, config: TopicConfig) -> tupl
     """Walk the records: as many as the header says, each in its bounds, with keys where the topic needs them. What is
     returned goes into the log: the batch itself, or the same records in the compression that the topic asks for."""
     unpacked_bytes_max = max(_UNPACKED_BYTES_MIN, _UNPACKED_RATIO * config.max_message_bytes)
-    check_records(batch, header, keys_required=config.compacts, size_bytes_max=unpacked_bytes_max)
+    try:
+        check_records(batch, header, keys_required=config.compacts, size_bytes_max=unpacked_bytes_max)
+    except InvalidRecord:
+        if config.compacts:
+            _refuse_keyless(batch, header, unpacked_bytes_max)
+        raise
     wanted = _COMPRESSIONS.get(config.compression_type)
     if wanted is None or wanted == header.compression:
         return batch, header
@@ -68,7 +80,16 @@ def too_large_for_the_loop(header: BatchHeader, config: TopicConfig) -> bool:
     return packs and header.size_bytes > _PACKED_ON_LOOP_MAX
 
 
-def _check_fields(header: BatchHeader, produce_version: int) -> None:
+def _refuse_keyless(batch: memoryview, header: BatchHeader, size_bytes_max: int) -> None:
+    """Say which records have no key, if that is what is wrong with them."""
+    why = "a compacted topic cannot accept a record without a key"
+    records = read_records(batch, header, size_bytes_max)
+    keyless = [(index, why) for index, record in enumerate(records) if record.key is None]
+    if keyless:
+        raise InvalidRecord(f"{len(keyless)} records were refused: {why}", keyless)
+
+
+def _check_fields(header: BatchHeader, produce_version: int, transactional_id: str | None) -> None:
     if header.base_offset != 0:
         raise InvalidRecord(f"the base offset of a produced batch must be 0, not {header.base_offset}")
     if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
@@ -78,6 +99,8 @@ def _check_fields(header: BatchHeader, produce_version: int) -> None:
     if header.is_control:
         raise InvalidRecord("clients may not write control batches")
     if header.is_transactional:
+        if transactional_id is None:
+            raise TransactionalIdRefused("a transactional batch needs a transactional id in its request")
         raise InvalidTransactionState("transactions are not served by this version")
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise InvalidRecord(f"producer {header.producer_id} sent base sequence {header.base_sequence}")
@@ -87,17 +110,20 @@ def _check_fields(header: BatchHeader, produce_version: int) -> None:
         raise UnsupportedCompressionType(f"zstd needs Produce version {_ZSTD_SINCE_PRODUCE} or newer")
 
 
-def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
+def _check_timestamps(batch: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
     if config.message_timestamp_type != "CreateTime":
         return
-    newest, oldest = header.max_timestamp, header.base_timestamp
-    if newest - now_ms > config.message_timestamp_after_max_ms:
-        raise InvalidTimestamp(
-            f"timestamp {newest} lies more than message.timestamp.after.max.ms="
-            f"{config.message_timestamp_after_max_ms} after the broker's clock, {now_ms}"
-        )
-    if oldest >= 0 and now_ms - oldest > config.message_timestamp_before_max_ms:
-        raise InvalidTimestamp(
-            f"timestamp {oldest} lies more than message.timestamp.before.max.ms="
-            f"{config.message_timestamp_before_max_ms} before the broker's clock, {now_ms}"
-        )
+    newest = now_ms + config.message_timestamp_after_max_ms
+    oldest = now_ms - config.message_timestamp_before_max_ms
+    if header.max_timestamp <= newest and (header.base_timestamp < 0 or header.base_timestamp >= oldest):
+        return
+    why = (
+        f"a timestamp must not be more than message.timestamp.before.max.ms={config.message_timestamp_before_max_ms} "
+        f"before or message.timestamp.after.max.ms={config.message_timestamp_after_max_ms} after the broker's {now_ms}"
+    )
+    bad = []
+    if header.compression == NONE:
+        # Which ones they are is told where it costs no unpacking.
+        records = read_records(batch, header, len(batch))
+        bad = [(index, why) for index, one in enumerate(records) if not oldest <= one.timestamp_ms <= newest]
+    raise InvalidTimestamp(why, bad)

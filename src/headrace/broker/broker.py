@@ -92,7 +92,7 @@ class Broker:
         self.coordinator.stop()
 
     def _serve(self, produce: Produce, entropy: Entropy) -> Handlers:
-        metadata = Metadata(self.catalogue, self.identity)
+        metadata = Metadata(self.catalogue, self.identity, self.offsets_log.ensure)
         topics = TopicAdmin(self.catalogue, self.identity)
         configs = ConfigAdmin(self.catalogue, self.identity, partial(store_broker_configs, self.registry))
         list_offsets = ListOffsets(self.catalogue)

@@ -184,7 +184,8 @@ class Catalogue:
                 raise InvalidPartitions(f"a topic has at most {PARTITIONS_MAX} partitions, not {total}")
             if dry_run:
                 return
-            topic.record = await self._records.add_partitions(name, topic.id, total)
+            if total > topic.record.partitions:  # else it was written by an attempt that found no room on the disk
+                topic.record = await self._records.add_partitions(name, topic.id, total)
             await self._open_partitions(topic)
             self.version += 1
 

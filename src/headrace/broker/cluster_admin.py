@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.handlers import UNKNOWN_VERSION
-from headrace.model.errors import CoordinatorNotAvailable, HeadraceError, UnsupportedVersion
+from headrace.model.errors import CoordinatorNotAvailable, HeadraceError, InvalidRequest, UnsupportedVersion
 from headrace.runtime.disk import Disk
 from headrace.wire.apis import Api
 from headrace.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
@@ -46,6 +46,8 @@ class ClusterAdmin:
         self, request: InitProducerIdRequest, _context: RequestContext
     ) -> InitProducerIdResponse:
         """Every idempotent producer gets an id of its own, with epoch 0; a lost one is not asked back for."""
+        if request.transactional_id == "" or (request.producer_id < 0) != (request.producer_epoch < 0):
+            return InitProducerIdResponse(error_code=InvalidRequest.code)
         if request.transactional_id is not None:
             return InitProducerIdResponse(error_code=UnsupportedVersion.code)
         try:

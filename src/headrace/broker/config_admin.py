@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from headrace.broker.identity import BrokerIdentity
 from headrace.model.broker_configs import BrokerConfig
 from headrace.model.configs import AlterOperation, ConfigChange, ConfigEntry
 from headrace.model.errors import HeadraceError, InvalidConfig, InvalidRequest
+from headrace.model.names import check_topic_name
 from headrace.model.topic_configs import TopicConfig, alter_topic, describe_topic
 from headrace.wire.messages.alter_configs import (
     AlterConfigsRequest,
@@ -54,10 +56,8 @@ class ConfigAdmin:
             result = DescribeConfigsResult(resource_type=asked.resource_type, resource_name=asked.resource_name)
             try:
                 entries = self._entries(asked.resource_type, asked.resource_name)
-                wanted = None if asked.configuration_keys is None else set(asked.configuration_keys)
-                result.configs = [
-                    _describe(entry, request) for entry in entries if wanted is None or entry.name in wanted
-                ]
+                wanted = set(asked.configuration_keys or ())
+                result.configs = [_describe(entry, request) for entry in entries if not wanted or entry.name in wanted]
             except HeadraceError as error:
                 result.error_code, result.error_message = error.code, error.message
             response.results.append(result)
@@ -77,17 +77,20 @@ class ConfigAdmin:
         self, request: IncrementalAlterConfigsRequest, _context: RequestContext
     ) -> IncrementalAlterConfigsResponse:
         response = IncrementalAlterConfigsResponse()
+        times_named = Counter((asked.resource_type, asked.resource_name) for asked in request.resources)
         for asked in request.resources:
             result = IncrementalAlterConfigsResourceResponse(
                 resource_type=asked.resource_type, resource_name=asked.resource_name
             )
-            await self._try(result, self._change(asked, dry_run=request.validate_only))
+            is_named_once = times_named[asked.resource_type, asked.resource_name] == 1
+            await self._try(result, self._change(asked, is_named_once=is_named_once, dry_run=request.validate_only))
             response.responses.append(result)
         return response
 
     def _entries(self, resource_type: int, name: str) -> list[ConfigEntry]:
         if resource_type == _TOPIC:
-            return describe_topic(self._catalogue.topic(name).record.configs, self._catalogue.config.layers)
+            topic = self._catalogue.topic(check_topic_name(name))
+            return describe_topic(topic.record.configs, self._catalogue.config.layers)
         self._check_broker(resource_type, name)
         return self._catalogue.config.describe()
 
@@ -111,7 +114,9 @@ class ConfigAdmin:
             defaults = self._catalogue.config.topic_defaults
             TopicConfig.build(given, defaults)
             overrides = {name: value for name, value in given.items() if value is not None}
-            await self._catalogue.change_configs(asked.resource_name, lambda _: overrides, dry_run=dry_run)
+            await self._catalogue.change_configs(
+                check_topic_name(asked.resource_name), lambda _: overrides, dry_run=dry_run
+            )
             return
         self._check_broker(asked.resource_type, asked.resource_name)
         new = [ConfigChange(name, AlterOperation.SET, value) for name, value in given.items()]
@@ -122,7 +127,9 @@ class ConfigAdmin:
 
         await self._change_broker(replaced, dry_run=dry_run)
 
-    async def _change(self, asked: Any, *, dry_run: bool) -> None:
+    async def _change(self, asked: Any, *, is_named_once: bool, dry_run: bool) -> None:
+        if not is_named_once:
+            raise InvalidRequest("Each resource must appear at most once.")
         changes = [ConfigChange(config.name, _operation(config), config.value) for config in asked.configs]
         if asked.resource_type == _TOPIC:
             defaults = self._catalogue.config.topic_defaults

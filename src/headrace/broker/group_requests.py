@@ -5,9 +5,15 @@ from __future__ import annotations
 from headrace.broker.context import RequestContext
 from headrace.broker.coordinator import Coordinator
 from headrace.broker.identity import BrokerIdentity
-from headrace.machines.group_effects import Departure, JoinRequest
+from headrace.machines.group_effects import Departed, Departure, JoinRequest
 from headrace.machines.group_state import GroupState
-from headrace.model.errors import GroupIdNotFound, HeadraceError, UnsupportedVersion
+from headrace.model.errors import (
+    GroupIdNotFound,
+    HeadraceError,
+    InvalidRequest,
+    UnknownMemberId,
+    UnsupportedVersion,
+)
 from headrace.runtime.entropy import Entropy
 from headrace.wire.messages.delete_groups import (
     DeletableGroupResult,
@@ -34,6 +40,8 @@ from headrace.wire.messages.list_groups import ListedGroup, ListGroupsRequest, L
 from headrace.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 _GROUP = 0
+_TRANSACTION = 1
+_SHARE = 2
 _BATCHED_FIND_SINCE = 4
 _BATCHED_LEAVE_SINCE = 3
 _NULL_PROTOCOL_SINCE = 7
@@ -138,6 +146,9 @@ class GroupRequests:
             departures = [Departure(request.member_id)]
         try:
             departed = self._coordinator.leave(request.group_id, departures)
+        except UnknownMemberId as error:
+            # There is no such group. The batched form says that of each member, not of the request.
+            departed = [Departed(one.member_id, one.instance_id, error.code) for one in departures]
         except HeadraceError as error:
             return LeaveGroupResponse(error_code=error.code)
         if context.version < _BATCHED_LEAVE_SINCE:
@@ -184,14 +195,20 @@ class GroupRequests:
 
     async def _find(self, key: str, key_type: int) -> FoundCoordinator:
         try:
+            if key_type in (_TRANSACTION, _SHARE):
+                raise UnsupportedVersion(f"coordinators of type {key_type} are not served yet; groups (0) are")
             if key_type != _GROUP:
-                raise UnsupportedVersion(f"coordinators of type {key_type} are not served; groups (0) are")
+                raise InvalidRequest(f"there is no kind of coordinator {key_type}")
             # An empty group id has a coordinator too: some clients ask for it before they refuse it themselves.
             await self._coordinator.ensure_log()
         except HeadraceError as error:
             return FoundCoordinator(key=key, node_id=-1, port=-1, error_code=error.code, error_message=error.message)
         return FoundCoordinator(
-            key=key, node_id=self._identity.node_id, host=self._identity.host, port=self._identity.port
+            key=key,
+            node_id=self._identity.node_id,
+            host=self._identity.host,
+            port=self._identity.port,
+            error_message="",
         )
 
     def _describe(self, group_id: str, version: int) -> DescribedGroup:

@@ -6,7 +6,7 @@ from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.partition import Partition
 from headrace.broker.readings import check_leader_epoch
-from headrace.model.errors import HeadraceError, InvalidRequest
+from headrace.model.errors import HeadraceError, UnsupportedVersion
 from headrace.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -26,13 +26,22 @@ _MAX_TIMESTAMP = -3
 _EARLIEST_LOCAL = -4
 _LATEST_TIERED = -5
 _EARLIEST_PENDING_UPLOAD = -6
+_NEVER = 1 << 15
+_SPECIAL_SINCE = {
+    _LATEST: 0,
+    _EARLIEST: 0,
+    _MAX_TIMESTAMP: 7,
+    _EARLIEST_LOCAL: 8,
+    _LATEST_TIERED: 9,
+    _EARLIEST_PENDING_UPLOAD: 11,
+}
 
 
 class ListOffsets:
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
 
-    async def handle(self, request: ListOffsetsRequest, _context: RequestContext) -> ListOffsetsResponse:
+    async def handle(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
         response = ListOffsetsResponse()
         for topic in request.topics:
             answers = ListOffsetsTopicResponse(name=topic.name)
@@ -42,6 +51,10 @@ class ListOffsets:
                     partition = self._catalogue.partition(topic.name, asked.partition_index)
                     partition.ensure_readable()
                     check_leader_epoch(partition, asked.current_leader_epoch)
+                    if asked.timestamp < 0 and context.version < _SPECIAL_SINCE.get(asked.timestamp, _NEVER):
+                        raise UnsupportedVersion(
+                            f"timestamp {asked.timestamp} means nothing in version {context.version}"
+                        )
                     await _look_up(partition, asked.timestamp, answer)
                 except HeadraceError as error:
                     answer.error_code = error.code
@@ -79,7 +92,7 @@ async def _look_up(partition: Partition, timestamp: int, answer: ListOffsetsPart
         answer.leader_epoch = _epoch_of(partition, log.start_offset)
     elif timestamp == _LATEST_TIERED:
         answer.offset, answer.leader_epoch = -1, -1
-    elif timestamp == _MAX_TIMESTAMP or timestamp >= 0:
+    else:
         if timestamp == _MAX_TIMESTAMP:
             found = await log.max_timestamp(high_watermark)
         else:
@@ -87,8 +100,6 @@ async def _look_up(partition: Partition, timestamp: int, answer: ListOffsetsPart
         if found is not None:
             answer.timestamp, answer.offset = found
             answer.leader_epoch = _epoch_of(partition, found.offset)
-    else:
-        raise InvalidRequest(f"{timestamp} is neither a timestamp nor one of the special values -1 to -6")
 
 
 def _epoch_of(partition: Partition, offset: int) -> int:

@@ -6,6 +6,8 @@ are large and asked for again and again: the topics' part is made once per versi
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from headrace.broker.catalogue import Catalogue, Topic
 from headrace.broker.context import RequestContext
 from headrace.broker.identity import BrokerIdentity
@@ -17,7 +19,7 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.model.ids import ZERO_ID
-from headrace.model.names import check_topic_name, is_internal
+from headrace.model.names import CONSUMER_OFFSETS, check_topic_name, is_internal
 from headrace.wire.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -45,8 +47,14 @@ _CONTROLLER_ENDPOINTS = 2
 
 
 class Metadata:
-    def __init__(self, catalogue: Catalogue, identity: BrokerIdentity) -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        identity: BrokerIdentity,
+        ensure_offsets_log: Callable[[], Awaitable[None]],
+    ) -> None:
         self._catalogue = catalogue
+        self._ensure_offsets_log = ensure_offsets_log
         self._identity = identity
         self._described: dict[str, MetadataResponseTopic] = {}
         self._described_version = -1
@@ -70,13 +78,19 @@ class Metadata:
         self, request: DescribeTopicPartitionsRequest, _context: RequestContext
     ) -> DescribeTopicPartitionsResponse:
         names = sorted({topic.name for topic in request.topics} or {topic.name for topic in self._catalogue})
+        if request.cursor is not None and request.cursor.partition_index < 0:
+            return DescribeTopicPartitionsResponse(
+                topics=[
+                    DescribeTopicPartitionsResponseTopic(error_code=InvalidRequest.code, name=name) for name in names
+                ]
+            )
         cursor = request.cursor or Cursor(topic_name="", partition_index=0)
         room = min(max(request.response_partition_limit, 1), _PARTITIONS_PER_PAGE_MAX)
         response = DescribeTopicPartitionsResponse()
         for name in names:
             if name < cursor.topic_name:
                 continue
-            first = max(cursor.partition_index, 0) if name == cursor.topic_name else 0
+            first = cursor.partition_index if name == cursor.topic_name else 0
             if room == 0:
                 response.next_cursor = NextCursor(topic_name=name, partition_index=first)
                 break
@@ -116,7 +130,7 @@ class Metadata:
                 return self._describe(found)
             topic = self._catalogue.find(check_topic_name(name or ""))
             if topic is None:
-                if not may_create or is_internal(name or ""):
+                if not may_create:
                     raise UnknownTopicOrPartition(f"there is no topic {name}")
                 topic = await self._create(name or "")
             return self._describe(topic)
@@ -127,6 +141,11 @@ class Metadata:
             )
 
     async def _create(self, name: str) -> Topic:
+        if name == CONSUMER_OFFSETS:
+            await self._ensure_offsets_log()
+            return self._catalogue.topic(name)
+        if is_internal(name):
+            raise UnknownTopicOrPartition(f"there is no topic {name}")
         try:
             return await self._catalogue.create(name, self._catalogue.config.num_partitions, {})
         except TopicAlreadyExists:

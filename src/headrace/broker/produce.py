@@ -14,13 +14,14 @@ from headrace.broker.batch_rules import check_batch, prepare, too_large_for_the_
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.partition import Partition
-from headrace.model.errors import HeadraceError, InvalidRequiredAcks, InvalidTopic
+from headrace.model.errors import HeadraceError, InvalidRequiredAcks, InvalidTopic, RecordRefused
 from headrace.model.names import is_internal
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
 from headrace.storage.store import LogStore
 from headrace.wire.batch import BatchHeader
 from headrace.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -65,7 +66,7 @@ class Produce:
                 answer = PartitionProduceResponse(index=data.index)
                 answers.append(answer)
                 try:
-                    item = self._check(request.acks, topic, data, answer, context.version)
+                    item = self._check(request, topic, data, answer, context.version)
                 except HeadraceError as error:
                     _refuse(answer, error)
                     continue
@@ -93,14 +94,14 @@ class Produce:
 
     def _check(
         self,
-        acks: int,
+        request: ProduceRequest,
         topic: TopicProduceData,
         data: PartitionProduceData,
         answer: PartitionProduceResponse,
         version: int,
     ) -> _Item:
-        if acks not in (-1, 0, 1):
-            raise InvalidRequiredAcks(f"acks must be -1, 0 or 1, not {acks}")
+        if request.acks not in (-1, 0, 1):
+            raise InvalidRequiredAcks(f"acks must be -1, 0 or 1, not {request.acks}")
         if version >= _TOPIC_IDS_SINCE:
             partition = self._catalogue.partition_by_id(topic.topic_id, data.index)
         else:
@@ -108,7 +109,7 @@ class Produce:
         if is_internal(partition.topic):
             raise InvalidTopic(f"{partition.topic} is internal: only the broker writes to it")
         batch = data.records
-        header = check_batch(batch, version, partition.config, self._clock.now_ms())
+        header = check_batch(batch, version, partition.config, self._clock.now_ms(), request.transactional_id)
         assert batch is not None
         item = _Item(batch, answer, partition, header)
         if not item.is_large:
@@ -162,6 +163,8 @@ class Produce:
 def _refuse(answer: PartitionProduceResponse, error: HeadraceError) -> None:
     answer.error_code = error.code
     answer.error_message = error.message
+    if isinstance(error, RecordRefused):
+        answer.record_errors = [BatchIndexAndErrorMessage(index, why) for index, why in error.records]
     answer.base_offset = -1
     answer.log_append_time_ms = -1
     answer.log_start_offset = -1

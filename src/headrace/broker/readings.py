@@ -122,9 +122,10 @@ def check_leader_epoch(partition: Partition, epoch: int) -> None:
 
 def _divergence(partition: Partition, entry: FetchEntry) -> EpochEndOffset | None:
     """Where the reader's history parts from ours (KIP-320), if it does."""
-    epoch, end_offset = partition.log.epochs.end_offset_for(entry.last_fetched_epoch, partition.log.end_offset)
+    log = partition.log
+    epoch, end_offset = log.epochs.end_offset_for(entry.last_fetched_epoch, log.end_offset)
     if epoch < 0:
-        return None
+        raise OffsetOutOfRange(f"the reader says epoch {entry.last_fetched_epoch}; the log knows {log.epochs.latest}")
     if epoch < entry.last_fetched_epoch or end_offset < entry.fetch_offset:
         return EpochEndOffset(epoch=epoch, end_offset=end_offset)
     return None

@@ -9,6 +9,7 @@ from headrace.broker.context import RequestContext
 from headrace.broker.identity import BrokerIdentity
 from headrace.model.errors import (
     HeadraceError,
+    InvalidConfig,
     InvalidPartitions,
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
@@ -77,9 +78,12 @@ class TopicAdmin:
     async def delete_topics(self, request: DeleteTopicsRequest, _context: RequestContext) -> DeleteTopicsResponse:
         asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
         response = DeleteTopicsResponse()
-        for one in asked:
+        times_named = Counter((one.name, one.topic_id) for one in asked)
+        for one in {(one.name, one.topic_id): one for one in asked}.values():
             result = DeletableTopicResult(name=one.name, topic_id=one.topic_id)
             try:
+                if times_named[one.name, one.topic_id] > 1:
+                    raise InvalidRequest("Duplicate topic name or id.")
                 topic = self._find(one)
                 result.name, result.topic_id = topic.name, topic.id
                 if not self._catalogue.config.delete_topic_enable:
@@ -141,7 +145,7 @@ class TopicAdmin:
         return await self._catalogue.create(
             asked.name,
             partitions,
-            {config.name: config.value for config in asked.configs if config.value is not None},
+            _configs(asked),
             dry_run=dry_run,
         )
 
@@ -189,6 +193,8 @@ class TopicAdmin:
 
     def _find(self, asked: DeleteTopicState) -> Topic:
         if asked.topic_id != ZERO_ID:
+            if asked.name is not None:
+                raise InvalidRequest("You may not specify both topic name and topic id.")
             topic = self._catalogue.find_by_id(asked.topic_id)
             if topic is None:
                 raise UnknownTopicId(f"there is no topic with id {asked.topic_id}")
@@ -213,6 +219,15 @@ class TopicAdmin:
         if partition.is_retired:
             raise UnknownTopicOrPartition(f"topic {topic} was deleted")
         return partition.log.start_offset
+
+
+def _configs(asked: CreatableTopic) -> dict[str, str]:
+    configs: dict[str, str] = {}
+    for config in asked.configs:
+        if config.value is None:
+            raise InvalidConfig(f"Null value not supported for topic configs: {config.name}")
+        configs[config.name] = config.value
+    return configs
 
 
 def _assigned(asked: CreatableTopic) -> dict[int, list[int]]:

@@ -9,6 +9,7 @@ Bugs of ours are assertions, not errors of this family.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -27,6 +28,14 @@ class RetriableError(HeadraceError):
     """The same request may succeed later."""
 
     retriable: ClassVar[bool] = True
+
+
+class RecordRefused(HeadraceError):
+    """A refusal of a batch that can name the records that caused it, by their index in it."""
+
+    def __init__(self, message: str = "", records: Sequence[tuple[int, str]] = ()) -> None:
+        super().__init__(message)
+        self.records = records
 
 
 class OffsetOutOfRange(HeadraceError):
@@ -143,7 +152,7 @@ class RebalanceInProgress(HeadraceError):
     code = 27
 
 
-class InvalidTimestamp(HeadraceError):
+class InvalidTimestamp(RecordRefused):
     """A record's timestamp lies outside what the topic accepts."""
 
     code = 32
@@ -219,6 +228,12 @@ class InvalidTransactionState(HeadraceError):
     """The producer is not in a transaction that allows this."""
 
     code = 48
+
+
+class TransactionalIdRefused(HeadraceError):
+    """The producer may not use this transactional id, or has none."""
+
+    code = 53
 
 
 class StorageFailure(RetriableError):
@@ -299,7 +314,7 @@ class GroupSubscribedToTopic(HeadraceError):
     code = 86
 
 
-class InvalidRecord(HeadraceError):
+class InvalidRecord(RecordRefused):
     """A record or batch breaks the rules of its topic."""
 
     code = 87

@@ -34,6 +34,7 @@ from headrace.server.settings import ServeSettings
 log = logging.getLogger(__name__)
 
 _DRAIN_SECONDS = 10.0
+_SWITCH_SECONDS = 0.0005
 _DESCRIPTORS_PER_CONNECTION_SHARE = 2  # half of the descriptors may be log files, the rest are connections
 
 
@@ -61,6 +62,8 @@ def serve(settings: ServeSettings) -> int:
 
 
 async def _serve(settings: ServeSettings) -> None:
+    # A disk thread that checks batches in Python must not keep the loop from its turn for the usual 5 ms.
+    sys.setswitchinterval(_SWITCH_SECONDS)
     clock, entropy, network = SystemClock(), SystemEntropy(), SystemNetwork()
     descriptors = raise_open_files_limit()
     disk = SystemDisk(open_files_max=descriptors // _DESCRIPTORS_PER_CONNECTION_SHARE)

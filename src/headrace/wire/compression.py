@@ -45,7 +45,8 @@ def compress(codec: int, data: bytes) -> bytes:
     if codec == SNAPPY:
         return _compress_xerial(data)
     if codec == LZ4:
-        return bytes(lz4.frame.compress(data, store_size=False))
+        # Kafka's own reader, and so every Java client, refuses blocks that lean on each other.
+        return bytes(lz4.frame.compress(data, store_size=False, block_linked=False))
     if codec == ZSTD:
         return zstandard.ZstdCompressor().compress(data)
     raise UnsupportedCompressionType(f"compression {codec} is not known")

@@ -37,7 +37,7 @@ async def test_the_special_timestamps(house: House) -> None:
     assert await look_up(house, EARLIEST_LOCAL) == (0, 0, -1, 0)
     assert await look_up(house, LATEST_TIERED) == (0, -1, -1, -1)
     assert await look_up(house, EARLIEST_PENDING) == (0, 0, -1, 0)
-    assert (await look_up(house, -7))[0] == 42
+    assert (await look_up(house, -7))[0] == 35
 
 
 @pytest.mark.parametrize("version", range(1, 12))
@@ -74,7 +74,6 @@ async def test_what_is_not_committed_is_not_seen(house: House) -> None:
     assert house.partition("t").log.end_offset == 2
     assert (await look_up(house, LATEST))[1] == 1
     assert (await look_up(house, TIMESTAMP_MS + 5))[1] == -1
-    assert house.partition("t").high_watermark == 1, "the look was quicker than the flush"
     await asking
 
 

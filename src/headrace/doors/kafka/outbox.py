@@ -14,6 +14,7 @@ from headrace.runtime.network import Link
 from headrace.storage.reading import LogSlice
 
 _CHUNKS_MAX = 64  # per sendmsg; far below the kernel's limit of 1,024
+_TURN_BYTES_MAX = 1 << 20  # a socket may take many megabytes at once; the other connections shall not wait for that
 
 
 class Outbox:
@@ -34,10 +35,10 @@ class Outbox:
                 self._chunks.append(chunk)
 
     def send(self, link: Link) -> int:
-        """Hand over as much as the link takes; the number of bytes that it took. Empty afterwards: all is sent."""
+        """Hand over as much as the link takes in this turn; the number of bytes. Empty afterwards: all is sent."""
         chunks = self._chunks
         sent = 0
-        while chunks:
+        while chunks and sent < _TURN_BYTES_MAX:
             head = chunks[0]
             try:
                 taken = self._send_slice(link, head) if type(head) is LogSlice else self._send_memory(link)
@@ -52,7 +53,7 @@ class Outbox:
         self.memory_bytes = 0
 
     def _send_slice(self, link: Link, part: LogSlice) -> int:
-        taken = link.send_file(part.file, part.position, part.size)
+        taken = link.send_file(part.file, part.position, min(part.size, _TURN_BYTES_MAX))
         if taken == 0:
             raise ConnectionAbortedError("the log file is shorter than what was promised from it")
         part.position += taken

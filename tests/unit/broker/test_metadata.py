@@ -1,0 +1,167 @@
+"""Metadata, DescribeTopicPartitions and DescribeCluster."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from headrace.model.ids import ZERO_ID
+from headrace.wire.messages.describe_cluster import DescribeClusterRequest
+from headrace.wire.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    TopicRequest,
+)
+from headrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.unit.broker.house import House
+
+
+async def ask(house: House, *names: str, version: int = 13, create: bool = False) -> Any:
+    topics = [MetadataRequestTopic(name=name) for name in names]
+    return await house.ask(MetadataRequest(topics=topics, allow_auto_topic_creation=create), version)
+
+
+def codes(response: Any) -> dict[str | None, int]:
+    return {topic.name: topic.error_code for topic in response.topics}
+
+
+@pytest.mark.parametrize("version", range(14))
+async def test_every_version_is_answered(house: House, version: int) -> None:
+    await house.make_topic("t", 2)
+    response = await ask(house, "t", version=version)
+    (broker,) = response.brokers
+    assert (broker.node_id, broker.host, broker.port) == (1, "broker.example", 9092)
+    (topic,) = response.topics
+    assert [
+        (partition.partition_index, partition.leader_id, list(partition.replica_nodes), list(partition.isr_nodes))
+        for partition in topic.partitions
+    ] == [(0, 1, [1], [1]), (1, 1, [1], [1])]
+    if version >= 10:
+        assert topic.topic_id == house.broker.catalogue.topic("t").id
+    if version >= 7:
+        assert topic.partitions[0].leader_epoch == 0
+    if version >= 1:
+        assert (response.controller_id, broker.rack) == (1, "rack-a")
+    if version >= 2:
+        assert response.cluster_id == house.broker.identity.cluster_id
+
+
+async def test_an_empty_list_means_all_in_version_0_and_nothing_later(house: House) -> None:
+    await house.make_topic("a")
+    await house.make_topic("b")
+    assert codes(await house.ask(MetadataRequest(topics=[]), 0)) == {"a": 0, "b": 0}
+    assert codes(await house.ask(MetadataRequest(topics=[]), 1)) == {}
+    assert codes(await house.ask(MetadataRequest(topics=None), 1)) == {"a": 0, "b": 0}
+
+
+async def test_a_missing_topic_is_made_if_both_sides_allow_it(house: House) -> None:
+    assert codes(await ask(house, "t", create=False)) == {"t": 3}
+    response = await ask(house, "t", create=True)
+    assert codes(response) == {"t": 0}
+    assert len(response.topics[0].partitions) == house.broker.catalogue.config.num_partitions
+    await house.restart(auto_create_topics_enable="false")
+    assert codes(await ask(house, "t", "u", create=True)) == {"t": 0, "u": 3}
+
+
+async def test_before_version_4_the_client_cannot_forbid_it(house: House) -> None:
+    assert codes(await ask(house, "t", version=3)) == {"t": 0}
+
+
+async def test_two_who_ask_for_the_same_missing_topic_at_once_both_get_it(house: House) -> None:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=True)
+    first, second = [house.begin(request, 9) for _ in range(2)]
+    assert codes(await first) == codes(await second) == {"t": 0}
+
+
+async def test_names_that_no_topic_can_have(house: House) -> None:
+    assert codes(await ask(house, "a/b", "", "x" * 300, create=True)) == {"a/b": 17, "": 17, "x" * 300: 17}
+
+
+async def test_the_log_of_offsets_is_made_as_the_coordinator_needs_it(house: House) -> None:
+    assert codes(await ask(house, "__consumer_offsets")) == {"__consumer_offsets": 3}
+    (topic,) = (await ask(house, "__consumer_offsets", create=True)).topics
+    assert (topic.error_code, topic.is_internal, len(topic.partitions)) == (0, True, 2)
+    assert house.broker.catalogue.topic("__consumer_offsets").config.compacts
+    assert codes(await ask(house, "__transaction_state", create=True)) == {"__transaction_state": 3}
+
+
+async def test_topics_can_be_asked_for_by_id(house: House) -> None:
+    await house.make_topic("t")
+    topic_id = house.broker.catalogue.topic("t").id
+    asked = [MetadataRequestTopic(topic_id=topic_id, name=None), MetadataRequestTopic(topic_id=UUID(int=9), name=None)]
+    known, unknown = (await house.ask(MetadataRequest(topics=asked), 12)).topics
+    assert (known.error_code, known.name, known.topic_id) == (0, "t", topic_id)
+    assert (unknown.error_code, unknown.name, unknown.topic_id) == (100, None, UUID(int=9))
+    nameless = [MetadataRequestTopic(name=None)]
+    for version in (10, 11, 12):
+        (topic,) = (await house.ask(MetadataRequest(topics=nameless), version)).topics
+        assert (topic.error_code, topic.topic_id) == (17, ZERO_ID)
+
+
+async def test_answers_follow_every_change(house: House) -> None:
+    await house.make_topic("t")
+    assert len((await ask(house, "t")).topics[0].partitions) == 1
+    await house.broker.catalogue.add_partitions("t", 3)
+    assert len((await ask(house, "t")).topics[0].partitions) == 3
+    before = (await ask(house, "t")).topics[0].topic_id
+    await house.delete_topic("t")
+    assert codes(await ask(house, "t")) == {"t": 3}
+    await house.make_topic("t")
+    assert (await ask(house, "t")).topics[0].topic_id != before
+
+
+async def describe(house: House, *names: str, limit: int = 2000, cursor: Cursor | None = None) -> Any:
+    topics = [TopicRequest(name=name) for name in names]
+    request = DescribeTopicPartitionsRequest(topics=topics, response_partition_limit=limit, cursor=cursor)
+    return await house.ask(request, 0)
+
+
+def pages(response: Any) -> list[tuple[str, list[int]]]:
+    return [(topic.name, [partition.partition_index for partition in topic.partitions]) for topic in response.topics]
+
+
+async def test_topics_are_described_in_pages(house: House) -> None:
+    for name, partitions in (("b", 3), ("a", 2), ("c", 1)):
+        await house.make_topic(name, partitions)
+    assert pages(await describe(house)) == [("a", [0, 1]), ("b", [0, 1, 2]), ("c", [0])]
+    seen, cursor, rounds = [], None, 0
+    while rounds == 0 or cursor is not None:
+        response = await describe(house, limit=2, cursor=cursor)
+        assert sum(len(indexes) for _, indexes in pages(response)) <= 2
+        seen += [(name, index) for name, indexes in pages(response) for index in indexes]
+        following = response.next_cursor
+        cursor = following and Cursor(topic_name=following.topic_name, partition_index=following.partition_index)
+        rounds += 1
+    assert seen == [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2), ("c", 0)]
+    assert rounds == 3
+
+
+async def test_described_topics_may_be_missing_and_cursors_odd(house: House) -> None:
+    await house.make_topic("a", 2)
+    response = await describe(house, "a", "missing")
+    assert [(topic.name, topic.error_code) for topic in response.topics] == [("a", 0), ("missing", 3)]
+    refused = await describe(house, "a", cursor=Cursor(topic_name="a", partition_index=-5))
+    assert [(topic.name, topic.error_code) for topic in refused.topics] == [("a", 42)]
+    assert pages(await describe(house, "a", cursor=Cursor(topic_name="a", partition_index=9))) == [("a", [])]
+    assert pages(await describe(house, "a", cursor=Cursor(topic_name="z", partition_index=0))) == []
+    assert pages(await describe(house, "a", limit=-1)) == [("a", [0])]
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_the_cluster(house: House, version: int) -> None:
+    response = await house.ask(DescribeClusterRequest(endpoint_type=1), version)
+    assert (response.error_code, response.controller_id) == (0, 1)
+    assert response.cluster_id == house.broker.identity.cluster_id
+    (broker,) = response.brokers
+    assert (broker.broker_id, broker.host, broker.port, broker.rack) == (1, "broker.example", 9092, "rack-a")
+    if version >= 1:
+        assert (await house.ask(DescribeClusterRequest(endpoint_type=2), version)).error_code == 42
+
+
+async def test_the_cluster_keeps_its_id(house: House) -> None:
+    before = house.broker.identity.cluster_id
+    await house.restart()
+    assert house.broker.identity.cluster_id == before
+    assert house.broker.identity.epoch == 2
