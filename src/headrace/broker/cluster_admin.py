@@ -47,13 +47,13 @@ class ClusterAdmin:
     ) -> InitProducerIdResponse:
         """Every idempotent producer gets an id of its own, with epoch 0; a lost one is not asked back for."""
         if request.transactional_id == "" or (request.producer_id < 0) != (request.producer_epoch < 0):
-            return InitProducerIdResponse(error_code=InvalidRequest.code)
+            return InitProducerIdResponse(error_code=InvalidRequest.code, producer_epoch=-1)
         if request.transactional_id is not None:
-            return InitProducerIdResponse(error_code=UnsupportedVersion.code)
+            return InitProducerIdResponse(error_code=UnsupportedVersion.code, producer_epoch=-1)
         try:
             return InitProducerIdResponse(producer_id=await self._next_producer_id(), producer_epoch=0)
         except HeadraceError:
-            return InitProducerIdResponse(error_code=CoordinatorNotAvailable.code)
+            return InitProducerIdResponse(error_code=CoordinatorNotAvailable.code, producer_epoch=-1)
 
     async def describe_log_dirs(
         self, request: DescribeLogDirsRequest, _context: RequestContext

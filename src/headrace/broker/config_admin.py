@@ -134,7 +134,7 @@ class ConfigAdmin:
         if asked.resource_type == _TOPIC:
             defaults = self._catalogue.config.topic_defaults
             await self._catalogue.change_configs(
-                asked.resource_name,
+                check_topic_name(asked.resource_name),
                 lambda overrides: alter_topic(overrides, changes, defaults),
                 dry_run=dry_run,
             )

@@ -91,7 +91,11 @@ class GroupRequests:
                 ),
             )
         except HeadraceError as error:
-            return JoinGroupResponse(error_code=error.code, member_id=request.member_id)
+            return JoinGroupResponse(
+                error_code=error.code,
+                member_id=request.member_id,
+                protocol_name=None if context.version >= _NULL_PROTOCOL_SINCE else "",
+            )
         # Before version 7 the name could not be null.
         protocol_name = answer.protocol_name
         if protocol_name is None and context.version < _NULL_PROTOCOL_SINCE:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 from headrace.broker.context import RequestContext
-from headrace.broker.timings import Timings
 from headrace.model.errors import MalformedFrame
+from headrace.model.histogram import Histogram
 from headrace.wire.apis import API_VERSIONS, APIS, FETCH, Api
 
 Handle = Callable[[Any, RequestContext], Coroutine[Any, Any, Any]]
@@ -30,7 +30,7 @@ class Handler:
         self.api = api
         self.handle = handle
         self.only_reads = api.key == FETCH
-        self.time = Timings()
+        self.time = Histogram()
 
 
 class Handlers:

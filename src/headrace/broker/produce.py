@@ -102,12 +102,7 @@ class Produce:
     ) -> _Item:
         if request.acks not in (-1, 0, 1):
             raise InvalidRequiredAcks(f"acks must be -1, 0 or 1, not {request.acks}")
-        if version >= _TOPIC_IDS_SINCE:
-            partition = self._catalogue.partition_by_id(topic.topic_id, data.index)
-        else:
-            partition = self._catalogue.partition(topic.name, data.index)
-        if is_internal(partition.topic):
-            raise InvalidTopic(f"{partition.topic} is internal: only the broker writes to it")
+        partition = self._partition(topic, data.index, version)
         batch = data.records
         header = check_batch(batch, version, partition.config, self._clock.now_ms(), request.transactional_id)
         assert batch is not None
@@ -115,6 +110,14 @@ class Produce:
         if not item.is_large:
             item.batch, item.header = prepare(batch, header, partition.config)
         return item
+
+    def _partition(self, topic: TopicProduceData, index: int, version: int) -> Partition:
+        if version >= _TOPIC_IDS_SINCE:
+            partition = self._catalogue.partition_by_id(topic.topic_id, index)
+            _ensure_not_internal(partition.topic)
+            return partition
+        _ensure_not_internal(topic.name)
+        return self._catalogue.partition(topic.name, index)
 
     async def _check_large(self, items: list[_Item], context: RequestContext) -> list[_Item]:
         """Unpack large batches in the disk threads; what is left of the request. The connection stays held."""
@@ -158,6 +161,11 @@ class Produce:
             if wait is not None:
                 waits.append((answer, wait))
         return waits
+
+
+def _ensure_not_internal(topic: str) -> None:
+    if is_internal(topic):
+        raise InvalidTopic(f"{topic} is internal: only the broker writes to it")
 
 
 def _refuse(answer: PartitionProduceResponse, error: HeadraceError) -> None:

@@ -128,7 +128,7 @@ class TopicAdmin:
         return response
 
     async def _create(self, asked: CreatableTopic, context: RequestContext, *, dry_run: bool) -> Topic:
-        if is_internal(asked.name):
+        if is_internal(asked.name) and self._catalogue.find(asked.name) is None:
             raise InvalidTopic(f"{asked.name} is internal and cannot be created")
         if asked.assignments and (asked.num_partitions != _USE_DEFAULT or asked.replication_factor != _USE_DEFAULT):
             raise InvalidRequest("A manual partition assignment and a number of partitions exclude each other.")

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from headrace import __version__
 from headrace.broker.broker import Broker
-from headrace.broker.timings import BOUNDS_SECONDS, Timings
 from headrace.doors.kafka.listener import KafkaDoor
+from headrace.model.histogram import Histogram
 from headrace.runtime.clock import Clock
 
 _PARTITION_SERIES_MAX = 2000
@@ -29,14 +29,14 @@ class Exposition:
     def add(self, name: str, value: float, labels: Labels | None = None, *, kind: str = "gauge") -> None:
         self._family(name, kind).append(f"{name}{_labels(labels)} {value}")
 
-    def add_histogram(self, name: str, timings: Timings, labels: Labels) -> None:
+    def add_histogram(self, name: str, histogram: Histogram, labels: Labels) -> None:
         lines = self._family(name, "histogram")
         running = 0
-        for bound, count in zip([*map(str, BOUNDS_SECONDS), "+Inf"], timings.counts, strict=True):
+        for bound, count in zip([*map(str, histogram.bounds), "+Inf"], histogram.counts, strict=True):
             running += count
             lines.append(f"{name}_bucket{_labels({**labels, 'le': bound})} {running}")
-        lines.append(f"{name}_sum{_labels(labels)} {timings.total_seconds}")
-        lines.append(f"{name}_count{_labels(labels)} {timings.count}")
+        lines.append(f"{name}_sum{_labels(labels)} {histogram.total}")
+        lines.append(f"{name}_count{_labels(labels)} {histogram.count}")
 
     def text(self) -> str:
         return "".join(f"{line}\n" for lines in self._families.values() for line in lines)
@@ -142,6 +142,7 @@ class Metrics:
     def _add_storage(self, out: Exposition) -> None:
         store = self._broker.store
         logs = store.logs.values()
+        out.add_histogram("headrace_fsync_seconds", store.flusher.sync_seconds, {})
         out.add("headrace_flush_rounds_total", store.flusher.rounds, kind="counter")
         out.add("headrace_disk_free_bytes", store.free_bytes)
         out.add("headrace_produce_refused_for_space", int(store.space_refused))

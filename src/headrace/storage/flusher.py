@@ -6,51 +6,15 @@ A sync that fails is never retried: its log has failed for good, the others go o
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
-from collections.abc import Sequence
 
+from headrace.model.histogram import Histogram
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
 from headrace.storage.flush import Flush
 from headrace.storage.log import Log
 
-SYNC_SECONDS_BOUNDS = (
-    0.0001,
-    0.00025,
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-)
-
-
 SYNCS_AT_ONCE = 4
 CANCELLED_CHECK_SECONDS = 0.001
-
-
-class Histogram:
-    """Counts by upper bound, the last one for everything above."""
-
-    __slots__ = ("bounds", "count", "counts", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.count = 0
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.count += 1
-        self.total += value
 
 
 class Flusher:
@@ -61,7 +25,7 @@ class Flusher:
         self._wake: asyncio.Future[None] | None = None
         self._round_over: asyncio.Future[None] | None = None
         self.rounds = 0
-        self.sync_seconds = Histogram(SYNC_SECONDS_BOUNDS)
+        self.sync_seconds = Histogram()
 
     def mark(self, log: Log) -> None:
         """Let the next round make this log durable."""

@@ -12,8 +12,8 @@ from headrace.model.errors import (
     HeadraceError,
     InvalidRecord,
     InvalidTimestamp,
-    InvalidTransactionState,
     MessageTooLarge,
+    TransactionalIdRefused,
     UnsupportedCompressionType,
 )
 from headrace.model.topic_configs import TopicConfig
@@ -86,7 +86,7 @@ def test_any_leader_epoch_is_accepted() -> None:
         pytest.param(patched(57, ">i", 4), InvalidRecord, id="count is not last delta + 1"),
         pytest.param(patched(23, ">i", 3), InvalidRecord, id="last delta is not count - 1"),
         pytest.param(make(attributes=CONTROL), InvalidRecord, id="control batch"),
-        pytest.param(make(attributes=TRANSACTIONAL), InvalidTransactionState, id="transactional batch"),
+        pytest.param(make(attributes=TRANSACTIONAL), TransactionalIdRefused, id="transactional batch"),
         pytest.param(make(producer_id=7, producer_epoch=0), InvalidRecord, id="producer without sequence"),
         pytest.param(patched(21, ">h", 5), InvalidRecord, id="unknown compression"),
         pytest.param(patched(21, ">h", 7), InvalidRecord, id="unknown compression 7"),

@@ -1,0 +1,91 @@
+"""ApiVersions, InitProducerId and DescribeLogDirs; and the table of requests."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.broker.asking import produce
+from tests.unit.broker.house import House, Visit, read_back
+
+from headrace.broker.context import RequestContext
+from headrace.broker.handlers import UNKNOWN_VERSION
+from headrace.model.errors import MalformedFrame
+from headrace.wire.apis import API_VERSIONS, APIS, FETCH, PRODUCE
+from headrace.wire.messages.api_versions import ApiVersionsRequest
+from headrace.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from headrace.wire.messages.init_producer_id import InitProducerIdRequest
+
+
+@pytest.mark.parametrize("version", range(5))
+async def test_what_is_served_is_advertised(house: House, version: int) -> None:
+    response = await house.ask(ApiVersionsRequest(), version)
+    assert response.error_code == 0
+    advertised = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
+    assert list(advertised) == sorted(advertised)
+    assert advertised.keys() == {handler.api.key for handler in house.broker.handlers} == APIS.keys()
+    assert advertised[PRODUCE] == (0, 13), "old librdkafka stops compressing otherwise"
+    assert advertised[FETCH] == (4, 18)
+    assert advertised[API_VERSIONS] == (0, 4)
+
+
+async def test_an_unknown_version_is_answered_in_version_0_with_what_is_known(house: House) -> None:
+    handler, version = house.broker.handlers.find(API_VERSIONS, 77)
+    assert version == UNKNOWN_VERSION
+    context: RequestContext = Visit().context(version)
+    response = read_back(await handler.handle(None, context), 0)
+    assert response.error_code == 35
+    assert API_VERSIONS in {key.api_key for key in response.api_keys}
+
+
+@pytest.mark.parametrize(("key", "version"), [(PRODUCE, 2), (PRODUCE, 14), (FETCH, 3), (FETCH, -1), (999, 0), (-1, 0)])
+async def test_nothing_else_is_answered_in_a_version_that_is_not_known(house: House, key: int, version: int) -> None:
+    with pytest.raises(MalformedFrame):
+        house.broker.handlers.find(key, version)
+
+
+async def test_only_fetches_may_be_cancelled(house: House) -> None:
+    assert [handler.api.key for handler in house.broker.handlers if handler.only_reads] == [FETCH]
+
+
+async def test_every_producer_gets_an_id_that_nobody_had(house: House) -> None:
+    seen = []
+    for start in range(3):
+        for version in range(6):
+            response = await house.ask(InitProducerIdRequest(), version)
+            assert (response.error_code, response.producer_epoch) == (0, 0)
+            seen.append(response.producer_id)
+        if start == 0:
+            await house.restart()
+        else:
+            house.kill(keep_page_cache=False)
+            await house.open()
+    assert len(set(seen)) == len(seen)
+    assert min(seen) >= 0
+
+
+async def test_transactions_are_not_served(house: House) -> None:
+    response = await house.ask(InitProducerIdRequest(transactional_id="tx"), 4)
+    assert (response.error_code, response.producer_id) == (35, -1)
+
+
+async def test_a_registry_that_is_away_gives_no_ids_for_now(house: House) -> None:
+    house.registry.unavailable = True
+    assert (await house.ask(InitProducerIdRequest(), 4)).error_code == 15
+    house.registry.unavailable = False
+    assert (await house.ask(InitProducerIdRequest(), 4)).error_code == 0
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+async def test_the_folder_and_what_lies_in_it(house: House, version: int) -> None:
+    await house.make_topic("a", 2)
+    await house.make_topic("b")
+    await produce(house, "a", b"x" * 100, partition=1)
+    size = house.partition("a", 1).log.size_bytes
+    (result,) = (await house.ask(DescribeLogDirsRequest(topics=None), version)).results
+    assert (result.error_code, result.log_dir) == (0, "/data")
+    held = {topic.name: [part.partition_size for part in topic.partitions] for topic in result.topics}
+    assert held == {"a": [0, size], "b": [0]}
+    if version >= 4:
+        assert 0 < result.usable_bytes < result.total_bytes == house.host.disk.capacity_bytes
+    asked = [DescribableLogDirTopic(topic="a", partitions=[1]), DescribableLogDirTopic(topic="missing", partitions=[0])]
+    (result,) = (await house.ask(DescribeLogDirsRequest(topics=asked), version)).results
+    assert [(topic.name, len(topic.partitions)) for topic in result.topics] == [("a", 1)]

@@ -1,0 +1,196 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for topics and for the broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
+from headrace.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from headrace.wire.messages.incremental_alter_configs import AlterableConfig as IncrementalConfig
+from headrace.wire.messages.incremental_alter_configs import AlterConfigsResource as IncrementalResource
+from headrace.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from tests.unit.broker.house import House
+
+TOPIC, BROKER = 2, 4
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+STATIC, DYNAMIC_BROKER, DYNAMIC_TOPIC, DEFAULT = 4, 2, 1, 5
+
+
+async def describe(
+    house: House, kind: int, name: str, keys: list[str] | None = None, *, version: int = 4, **options: bool
+) -> Any:
+    resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+    (result,) = (await house.ask(DescribeConfigsRequest(resources=[resource], **options), version)).results
+    return result
+
+
+async def shown(house: House, kind: int, name: str, key: str) -> tuple[str, int]:
+    """Value and source of one config."""
+    (config,) = (await describe(house, kind, name, [key])).configs
+    return config.value, config.config_source
+
+
+async def replace(house: House, kind: int, name: str, configs: dict[str, str | None], *, dry_run: bool = False) -> Any:
+    given = [AlterableConfig(name=key, value=value) for key, value in configs.items()]
+    resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=given)
+    request = AlterConfigsRequest(resources=[resource], validate_only=dry_run)
+    (result,) = (await house.ask(request, 2)).responses
+    return result.error_code
+
+
+async def change(
+    house: House, kind: int, name: str, *changes: tuple[str, int, str | None], dry_run: bool = False
+) -> int:
+    given = [IncrementalConfig(name=key, config_operation=operation, value=value) for key, operation, value in changes]
+    resource = IncrementalResource(resource_type=kind, resource_name=name, configs=given)
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=dry_run)
+    (result,) = (await house.ask(request, 1)).responses
+    return int(result.error_code)
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+async def test_every_config_is_described_with_its_source(house: House, version: int) -> None:
+    await house.make_topic("t", retention_ms="1000")
+    result = await describe(house, TOPIC, "t", version=version, include_synonyms=True)
+    configs = {config.name: config for config in result.configs}
+    assert len(configs) > 20
+    own, inherited = configs["retention.ms"], configs["segment.bytes"]
+    assert (own.value, own.config_source) == ("1000", DYNAMIC_TOPIC)
+    assert (inherited.value, inherited.config_source) == ("1073741824", DEFAULT)
+    assert [(synonym.name, synonym.source) for synonym in own.synonyms] == [
+        ("retention.ms", DYNAMIC_TOPIC),
+        ("log.retention.ms", DEFAULT),
+    ]
+    assert {config.name: config.value for config in (await describe(house, BROKER, "1")).configs}["num.partitions"]
+
+
+async def test_only_what_is_asked_for_is_described(house: House) -> None:
+    await house.make_topic("t")
+    result = await describe(house, TOPIC, "t", ["retention.ms", "no.such"], include_documentation=True)
+    (config,) = result.configs
+    assert config.name == "retention.ms"
+    assert config.synonyms == []
+    assert config.documentation
+
+
+@pytest.mark.parametrize(("kind", "name", "code"), [(TOPIC, "x", 3), (BROKER, "2", 42), (BROKER, "x", 42), (8, "x", 42)])
+async def test_what_has_no_configs_here(house: House, kind: int, name: str, code: int) -> None:
+    assert (await describe(house, kind, name)).error_code == code
+    assert await replace(house, kind, name, {}) == code
+    assert await change(house, kind, name, ("retention.ms", SET, "1")) == code
+
+
+async def test_single_configs_are_set_deleted_extended_and_cut(house: House) -> None:
+    await house.make_topic("t", retention_ms="1000")
+    assert await change(house, TOPIC, "t", ("segment.ms", SET, "5000"), ("retention.ms", DELETE, None)) == 0
+    assert await shown(house, TOPIC, "t", "segment.ms") == ("5000", DYNAMIC_TOPIC)
+    assert (await shown(house, TOPIC, "t", "retention.ms"))[1] == DEFAULT
+    assert await change(house, TOPIC, "t", ("cleanup.policy", APPEND, "compact")) == 0
+    assert await shown(house, TOPIC, "t", "cleanup.policy") == ("delete,compact", DYNAMIC_TOPIC)
+    assert await change(house, TOPIC, "t", ("cleanup.policy", SUBTRACT, "delete")) == 0
+    assert house.broker.catalogue.topic("t").config.compacts
+    assert not house.broker.catalogue.topic("t").config.deletes
+    await house.restart()
+    assert await shown(house, TOPIC, "t", "cleanup.policy") == ("compact", DYNAMIC_TOPIC)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [("retention.ms", SET, "soon")],
+        [("no.such", SET, "1")],
+        [("retention.ms", SET, None)],
+        [("retention.ms", 9, "1")],
+        [("retention.ms", APPEND, "1")],
+        [("min.compaction.lag.ms", SET, "10"), ("max.compaction.lag.ms", SET, "5")],
+    ],
+)
+async def test_a_change_that_is_not_sound_changes_nothing(house: House, changes: list[tuple[str, int, str]]) -> None:
+    await house.make_topic("t")
+    assert await change(house, TOPIC, "t", ("segment.ms", SET, "5000"), *changes) in (40, 42)
+    assert (await shown(house, TOPIC, "t", "segment.ms"))[1] == DEFAULT
+
+
+async def test_replacing_configs_drops_those_that_are_not_named(house: House) -> None:
+    await house.make_topic("t", retention_ms="1000", segment_ms="2000")
+    assert await replace(house, TOPIC, "t", {"segment.ms": "3000"}) == 0
+    assert await shown(house, TOPIC, "t", "segment.ms") == ("3000", DYNAMIC_TOPIC)
+    assert (await shown(house, TOPIC, "t", "retention.ms"))[1] == DEFAULT
+    assert await replace(house, TOPIC, "t", {"segment.ms": "x"}) == 40
+    assert await shown(house, TOPIC, "t", "segment.ms") == ("3000", DYNAMIC_TOPIC)
+
+
+async def test_a_dry_run_checks_and_changes_nothing(house: House) -> None:
+    await house.make_topic("t")
+    assert await change(house, TOPIC, "t", ("segment.ms", SET, "5"), dry_run=True) == 0
+    assert await change(house, TOPIC, "t", ("segment.ms", SET, "x"), dry_run=True) == 40
+    assert await replace(house, TOPIC, "t", {"segment.ms": "5"}, dry_run=True) == 0
+    assert await change(house, BROKER, "1", ("log.retention.ms", SET, "5"), dry_run=True) == 0
+    assert (await shown(house, TOPIC, "t", "segment.ms"))[1] == DEFAULT
+    assert (await shown(house, BROKER, "1", "log.retention.ms"))[1] == DEFAULT
+
+
+@pytest.mark.parametrize("name", ["1", ""])
+async def test_defaults_of_the_broker_change_those_of_its_topics_and_stay(house: House, name: str) -> None:
+    await house.make_topic("t")
+    await house.make_topic("own", retention_ms="7000")
+    assert await change(house, BROKER, name, ("log.retention.ms", SET, "5000")) == 0
+    for _ in range(2):
+        assert await shown(house, BROKER, "1", "log.retention.ms") == ("5000", DYNAMIC_BROKER)
+        assert await shown(house, TOPIC, "t", "retention.ms") == ("5000", DYNAMIC_BROKER)
+        assert house.partition("t").log.config.retention_ms == 5000
+        assert house.partition("own").log.config.retention_ms == 7000
+        await house.restart()
+    assert await change(house, BROKER, name, ("log.retention.ms", DELETE, None)) == 0
+    assert (await shown(house, TOPIC, "t", "retention.ms"))[1] == DEFAULT
+
+
+async def test_replacing_the_brokers_configs_drops_those_that_are_not_named(house: House) -> None:
+    await change(house, BROKER, "1", ("log.retention.ms", SET, "5000"))
+    assert await replace(house, BROKER, "1", {"log.segment.bytes": "100000"}) == 0
+    assert await shown(house, BROKER, "1", "log.segment.bytes") == ("100000", DYNAMIC_BROKER)
+    assert (await shown(house, BROKER, "1", "log.retention.ms"))[1] == DEFAULT
+
+
+async def test_some_configs_of_the_broker_need_a_restart(house: House) -> None:
+    assert await change(house, BROKER, "1", ("num.partitions", SET, "5")) == 42
+
+
+async def test_settings_of_the_start_are_shown_as_such(house: House) -> None:
+    await house.restart(num_partitions="6", log_retention_ms="9000")
+    assert await shown(house, BROKER, "1", "num.partitions") == ("6", STATIC)
+    await house.make_topic("t")
+    assert await shown(house, TOPIC, "t", "retention.ms") == ("9000", STATIC)
+
+
+async def test_two_changes_of_the_broker_at_once_are_both_kept(house: House) -> None:
+    def request(key: str) -> IncrementalAlterConfigsRequest:
+        config = IncrementalConfig(name=key, config_operation=SET, value="100000")
+        resource = IncrementalResource(resource_type=BROKER, resource_name="1", configs=[config])
+        return IncrementalAlterConfigsRequest(resources=[resource])
+
+    tasks = [house.begin(request(key), 1) for key in ("log.retention.ms", "log.segment.bytes")]
+    for task in tasks:
+        assert (await task).responses[0].error_code == 0
+    await house.restart()
+    assert await shown(house, BROKER, "1", "log.retention.ms") == ("100000", DYNAMIC_BROKER)
+    assert await shown(house, BROKER, "1", "log.segment.bytes") == ("100000", DYNAMIC_BROKER)
+
+
+async def test_a_default_that_contradicts_a_topic_is_refused_or_the_broker_could_not_start_again(house: House) -> None:
+    await house.make_topic("t", min_compaction_lag_ms="5000")
+    assert await change(house, BROKER, "1", ("log.cleaner.max.compaction.lag.ms", SET, "1000")) == 40
+    await house.restart()
+    assert (await shown(house, BROKER, "1", "log.cleaner.max.compaction.lag.ms"))[1] == DEFAULT
+
+
+async def test_a_registry_that_is_away_is_told_and_nothing_changes(house: House) -> None:
+    await house.make_topic("t")
+    house.registry.unavailable = True
+    assert await change(house, TOPIC, "t", ("segment.ms", SET, "5")) != 0
+    assert await change(house, BROKER, "1", ("log.retention.ms", SET, "5")) != 0
+    house.registry.unavailable = False
+    assert (await shown(house, TOPIC, "t", "segment.ms"))[1] == DEFAULT
+    assert (await shown(house, BROKER, "1", "log.retention.ms"))[1] == DEFAULT

@@ -1,0 +1,235 @@
+"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from headrace.wire.messages.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from headrace.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from headrace.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from headrace.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from tests.unit.broker.asking import batch, produce, produce_request, read_all
+from tests.unit.broker.house import House
+
+
+def topic(name: str, partitions: int = 1, replicas: int = 1, **configs: str) -> CreatableTopic:
+    return CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replicas,
+        configs=[CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()],
+    )
+
+
+async def create(house: House, *topics: CreatableTopic, version: int = 7, dry_run: bool = False) -> dict[str, Any]:
+    request = CreateTopicsRequest(topics=list(topics), timeout_ms=1000, validate_only=dry_run)
+    return {result.name: result for result in (await house.ask(request, version)).topics}
+
+
+def codes(results: dict[str, Any]) -> dict[str, int]:
+    return {name: result.error_code for name, result in results.items()}
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+async def test_a_topic_is_made_in_every_version(house: House, version: int) -> None:
+    result = (await create(house, topic("t", 3, retention_ms="1000"), version=version))["t"]
+    assert (result.error_code, result.error_message) == (0, None)
+    if version >= 5:
+        assert (result.num_partitions, result.replication_factor) == (3, 1)
+        configs = {config.name: config for config in result.configs}
+        assert (configs["retention.ms"].value, configs["retention.ms"].config_source) == ("1000", 1)
+        assert configs["segment.bytes"].config_source == 5
+    if version >= 7:
+        assert result.topic_id == house.broker.catalogue.topic("t").id
+    assert await produce(house, "t", b"a", partition=2) == 0
+
+
+async def test_topics_of_one_request_stand_for_themselves(house: House) -> None:
+    await house.make_topic("taken")
+    results = await create(
+        house,
+        topic("good"),
+        topic("taken"),
+        topic("bad/name"),
+        topic("none", 0),
+        topic("replicated", 1, 3),
+        topic("configured", retention_ms="soon"),
+        topic("__consumer_offsets"),
+    )
+    assert codes(results) == {
+        "good": 0,
+        "taken": 36,
+        "bad/name": 17,
+        "none": 37,
+        "replicated": 38,
+        "configured": 40,
+        "__consumer_offsets": 17,
+    }
+    assert results["taken"].error_message == "Topic 'taken' already exists."
+    assert results["taken"].configs is not None, "Java cannot live with null here"
+
+
+async def test_a_topic_named_twice_is_refused_once(house: House) -> None:
+    request = CreateTopicsRequest(topics=[topic("t"), topic("t", 2), topic("u")])
+    response = await house.ask(request, 7)
+    assert [(result.name, result.error_code) for result in response.topics] == [("t", 42), ("u", 0)]
+
+
+async def test_defaults_are_the_brokers(house: House) -> None:
+    await house.restart(num_partitions="5")
+    assert (await create(house, topic("t", -1, -1)))["t"].num_partitions == 5
+    assert codes(await create(house, topic("old", -1), version=3)) == {"old": 37}
+
+
+async def test_a_dry_run_makes_nothing(house: House) -> None:
+    assert codes(await create(house, topic("t"), topic("bad/name"), dry_run=True)) == {"t": 0, "bad/name": 17}
+    assert len(house.broker.catalogue) == 0
+
+
+async def test_assignments_must_be_to_this_broker_and_complete(house: House) -> None:
+    def assigned(*brokers: list[int], first: int = 0) -> CreatableTopic:
+        asked = topic("t", -1, -1)
+        asked.assignments = [
+            CreatableReplicaAssignment(partition_index=first + at, broker_ids=ids) for at, ids in enumerate(brokers)
+        ]
+        return asked
+
+    assert codes(await create(house, assigned([2]))) == {"t": 39}
+    assert codes(await create(house, assigned([1, 2]))) == {"t": 39}
+    assert codes(await create(house, assigned([1], first=1))) == {"t": 39}
+    both = assigned([1])
+    both.num_partitions = 1
+    assert codes(await create(house, both)) == {"t": 42}
+    assert (await create(house, assigned([1], [1])))["t"].num_partitions == 2
+
+
+async def delete(house: House, *names: str, version: int = 5) -> list[tuple[str | None, int]]:
+    response = await house.ask(DeleteTopicsRequest(topic_names=list(names), timeout_ms=1000), version)
+    return [(result.name, result.error_code) for result in response.responses]
+
+
+async def test_topics_are_deleted_by_name(house: House) -> None:
+    for name in ("a", "b"):
+        await house.make_topic(name)
+    await house.broker.offsets_log.ensure()
+    assert await delete(house, "a", "missing", "__consumer_offsets") == [
+        ("a", 0),
+        ("missing", 3),
+        ("__consumer_offsets", 17),
+    ]
+    assert {one.name for one in house.broker.catalogue} == {"b", "__consumer_offsets"}
+
+
+async def test_topics_are_deleted_by_id(house: House) -> None:
+    await house.make_topic("t")
+    topic_id = house.broker.catalogue.topic("t").id
+    states = [DeleteTopicState(topic_id=topic_id), DeleteTopicState(topic_id=UUID(int=3)), DeleteTopicState()]
+    response = await house.ask(DeleteTopicsRequest(topics=states), 6)
+    assert [(result.name, result.topic_id, result.error_code) for result in response.responses] == [
+        ("t", topic_id, 0),
+        (None, UUID(int=3), 100),
+        (None, UUID(int=0), 42),
+    ]
+
+
+async def test_deleting_can_be_switched_off(house: House) -> None:
+    await house.restart(delete_topic_enable="false")
+    await house.make_topic("t")
+    ((_, code),) = await delete(house, "t")
+    assert code != 0
+    assert house.broker.catalogue.find("t") is not None
+
+
+async def test_deleting_a_topic_ends_what_waits_for_it(house: House) -> None:
+    await house.make_topic("t")
+    house.host.disk.delay_seconds = (1.0, 1.0)
+    asking = house.begin(produce_request({("t", 0): batch(b"a")}), 9)
+    await house.turn()
+    deleting = house.begin(DeleteTopicsRequest(topic_names=["t"]), 5)
+    response = await asking
+    assert response.responses[0].partition_responses[0].error_code == 3
+    assert (await deleting).responses[0].error_code == 0
+
+
+async def grow(house: House, name: str, count: int, *brokers: list[int], dry_run: bool = False) -> int:
+    assignments = [CreatePartitionsAssignment(broker_ids=ids) for ids in brokers] if brokers else None
+    asked = CreatePartitionsTopic(name=name, count=count, assignments=assignments)
+    response = await house.ask(CreatePartitionsRequest(topics=[asked], validate_only=dry_run), 3)
+    (result,) = response.results
+    assert result.name == name
+    return int(result.error_code)
+
+
+async def test_partitions_are_added(house: House) -> None:
+    await house.make_topic("t", 2)
+    await house.broker.offsets_log.ensure()
+    assert await grow(house, "t", 3, dry_run=True) == 0
+    assert len(house.broker.catalogue.topic("t").partitions) == 2
+    for count in (2, 1, 0, -1):
+        assert await grow(house, "t", count) == 37
+    assert await grow(house, "missing", 3) == 3
+    assert await grow(house, "__consumer_offsets", 30) == 17
+    assert await grow(house, "t", 3, [2]) == 39
+    assert await grow(house, "t", 4, [1]) == 39
+    assert await grow(house, "t", 3, [1]) == 0
+    assert await produce(house, "t", b"a", partition=2) == 0
+
+
+async def test_a_topic_that_is_to_grow_twice_is_refused_once(house: House) -> None:
+    await house.make_topic("t")
+    asked = [CreatePartitionsTopic(name="t", count=2), CreatePartitionsTopic(name="t", count=3)]
+    response = await house.ask(CreatePartitionsRequest(topics=asked), 3)
+    assert [(result.name, result.error_code) for result in response.results] == [("t", 42)]
+
+
+async def cut(house: House, offset: int, *, topic: str = "t", partition: int = 0) -> tuple[int, int]:
+    """Error and low watermark."""
+    asked = DeleteRecordsPartition(partition_index=partition, offset=offset)
+    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=[asked])], timeout_ms=1000)
+    ((result,),) = [found.partitions for found in (await house.ask(request, 2)).topics]
+    return result.error_code, result.low_watermark
+
+
+async def test_records_are_deleted_up_to_an_offset(house: House) -> None:
+    await house.make_topic("t")
+    for value in (b"a", b"b", b"c"):
+        await produce(house, "t", value)
+    assert await cut(house, 2) == (0, 2)
+    assert await read_all(house, "t", offset=2) == [b"c"]
+    assert await cut(house, 1) == (0, 2), "it never goes back"
+    assert await cut(house, 4) == (1, -1)
+    assert await cut(house, -2) == (1, -1)
+    assert await cut(house, -1) == (0, 3)
+    house.kill(keep_page_cache=False)
+    await house.open()
+    assert house.partition("t").log.start_offset == 3
+    assert await produce(house, "t", b"d") == 3
+
+
+async def test_records_of_some_topics_cannot_be_deleted(house: House) -> None:
+    await house.make_topic("compacted", cleanup_policy="compact")
+    await house.make_topic("both", cleanup_policy="compact,delete")
+    await house.broker.offsets_log.ensure()
+    assert await cut(house, 0, topic="missing") == (3, -1)
+    assert (await cut(house, 0, topic="compacted"))[0] == 44
+    assert (await cut(house, 0, topic="__consumer_offsets"))[0] == 44
+    assert await cut(house, 0, topic="both") == (0, 0)
+
+
+async def test_records_that_are_not_on_disk_yet_are_deleted_too(house: House) -> None:
+    await house.make_topic("t", flush_messages="1000")
+    await produce(house, "t", b"a", b"b")
+    assert house.partition("t").log.flushed_offset == 0
+    assert await cut(house, -1) == (0, 2)
