@@ -105,6 +105,10 @@ class CommittingReader:
         self._thread.join(PATIENCE_SECONDS)
         self._consumer.close()
 
+    def wait_committed(self) -> None:
+        """Until at least one commit was answered with success."""
+        wait_until(lambda: bool(self.committed), "a commit is answered")
+
     def _run(self) -> None:
         while not self._stopped.is_set():
             messages = [message for message in self._consumer.consume(500, timeout=0.2) if message.error() is None]

@@ -38,6 +38,7 @@ def test_acknowledged_records_and_commits_survive_kills_under_load(start_broker:
             broker.kill()
             restarts.append(seconds_to_first_acknowledgement(broker))
         load.wait_acknowledged(500)
+        reader.wait_committed()
     committed = dict(reader.committed)
     broker.kill()
     broker.start()

@@ -32,6 +32,7 @@ ROUNDS = (3, 5)
 ROUND_SECONDS = 2.0
 RECOVERY_SECONDS = 120.0  # within which everything must be well again once nothing fails any more
 DISK_DELAYS = ((0.00005, 0.002), (0.001, 0.02), (0.005, 0.2))
+ROOMY = 1 << 40
 SETTINGS = {
     "offsets.topic.num.partitions": "2",
     "group.initial.rebalance.delay.ms": "100",
@@ -97,10 +98,11 @@ class Scenario:
         async with asyncio.TaskGroup() as group:
             faults = group.create_task(self._disturb())
             upkeep = group.create_task(self._keep_up())
-            await self.random.choice((self._lose_power, self._lose_power, self._kill, self._stop))()
+            ways = (self._lose_power, self._lose_power, self._kill, self._stop, self._fail_to_sync)
+            await self.random.choice(ways)()
             faults.cancel()
             upkeep.cancel()
-        self.world.network.heal()
+        self._heal()
         await asyncio.sleep(self.random.choice((0.0, 0.5, 8.0)))
         if self.random.random() < 0.3:
             self.broker.cut_power()
@@ -130,6 +132,13 @@ class Scenario:
             self.broker.host.disk.crash_after(self.random.randrange(15))
         await self.broker.stop()
 
+    async def _fail_to_sync(self) -> None:
+        """A log fails for good; the others go on until somebody restarts the broker."""
+        await self._pass_time(ROUND_SECONDS)
+        self.broker.fail_next_sync("*.log")
+        await self._pass_time(ROUND_SECONDS)
+        self.broker.kill()
+
     async def _pass_time(self, seconds: float) -> None:
         """Let the others work for about that long, or until the broker is down."""
         try:
@@ -146,7 +155,7 @@ class Scenario:
             await asyncio.sleep(self.random.uniform(0.0, 2 * self.calm_seconds))
             client = self.random.choice([*self.writers, *self.members, self.reader]).name
             self.faults += 1
-            match self.random.randrange(7):
+            match self.random.randrange(8):
                 case 0:
                     network.cut(client, host)
                     await asyncio.sleep(self.random.choice((0.1, 1.0, 5.0)))
@@ -157,9 +166,16 @@ class Scenario:
                     network.fabric.delay_seconds = (0.00005, self.random.choice((0.001, 0.02, 0.3)))
                 case 3:
                     self.broker.host.clock.jump(self.random.randint(-2000, 2000))
+                case 4:
+                    self.broker.host.disk.capacity_bytes = self.random.choice((0, 20_000))
+                    await asyncio.sleep(self.random.choice((0.1, 2.0)))
                 case _:
                     network.reset(client, host)
-            network.heal()
+            self._heal()
+
+    def _heal(self) -> None:
+        self.world.network.heal()
+        self.broker.host.disk.capacity_bytes = ROOMY
 
     async def _keep_up(self) -> None:
         """Have checkpoints and new segments at odd moments, not only when they are due."""

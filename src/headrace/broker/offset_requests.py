@@ -98,8 +98,7 @@ class OffsetRequests:
         try:
             self._coordinator.ensure_loaded()
         except HeadraceError as error:
-            response.error_code = error.code
-            return response
+            return _refused_fetch(request, error)
         for name, indexes in self._wanted(request.group_id, request.topics):
             answers = OffsetFetchResponseTopic(name=name)
             for index in indexes:
@@ -221,3 +220,17 @@ class OffsetRequests:
         except UnknownTopicOrPartition:
             return True
         return False
+
+
+def _refused_fetch(request: OffsetFetchRequest, error: HeadraceError) -> OffsetFetchResponse:
+    """Version 1 has no place for an error but the partitions."""
+    topics = [
+        OffsetFetchResponseTopic(
+            name=topic.name,
+            partitions=[
+                OffsetFetchResponsePartition(index, -1, -1, "", error.code) for index in topic.partition_indexes
+            ],
+        )
+        for topic in request.topics or ()
+    ]
+    return OffsetFetchResponse(topics=topics, error_code=error.code)

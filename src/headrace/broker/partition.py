@@ -175,10 +175,6 @@ class Partition:
         self.is_retired = True
         self._end_waits(self._gone())
 
-    async def flush(self) -> None:
-        """Return when everything that was appended before is durable."""
-        await self._flusher.flush(self.log)
-
     def _gone(self) -> UnknownTopicOrPartition:
         return UnknownTopicOrPartition(f"topic {self.topic} was deleted")
 

@@ -213,8 +213,6 @@ class TopicAdmin:
             offset = partition.high_watermark
         if not 0 <= offset <= partition.high_watermark:
             raise OffsetOutOfRange(f"offset {offset} is not in the log up to {partition.high_watermark}")
-        # Where the topic does not wait for the disk, the offset may lie above what is durable.
-        await partition.flush()
         await partition.log.advance_start(offset)
         if partition.is_retired:
             raise UnknownTopicOrPartition(f"topic {topic} was deleted")

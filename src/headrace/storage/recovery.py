@@ -64,6 +64,7 @@ class Recovery:
         self.start_offset = 0
         self.end_offset = 0
         self.flushed_offset = flushed.offset if flushed else 0
+        self._flushed = flushed or FlushedPoint(0, 0, 0)
         self.quarantined: CorruptionReport | None = None
         self.checkpoint_offset = -1
         self.scanned_bytes = 0
@@ -206,7 +207,6 @@ class Recovery:
         if segment.base_offset == self.end_offset or position > 0:
             segment.open().truncate(position)
             segment.open().sync()
-            segment.syncing = segment.size
         else:
             self.segments.pop()
             self._remove_segment(segment.base_offset)
@@ -240,6 +240,7 @@ class Recovery:
             # Batches that nobody waits for any more; from here on they count as flushed, so they must be.
             for segment in self.segments:
                 if segment.syncing < segment.size:
+                    self._write_again(segment)
                     segment.open().sync()
             self._disk.sync_directory(self.folder)
             self.flushed_offset = self.end_offset
@@ -249,6 +250,20 @@ class Recovery:
                 if index.unsynced:  # else it would keep its descriptor until the next checkpoint
                     index.file().sync()
                     index.unsynced = False
+
+    def _write_again(self, segment: Segment) -> None:
+        """Make the tail dirty: if a sync of it has failed before, the kernel takes its pages for clean, and another one
+        would do nothing. They would be in the page cache, but never on the disk."""
+        if segment.base_offset < self._flushed.segment_base:
+            return
+        position = segment.syncing
+        if segment.base_offset == self._flushed.segment_base:
+            position = max(position, self._flushed.position)
+        file = segment.open()
+        while position < segment.size:
+            data = file.pread(min(MIB, segment.size - position), position)
+            file.pwrite(data, position)
+            position += len(data)
 
     def _remove_segment(self, base: int) -> None:
         for suffix in (LOG, INDEX, TIME_INDEX):

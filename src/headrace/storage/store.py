@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -35,6 +36,8 @@ from headrace.storage.upkeep import save_checkpoint
 __all__ = ["LogConfig", "LogStore", "Opening", "StoreConfig", "open_store"]
 
 logger = logging.getLogger(__name__)
+
+LOG_FOLDER = re.compile(r"([0-9a-f]{32})-(\d{1,9})")
 
 T = TypeVar("T")
 
@@ -75,9 +78,10 @@ def _take_folder(disk: Disk, path: str) -> tuple[list[LogKey], int | None, Flush
     for name in disk.list(f"{path}/logs"):
         if name.endswith(DELETED):
             disk.remove_tree(f"{path}/logs/{name}")
+        elif found := LOG_FOLDER.fullmatch(name):
+            keys.append((UUID(hex=found[1]), int(found[2])))
         else:
-            topic_id, _, partition = name.partition("-")
-            keys.append((UUID(hex=topic_id), int(partition)))
+            logger.warning("%s/logs/%s is not a log of ours and is left alone", path, name)
     disk.sync_directory(f"{path}/logs")
     flushed = FlushedOffsets(disk, path)
     flushed.sync()  # what a killed process has promised must not be forgotten with the next power cut
@@ -184,9 +188,12 @@ class LogStore:
         clean = all(log.failed is None for log in self.logs.values())
         for log in self.logs.values():
             log.close()
-        await self._disk.run(self._flushed.sync)
-        if clean:
-            await self._disk.run(self._disk.write_atomically, f"{self._path}/{MARKER}", b"%d" % broker_epoch)
+        try:
+            await self._disk.run(self._flushed.sync)
+            if clean:
+                await self._disk.run(self._disk.write_atomically, f"{self._path}/{MARKER}", b"%d" % broker_epoch)
+        except StorageFailure as error:  # a full disk must not keep anybody from stopping: the next start recovers
+            logger.warning("the marker of a clean shutdown was not written: %s", error)
 
     async def _save_last(self, log: Log) -> None:
         try:

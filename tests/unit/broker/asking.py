@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from tests.unit.broker.house import House, Visit
+
 from headrace.model.ids import ZERO_ID
 from headrace.wire.batch import Record, build_batch, parse_header, read_records
 from headrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
@@ -16,7 +18,6 @@ from headrace.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from tests.unit.broker.house import House, Visit
 
 TIMESTAMP_MS = 1_700_000_000_000
 SESSIONLESS = -1
@@ -43,7 +44,7 @@ def produce_request(
 
 async def produce(house: House, topic: str, *values: bytes, partition: int = 0, **options: int) -> int:
     """Produce one batch, wait until it is committed, and return its base offset."""
-    answer = await send(house, topic, batch(*values, **options), partition=partition)
+    answer = await send(house, topic, batch(*values, key=None, **options), partition=partition)
     assert answer.error_code == 0, answer
     return answer.base_offset
 
@@ -80,12 +81,19 @@ def fetch_request(
     session_id: int = 0,
     session_epoch: int = SESSIONLESS,
     forgotten: Mapping[str | UUID, list[int]] | None = None,
-    **options: int,
+    current_leader_epoch: int = -1,
+    last_fetched_epoch: int = -1,
 ) -> FetchRequest:
     """`positions`: the offset to read from, by topic (name or id) and partition."""
     topics: dict[str | UUID, list[FetchPartition]] = {}
     for (topic, index), offset in positions.items():
-        asked = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=partition_max_bytes, **options)
+        asked = FetchPartition(
+            partition=index,
+            current_leader_epoch=current_leader_epoch,
+            fetch_offset=offset,
+            last_fetched_epoch=last_fetched_epoch,
+            partition_max_bytes=partition_max_bytes,
+        )
         topics.setdefault(topic, []).append(asked)
     return FetchRequest(
         max_wait_ms=max_wait_ms,

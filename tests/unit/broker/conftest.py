@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Iterator
 
 import pytest
+from tests.unit.broker.house import House
 
 from headrace.testkit.world import World
-from tests.unit.broker.house import House
 
 
 @pytest.fixture
@@ -17,6 +17,7 @@ def house() -> Iterator[House]:
     house = House(world)
     world.run(house.open())
     yield house
+    world.run(house.pass_time(1))  # whatever is under way shall end
     house.check()
     world.close()
 
@@ -24,7 +25,7 @@ def house() -> Iterator[House]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     house = pyfuncitem.funcargs.get("house")
-    if house is None or not inspect.iscoroutinefunction(pyfuncitem.obj):
+    if not isinstance(house, House) or not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
     house.world.run(pyfuncitem.obj(**arguments))

@@ -108,7 +108,8 @@ class House:
     async def _serve(self, request: object, version: int, visit: Visit) -> Any:
         api = API_OF[type(request)]
         handler, version = self.broker.handlers.find(api.key, version)
-        buffer = memoryview(bytearray(b"".join(bytes(chunk) for chunk in encode(request, version))))  # type: ignore[call-overload]
+        chunks: list[Any] = [*encode(request, version)]
+        buffer = memoryview(bytearray(b"".join(chunks)))
         response = await handler.handle(decode(api.request, version, buffer), visit.context(version))
         return None if response is None else read_back(response, version)
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from tests.unit.broker.house import House
+
 from headrace.wire.consumer_protocol import ConsumerProtocolSubscription, encode_subscription
 from headrace.wire.messages.delete_groups import DeleteGroupsRequest
 from headrace.wire.messages.describe_groups import DescribeGroupsRequest
@@ -20,7 +22,6 @@ from headrace.wire.messages.offset_commit import (
 )
 from headrace.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from headrace.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from tests.unit.broker.house import House
 
 GROUP = "readers"
 

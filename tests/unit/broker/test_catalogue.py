@@ -6,6 +6,8 @@ import errno
 from uuid import UUID
 
 import pytest
+from tests.unit.broker.asking import batch, produce, read_all, send
+from tests.unit.broker.house import House
 
 from headrace.broker.catalogue import PARTITIONS_MAX
 from headrace.model.errors import (
@@ -21,8 +23,6 @@ from headrace.model.errors import (
 from headrace.registry.interface import RegistryUnavailable
 from headrace.registry.topics import TopicRecord, Topics
 from headrace.runtime.disk import DiskFull
-from tests.unit.broker.asking import batch, produce, read_all, send
-from tests.unit.broker.house import House
 
 
 def folders(house: House) -> list[str]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.unit.broker.house import House
 
 from headrace.wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
 from headrace.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from headrace.wire.messages.incremental_alter_configs import AlterableConfig as IncrementalConfig
 from headrace.wire.messages.incremental_alter_configs import AlterConfigsResource as IncrementalResource
 from headrace.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
-from tests.unit.broker.house import House
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
@@ -75,7 +75,9 @@ async def test_only_what_is_asked_for_is_described(house: House) -> None:
     assert config.documentation
 
 
-@pytest.mark.parametrize(("kind", "name", "code"), [(TOPIC, "x", 3), (BROKER, "2", 42), (BROKER, "x", 42), (8, "x", 42)])
+@pytest.mark.parametrize(
+    ("kind", "name", "code"), [(TOPIC, "x", 3), (BROKER, "2", 42), (BROKER, "x", 42), (8, "x", 42)]
+)
 async def test_what_has_no_configs_here(house: House, kind: int, name: str, code: int) -> None:
     assert (await describe(house, kind, name)).error_code == code
     assert await replace(house, kind, name, {}) == code

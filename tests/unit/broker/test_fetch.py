@@ -6,8 +6,6 @@ import asyncio
 from uuid import UUID
 
 import pytest
-
-from headrace.wire.batch import parse_header
 from tests.unit.broker.asking import (
     batch,
     fetch_request,
@@ -19,6 +17,8 @@ from tests.unit.broker.asking import (
     values,
 )
 from tests.unit.broker.house import House
+
+from headrace.wire.batch import parse_header
 
 
 @pytest.mark.parametrize("version", range(4, 13))

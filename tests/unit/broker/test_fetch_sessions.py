@@ -7,10 +7,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-
-from headrace.wire.messages.fetch import FetchRequest
 from tests.unit.broker.asking import batch, fetch_request, fetched, produce, values
 from tests.unit.broker.house import House
+
+from headrace.wire.messages.fetch import FetchRequest
 
 Positions = dict[tuple[str | UUID, int], int]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.unit.broker.house import House
+from tests.unit.broker.members import GROUP, Member, delete_group, describe, listed
 
 from headrace.wire.messages.find_coordinator import FindCoordinatorRequest
 from headrace.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from headrace.wire.messages.list_groups import ListGroupsRequest
-from tests.unit.broker.house import House
-from tests.unit.broker.members import GROUP, Member, delete_group, describe, listed
 
 
 async def a_pair(house: House) -> tuple[Member, Member]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.broker.asking import TIMESTAMP_MS, batch, produce, produce_request
+from tests.unit.broker.house import House
 
 from headrace.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from headrace.wire.messages.offset_for_leader_epoch import (
@@ -10,8 +12,6 @@ from headrace.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tests.unit.broker.asking import TIMESTAMP_MS, batch, produce, produce_request
-from tests.unit.broker.house import House
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
 

@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.unit.broker.house import House
 
 from headrace.model.ids import ZERO_ID
 from headrace.wire.messages.describe_cluster import DescribeClusterRequest
@@ -15,7 +16,6 @@ from headrace.wire.messages.describe_topic_partitions import (
     TopicRequest,
 )
 from headrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.unit.broker.house import House
 
 
 async def ask(house: House, *names: str, version: int = 13, create: bool = False) -> Any:

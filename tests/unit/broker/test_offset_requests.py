@@ -6,6 +6,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.unit.broker.house import House
+from tests.unit.broker.members import GROUP, Member, commit, commit_request, committed, delete_group, listed
 
 from headrace.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -23,8 +25,6 @@ from headrace.wire.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from tests.unit.broker.house import House
-from tests.unit.broker.members import GROUP, Member, commit, commit_request, committed, delete_group, listed
 
 
 @pytest.mark.parametrize("version", range(2, 10))

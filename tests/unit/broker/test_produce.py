@@ -6,11 +6,6 @@ import errno
 import hashlib
 
 import pytest
-
-from headrace.wire.batch import parse_header, set_crc
-from headrace.wire.compression import GZIP, NONE, ZSTD
-from headrace.wire.messages.fetch import FetchRequest
-from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.unit.broker.asking import (
     answers,
     batch,
@@ -23,6 +18,11 @@ from tests.unit.broker.asking import (
     send,
 )
 from tests.unit.broker.house import House, Visit
+
+from headrace.wire.batch import parse_header, set_crc
+from headrace.wire.compression import GZIP, NONE, ZSTD
+from headrace.wire.messages.fetch import FetchRequest
+from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 
 async def test_what_was_produced_can_be_read_also_after_every_kind_of_end(house: House) -> None:

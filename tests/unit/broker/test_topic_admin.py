@@ -6,6 +6,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.unit.broker.asking import batch, produce, produce_request, read_all
+from tests.unit.broker.house import House
 
 from headrace.wire.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -20,8 +22,6 @@ from headrace.wire.messages.create_topics import (
 )
 from headrace.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from headrace.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from tests.unit.broker.asking import batch, produce, produce_request, read_all
-from tests.unit.broker.house import House
 
 
 def topic(name: str, partitions: int = 1, replicas: int = 1, **configs: str) -> CreatableTopic:

@@ -90,7 +90,7 @@ def test_what_is_wrong_with_a_config_file_is_said(tmp_path: Path, content: bytes
 
 
 def test_a_file_that_is_missing_or_a_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfig, match="cannot read .*no-such.toml: No such file"):
+    with pytest.raises(InvalidConfig, match=r"cannot read .*no-such\.toml: No such file"):
         read_config_file(str(tmp_path / "no-such.toml"))
-    with pytest.raises(InvalidConfig, match="cannot read .*: Is a directory"):
+    with pytest.raises(InvalidConfig, match=r"cannot read .*: Is a directory"):
         read_config_file(str(tmp_path))

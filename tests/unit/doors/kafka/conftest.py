@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Iterator
 
 import pytest
+from tests.unit.doors.kafka.doorstep import Doorstep
 
 from headrace.testkit.world import World
-from tests.unit.doors.kafka.doorstep import Doorstep
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def doorstep() -> Iterator[Doorstep]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     doorstep = pyfuncitem.funcargs.get("doorstep")
-    if doorstep is None or not inspect.iscoroutinefunction(pyfuncitem.obj):
+    if not isinstance(doorstep, Doorstep) or not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
     doorstep.world.run(pyfuncitem.obj(**arguments))

@@ -128,10 +128,8 @@ class Caller:
 
     def frame(self, request: object, version: int = 1) -> bytes:
         (api,) = [api for api in apis.APIS.values() if api.request is type(request)]
-        payload = encode_request_header(api, version, self._next, "caller") + b"".join(
-            bytes(chunk)
-            for chunk in encode(request, version)  # type: ignore[call-overload]
-        )
+        chunks: list[Any] = [encode_request_header(api, version, self._next, "caller"), *encode(request, version)]
+        payload = b"".join(chunks)
         self._next += 1
         return len(payload).to_bytes(4, "big") + payload
 

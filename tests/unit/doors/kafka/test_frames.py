@@ -177,7 +177,8 @@ def test_the_buffer_is_given_back_when_its_request_fails() -> None:
 def test_a_frame_that_would_overdraw_the_budget_waits_until_somebody_gives_back() -> None:
     receiver = Receiver(budget_bytes=200_000)
     first = receiver.budget.lend(100_000)
-    assert receiver.budget.has_room(200_000, other := object())
+    other = object()
+    assert receiver.budget.has_room(200_000, other)
     receiver.feed((1 << 20).to_bytes(4, "big") + bytes(1000))
     while (room := receiver.reader.room()) is not None:
         receiver.reader.received(len(room), receiver.serve)

@@ -6,9 +6,9 @@ import asyncio
 import logging
 
 import pytest
+from tests.unit.doors.kafka.doorstep import Caller, Doorstep
 
 from headrace.doors.kafka.listener import DoorLimits
-from tests.unit.doors.kafka.doorstep import Caller, Doorstep
 
 
 async def is_served(doorstep: Doorstep, caller: Caller) -> bool:

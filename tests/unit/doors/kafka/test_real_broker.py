@@ -1,0 +1,99 @@
+"""The door in front of a real broker: the order of a connection's batches, and bytes that are not overwritten."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from tests.unit.doors.kafka.doorstep import Caller, Doorstep
+
+from headrace.testkit.brokers import PORT, SimBroker
+from headrace.testkit.world import World
+from headrace.wire.batch import Record, build_batch, parse_header, read_records
+from headrace.wire.codec import decode
+from headrace.wire.compression import GZIP, NONE
+from headrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from headrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+
+LARGE_RECORDS = 40
+
+
+def batch(name: bytes, count: int, compression: int) -> bytearray:
+    """Records that cannot be packed much."""
+    values = [name + hashlib.shake_256(name + b"%d" % at).digest(1000) for at in range(count)]
+    return build_batch(
+        [Record(value=value, timestamp_ms=1_700_000_000_000) for value in values], compression=compression
+    )
+
+
+def produce(caller: Caller, data: bytearray, acks: int = -1) -> bytes:
+    part = PartitionProduceData(index=0, records=memoryview(data))
+    topics = [TopicProduceData(name="t", partition_data=[part])]
+    return caller.frame(ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=topics), 7)
+
+
+def base_offsets(caller: Caller) -> list[int]:
+    responses = [decode(ProduceResponse, 7, memoryview(body)) for _, body in caller.answers[1:]]
+    parts = [response.responses[0].partition_responses[0] for response in responses]
+    assert [part.error_code for part in parts] == [0] * len(parts)
+    return [part.base_offset for part in parts]
+
+
+def in_world(seed: int, test: Any) -> None:
+    world = World(seed)
+
+    async def go() -> None:
+        broker = SimBroker(world, world.host("broker"))
+        await broker.start()
+        await test(Doorstep(world), Caller(await world.host("client").network.connect("broker", PORT, 5.0)))
+        await broker.stop()
+
+    run: Coroutine[Any, Any, None] = go()
+    world.run(run)
+    world.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("acks", [-1, 0])
+def test_batches_enter_the_log_in_the_order_in_which_they_were_sent(seed: int, acks: int) -> None:
+    async def test(doorstep: Doorstep, caller: Caller) -> None:
+        caller.send(caller.frame(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 1))
+        await doorstep.until(lambda: caller.answers)
+        sent = []
+        for number in range(6):
+            name = b"%d" % number
+            is_large = number % 2 == 0  # those are unpacked in the disk threads, the others are appended at once
+            data = batch(name, LARGE_RECORDS, GZIP) if is_large else batch(name, 1, NONE)
+            sent += [name] * (LARGE_RECORDS if is_large else 1)
+            caller.send(produce(caller, data, acks))
+        if acks:
+            await doorstep.until(lambda: len(caller.answers) == 7)
+            assert base_offsets(caller) == [0, 40, 41, 81, 82, 122]
+        asked = FetchPartition(fetch_offset=0, partition_max_bytes=1 << 20)
+        topic = FetchTopic(topic="t", partitions=[asked])
+        before = len(caller.answers)
+        request = FetchRequest(max_wait_ms=5000, min_bytes=100_000, max_bytes=1 << 20, topics=[topic])
+        caller.send(caller.frame(request, 4))
+        await doorstep.until(lambda: len(caller.answers) > before)
+        response = decode(FetchResponse, 4, memoryview(caller.answers[-1][1]))
+        assert names_in(response.responses[0].partitions[0].records) == sent
+
+    in_world(seed, test)
+
+
+def names_in(records: Any) -> list[bytes]:
+    """The names of all records, whose content must be what was sent."""
+    view, found, counts = memoryview(records), [], dict[bytes, int]()
+    while view:
+        header = parse_header(view)
+        for record in read_records(view[: header.size_bytes], header, 1 << 20):
+            value = record.value or b""
+            name = value[:1]
+            at = counts[name] = counts.get(name, -1) + 1
+            assert value == name + hashlib.shake_256(name + b"%d" % at).digest(1000)
+            found.append(name)
+        view = view[header.size_bytes :]
+    return found
