@@ -25,11 +25,18 @@ PATIENCE_SECONDS = 60.0
 class BrokerProcess:
     """A broker that can be started, killed, terminated and started again on the same data."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None, data: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, str] | None = None,
+        data: Path | None = None,
+        descriptors_max: int | None = None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.data = data or folder / "data"
         self.settings = dict(settings or {})
+        self.descriptors_max = descriptors_max
         self.kafka_port, self.http_port = free_ports(2)
         self.address = f"127.0.0.1:{self.kafka_port}"
         self._process: subprocess.Popen[bytes] | None = None
@@ -42,7 +49,8 @@ class BrokerProcess:
     def launch(self) -> None:
         """Start the process without waiting for it."""
         assert self._process is None, "the broker runs already"
-        command = [
+        command = [] if self.descriptors_max is None else ["prlimit", f"--nofile={self.descriptors_max}"]
+        command += [
             str(Path(sys.executable).with_name("headrace")),
             "serve",
             *("--data", str(self.data)),

@@ -2,7 +2,8 @@
 
 It carries out what a group's machine returns: answers go to the requests that wait for them, and what must be stored is
 appended before the answers that depend on it leave. A commit is checked, appended, applied in the same step, and
-answered when it is durable. While the log is still being read after a start, everything is refused as "loading".
+answered when it is durable. While the log is still being read after a start, everything is refused as "loading"; groups
+whose records turn out to be damaged are refused from then on, and the others go on.
 A group with an empty id cannot be joined, but offsets may be kept under it: very old clients do.
 """
 
@@ -79,11 +80,14 @@ class Coordinator:
         if count:
             log.info("read %d records of groups and offsets: %d groups", count, len(self.groups))
 
-    def ensure_loaded(self) -> None:
+    def ensure_loaded(self, group_id: str | None = None) -> None:
+        """Raise unless requests (for this group) can be answered now."""
         if self._is_stopped:
             raise CoordinatorNotAvailable("the broker is going down")
         if not self.is_loaded:
             raise CoordinatorLoading("the coordinator is still reading its log")
+        if group_id is not None:
+            self._log.ensure_readable(group_id)
 
     # Membership
 
@@ -91,7 +95,7 @@ class Coordinator:
         check_group_id(group_id)
         self.ensure_loaded()
         await self._log.ensure()
-        self.ensure_loaded()
+        self.ensure_loaded(group_id)
         group = self._group_or_new(group_id)
         token: asyncio.Future[JoinAnswer] = self._loop.create_future()
         self._carry_out(group, group.join(token, request, self._now_ms()))
@@ -134,7 +138,7 @@ class Coordinator:
         return departed
 
     async def delete(self, group_id: str) -> None:
-        self.ensure_loaded()
+        self.ensure_loaded(group_id)
         group = self.groups.get(group_id)
         if group is None:
             raise GroupIdNotFound(f"there is no group {group_id}")
@@ -158,7 +162,7 @@ class Coordinator:
 
         `unknown` is the error for a group that does not exist: it changed with the versions of the protocol.
         """
-        self.ensure_loaded()
+        self.ensure_loaded(group_id)
         group = self.groups.get(group_id)
         if group is None:
             if generation_id >= 0:
@@ -303,7 +307,7 @@ class Coordinator:
     def _member_group(self, group_id: str) -> Group:
         """The group of somebody who says that he is a member of it."""
         check_group_id(group_id)
-        self.ensure_loaded()
+        self.ensure_loaded(group_id)
         group = self.groups.get(group_id)
         if group is None:
             raise UnknownMemberId(f"there is no group {group_id}")

@@ -217,7 +217,7 @@ class GroupRequests:
 
     def _describe(self, group_id: str, version: int) -> DescribedGroup:
         try:
-            self._coordinator.ensure_loaded()
+            self._coordinator.ensure_loaded(group_id)
             group = self._coordinator.groups.get(group_id)
             if group is None:
                 if version >= _ERROR_FOR_UNKNOWN_GROUP_SINCE:

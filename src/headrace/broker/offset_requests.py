@@ -96,7 +96,7 @@ class OffsetRequests:
             return OffsetFetchResponse(groups=[self._fetch_group(group, context.version) for group in request.groups])
         response = OffsetFetchResponse()
         try:
-            self._coordinator.ensure_loaded()
+            self._coordinator.ensure_loaded(request.group_id)
         except HeadraceError as error:
             return _refused_fetch(request, error)
         for name, indexes in self._wanted(request.group_id, request.topics):
@@ -113,7 +113,7 @@ class OffsetRequests:
         response = OffsetDeleteResponse()
         gone: list[OffsetForgotten] = []
         try:
-            self._coordinator.ensure_loaded()
+            self._coordinator.ensure_loaded(request.group_id)
             group = self._coordinator.groups.get(request.group_id)
             if group is None:
                 raise GroupIdNotFound(f"there is no group {request.group_id}")
@@ -162,7 +162,7 @@ class OffsetRequests:
     def _fetch_group(self, asked: Any, version: int) -> OffsetFetchResponseGroup:
         answer = OffsetFetchResponseGroup(group_id=asked.group_id)
         try:
-            self._coordinator.ensure_loaded()
+            self._coordinator.ensure_loaded(asked.group_id)
         except HeadraceError as error:
             answer.error_code = error.code
             return answer

@@ -7,6 +7,7 @@ coordinator's maps are rebuilt from it at every start.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 
 from headrace.broker.catalogue import Catalogue, Topic
@@ -17,6 +18,8 @@ from headrace.runtime.clock import Clock
 from headrace.storage.reading import LogSlice
 from headrace.wire.batch import HEADER_SIZE, Record, build_batch, parse_header, read_records
 
+log = logging.getLogger(__name__)
+
 _READ_BYTES = 1 << 20
 _UNPACKED_BYTES_MAX = 64 << 20
 _COMMIT_SECONDS = 5.0  # Kafka's offsets.commit.timeout.ms
@@ -26,6 +29,7 @@ class OffsetsLog:
     def __init__(self, catalogue: Catalogue, clock: Clock) -> None:
         self._catalogue = catalogue
         self._clock = clock
+        self._damaged: set[Partition] = set()
 
     async def ensure(self) -> None:
         """Make the topic when the first group shows up."""
@@ -56,17 +60,30 @@ class OffsetsLog:
             raise _not_available(error) from error
 
     async def replay(self) -> AsyncIterator[tuple[bytes, bytes | None]]:
-        """Every record from the start of every partition."""
+        """Every record from the start of every partition; of a damaged one, what stands before the damage."""
         topic = self._catalogue.find(CONSUMER_OFFSETS)
         if topic is None:
             return
         for partition in topic.partitions:
-            offset = partition.log.start_offset
-            while offset < partition.high_watermark:
-                data, offset = await _read(partition, offset)
-                for record in _records(data):
-                    if record.key is not None:
-                        yield bytes(record.key), None if record.value is None else bytes(record.value)
+            try:
+                partition.ensure_readable()
+                offset = partition.log.start_offset
+                while offset < partition.high_watermark:
+                    data, offset = await _read(partition, offset)
+                    for record in _records(data):
+                        if record.key is not None:
+                            yield bytes(record.key), None if record.value is None else bytes(record.value)
+            except HeadraceError as error:
+                self._damaged.add(partition)
+                log.critical("the groups of %s-%d are out of service: %s", CONSUMER_OFFSETS, partition.index, error)
+
+    def ensure_readable(self, group_id: str) -> None:
+        """A group whose records are damaged must not look like one that never committed: its readers would begin
+        anew."""
+        if self._damaged and self._partition(group_id) in self._damaged:
+            raise CoordinatorNotAvailable(
+                f"what was stored of group {group_id} is damaged; the broker's log says where"
+            )
 
     def _partition(self, group_id: str) -> Partition:
         topic: Topic = self._catalogue.topic(CONSUMER_OFFSETS)

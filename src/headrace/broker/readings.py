@@ -40,8 +40,10 @@ class Reading:
 
     def take(self, records: LogSlice | ColdRead) -> None:
         if isinstance(records, ColdRead):
+            # How much it is shows only when it is read; more than the whole log it cannot be.
+            assert self._partition is not None
             self._cold = records
-            self.size_bytes = records.size_bytes_max
+            self.size_bytes = min(records.size_bytes_max, self._partition.log.size_bytes)
         else:
             self.data.records = records
             self.size_bytes = len(records)

@@ -15,6 +15,7 @@ from headrace.model.names import CONSUMER_OFFSETS
 from headrace.wire.messages.describe_groups import DescribeGroupsRequest
 from headrace.wire.messages.heartbeat import HeartbeatRequest
 from headrace.wire.messages.list_groups import ListGroupsRequest
+from headrace.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic
 
 MINUTE = 60
 
@@ -134,6 +135,31 @@ def test_the_partition_is_chosen_by_javas_hash(text: str, value: int) -> None:
 def test_javas_hash_counts_halves_of_surrogate_pairs_and_loses_its_sign() -> None:
     assert java_hash("\U0001f600") == 0xD83D * 31 + 0xDE00
     assert 0 <= java_hash("polygenelubricants") < 2**31
+
+
+async def test_damage_puts_only_the_groups_of_its_partition_out_of_service(house: House) -> None:
+    await house.make_topic("t")
+    healthy = next(name for name in map(str, range(9)) if java_hash(name) % 2 != java_hash(GROUP) % 2)
+    for group in (GROUP, healthy):
+        await commit(house, 7, "t", group)
+    topic_id = house.broker.catalogue.topic(CONSUMER_OFFSETS).id
+    await house.close()
+    house.host.disk.flip_bit(f"/data/logs/{topic_id.hex}-{java_hash(GROUP) % 2}/{0:020d}.log", 70)
+    await back(house)
+    assert await committed(house, group=healthy) == (7, "")
+    assert await commit(house, 8, "t", healthy) == 0
+    member = Member(house)
+    member.id = "somebody"
+    assert await member.heartbeat() == 15
+    assert (await member.begin_join()).error_code == 15
+    assert await commit(house, 8) == 15
+    assert await delete_group(house) == 15
+    assert (await describe(house)).error_code == 15
+    asked = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
+    assert (await house.ask(OffsetFetchRequest(group_id=GROUP, topics=asked), 7)).error_code == 15
+    groups = [OffsetFetchRequestGroup(group_id=GROUP), OffsetFetchRequestGroup(group_id=healthy)]
+    response = await house.ask(OffsetFetchRequest(groups=groups), 8)
+    assert [answer.error_code for answer in response.groups] == [15, 0]
 
 
 # Growing old

@@ -262,6 +262,19 @@ async def test_what_was_found_at_the_start_is_checked_and_served(house: House) -
     assert [values(data.records) for data in found.values()] == [[b"old"], [b"old"]]
 
 
+async def test_bytes_that_are_only_guessed_at_do_not_end_the_wait_for_more(house: House) -> None:
+    await house.make_topic("t")
+    await produce(house, "t", b"old")
+    await house.restart()
+    request = fetch_request({("t", 0): 0}, min_bytes=10_000, max_wait_ms=60_000)
+    asking = house.begin(request, 11)
+    await house.pass_time(1)
+    assert not asking.done()
+    await produce(house, "t", b"x" * 10_000)
+    async with asyncio.timeout(0.1):
+        assert len(values(fetched(await asking)["t", 0].records)) == 2
+
+
 async def test_damage_is_told_and_not_served_and_the_others_are(house: House) -> None:
     await house.make_topic("t", 2)
     for partition in (0, 1):
