@@ -17,6 +17,7 @@ from headrace.model.errors import (
     InvalidTopic,
     OffsetOutOfRange,
     PolicyViolation,
+    TopicDeletionDisabled,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
@@ -87,7 +88,7 @@ class TopicAdmin:
                 topic = self._find(one)
                 result.name, result.topic_id = topic.name, topic.id
                 if not self._catalogue.config.delete_topic_enable:
-                    raise PolicyViolation("topics cannot be deleted while delete.topic.enable is false")
+                    raise TopicDeletionDisabled
                 if topic.is_internal:
                     raise InvalidTopic(f"{topic.name} is internal and cannot be deleted")
                 await self._catalogue.delete(topic.name)

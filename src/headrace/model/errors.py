@@ -272,6 +272,12 @@ class InvalidFetchSessionEpoch(RetriableError):
     code = 71
 
 
+class TopicDeletionDisabled(HeadraceError):
+    """Topics cannot be deleted while delete.topic.enable is false."""
+
+    code = 73
+
+
 class FencedLeaderEpoch(RetriableError):
     """The leader epoch in the request is older than the broker's."""
 

@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _ANSWERS_OWED_MAX = 64
 _UNSENT_BYTES_MAX = 1 << 20
+_TRICKLE_BYTES_MIN = 16_384  # of an unfinished frame, within the door's `stalled_seconds`
 _READS_PER_TURN_MAX = 8  # of one large frame, before other connections get their turn
 
 
@@ -69,6 +70,7 @@ class Connection:
         "_reading",
         "_settling",
         "_tasks",
+        "_trickled",
         "_waits_for_budget",
         "client_host",
         "closed",
@@ -86,6 +88,7 @@ class Connection:
         self._reading = True
         self._settling = False
         self._waits_for_budget = False
+        self._trickled = 0  # bytes since the last progress
         self.closed = False
         self.client_host = link.peer.rpartition(":")[0]
         self.last_progress = door.clock.monotonic()
@@ -136,6 +139,7 @@ class Connection:
                 if count == 0:
                     self.close()
                     return
+                self._trickled += count
                 if not frames.received(count, self._serve):
                     if self.closed:
                         return
@@ -151,7 +155,10 @@ class Connection:
         except OSError:
             self.close()
             return
-        self.last_progress = self._door.clock.monotonic()
+        if self._trickled >= _TRICKLE_BYTES_MIN or not frames.unfinished:
+            # A byte now and then is no progress: it would hold a buffer for ever.
+            self._trickled = 0
+            self.last_progress = self._door.clock.monotonic()
         self._settle()
 
     def _serve(self, frame: memoryview) -> bool:

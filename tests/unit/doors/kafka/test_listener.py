@@ -78,6 +78,18 @@ async def test_one_that_stops_in_the_middle_of_a_frame_is_closed(doorstep: Doors
     assert doorstep.door.budget.taken == 0
 
 
+async def test_one_that_sends_a_byte_now_and_then_is_closed_too(doorstep: Doorstep) -> None:
+    await doorstep.open(DoorLimits(stalled_seconds=5))
+    caller = await doorstep.call()
+    caller.send((1_000_000).to_bytes(4, "big"))
+    for _ in range(4):
+        await doorstep.pass_time(2)
+        if not caller.closed:
+            caller.send(b"\0")
+    assert caller.closed
+    assert doorstep.door.budget.taken == 0
+
+
 async def test_a_flood_of_garbage_is_not_a_flood_of_log_lines(
     doorstep: Doorstep, caplog: pytest.LogCaptureFixture
 ) -> None:
