@@ -51,7 +51,7 @@ def test_many_partitions_start_serve_and_fit_into_memory(start_broker: StartBrok
 
 
 def test_more_partitions_are_served_than_descriptors_are_allowed(tmp_path: Path) -> None:
-    allowed, partitions = 300, 600
+    allowed, partitions = 1024, 2000
     broker = BrokerProcess(tmp_path, descriptors_max=allowed).start()
     try:
         create_topic(broker.address, "wide", partitions)

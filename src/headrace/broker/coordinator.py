@@ -181,6 +181,10 @@ class Coordinator:
         self._group_or_new(group_id)  # whoever has offsets is a group, also without members
         await durable(wait)
 
+    async def settle(self, group_id: str) -> None:
+        """Return when all that is known of the group is durable: nobody may be told what a crash could take back."""
+        await durable(self._log.settled(group_id))
+
     async def ensure_log(self) -> None:
         await self._log.ensure()
 

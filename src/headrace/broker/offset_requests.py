@@ -93,7 +93,8 @@ class OffsetRequests:
 
     async def fetch(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
         if context.version >= _GROUPS_SINCE:
-            return OffsetFetchResponse(groups=[self._fetch_group(group, context.version) for group in request.groups])
+            groups = [self._fetch_group(group, context.version) for group in request.groups]
+            return OffsetFetchResponse(groups=[await self._settled(group) for group in groups])
         response = OffsetFetchResponse()
         try:
             self._coordinator.ensure_loaded(request.group_id)
@@ -107,6 +108,10 @@ class OffsetRequests:
                     OffsetFetchResponsePartition(index, found.offset, found.leader_epoch, found.metadata)
                 )
             response.topics.append(answers)
+        try:
+            await self._coordinator.settle(request.group_id)
+        except HeadraceError as error:
+            return _refused_fetch(request, error)
         return response
 
     async def delete(self, request: OffsetDeleteRequest, _context: RequestContext) -> OffsetDeleteResponse:
@@ -182,6 +187,14 @@ class OffsetRequests:
                     partitions=self._found(asked.group_id, name, indexes),
                 )
             )
+        return answer
+
+    async def _settled(self, answer: OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
+        """The answer, once what it tells is durable."""
+        try:
+            await self._coordinator.settle(answer.group_id)
+        except HeadraceError as error:
+            return OffsetFetchResponseGroup(group_id=answer.group_id, error_code=error.code)
         return answer
 
     def _fetch_by_id(self, group_id: str, topic_id: UUID, indexes: list[int]) -> OffsetFetchResponseTopics:

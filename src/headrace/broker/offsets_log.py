@@ -59,6 +59,16 @@ class OffsetsLog:
         except HeadraceError as error:
             raise _not_available(error) from error
 
+    def settled(self, group_id: str) -> asyncio.Future[None] | None:
+        """None when all that was appended for this group is committed, else what to wait for by `durable`."""
+        if self._catalogue.find(CONSUMER_OFFSETS) is None:
+            return None
+        partition = self._partition(group_id)
+        try:
+            return partition.committed(partition.log.end_offset, self._clock.monotonic() + _COMMIT_SECONDS)
+        except HeadraceError as error:
+            raise _not_available(error) from error
+
     async def replay(self) -> AsyncIterator[tuple[bytes, bytes | None]]:
         """Every record from the start of every partition; of a damaged one, what stands before the damage."""
         topic = self._catalogue.find(CONSUMER_OFFSETS)

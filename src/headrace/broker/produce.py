@@ -14,7 +14,7 @@ from headrace.broker.batch_rules import check_batch, prepare, too_large_for_the_
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.partition import Partition
-from headrace.model.errors import HeadraceError, InvalidRequiredAcks, InvalidTopic, RecordRefused
+from headrace.model.errors import HeadraceError, InvalidRequiredAcks, InvalidTopic, RecordRefused, RequestTimedOut
 from headrace.model.names import is_internal
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
@@ -32,6 +32,7 @@ from headrace.wire.messages.produce import (
 
 _ACKS_NONE = 0
 _TOPIC_IDS_SINCE = 13
+_WAITING_BYTES_MAX = 64 << 20
 
 
 class _Item:
@@ -55,6 +56,7 @@ class Produce:
         self._clock = clock
         # One at a time: unpacking must not take the threads that fsync is waiting for.
         self._unpacking = asyncio.Semaphore(1)
+        self._waiting_bytes = 0  # copies of batches that wait for their turn
 
     async def handle(self, request: ProduceRequest, context: RequestContext) -> ProduceResponse | None:
         response = ProduceResponse()
@@ -122,21 +124,29 @@ class Produce:
     async def _check_large(self, items: list[_Item], context: RequestContext) -> list[_Item]:
         """Unpack large batches in the disk threads; what is left of the request. The connection stays held."""
         context.hold()
-        sound = []
+        size_bytes = sum(len(item.batch) for item in items)
+        if self._waiting_bytes and self._waiting_bytes + size_bytes > _WAITING_BYTES_MAX:
+            busy = RequestTimedOut("too many packed batches wait to be checked; send it again")
+            for item in items:
+                _refuse(item.answer, busy)
+            return []
         for item in items:
             # The receive buffer will be overwritten while we wait.
             item.batch = memoryview(bytearray(item.batch))
-        for item in items:
-            try:
-                if item.is_large:
-                    async with self._unpacking:
-                        item.batch, item.header = await self._disk.run(
-                            prepare, item.batch, item.header, item.partition.config
-                        )
-                sound.append(item)
-            except HeadraceError as error:
-                _refuse(item.answer, error)
-        return sound
+        self._waiting_bytes += size_bytes
+        try:
+            return [item for item in items if not item.is_large or await self._is_sound(item)]
+        finally:
+            self._waiting_bytes -= size_bytes
+
+    async def _is_sound(self, item: _Item) -> bool:
+        try:
+            async with self._unpacking:
+                item.batch, item.header = await self._disk.run(prepare, item.batch, item.header, item.partition.config)
+        except HeadraceError as error:
+            _refuse(item.answer, error)
+            return False
+        return True
 
     def _append_all(
         self, items: list[_Item], deadline: float | None

@@ -156,7 +156,7 @@ class Recovery:
 
     def _scan(self, bases: list[int]) -> Iterator[None]:
         """Check every batch behind the checkpoint, segment by segment."""
-        for base in bases:
+        for base, following in zip(bases, [*bases[1:], None], strict=False):
             if self.segments and base < self.segments[-1].base_offset:
                 continue
             segment = self._segment(base)
@@ -167,14 +167,21 @@ class Recovery:
             budget = STEP_BYTES
             try:
                 for position, header in checked_batches(file, segment.size, file.size(), self.end_offset):
+                    if header.base_offset == following:
+                        raise BadBatch(position, f"offset {following} lies in the next segment")
                     self._take(segment, position, header)
                     budget -= header.size_bytes
                     if budget <= 0:
                         budget = STEP_BYTES
                         yield
             except BadBatch as bad:
-                self._end_at(segment, bad.position, bad.reason)
-                return
+                if self.end_offset != following:
+                    self._end_at(segment, bad.position, bad.reason)
+                    return
+                # Nothing is missing before the next segment: it is what an append that failed has left behind.
+                logger.warning("%s: cut at byte %d: %s", segment.path, bad.position, bad.reason)
+                file.truncate(bad.position)
+                file.sync()
         self._finish()
 
     def _segment(self, base: int) -> Segment:

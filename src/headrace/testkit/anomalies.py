@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from headrace.testkit.history import Commit, Found, History, Send
+from headrace.testkit.history import NEVER, Commit, Found, History, Send
 
 SHOWN_BYTES = 24
 
@@ -140,19 +140,27 @@ def real_time_order(history: History) -> Iterator[Anomaly]:
 
 
 def lost_commits(history: History) -> Iterator[Anomaly]:
-    """What is found must be an offset whose commit may be the last one that took effect."""
+    """What is found must be an offset whose commit may be the last one that took effect.
+
+    A commit has taken effect when it is acknowledged, or when somebody has found it, whichever comes first.
+    """
     commits = defaultdict[tuple[str, int], list[Commit]](list)
     for commit in history.commits:
         commits[commit.group, commit.partition].append(commit)
-    for found in history.found:
+    first_found = dict[tuple[int, int], int]()
+    for found in history.found:  # in the order in which they ended
         candidates = [c for c in commits[found.group, found.partition] if c.began < found.ended]
-        settled = [c.began for c in candidates if c.ended < found.began]
+        ends = [min(c.ended, first_found.get((c.partition, c.began), NEVER)) for c in candidates]
+        settled = [c.began for c, ended in zip(candidates, ends, strict=True) if ended < found.began]
         last_settled = max(settled, default=-1)
-        possible = {c.offset for c in candidates if c.ended > last_settled}
+        possible = {c.offset for c, ended in zip(candidates, ends, strict=True) if ended > last_settled}
         if not settled:
             possible.add(-1)
         if found.offset not in possible:
             yield Anomaly("commit lost", found.partition, _commit_detail(found, possible))
+        meant = [c for c in candidates if c.offset == found.offset]
+        if len(meant) == 1:
+            first_found.setdefault((found.partition, meant[0].began), found.ended)
 
 
 def group_skips(history: History) -> Iterator[Anomaly]:

@@ -120,6 +120,10 @@ def an_acknowledged_commit_is_undone(history: History) -> None:
     look(history, 2)
 
 
+def a_commit_that_was_found_is_undone(history: History) -> None:
+    look(history, 2)  # 5 was found before
+
+
 def an_acknowledged_commit_is_forgotten(history: History) -> None:
     look(history, -1)
 
@@ -148,6 +152,7 @@ PLANTED: list[tuple[Callable[[History], None], set[str]]] = [
     (a_producers_second_send_lies_before_its_first, {"nonmonotonic send"}),
     (a_send_lies_before_one_that_was_acknowledged_before_it_began, {"real-time order"}),
     (an_acknowledged_commit_is_undone, {"commit lost"}),
+    (a_commit_that_was_found_is_undone, {"commit lost"}),
     (an_acknowledged_commit_is_forgotten, {"commit lost"}),
     (an_offset_is_found_that_nobody_committed, {"commit lost"}),
     (the_group_commits_past_what_its_members_were_given, {"group skip"}),

@@ -1,0 +1,56 @@
+"""What a failed sync or append leaves behind: pages that are nowhere but in the cache, and bytes that come back."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.storage.workbench import FOLDER, Workbench
+
+from headrace.model.errors import StorageFailure
+from headrace.runtime.disk import DiskFull
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_a_tail_whose_sync_failed_is_written_again_before_it_counts_as_flushed(seed: int, has_checkpoint: bool) -> None:
+    bench = Workbench(seed)
+    bench.append_many(5)
+    if has_checkpoint:
+        bench.checkpoint()
+    bench.append_many(3)
+    for _ in range(30):  # over several pages and segments
+        bench.append(b"a batch that nobody was promised" * 10)
+    bench.world.disk.fail_next("sync", "*.log")
+    with pytest.raises(StorageFailure):
+        bench.flush()
+    bench.kill()
+    bench.open()
+    bench.check()
+    assert bench.log.flushed_offset == len(bench.model)  # from here on it is promised
+    bench.durable_end = bench.log.flushed_offset
+    bench.cut_power()
+    bench.open()
+    bench.check()
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_what_a_failed_append_left_behind_does_not_hide_the_next_segment(has_checkpoint: bool) -> None:
+    outcomes = set()
+    for seed in range(40):
+        bench = Workbench(seed)
+        bench.append_many(3)
+        if has_checkpoint:
+            bench.checkpoint()
+        free = bench.world.disk.capacity_bytes
+        bench.world.disk.capacity_bytes = 0
+        with pytest.raises(DiskFull):
+            bench.append(b"it did not fit" * 20)  # a part of it was written and cut off again, but not durably
+        bench.world.disk.capacity_bytes = free
+        bench.kill()
+        bench.open()
+        bench.log.roll()
+        bench.append_many(1)
+        bench.cut_power()
+        outcomes.add(bench.world.disk.open(f"{FOLDER}/{0:020d}.log").size())
+        bench.open()
+        bench.check()
+    assert len(outcomes) > 1  # sometimes it came back
