@@ -1,7 +1,8 @@
 """One seed's story: clients at work while the broker's host and the network fail; then all heals and is judged.
 
-A round is some work under network faults and one way to go down: a power cut at some disk operation (also of a start or
-a shutdown), kill -9, or a clean stop, sometimes with a power cut while it is down. The clients outlive all of it.
+A round is some work under small troubles (cut, slow and broken paths, a full disk, a clock that jumps) and one way to
+go down: a power cut at some disk operation (also of a start or a shutdown), kill -9, a clean stop, or a sync that
+fails; sometimes the power goes while it is down. The clients outlive all of it.
 """
 
 from __future__ import annotations

@@ -15,8 +15,16 @@ from tests.simulation.scenario import Scenario
 FIRST = int(os.environ.get("HEADRACE_SEED", "1"))
 SEEDS = int(os.environ.get("HEADRACE_SEEDS", "200"))
 
+# Seeds that have found something before, and what it was.
+FOUND = {
+    20: "after a failed sync and kill -9, the page cache was believed: pages were acknowledged that were never on disk",
+    26: "OffsetFetch told of a commit that was not durable yet, and a power cut took it back",
+    313: "bytes of an append that a full disk had refused came back after a power cut, and hid the segment behind them",
+    452: "as 313",
+}
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+
+@pytest.mark.parametrize("seed", sorted({*range(FIRST, FIRST + SEEDS), *(FOUND if SEEDS > 1 else ())}))
 def test_a_broker_keeps_its_promises_through_crashes_and_network_faults(seed: int) -> None:
     again = f"make sim SEED={seed} SEEDS=1"
     try:

@@ -80,6 +80,29 @@ def test_a_clean_stop_leaves_the_marker_of_one() -> None:
     in_world(main)
 
 
+def test_a_full_disk_keeps_nobody_from_stopping() -> None:
+    async def main(world: World, broker: SimBroker, producer: Producer) -> None:
+        broker.host.disk.capacity_bytes = 0
+        await broker.stop()
+        broker.host.disk.capacity_bytes = 1 << 40
+        assert await broker.start()
+        assert (await producer.publish("orders", b"second", partition=0)).offset == 1
+
+    in_world(main)
+
+
+def test_a_failed_sync_ends_one_log_and_a_restart_brings_it_back() -> None:
+    async def main(world: World, broker: SimBroker, producer: Producer) -> None:
+        broker.fail_next_sync("*.log")
+        delivery = await producer.submit("orders", b"second", partition=0)
+        await asyncio.sleep(1)
+        broker.kill()
+        assert await broker.start()
+        assert (await delivery).offset == 1
+
+    in_world(main)
+
+
 def test_the_power_may_go_while_it_starts_and_while_it_stops() -> None:
     async def main(world: World, broker: SimBroker, producer: Producer) -> None:
         broker.host.disk.crash_after(1)
