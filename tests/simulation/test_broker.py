@@ -21,6 +21,7 @@ FOUND = {
     26: "OffsetFetch told of a commit that was not durable yet, and a power cut took it back",
     313: "bytes of an append that a full disk had refused came back after a power cut, and hid the segment behind them",
     452: "as 313",
+    3169: "a segment survived a power cut though the one before it did not: the log then began in the middle",
 }
 
 

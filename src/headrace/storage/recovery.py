@@ -80,7 +80,7 @@ class Recovery:
         checkpoint = checkpoints.newest(self._disk, self.folder, names)
         self.snapshot = checkpoint.state if checkpoint else b""
         bases = [int(name[:NAME_DIGITS]) for name in names if name.endswith(LOG)]
-        self._set_start(checkpoint, names, bases)
+        self._set_start(checkpoint, names)
         marks = list(checkpoint.segments) if checkpoint else []
         bases, marks = self._drop_below_start(bases, marks)
         if checkpoint is not None:
@@ -104,14 +104,11 @@ class Recovery:
                 self._disk.remove(f"{self.folder}/{name}")
         return [name for name in names if not name.endswith((DELETED, DRAFT))]
 
-    def _set_start(self, checkpoint: Checkpoint | None, names: list[str], bases: list[int]) -> None:
+    def _set_start(self, checkpoint: Checkpoint | None, names: list[str]) -> None:
         if START_OFFSET in names:
             self.start_offset = read_start_offset(self._disk, self.folder)
         if checkpoint is not None:
             self.start_offset = max(self.start_offset, checkpoint.start_offset)
-        elif bases:
-            # Nothing tells of a lost beginning, so there was none.
-            self.start_offset = max(self.start_offset, bases[0])
         self.flushed_offset = max(self.flushed_offset, self.start_offset)
 
     def _drop_below_start(self, bases: list[int], marks: list[SegmentMark]) -> tuple[list[int], list[SegmentMark]]:

@@ -1,4 +1,4 @@
-"""What a failed sync or append leaves behind: pages that are nowhere but in the cache, and bytes that come back."""
+"""What failures leave behind: pages that are only in the cache, bytes that come back, segments without a beginning."""
 
 from __future__ import annotations
 
@@ -54,3 +54,29 @@ def test_what_a_failed_append_left_behind_does_not_hide_the_next_segment(has_che
         bench.open()
         bench.check()
     assert len(outcomes) > 1  # sometimes it came back
+
+
+def test_a_segment_whose_predecessor_was_lost_with_the_power_is_lost_too() -> None:
+    survivors = set()
+    for seed in range(40):
+        bench = Workbench(seed)
+        bench.append(b"never flushed")
+        bench.log.roll()
+        bench.append(b"never flushed either")
+        bench.cut_power()
+        survivors.add(tuple(name for name in bench.world.disk.list(FOLDER) if name.endswith(".log")))
+        bench.open()
+        assert bench.log.start_offset == 0
+        bench.check()
+    assert (f"{1:020d}.log",) in survivors
+
+
+def test_a_log_that_has_lost_its_promised_beginning_is_quarantined() -> None:
+    bench = Workbench()
+    bench.append_many(1)
+    bench.log.roll()
+    bench.append_many(1)
+    bench.kill()
+    bench.world.disk.remove(f"{FOLDER}/{0:020d}.log")
+    bench.open()
+    assert bench.log.quarantined is not None
