@@ -37,6 +37,9 @@ class Pipeliner(Client):
     async def work(self) -> None:
         self.partition = self.random.randrange(PARTITIONS)
         self.sequence = 0
+        # A partition that does not know the producer takes any sequence for its first (KIP-360), so if the first batch
+        # is refused and the next one not, there is no way back, with Kafka as with us.
+        self.in_flight_max = 1
         self.unacknowledged: deque[Batch] = deque()
         identity: InitProducerIdResponse = await self.cluster.persist(
             lambda: self.cluster.call(InitProducerIdRequest())
@@ -57,7 +60,7 @@ class Pipeliner(Client):
         unsent = deque(self.unacknowledged)
         try:
             while unsent or calls or not self.is_done:
-                while len(calls) < IN_FLIGHT_MAX and (unsent or not self.is_done):
+                while len(calls) < self.in_flight_max and (unsent or not self.is_done):
                     batch = unsent.popleft() if unsent else self._next_batch()
                     request = transport.call(PRODUCE, VERSION, batch.request, TIMEOUT_SECONDS)
                     calls.append(asyncio.create_task(request))
@@ -93,5 +96,6 @@ class Pipeliner(Client):
         answer = response.responses[0].partition_responses[0]
         if answer.error_code != DuplicateSequence.code:
             raise_for(answer.error_code, answer.error_message)
+        self.in_flight_max = IN_FLIGHT_MAX
         for index, send in enumerate(self.unacknowledged.popleft().sends):
             self.history.end_send(send, answer.base_offset + index if answer.base_offset >= 0 else -1)
