@@ -197,7 +197,10 @@ class Connection:
             release(answer.chunks or ())
             return
         answer.handler.time.observe(self._door.clock.monotonic() - began)
-        self._settle_soon()
+        if answer.handler.only_reads:
+            self._settle()  # a reader has one request in flight: nothing to gather, and it waits
+        else:
+            self._settle_soon()
 
     def _hold(self, held: bool) -> None:
         self._held = held
