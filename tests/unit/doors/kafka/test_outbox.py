@@ -106,11 +106,22 @@ def test_a_slice_is_released_exactly_once_whether_sent_or_dropped() -> None:
 
 
 def test_the_kernel_is_told_that_more_follows_when_a_slice_does() -> None:
-    file = make_file(b"0123456789")
+    file = make_file(b"0123456789" * 1000)
     outbox, link = Outbox(), Drip()
-    outbox.put([b"head", b"er", LogSlice(file, 0, 10, 0), b"tail"])
+    outbox.put([b"head", b"er", LogSlice(file, 0, 10_000, 0), b"tail"])
     send_all(outbox, link)
     assert link.more == [True, False]
+
+
+def test_a_few_bytes_of_a_log_leave_together_with_what_stands_before_them() -> None:
+    file = make_file(b"0123456789")
+    outbox, link = Outbox(), Drip()
+    outbox.put([b"head", LogSlice(file, 2, 5, 0), b"tail"])
+    send_all(outbox, link)
+    assert link.more == [False]
+    assert bytes(link.taken) == b"head23456tail"
+    assert file._pins == 0
+    assert outbox.memory_bytes == 0
 
 
 def test_many_small_answers_leave_in_few_sends() -> None:
