@@ -71,26 +71,26 @@ def batch(data: bytes) -> None:
     """A batch as a producer sends it."""
     with suppress(HeadraceError):
         header = parse_header(data)
-        check_crc(memoryview(data), header)
-        check_records(memoryview(data), header, keys_required=True, size_bytes_max=UNPACKED_MAX)
+        sealed = check_crc(memoryview(data), header)
+        check_records(sealed, header, keys_required=True, size_bytes_max=UNPACKED_MAX)
 
 
 def sealed_batch(data: bytes) -> None:
     """The same with length and checksum put right, so that the records are reached. Both readers must agree."""
     if len(data) <= HEADER_SIZE:
         return
-    sealed = bytearray(data)
-    sealed[8:12] = (len(data) - 12).to_bytes(4, "big")
-    sealed[16] = 2
-    set_crc(memoryview(sealed))
-    header = parse_header(sealed)
-    check_crc(memoryview(sealed), header)
+    righted = bytearray(data)
+    righted[8:12] = (len(data) - 12).to_bytes(4, "big")
+    righted[16] = 2
+    set_crc(memoryview(righted))
+    header = parse_header(righted)
+    sealed = check_crc(memoryview(righted), header)
     accepted = False
     with suppress(HeadraceError):
-        check_records(memoryview(sealed), header, size_bytes_max=UNPACKED_MAX)
+        check_records(sealed, header, size_bytes_max=UNPACKED_MAX)
         accepted = True
     try:
-        count = sum(1 for _ in read_records(memoryview(sealed), header, UNPACKED_MAX))
+        count = sum(1 for _ in read_records(memoryview(righted), header, UNPACKED_MAX))
         assert not accepted or count == header.record_count
     except HeadraceError:
         assert not accepted, "what the broker accepts, a reader must be able to read"

@@ -35,8 +35,8 @@ def check_batch(
     config: TopicConfig,
     now_ms: int,
     transactional_id: str | None = None,
-) -> BatchHeader:
-    """Check everything but the records themselves; return the header."""
+) -> tuple[BatchHeader, bytes]:
+    """Check everything but the records themselves; return the header and the sealed bytes, which hold the records."""
     if batch is None or len(batch) == 0:
         raise InvalidRecord("a produce request must carry exactly one batch per partition; it has none")
     if len(batch) < HEADER_SIZE:
@@ -52,18 +52,20 @@ def check_batch(
         raise MessageTooLarge(
             f"the batch has {len(batch)} bytes; max.message.bytes of the topic is {config.max_message_bytes}"
         )
-    check_crc(batch, header)
+    sealed = check_crc(batch, header)
     _check_fields(header, produce_version, transactional_id)
     _check_timestamps(batch, header, config, now_ms)
-    return header
+    return header, sealed
 
 
-def prepare(batch: memoryview, header: BatchHeader, config: TopicConfig) -> tuple[memoryview, BatchHeader]:
+def prepare(
+    batch: memoryview, header: BatchHeader, sealed: bytes, config: TopicConfig
+) -> tuple[memoryview, BatchHeader]:
     """Walk the records: as many as the header says, each in its bounds, with keys where the topic needs them. What is
     returned goes into the log: the batch itself, or the same records in the compression that the topic asks for."""
     unpacked_bytes_max = max(_UNPACKED_BYTES_MIN, _UNPACKED_RATIO * config.max_message_bytes)
     try:
-        check_records(batch, header, keys_required=config.compacts, size_bytes_max=unpacked_bytes_max)
+        check_records(sealed, header, keys_required=config.compacts, size_bytes_max=unpacked_bytes_max)
     except InvalidRecord:
         if config.compacts:
             _refuse_keyless(batch, header, unpacked_bytes_max)

@@ -38,10 +38,18 @@ _WAITING_BYTES_MAX = 64 << 20
 class _Item:
     """One partition's batch on its way into the log, and the answer that it will get."""
 
-    __slots__ = ("answer", "batch", "header", "is_large", "partition")
+    __slots__ = ("answer", "batch", "header", "is_large", "partition", "sealed")
 
-    def __init__(self, batch: memoryview, answer: PartitionProduceResponse, partition: Partition, header: BatchHeader):
+    def __init__(
+        self,
+        batch: memoryview,
+        answer: PartitionProduceResponse,
+        partition: Partition,
+        header: BatchHeader,
+        sealed: bytes,
+    ):
         self.batch = batch
+        self.sealed = sealed
         self.answer = answer
         self.partition = partition
         self.header = header
@@ -106,11 +114,11 @@ class Produce:
             raise InvalidRequiredAcks(f"acks must be -1, 0 or 1, not {request.acks}")
         partition = self._partition(topic, data.index, version)
         batch = data.records
-        header = check_batch(batch, version, partition.config, self._clock.now_ms(), request.transactional_id)
+        header, sealed = check_batch(batch, version, partition.config, self._clock.now_ms(), request.transactional_id)
         assert batch is not None
-        item = _Item(batch, answer, partition, header)
+        item = _Item(batch, answer, partition, header, sealed)
         if not item.is_large:
-            item.batch, item.header = prepare(batch, header, partition.config)
+            item.batch, item.header = prepare(batch, header, sealed, partition.config)
         return item
 
     def _partition(self, topic: TopicProduceData, index: int, version: int) -> Partition:
@@ -142,7 +150,9 @@ class Produce:
     async def _is_sound(self, item: _Item) -> bool:
         try:
             async with self._unpacking:
-                item.batch, item.header = await self._disk.run(prepare, item.batch, item.header, item.partition.config)
+                item.batch, item.header = await self._disk.run(
+                    prepare, item.batch, item.header, item.sealed, item.partition.config
+                )
         except HeadraceError as error:
             _refuse(item.answer, error)
             return False

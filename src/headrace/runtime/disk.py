@@ -8,6 +8,7 @@ may be used.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import shutil
@@ -127,8 +128,8 @@ class Disk(Protocol):
         """Own this data folder until the process ends; raises `DataFolderLocked` if another one does."""
         ...
 
-    async def run(self, work: Callable[..., T], *args: object) -> T:
-        """Do blocking work in the disk threads. Cancelling the wait does not stop the work."""
+    def run(self, work: Callable[..., T], *args: object) -> asyncio.Future[T]:
+        """Do blocking work in the disk threads; it has begun on return. Cancelling the wait does not stop it."""
         ...
 
 
@@ -137,7 +138,7 @@ class SystemDisk:
 
     def __init__(self, threads: int = 4, open_files_max: int = 512) -> None:
         self._pool = FilePool(open_files_max)
-        self._threads = DiskThreads(threads)
+        self._threads = DiskThreads(threads, when_done=self._pool.trim)
         self._locks: list[int] = []
 
     def open(self, path: str, *, create: bool = False) -> SystemFile:
@@ -231,11 +232,8 @@ class SystemDisk:
                 ) from error
         self._locks.append(descriptor)
 
-    async def run(self, work: Callable[..., T], *args: object) -> T:
-        try:
-            return await self._threads.run(work, args)
-        finally:
-            self._pool.trim()
+    def run(self, work: Callable[..., T], *args: object) -> asyncio.Future[T]:
+        return self._threads.run(work, args)
 
     def close(self) -> None:
         """Wait for the work in the threads and give up the locks."""

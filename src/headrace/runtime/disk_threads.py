@@ -19,18 +19,20 @@ Work: TypeAlias = tuple[Callable[..., Any], tuple[object, ...], "asyncio.Future[
 class DiskThreads:
     """A fixed number of threads, started with the first work."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, when_done: Callable[[], None]) -> None:
+        """`when_done` is called on the loop after each piece of work."""
         assert count > 0
         self._count = count
+        self._when_done = when_done
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
 
-    async def run(self, work: Callable[..., T], args: tuple[object, ...]) -> T:
+    def run(self, work: Callable[..., T], args: tuple[object, ...]) -> asyncio.Future[T]:
         if not self._threads:
             self._start()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queue.put((work, args, future))
-        return await future
+        return future
 
     def close(self) -> None:
         """Finish what is queued, then end the threads; the next work would start new ones."""
@@ -55,12 +57,16 @@ class DiskThreads:
             except BaseException as error:  # whatever it is, it belongs to the one who waits
                 failure = error
             try:
-                future.get_loop().call_soon_threadsafe(deliver, future, result, failure)
+                future.get_loop().call_soon_threadsafe(self._deliver, future, result, failure)
             except RuntimeError:
                 # The loop was closed with work still under way: nobody waits any more.
                 continue
             finally:
                 del item, work, args, future, result, failure  # the queue may stay empty for long
+
+    def _deliver(self, future: asyncio.Future[Any], result: object, failure: BaseException | None) -> None:
+        deliver(future, result, failure)
+        self._when_done()
 
 
 def deliver(future: asyncio.Future[Any], result: object, failure: BaseException | None) -> None:

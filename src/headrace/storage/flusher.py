@@ -86,9 +86,9 @@ class Flusher:
         if len(flushes) == 1:
             await self._disk.run(flushes[0].sync)
             return
-        async with asyncio.TaskGroup() as group:
-            for first in range(min(SYNCS_AT_ONCE, len(flushes))):
-                group.create_task(self._disk.run(_sync_each, flushes[first::SYNCS_AT_ONCE]))
+        shares = (flushes[first::SYNCS_AT_ONCE] for first in range(min(SYNCS_AT_ONCE, len(flushes))))
+        for under_way in [self._disk.run(_sync_each, share) for share in shares]:
+            await under_way
 
 
 async def _wait_for(flushes: list[Flush]) -> None:

@@ -211,14 +211,14 @@ class SimDisk:
         self.open(posixpath.join(path, LOCK_NAME), create=True)
         self._locked.add(path)
 
-    async def run(self, work: Callable[..., T], *args: object) -> T:
+    def run(self, work: Callable[..., T], *args: object) -> asyncio.Future[T]:
         """As in the threads of a real disk, the work happens at some moment while the caller waits."""
         self.check_alive()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         before, after = self._random.uniform(*self.delay_seconds), self._random.uniform(*self.delay_seconds)
         loop.call_later(before, self._work, loop, after, future, work, args)
-        return await future
+        return future
 
     # For SimFile
 

@@ -30,6 +30,7 @@ from headrace.wire.primitives import read_varint, varint
 HEADER_SIZE: Final = 61
 MAGIC: Final = 2
 CRC_START: Final = 21
+RECORDS_START: Final = HEADER_SIZE - CRC_START  # in the sealed bytes
 
 COMPRESSION_MASK: Final = 0b111
 LOG_APPEND_TIME: Final = 1 << 3
@@ -131,13 +132,19 @@ def parse_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> B
     )
 
 
-def check_crc(batch: memoryview, header: BatchHeader) -> None:
-    """Raise `CorruptMessage` unless these bytes, all of the batch, are what its writer had."""
+def check_crc(batch: memoryview, header: BatchHeader) -> bytes:
+    """Raise `CorruptMessage` unless these bytes, all of the batch, are what its writer had.
+
+    Returns the sealed bytes, those that the checksum covers. The library takes no views, so they had to be copied, and
+    a copy is too dear to be made again by whoever looks at the records next.
+    """
     if len(batch) != header.size_bytes:
         raise CorruptMessage(f"{len(batch)} bytes of a batch of {header.size_bytes}")
-    crc = crc32c(batch[CRC_START:])
+    sealed = bytes(batch[CRC_START:])
+    crc = google_crc32c.value(sealed)
     if crc != header.crc:
         raise CorruptMessage(f"the batch at offset {header.base_offset} has crc {crc:#x}, not {header.crc:#x}")
+    return sealed
 
 
 def stamp(batch: memoryview, base_offset: int, leader_epoch: int) -> None:

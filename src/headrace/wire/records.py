@@ -16,7 +16,7 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from headrace.model.errors import InvalidRecord, MalformedFrame
-from headrace.wire.batch import HEADER_SIZE, BatchHeader
+from headrace.wire.batch import RECORDS_START, BatchHeader
 from headrace.wire.compression import NONE, decompress_steps
 from headrace.wire.primitives import ONE_BYTE, read_varint, varint
 
@@ -39,14 +39,17 @@ _DELTA_PERIODS: Final = {
 }
 
 
-def check_records(batch: memoryview, header: BatchHeader, *, keys_required: bool = False, size_bytes_max: int) -> None:
-    """Raise `InvalidRecord` unless the batch keeps its word; unpacks at most `size_bytes_max` bytes."""
-    payload = batch[HEADER_SIZE : header.size_bytes]
+def check_records(sealed: bytes, header: BatchHeader, *, keys_required: bool = False, size_bytes_max: int) -> None:
+    """Raise `InvalidRecord` unless the batch keeps its word; unpacks at most `size_bytes_max` bytes.
+
+    `sealed` is what `check_crc` has returned.
+    """
     walk = _Walk(header.record_count, keys_required)
     if header.compression == NONE:
-        rest = walk.go_on(bytes(payload))
+        rest = walk.go_on(sealed, RECORDS_START)
     else:
-        rest = _walk_steps(walk, decompress_steps(header.compression, payload, size_bytes_max))
+        packed = memoryview(sealed)[RECORDS_START:]
+        rest = _walk_steps(walk, decompress_steps(header.compression, packed, size_bytes_max))
     if rest or walk.index != header.record_count:
         raise InvalidRecord(
             f"{header.record_count} records declared; found are {walk.index}, and {rest} bytes behind them"
@@ -80,9 +83,8 @@ class _Walk:
         self._run = _RUN_MIN
         self._skim = 0 if count > _SKIM_MIN else _SKIM_MIN
 
-    def go_on(self, data: bytes) -> int:
+    def go_on(self, data: bytes, position: int = 0) -> int:
         """Check all records that are complete in these bytes; return how many bytes are left."""
-        position = 0
         self.size_bytes_needed = _RECORD_BYTES_MIN
         while True:
             if self._skim > 0:

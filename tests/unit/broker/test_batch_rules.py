@@ -47,9 +47,9 @@ def refusal(batch: bytes | bytearray | None, config: TopicConfig = DEFAULTS, ver
     """What is said of a batch before it enters the log."""
     view = None if batch is None else memoryview(batch)
     try:
-        header = check_batch(view, version, config, NOW_MS)
+        header, sealed = check_batch(view, version, config, NOW_MS)
         assert view is not None
-        prepare(view, header, config)
+        prepare(view, header, sealed, config)
     except HeadraceError as error:
         return error
     return None
@@ -158,8 +158,7 @@ def test_a_batch_is_repacked_where_the_topic_asks_for_a_compression(name: str, w
     config = configured(compression_type=name)
     for given in (NONE, GZIP, SNAPPY, ZSTD):
         batch = memoryview(make(compression=given, producer_id=7, producer_epoch=1, base_sequence=9))
-        header = check_batch(batch, 9, config, NOW_MS)
-        packed, again = prepare(batch, header, config)
+        packed, again = prepare(batch, *check_batch(batch, 9, config, NOW_MS), config)
         assert again.compression == wanted
         assert again == parse_header(packed)
         assert (again.producer_id, again.base_sequence, again.record_count) == (7, 9, 3)

@@ -235,8 +235,7 @@ def test_work_goes_on_when_nobody_waits_for_it_any_more(place: Place) -> None:
 
 def test_many_pieces_of_work_run_side_by_side(place: Place) -> None:
     async def main() -> list[int]:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(place.disk.run(pow, number, 2)) for number in range(50)]
-        return [task.result() for task in tasks]
+        under_way = [place.disk.run(pow, number, 2) for number in range(50)]
+        return [await work for work in under_way]
 
     assert place.run(main()) == [number**2 for number in range(50)]

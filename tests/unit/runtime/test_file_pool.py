@@ -147,14 +147,15 @@ async def test_threads_and_loop_never_mix_up_files_while_descriptors_come_and_go
                 files[number].truncate(2)
                 files[number].sync()
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(disk.run(work, seed)) for seed in range(6)]
-        step = 0
-        while not all(task.done() for task in tasks):
-            step += 1
-            assert files[step % 20].pread(2, 0) == b"%02d" % (step % 20)
-            if step % 5 == 0:
-                await asyncio.sleep(0)
+    under_way = [disk.run(work, seed) for seed in range(6)]
+    step = 0
+    while not all(future.done() for future in under_way):
+        step += 1
+        assert files[step % 20].pread(2, 0) == b"%02d" % (step % 20)
+        if step % 5 == 0:
+            await asyncio.sleep(0)
+    for future in under_way:
+        await future
     for number, file in enumerate(files):
         file.sync()
         assert file.pread(9, 0) == b"%02d" % number

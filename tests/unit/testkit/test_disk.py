@@ -205,7 +205,7 @@ def test_a_sync_in_the_threads_need_not_cover_what_is_written_meanwhile() -> Non
     async def survived(seed: int, loop: SimLoop) -> bytes:
         disk, file = disk_with_file(seed)
         file.append([b"before"])
-        syncing = loop.create_task(disk.run(file.sync))
+        syncing = disk.run(file.sync)
         await asyncio.sleep(sum(disk.delay_seconds) / 2)
         file.append([b"meanwhile"])
         await syncing

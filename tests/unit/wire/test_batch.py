@@ -61,8 +61,7 @@ def read(batch: bytearray | bytes) -> list[Record]:
 def test_what_was_put_into_a_batch_comes_out(written: list[Record], compression: int) -> None:
     batch = build_batch(written, base_offset=100, compression=compression)
     header = parse_header(batch)
-    check_crc(memoryview(batch), header)
-    check_records(memoryview(batch), header, size_bytes_max=1 << 24)
+    check_records(check_crc(memoryview(batch), header), header, size_bytes_max=1 << 24)
     assert header.record_count == len(written)
     assert header.last_offset == 99 + len(written)
     for number, (before, after) in enumerate(zip(written, read(batch), strict=True)):
@@ -124,8 +123,7 @@ def test_batches_of_foreign_writers_are_read(writer: Any, compression: int) -> N
         assert foreign.append(number, record.timestamp_ms, record.key, record.value, headers)
     batch = bytes(foreign.build())
     header = parse_header(batch)
-    check_crc(memoryview(batch), header)
-    check_records(memoryview(batch), header, size_bytes_max=1 << 24)
+    check_records(check_crc(memoryview(batch), header), header, size_bytes_max=1 << 24)
     assert header.compression == compression
     assert [(r.key, r.value, r.timestamp_ms, r.offset) for r in read(batch)] == [
         (r.key, r.value, r.timestamp_ms, number) for number, r in enumerate(RECORDS)

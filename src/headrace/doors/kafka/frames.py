@@ -2,7 +2,8 @@
 
 A frame is an int32 length and that many bytes. Whole frames that lie in the shared scratch buffer are served in
 place; only an unfinished frame gets a buffer of its own. That buffer grows with what was received, not with what was
-announced, so a length of 100 MB that is never followed by its bytes costs nothing. Growth is asked of the door's byte
+announced, so a length of 100 MB that is never followed by its bytes costs nothing; only a connection whose last frame
+really came is given as much at once for the next, which saves copying. Growth is asked of the door's byte
 budget first; when that is spent, reading stops until somebody gives back.
 
 A frame's bytes are valid only during the call of `serve`: they are overwritten afterwards.
@@ -28,7 +29,7 @@ _CAPACITY_FIRST = 65_536
 class FrameReader:
     """The receiving half of a connection. Knows no socket: it says where bytes belong and is told how many came."""
 
-    __slots__ = ("_budget", "_buffer", "_filled", "_rest", "_scratch", "_size_bytes_max", "_wanted")
+    __slots__ = ("_budget", "_buffer", "_filled", "_first", "_rest", "_scratch", "_size_bytes_max", "_wanted")
 
     def __init__(self, scratch: memoryview, budget: ByteBudget, size_bytes_max: int) -> None:
         self._scratch = scratch
@@ -40,6 +41,7 @@ class FrameReader:
         self._buffer: bytearray | None = None  # the unfinished frame, without its length
         self._filled = 0
         self._wanted = 0
+        self._first = _CAPACITY_FIRST  # how much an unfinished frame gets at first: as much as the last one turned out
 
     @property
     def unfinished(self) -> bool:
@@ -71,6 +73,7 @@ class FrameReader:
         if self._filled < self._wanted:
             return True
         self._buffer = None
+        self._first = max(self._wanted, _CAPACITY_FIRST)
         try:
             return serve(memoryview(buffer)[: self._wanted])
         finally:
@@ -111,7 +114,7 @@ class FrameReader:
     def _begin_unfinished(self, start: memoryview, size: int) -> None:
         self._wanted = size
         self._filled = len(start)
-        capacity = min(size, max(_CAPACITY_FIRST, self._filled * _GROWTH))
+        capacity = min(size, max(self._first, self._filled * _GROWTH))
         if not self._budget.has_room(capacity, self):
             # These bytes have arrived and must lie somewhere, but no more than these.
             capacity = min(size, max(_CAPACITY_FIRST, self._filled))
