@@ -178,15 +178,12 @@ class Fetch:
         return FetchResponse(error_code=InvalidFetchSessionEpoch.code)
 
     def _read(self, session: FetchSession, poll: _Poll, request: FetchRequest) -> tuple[list[Reading], int, bool]:
-        """Look at every entry that is ready; what was found, how many bytes it is, and whether it may not wait.
-
-        A fetch that opens a session, or has none, must hear of every partition: it looks at all of them each time.
-        """
+        """Look at every entry that is ready; what was found, how many bytes it is, and whether it may not wait."""
         readings: list[Reading] = []
         room = min(request.max_bytes, self._catalogue.config.fetch_max_bytes)
         size_bytes = 0
         is_urgent = False
-        for entry in list(session.entries.values() if session.full else session.ready):
+        for entry in list(session.ready):
             try:
                 partition = self._partition(entry, poll)
                 budget = min(entry.max_bytes, room - size_bytes)
