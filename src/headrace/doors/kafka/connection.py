@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.context import RequestContext
@@ -38,13 +37,14 @@ _READS_PER_TURN_MAX = 8  # of one large frame, before other connections get thei
 class Answer:
     """The place of one answer in the order of answers; empty until its request is done."""
 
-    __slots__ = ("chunks", "correlation_id", "handler", "version")
+    __slots__ = ("chunks", "correlation_id", "handler", "is_late", "version")
 
     def __init__(self, handler: Any, version: int, correlation_id: int) -> None:
         self.handler = handler
         self.version = version
         self.correlation_id = correlation_id
         self.chunks: list[Any] | None = None
+        self.is_late = False  # its request has to wait for something
 
     def fill(self, response: Any) -> None:
         """`None` is the answer to a request that wants none."""
@@ -159,7 +159,10 @@ class Connection:
             # A byte now and then is no progress: it would hold a buffer for ever.
             self._trickled = 0
             self.last_progress = self._door.clock.monotonic()
-        self._settle()
+        if self._answers and not self._answers[-1].handler.only_reads:
+            self._settle_soon()  # readers that this write has woken come first: the message is for them
+        else:
+            self._settle()
 
     def _serve(self, frame: memoryview) -> bool:
         """Start the request in this frame. Whether the next one may be looked at."""
@@ -170,36 +173,30 @@ class Connection:
         answer = Answer(handler, max(version, 0), header.correlation_id)
         self._answers.append(answer)
         context = RequestContext(version, header.client_id, self.client_host, door.name, self._hold, self.close)
-        began = door.clock.monotonic()
-        try:
-            outcome = start(handler.handle(request, context), door.loop)
-            if isinstance(outcome, tuple):
-                answer.fill(outcome[0])
-        except Exception as error:
-            self._fail(answer, error)
-            return False
-        if isinstance(outcome, tuple):
-            handler.time.observe(door.clock.monotonic() - began)
-        else:
+        outcome = start(self._carry_out(request, context, answer), door.loop)
+        if not isinstance(outcome, tuple):
+            answer.is_late = True
             self._tasks[outcome] = handler.only_reads
-            outcome.add_done_callback(partial(self._on_done, answer, began))
+            outcome.add_done_callback(self._tasks.pop)
         return not self._held and len(self._answers) < _ANSWERS_OWED_MAX and not self.closed
 
-    def _on_done(self, answer: Answer, began: float, task: asyncio.Task[Any]) -> None:
-        self._tasks.pop(task, None)
-        if task.cancelled():
-            return
+    async def _carry_out(self, request: Any, context: RequestContext, answer: Answer) -> None:
+        handler, clock = answer.handler, self._door.clock
+        began = clock.monotonic()
         try:
-            answer.fill(task.result())
+            answer.fill(await handler.handle(request, context))
         except Exception as error:
             self._fail(answer, error)
         if self.closed:
             release(answer.chunks or ())
             return
-        answer.handler.time.observe(self._door.clock.monotonic() - began)
-        if answer.handler.only_reads:
-            self._settle()  # a reader has one request in flight: nothing to gather, and it waits
-        else:
+        handler.time.observe(clock.monotonic() - began)
+        if not answer.is_late:
+            return  # whoever reads the frames will settle
+        if handler.only_reads:
+            self._send_answered()  # a reader has one request in flight: nothing to gather, and it waits
+        # Anything more is not for this task: a request that is started from here would take it for its own.
+        if not handler.only_reads or not self._reading:
             self._settle_soon()
 
     def _hold(self, held: bool) -> None:
@@ -236,14 +233,17 @@ class Connection:
         self._settling = False
         if self.closed:
             return
+        self._send_answered()
+        if self._may_read() and not self._reading:
+            self._resume_reading()
+
+    def _send_answered(self) -> None:
         answers, outbox = self._answers, self._outbox
         while answers and (chunks := answers[0].chunks) is not None:
             answers.popleft()
             outbox.put(chunks)
         if outbox:
             self._send()
-        if self._may_read() and not self._reading:
-            self._resume_reading()
 
     def _send(self) -> None:
         try:
