@@ -23,8 +23,8 @@ def all_workloads() -> dict[str, Workload]:
     workloads: list[Workload] = [
         Produce("produce-1k", records=2_000_000, size=1024, settings={}, peers=stream),
         Produce("produce-100", records=10_000_000, size=100, settings={}, peers=stream),
-        Produce("produce-1k-16k", records=500_000, size=1024, settings=_SMALL_BATCHES, peers=stream),
-        Produce("produce-100-16k", records=4_000_000, size=100, settings=_SMALL_BATCHES, peers=stream),
+        Produce("produce-1k-16k", records=200_000, size=1024, settings=_SMALL_BATCHES, peers=stream),
+        Produce("produce-100-16k", records=1_000_000, size=100, settings=_SMALL_BATCHES, peers=stream),
         Consume("consume-1k", records=2_000_000, size=1024, peers=stream),
         Consume("consume-100", records=10_000_000, size=100, peers=stream),
         Latency("latency-fsync", seconds=20, settings=_NO_LINGER, peers=_FLUSHING),
