@@ -40,20 +40,14 @@ class _Item:
 
     __slots__ = ("answer", "batch", "header", "is_large", "partition", "sealed")
 
-    def __init__(
-        self,
-        batch: memoryview,
-        answer: PartitionProduceResponse,
-        partition: Partition,
-        header: BatchHeader,
-        sealed: bytes,
-    ):
+    def __init__(self, batch: memoryview, answer: PartitionProduceResponse, partition: Partition, header: BatchHeader):
         self.batch = batch
-        self.sealed = sealed
         self.answer = answer
         self.partition = partition
         self.header = header
         self.is_large = too_large_for_the_loop(header, partition.config)
+        # Only of a large one: an item lives until its batch is durable, and should not hold a copy of it so long.
+        self.sealed = b""
 
 
 class Produce:
@@ -116,8 +110,10 @@ class Produce:
         batch = data.records
         header, sealed = check_batch(batch, version, partition.config, self._clock.now_ms(), request.transactional_id)
         assert batch is not None
-        item = _Item(batch, answer, partition, header, sealed)
-        if not item.is_large:
+        item = _Item(batch, answer, partition, header)
+        if item.is_large:
+            item.sealed = sealed
+        else:
             item.batch, item.header = prepare(batch, header, sealed, partition.config)
         return item
 
