@@ -9,33 +9,115 @@ Bugs of ours are assertions, not errors of this family.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from headrace.model.coordinator_errors import (
+    ConcurrentTransactions,
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    FencedInstanceId,
+    FencedMemberEpoch,
+    GroupIdNotFound,
+    GroupMaxSizeReached,
+    GroupNotEmpty,
+    GroupSubscribedToTopic,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    InvalidGroupId,
+    InvalidProducerIdMapping,
+    InvalidRegularExpression,
+    InvalidSessionTimeout,
+    InvalidTransactionState,
+    InvalidTransactionTimeout,
+    MemberIdRequired,
+    NotCoordinator,
+    OffsetMetadataTooLarge,
+    OperationNotAttempted,
+    ProducerFenced,
+    RebalanceInProgress,
+    StaleMemberEpoch,
+    TransactionAbortable,
+    TransactionalIdNotFound,
+    TransactionalIdRefused,
+    TransactionCoordinatorFenced,
+    UnknownMemberId,
+    UnreleasedInstanceId,
+    UnstableOffsetCommit,
+    UnsupportedAssignor,
+)
+from headrace.model.refusal import HeadraceError, RecordRefused, RetriableError
 
-
-class HeadraceError(Exception):
-    """The root of all refusals; on the wire an unknown server error."""
-
-    code: ClassVar[int] = -1
-    retriable: ClassVar[bool] = False
-
-    @property
-    def message(self) -> str:
-        return str(self) or (type(self).__doc__ or "").strip()
-
-
-class RetriableError(HeadraceError):
-    """The same request may succeed later."""
-
-    retriable: ClassVar[bool] = True
-
-
-class RecordRefused(HeadraceError):
-    """A refusal of a batch that can name the records that caused it, by their index in it."""
-
-    def __init__(self, message: str = "", records: Sequence[tuple[int, str]] = ()) -> None:
-        super().__init__(message)
-        self.records = records
+__all__ = [
+    "ConcurrentTransactions",
+    "CoordinatorLoading",
+    "CoordinatorNotAvailable",
+    "CorruptMessage",
+    "DiskNearlyFull",
+    "DuplicateSequence",
+    "FencedInstanceId",
+    "FencedLeaderEpoch",
+    "FencedMemberEpoch",
+    "FetchSessionIdNotFound",
+    "FetchSessionTopicIdMismatch",
+    "GroupIdNotFound",
+    "GroupMaxSizeReached",
+    "GroupNotEmpty",
+    "GroupSubscribedToTopic",
+    "HeadraceError",
+    "IllegalGeneration",
+    "InconsistentGroupProtocol",
+    "InconsistentTopicId",
+    "InvalidConfig",
+    "InvalidFetchSessionEpoch",
+    "InvalidGroupId",
+    "InvalidPartitions",
+    "InvalidProducerEpoch",
+    "InvalidProducerIdMapping",
+    "InvalidRecord",
+    "InvalidRegularExpression",
+    "InvalidReplicaAssignment",
+    "InvalidReplicationFactor",
+    "InvalidRequest",
+    "InvalidRequiredAcks",
+    "InvalidSessionTimeout",
+    "InvalidTimestamp",
+    "InvalidTopic",
+    "InvalidTransactionState",
+    "InvalidTransactionTimeout",
+    "MalformedFrame",
+    "MemberIdRequired",
+    "MessageTooLarge",
+    "NotCoordinator",
+    "NotEnoughReplicas",
+    "NotLeader",
+    "OffsetMetadataTooLarge",
+    "OffsetOutOfRange",
+    "OperationNotAttempted",
+    "OutOfOrderSequence",
+    "PolicyViolation",
+    "ProducerFenced",
+    "RebalanceInProgress",
+    "RecordRefused",
+    "RequestTimedOut",
+    "RetriableError",
+    "StaleMemberEpoch",
+    "StorageFailure",
+    "ThrottlingQuotaExceeded",
+    "TopicAlreadyExists",
+    "TopicDeletionDisabled",
+    "TransactionAbortable",
+    "TransactionCoordinatorFenced",
+    "TransactionalIdNotFound",
+    "TransactionalIdRefused",
+    "UnknownLeaderEpoch",
+    "UnknownMemberId",
+    "UnknownProducerId",
+    "UnknownTopicId",
+    "UnknownTopicOrPartition",
+    "UnreleasedInstanceId",
+    "UnstableOffsetCommit",
+    "UnsupportedAssignor",
+    "UnsupportedCompressionType",
+    "UnsupportedVersion",
+]
 
 
 class OffsetOutOfRange(HeadraceError):
@@ -74,30 +156,6 @@ class MessageTooLarge(HeadraceError):
     code = 10
 
 
-class OffsetMetadataTooLarge(HeadraceError):
-    """The metadata string of an offset commit is too long."""
-
-    code = 12
-
-
-class CoordinatorLoading(RetriableError):
-    """The coordinator is still reading its log."""
-
-    code = 14
-
-
-class CoordinatorNotAvailable(RetriableError):
-    """The coordinator cannot be reached now."""
-
-    code = 15
-
-
-class NotCoordinator(RetriableError):
-    """This broker does not coordinate that group."""
-
-    code = 16
-
-
 class InvalidTopic(HeadraceError):
     """Topic names are 1 to 249 of the characters a-z A-Z 0-9 . _ - and not '.' or '..'."""
 
@@ -114,42 +172,6 @@ class InvalidRequiredAcks(HeadraceError):
     """acks must be -1 (all), 0 or 1."""
 
     code = 21
-
-
-class IllegalGeneration(HeadraceError):
-    """The group has moved on to another generation."""
-
-    code = 22
-
-
-class InconsistentGroupProtocol(HeadraceError):
-    """The member's protocols do not fit those of the group."""
-
-    code = 23
-
-
-class InvalidGroupId(HeadraceError):
-    """The group id is empty or not usable."""
-
-    code = 24
-
-
-class UnknownMemberId(HeadraceError):
-    """The group does not know this member."""
-
-    code = 25
-
-
-class InvalidSessionTimeout(HeadraceError):
-    """The session timeout lies outside the broker's limits."""
-
-    code = 26
-
-
-class RebalanceInProgress(HeadraceError):
-    """The group is rebalancing; join again."""
-
-    code = 27
 
 
 class InvalidTimestamp(RecordRefused):
@@ -224,18 +246,6 @@ class InvalidProducerEpoch(HeadraceError):
     code = 47
 
 
-class InvalidTransactionState(HeadraceError):
-    """The producer is not in a transaction that allows this."""
-
-    code = 48
-
-
-class TransactionalIdRefused(HeadraceError):
-    """The producer may not use this transactional id, or has none."""
-
-    code = 53
-
-
 class StorageFailure(RetriableError):
     """The disk refused a write or a sync; this log takes no more writes until the broker is restarted."""
 
@@ -246,18 +256,6 @@ class UnknownProducerId(HeadraceError):
     """The broker has no state for this producer id."""
 
     code = 59
-
-
-class GroupNotEmpty(HeadraceError):
-    """The group still has members."""
-
-    code = 68
-
-
-class GroupIdNotFound(HeadraceError):
-    """There is no such group."""
-
-    code = 69
 
 
 class FetchSessionIdNotFound(RetriableError):
@@ -294,30 +292,6 @@ class UnsupportedCompressionType(HeadraceError):
     """This version of the request cannot carry that compression."""
 
     code = 76
-
-
-class MemberIdRequired(HeadraceError):
-    """Join again with the member id that this answer carries."""
-
-    code = 79
-
-
-class GroupMaxSizeReached(HeadraceError):
-    """The group has as many members as it may have."""
-
-    code = 81
-
-
-class FencedInstanceId(HeadraceError):
-    """Another member has taken over this group.instance.id."""
-
-    code = 82
-
-
-class GroupSubscribedToTopic(HeadraceError):
-    """The group is still subscribed to this topic."""
-
-    code = 86
 
 
 class InvalidRecord(RecordRefused):

@@ -12,7 +12,8 @@ from headrace.model.errors import InvalidGroupId, InvalidTopic
 
 TOPIC_NAME_LENGTH_MAX = 249
 CONSUMER_OFFSETS = "__consumer_offsets"
-INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, "__transaction_state"})
+TRANSACTION_STATE = "__transaction_state"
+INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
