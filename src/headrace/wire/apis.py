@@ -8,8 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from headrace.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from headrace.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from headrace.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from headrace.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from headrace.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+from headrace.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from headrace.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from headrace.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -19,10 +26,13 @@ from headrace.wire.messages.describe_cluster import DescribeClusterRequest, Desc
 from headrace.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from headrace.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from headrace.wire.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from headrace.wire.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from headrace.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
+from headrace.wire.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from headrace.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from headrace.wire.messages.fetch import FetchRequest, FetchResponse
 from headrace.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from headrace.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -35,6 +45,7 @@ from headrace.wire.messages.join_group import JoinGroupRequest, JoinGroupRespons
 from headrace.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from headrace.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from headrace.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from headrace.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from headrace.wire.messages.metadata import MetadataRequest, MetadataResponse
 from headrace.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from headrace.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
@@ -45,6 +56,8 @@ from headrace.wire.messages.offset_for_leader_epoch import (
 )
 from headrace.wire.messages.produce import ProduceRequest, ProduceResponse
 from headrace.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from headrace.wire.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from headrace.wire.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from headrace.wire.schema import layout
 
 
@@ -92,6 +105,11 @@ DELETE_TOPICS: Final = 20
 DELETE_RECORDS: Final = 21
 INIT_PRODUCER_ID: Final = 22
 OFFSET_FOR_LEADER_EPOCH: Final = 23
+ADD_PARTITIONS_TO_TXN: Final = 24
+ADD_OFFSETS_TO_TXN: Final = 25
+END_TXN: Final = 26
+WRITE_TXN_MARKERS: Final = 27
+TXN_OFFSET_COMMIT: Final = 28
 DESCRIBE_CONFIGS: Final = 32
 ALTER_CONFIGS: Final = 33
 DESCRIBE_LOG_DIRS: Final = 35
@@ -100,6 +118,11 @@ DELETE_GROUPS: Final = 42
 INCREMENTAL_ALTER_CONFIGS: Final = 44
 OFFSET_DELETE: Final = 47
 DESCRIBE_CLUSTER: Final = 60
+DESCRIBE_PRODUCERS: Final = 61
+DESCRIBE_TRANSACTIONS: Final = 65
+LIST_TRANSACTIONS: Final = 66
+CONSUMER_GROUP_HEARTBEAT: Final = 68
+CONSUMER_GROUP_DESCRIBE: Final = 69
 DESCRIBE_TOPIC_PARTITIONS: Final = 75
 
 
@@ -139,6 +162,11 @@ APIS: Final[dict[int, Api]] = {
         _api(DELETE_RECORDS, DeleteRecordsRequest, DeleteRecordsResponse),
         _api(INIT_PRODUCER_ID, InitProducerIdRequest, InitProducerIdResponse),
         _api(OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
+        _api(ADD_PARTITIONS_TO_TXN, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse),
+        _api(ADD_OFFSETS_TO_TXN, AddOffsetsToTxnRequest, AddOffsetsToTxnResponse),
+        _api(END_TXN, EndTxnRequest, EndTxnResponse),
+        _api(WRITE_TXN_MARKERS, WriteTxnMarkersRequest, WriteTxnMarkersResponse),
+        _api(TXN_OFFSET_COMMIT, TxnOffsetCommitRequest, TxnOffsetCommitResponse),
         _api(DESCRIBE_CONFIGS, DescribeConfigsRequest, DescribeConfigsResponse),
         _api(ALTER_CONFIGS, AlterConfigsRequest, AlterConfigsResponse),
         _api(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest, DescribeLogDirsResponse),
@@ -147,6 +175,11 @@ APIS: Final[dict[int, Api]] = {
         _api(INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
         _api(OFFSET_DELETE, OffsetDeleteRequest, OffsetDeleteResponse),
         _api(DESCRIBE_CLUSTER, DescribeClusterRequest, DescribeClusterResponse),
+        _api(DESCRIBE_PRODUCERS, DescribeProducersRequest, DescribeProducersResponse),
+        _api(DESCRIBE_TRANSACTIONS, DescribeTransactionsRequest, DescribeTransactionsResponse),
+        _api(LIST_TRANSACTIONS, ListTransactionsRequest, ListTransactionsResponse),
+        _api(CONSUMER_GROUP_HEARTBEAT, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
+        _api(CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
         _api(DESCRIBE_TOPIC_PARTITIONS, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
     )
 }

@@ -7,16 +7,12 @@ that was deleted and made again must not find the offsets of its predecessor. Al
 
 from __future__ import annotations
 
-from struct import Struct
-from typing import Final, TypeVar
+from typing import Final
 from uuid import UUID
 
-from headrace.model.errors import MalformedFrame
-from headrace.wire.codec import decode, encode_bytes
-from headrace.wire.schema import BYTES, INT32, INT64, STRING, UUID16, array, layout, message, part, wire
+from headrace.wire.schema import BYTES, INT32, INT64, STRING, UUID16, array, message, part, wire
+from headrace.wire.versioned import decode_versioned, encode_versioned, version_of
 
-M = TypeVar("M")
-_VERSION: Final = Struct(">h")
 _OFFSET_KEY_VERSION: Final = 1
 _OFFSET_VALUE_VERSION: Final = 4
 _GROUP_KEY_VERSION: Final = 2
@@ -70,54 +66,34 @@ class GroupMetadataValue:
 
 
 def encode_offset_key(group: str, topic: str, partition: int) -> bytes:
-    return _encode(OffsetCommitKey(group=group, topic=topic, partition=partition), _OFFSET_KEY_VERSION)
+    return encode_versioned(OffsetCommitKey(group=group, topic=topic, partition=partition), _OFFSET_KEY_VERSION)
 
 
 def encode_group_key(group: str) -> bytes:
-    return _encode(GroupMetadataKey(group=group), _GROUP_KEY_VERSION)
+    return encode_versioned(GroupMetadataKey(group=group), _GROUP_KEY_VERSION)
 
 
 def encode_offset_value(value: OffsetCommitValue) -> bytes:
-    return _encode(value, _OFFSET_VALUE_VERSION)
+    return encode_versioned(value, _OFFSET_VALUE_VERSION)
 
 
 def encode_group_value(value: GroupMetadataValue) -> bytes:
-    return _encode(value, _GROUP_VALUE_VERSION)
+    return encode_versioned(value, _GROUP_VALUE_VERSION)
 
 
 def decode_key(data: bytes) -> OffsetCommitKey | GroupMetadataKey | None:
     """Return what the record is about, or None for a kind that we do not know."""
-    version = _version(data)
+    version = version_of(data)
     if version <= _OFFSET_KEY_VERSION:
-        return decode(OffsetCommitKey, version, memoryview(data), _VERSION.size)
+        return decode_versioned(OffsetCommitKey, data)
     if version == _GROUP_KEY_VERSION:
-        return decode(GroupMetadataKey, version, memoryview(data), _VERSION.size)
+        return decode_versioned(GroupMetadataKey, data)
     return None
 
 
 def decode_offset_value(data: bytes) -> OffsetCommitValue:
-    return _decode_value(OffsetCommitValue, data)
+    return decode_versioned(OffsetCommitValue, data)
 
 
 def decode_group_value(data: bytes) -> GroupMetadataValue:
-    return _decode_value(GroupMetadataValue, data)
-
-
-def _encode(value: object, version: int) -> bytes:
-    return _VERSION.pack(version) + encode_bytes(value, version)
-
-
-def _decode_value(cls: type[M], data: bytes) -> M:
-    version = _version(data)
-    if version > layout(cls).max_version:
-        raise MalformedFrame(f"{cls.__name__} of version {version}")
-    return decode(cls, version, memoryview(data), _VERSION.size)
-
-
-def _version(data: bytes) -> int:
-    if len(data) < _VERSION.size:
-        raise MalformedFrame(f"a record of {len(data)} bytes has no version")
-    (version,) = _VERSION.unpack_from(data)
-    if version < 0:
-        raise MalformedFrame(f"a record of version {version}")
-    return int(version)
+    return decode_versioned(GroupMetadataValue, data)

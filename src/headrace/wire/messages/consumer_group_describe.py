@@ -1,0 +1,62 @@
+"""ConsumerGroupDescribe (69): state and members of groups of the newer protocol.
+
+v1 tells whether a member speaks the newer protocol (1) or the classic one (0).
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from headrace.wire.schema import BOOL, INT8, INT16, INT32, STRING, UUID16, array, message, part, wire
+
+
+@message(versions=(0, 1), flexible_since=0)
+class ConsumerGroupDescribeRequest:
+    group_ids: list[str] = wire(array(STRING))
+    include_authorized_operations: bool = wire(BOOL)
+
+
+@part
+class TopicPartitions:
+    topic_id: UUID = wire(UUID16)
+    topic_name: str = wire(STRING)
+    partitions: list[int] = wire(array(INT32))
+
+
+@part
+class Assignment:
+    topic_partitions: list[TopicPartitions] = wire(array(TopicPartitions))
+
+
+@part
+class Member:
+    member_id: str = wire(STRING)
+    instance_id: str | None = wire(STRING, nullable=0, default=None)
+    rack_id: str | None = wire(STRING, nullable=0, default=None)
+    member_epoch: int = wire(INT32)
+    client_id: str = wire(STRING)
+    client_host: str = wire(STRING)
+    subscribed_topic_names: list[str] = wire(array(STRING))
+    subscribed_topic_regex: str | None = wire(STRING, nullable=0, default=None)
+    assignment: Assignment = wire(Assignment)
+    target_assignment: Assignment = wire(Assignment)
+    member_type: int = wire(INT8, since=1, default=-1)
+
+
+@part
+class DescribedGroup:
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+    group_id: str = wire(STRING)
+    group_state: str = wire(STRING)
+    group_epoch: int = wire(INT32)
+    assignment_epoch: int = wire(INT32)
+    assignor_name: str = wire(STRING)
+    members: list[Member] = wire(array(Member))
+    authorized_operations: int = wire(INT32, default=-2147483648)
+
+
+@message(versions=(0, 1), flexible_since=0)
+class ConsumerGroupDescribeResponse:
+    throttle_time_ms: int = wire(INT32)
+    groups: list[DescribedGroup] = wire(array(DescribedGroup))
