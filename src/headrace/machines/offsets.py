@@ -4,6 +4,10 @@ A question (`commit`, `forget`, `expired`) returns events and changes nothing; `
 An event is one record of `__consumer_offsets`, a forgotten offset its tombstone: applying the log from its
 beginning gives the same state again, in which the last record of a key wins. Whether a caller may commit is
 the group's business (`groups.Group.check_commit`).
+
+Offsets that are committed inside a transaction are pending until its marker. Then they count as of their own place in
+the log, not the marker's: what was committed for the same partition after them stays. (A compacted log keeps the last
+record of a key, so any other rule would give another state after a restart.)
 """
 
 from __future__ import annotations
@@ -47,12 +51,24 @@ class OffsetForgotten:
     partition: int
 
 
+Transaction = tuple[int, int]
+"""Of a producer in one partition of the log: the partition's number, and the producer's id."""
+OffsetKey = tuple[str, str, int]
+
+
+class _Pending(NamedTuple):
+    place: int
+    event: OffsetCommitted
+
+
 class GroupOffsets:
     """Of all groups that this broker coordinates."""
 
     def __init__(self, metadata_bytes_max: int = METADATA_BYTES_MAX) -> None:
         self._metadata_bytes_max = metadata_bytes_max
         self._groups: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
+        self._pending: dict[Transaction, dict[OffsetKey, _Pending]] = {}
+        self._appended = 0  # pending offsets, ever: their order in the log
 
     def commit(
         self,
@@ -77,6 +93,37 @@ class GroupOffsets:
         return OffsetCommitted(group_id, topic, partition, committed)
 
     def apply(self, event: OffsetCommitted | OffsetForgotten) -> None:
+        if self._pending:
+            self._supersede((event.group_id, event.topic, event.partition), self._appended)
+        self._set(event)
+
+    def add_pending(self, transaction: Transaction, event: OffsetCommitted) -> None:
+        """Committed, if the transaction will be."""
+        self._appended += 1
+        pending = self._pending.setdefault(transaction, {})
+        pending[event.group_id, event.topic, event.partition] = _Pending(self._appended, event)
+
+    def end_transaction(self, transaction: Transaction, *, is_commit: bool) -> list[OffsetCommitted]:
+        """The transaction's marker was appended; returns what has become true by it."""
+        ended = self._pending.pop(transaction, {})
+        if not is_commit:
+            return []
+        for key, pending in ended.items():
+            self._supersede(key, pending.place)
+            self._set(pending.event)
+        return [pending.event for pending in ended.values()]
+
+    def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
+        key = group_id, topic, partition
+        return any(key in pending for pending in self._pending.values())
+
+    def _supersede(self, key: OffsetKey, place: int) -> None:
+        """Something for this key came to count that lies behind `place` in the log: what is before it never will."""
+        for pending in self._pending.values():
+            if key in pending and pending[key].place <= place:
+                del pending[key]
+
+    def _set(self, event: OffsetCommitted | OffsetForgotten) -> None:
         if isinstance(event, OffsetCommitted):
             topics = self._groups.setdefault(event.group_id, {})
             topics.setdefault(event.topic, {})[event.partition] = event.committed
@@ -105,7 +152,10 @@ class GroupOffsets:
         return self._groups.keys()
 
     def has_offsets(self, group_id: str) -> bool:
-        return group_id in self._groups
+        """Also those that are only pending: a group that has them must not be taken for one that never was."""
+        return group_id in self._groups or any(
+            key[0] == group_id for pending in self._pending.values() for key in pending
+        )
 
     def forget(self, group_id: str, topic: str, partition: int) -> OffsetForgotten | None:
         if self.fetch(group_id, topic, partition) is None:

@@ -1,21 +1,29 @@
-"""What a partition remembers of its idempotent producers, so that a retried batch is stored once.
+"""What a partition remembers of its producers, so that a retried batch is stored once and an old one never.
 
-Per producer: its epoch, the sequence that must come next, and the last five batches (clients keep at most
-five in flight). Sequences count records and wrap from 2^31-1 to 0.
+Per producer: its epoch, the sequence that must come next, the last five batches (clients keep at most five in
+flight), and where its open transaction begins. Sequences count records and wrap from 2^31-1 to 0.
 
 `check` changes nothing and says what to do with a batch; `apply` notes an appended one and cannot fail. The
-state is derived from the log: a snapshot plus the batches behind it give the same state again. Invariant: the
-remembered batches of a producer are all of its present epoch.
+state is derived from the log: a snapshot plus the batches behind it give the same state again. Invariants: the
+remembered batches of a producer are all of its present epoch; while its transaction is open, it has the epoch in
+which it began.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from headrace.model.errors import CorruptMessage, InvalidProducerEpoch, InvalidRecord, OutOfOrderSequence
+from headrace.machines.partition_transactions import PartitionTransactions
+from headrace.model.errors import (
+    CorruptMessage,
+    InvalidProducerEpoch,
+    InvalidRecord,
+    InvalidTransactionState,
+    OutOfOrderSequence,
+    TransactionCoordinatorFenced,
+)
 
 SEQUENCE_MASK = 0x7FFF_FFFF
 BATCHES_KEPT = 5
@@ -23,9 +31,11 @@ EXPIRATION_MS = 86_400_000
 
 _VALUES_PER_BATCH = 3
 _VALUES_KEPT = BATCHES_KEPT * _VALUES_PER_BATCH
-_SNAPSHOT_VERSION = 1
+_ANY_SEQUENCE = -1  # nothing is known that the next batch would have to follow
+_NO_COORDINATOR = -1
+_SNAPSHOT_VERSION = 2
 _SNAPSHOT_HEAD = struct.Struct(">BI")
-_SNAPSHOT_ENTRY = struct.Struct(">qhqiB")
+_SNAPSHOT_ENTRY = struct.Struct(">qhqiiqB")
 
 
 class ProducedBatch(Protocol):
@@ -41,6 +51,17 @@ class ProducedBatch(Protocol):
     def last_offset_delta(self) -> int: ...
     @property
     def max_timestamp(self) -> int: ...
+    @property
+    def is_transactional(self) -> bool: ...
+
+
+class ProducerDescription(NamedTuple):
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int  # -1: none is known
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    first_offset: int  # of the open transaction; -1: none is open
 
 
 class Duplicate(NamedTuple):
@@ -52,10 +73,11 @@ class Duplicate(NamedTuple):
 
 
 class _Producer:
-    __slots__ = ("batches", "epoch", "next_sequence", "seen_ms")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "next_sequence", "seen_ms")
 
     def __init__(self, epoch: int, next_sequence: int, seen_ms: int, batches: array[int]) -> None:
         self.epoch = epoch
+        self.coordinator_epoch = _NO_COORDINATOR  # of the last marker
         self.next_sequence = next_sequence
         self.seen_ms = seen_ms
         # Flat, because a list of tuples costs five times the memory: per batch its first and last sequence
@@ -66,10 +88,11 @@ class _Producer:
 class ProducerStates:
     """The producers of one partition."""
 
-    __slots__ = ("_producers",)
+    __slots__ = ("_producers", "transactions")
 
     def __init__(self) -> None:
         self._producers: dict[int, _Producer] = {}
+        self.transactions = PartitionTransactions()
 
     def check(self, batch: ProducedBatch) -> Duplicate | None:
         """None when the batch may be appended, or where it was appended before.
@@ -79,14 +102,45 @@ class ProducerStates:
         """
         sequence = batch.base_sequence
         producer = self._producers.get(batch.producer_id)
+        if producer is not None and self.transactions.first_offset(batch.producer_id) >= 0:
+            _check_open(producer, batch)
         if producer is not None and sequence == producer.next_sequence and batch.producer_epoch == producer.epoch:
             return None
         if sequence < 0:
             raise InvalidRecord(f"a batch of producer {batch.producer_id} must carry a sequence, not {sequence}")
-        if producer is None:
+        if producer is None or (producer.next_sequence == _ANY_SEQUENCE and batch.producer_epoch == producer.epoch):
             # Its state may have expired, so any sequence may be its next one (KIP-360).
             return None
         return _check_against(producer, batch)
+
+    def check_unnumbered(self, batch: ProducedBatch) -> None:
+        """Raise unless a batch of the broker's own may be appended to the producer's transaction."""
+        producer = self._producers.get(batch.producer_id)
+        if producer is None:
+            return
+        if batch.producer_epoch < producer.epoch:
+            raise _too_late(batch, producer)
+        if self.transactions.first_offset(batch.producer_id) >= 0:
+            _check_open(producer, batch)
+
+    def check_marker(self, batch: ProducedBatch, coordinator_epoch: int) -> None:
+        """Raise unless a marker of this producer and coordinator may be appended."""
+        producer = self._producers.get(batch.producer_id)
+        if producer is None:
+            return
+        if batch.producer_epoch < producer.epoch:
+            raise _too_late(batch, producer)
+        if coordinator_epoch < producer.coordinator_epoch:
+            raise TransactionCoordinatorFenced(
+                f"coordinator epoch {coordinator_epoch} is older than {producer.coordinator_epoch}, which wrote here"
+            )
+
+    def has_marker(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether a marker of this epoch was appended already, and nothing of the producer since."""
+        producer = self._producers.get(producer_id)
+        if producer is None or self.transactions.first_offset(producer_id) >= 0:
+            return False
+        return producer.epoch >= producer_epoch and producer.coordinator_epoch != _NO_COORDINATOR
 
     def apply(self, batch: ProducedBatch, base_offset: int, now_ms: int | None = None) -> None:
         """Note that the batch was appended at `base_offset`.
@@ -94,7 +148,12 @@ class ProducerStates:
         `now_ms` is when: the producer is forgotten a day after it. A replay does not know, and takes the
         batch's own timestamp.
         """
+        if batch.is_transactional and self.transactions.first_offset(batch.producer_id) < 0:
+            self.transactions.begin(batch.producer_id, base_offset)
         base_sequence = batch.base_sequence
+        if base_sequence < 0:
+            self._apply_unnumbered(batch, now_ms)
+            return
         delta = batch.last_offset_delta
         last_sequence = (base_sequence + delta) & SEQUENCE_MASK
         timestamp_ms = batch.max_timestamp
@@ -117,12 +176,42 @@ class ProducerStates:
         producer.next_sequence = next_sequence
         producer.seen_ms = seen_ms
 
+    def apply_marker(
+        self, batch: ProducedBatch, offset: int, coordinator_epoch: int, *, is_commit: bool, now_ms: int | None = None
+    ) -> None:
+        """Note that the marker in this batch was appended at `offset`."""
+        producer_id, epoch = batch.producer_id, batch.producer_epoch
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            producer = self._producers[producer_id] = _Producer(epoch, _ANY_SEQUENCE, 0, array("q"))
+        elif producer.epoch != epoch:
+            # Whatever is still under way in the old epoch comes too late; the new one counts from the beginning.
+            producer.epoch = epoch
+            producer.next_sequence = 0
+            del producer.batches[:]
+        producer.coordinator_epoch = coordinator_epoch
+        producer.seen_ms = batch.max_timestamp if now_ms is None else now_ms
+        self.transactions.end(producer_id, offset, is_commit=is_commit)
+
+    def describe(self) -> list[ProducerDescription]:
+        return [
+            ProducerDescription(
+                producer_id,
+                producer.epoch,
+                (producer.next_sequence - 1) & SEQUENCE_MASK if producer.batches else -1,
+                producer.seen_ms,
+                producer.coordinator_epoch,
+                self.transactions.first_offset(producer_id),
+            )
+            for producer_id, producer in self._producers.items()
+        ]
+
     def expire(self, now_ms: int, expiration_ms: int = EXPIRATION_MS) -> int:
-        """Forget the producers that have been silent for so long; returns how many."""
+        """Forget the producers that have been silent for so long, unless a transaction is open; returns how many."""
         silent = [
             producer_id
             for producer_id, producer in self._producers.items()
-            if now_ms - producer.seen_ms >= expiration_ms
+            if now_ms - producer.seen_ms >= expiration_ms and self.transactions.first_offset(producer_id) < 0
         ]
         for producer_id in silent:
             del self._producers[producer_id]
@@ -136,9 +225,18 @@ class ProducerStates:
         for producer_id, producer in self._producers.items():
             count = len(producer.batches)
             chunks.append(
-                _SNAPSHOT_ENTRY.pack(producer_id, producer.epoch, producer.seen_ms, producer.next_sequence, count)
+                _SNAPSHOT_ENTRY.pack(
+                    producer_id,
+                    producer.epoch,
+                    producer.seen_ms,
+                    producer.next_sequence,
+                    producer.coordinator_epoch,
+                    self.transactions.first_offset(producer_id),
+                    count,
+                )
             )
             chunks.append(struct.pack(f">{count}q", *producer.batches))
+        chunks.append(self.transactions.snapshot())
         return b"".join(chunks)
 
     @classmethod
@@ -146,19 +244,51 @@ class ProducerStates:
         """The state that `snapshot` wrote down. Raises `CorruptMessage` when the bytes are not a snapshot."""
         states = cls()
         try:
-            states._producers.update(_read_snapshot(data))
+            states._read_snapshot(data)
         except struct.error as error:
             raise CorruptMessage(f"a producer snapshot of {len(data)} bytes is cut short: {error}") from None
         return states
+
+    def _read_snapshot(self, data: bytes) -> None:
+        version, count = _SNAPSHOT_HEAD.unpack_from(data)
+        if version != _SNAPSHOT_VERSION:
+            raise CorruptMessage(f"a producer snapshot of version {version} is not known here")
+        position = _SNAPSHOT_HEAD.size
+        open_transactions: dict[int, int] = {}
+        for _ in range(count):
+            producer_id, epoch, seen_ms, next_sequence, coordinator_epoch, first_offset, value_count = (
+                _SNAPSHOT_ENTRY.unpack_from(data, position)
+            )
+            position += _SNAPSHOT_ENTRY.size
+            values = struct.unpack_from(f">{value_count}q", data, position)
+            position += value_count * 8
+            producer = self._producers[producer_id] = _Producer(epoch, next_sequence, seen_ms, array("q", values))
+            producer.coordinator_epoch = coordinator_epoch
+            if first_offset >= 0:
+                open_transactions[first_offset] = producer_id
+        for first_offset in sorted(open_transactions):
+            self.transactions.begin(open_transactions[first_offset], first_offset)
+        self.transactions.restore_aborted(data[position:])
+
+    def _apply_unnumbered(self, batch: ProducedBatch, now_ms: int | None) -> None:
+        """A batch that the broker itself has written for a producer's transaction, which has no sequence."""
+        seen_ms = batch.max_timestamp if now_ms is None else now_ms
+        producer = self._producers.get(batch.producer_id)
+        if producer is None:
+            self._producers[batch.producer_id] = _Producer(batch.producer_epoch, _ANY_SEQUENCE, seen_ms, array("q"))
+            return
+        if producer.epoch != batch.producer_epoch:
+            producer.epoch = batch.producer_epoch
+            producer.next_sequence = 0
+            del producer.batches[:]
+        producer.seen_ms = seen_ms
 
 
 def _check_against(producer: _Producer, batch: ProducedBatch) -> Duplicate | None:
     """A batch that is not simply the next one of a producer that is known."""
     epoch, sequence = batch.producer_epoch, batch.base_sequence
     if epoch < producer.epoch:
-        raise InvalidProducerEpoch(
-            f"producer {batch.producer_id} has epoch {producer.epoch}; a batch of epoch {epoch} is too late"
-        )
+        raise _too_late(batch, producer)
     if epoch > producer.epoch:
         if sequence == 0:
             return None
@@ -177,16 +307,19 @@ def _check_against(producer: _Producer, batch: ProducedBatch) -> Duplicate | Non
     )
 
 
-def _read_snapshot(data: bytes) -> Iterator[tuple[int, _Producer]]:
-    version, count = _SNAPSHOT_HEAD.unpack_from(data)
-    if version != _SNAPSHOT_VERSION:
-        raise CorruptMessage(f"a producer snapshot of version {version} is not known here")
-    position = _SNAPSHOT_HEAD.size
-    for _ in range(count):
-        producer_id, epoch, seen_ms, next_sequence, value_count = _SNAPSHOT_ENTRY.unpack_from(data, position)
-        position += _SNAPSHOT_ENTRY.size
-        values = struct.unpack_from(f">{value_count}q", data, position)
-        position += value_count * 8
-        yield producer_id, _Producer(epoch, next_sequence, seen_ms, array("q", values))
-    if position != len(data):
-        raise CorruptMessage(f"a producer snapshot has {len(data) - position} bytes too many")
+def _check_open(producer: _Producer, batch: ProducedBatch) -> None:
+    """The producer's transaction is open here: only what belongs to it may come."""
+    if not batch.is_transactional:
+        raise InvalidTransactionState(
+            f"producer {batch.producer_id} has an open transaction here; a batch outside of it cannot come now"
+        )
+    if batch.producer_epoch > producer.epoch:
+        raise InvalidTransactionState(
+            f"the transaction of producer {batch.producer_id} in epoch {producer.epoch} has not ended here yet"
+        )
+
+
+def _too_late(batch: ProducedBatch, producer: _Producer) -> InvalidProducerEpoch:
+    return InvalidProducerEpoch(
+        f"producer {batch.producer_id} has epoch {producer.epoch}; a batch of epoch {batch.producer_epoch} is too late"
+    )

@@ -29,6 +29,7 @@ class Header:
     base_sequence: int = 0
     last_offset_delta: int = 0
     max_timestamp: int = 1_000
+    is_transactional: bool = False
 
 
 def batch(sequence: int, count: int = 1, epoch: int = 0, producer_id: int = 7, timestamp: int = 1_000) -> Header:
