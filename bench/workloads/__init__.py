@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.workloads.compaction import Compaction
 from bench.workloads.consume import Consume
 from bench.workloads.latency import Latency
 from bench.workloads.memory import Memory
@@ -33,6 +34,7 @@ def all_workloads() -> dict[str, Workload]:
         Latency("latency-cache", seconds=20, settings=_NO_LINGER, peers=_CACHING),
         Latency("latency-cache-linger", seconds=20, settings={}, peers=_CACHING),
         Memory(records=5_000_000, size=100, peers=_FLUSHING),
+        Compaction(records=4_000_000, size=500, keys=1_000_000, seconds=20, peers=("headrace",)),
         StartFresh(peers=_FLUSHING),
         StartAfterKill(peers=_FLUSHING),
         Partitions(peers=_FLUSHING),

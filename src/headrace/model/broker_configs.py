@@ -30,15 +30,21 @@ from headrace.model.configs import (
     at_least,
     attribute,
     boolean,
+    double,
+    each_of,
     integer,
     long,
+    not_offered,
     parse_all,
     settings_of,
+    text,
+    words,
 )
 from headrace.model.errors import InvalidConfig, InvalidRequest
 from headrace.model.topic_configs import TOPIC_SETTINGS, Layers, TopicConfig, describe_setting
 
 INT_MAX = 2**31 - 1
+DOUBLE_MAX = 1.7976931348623157e308
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +74,51 @@ class BrokerConfig:
         "The most that one fetch is answered with.",
         check=at_least(1024),
     )
+    group_consumer_assignors: tuple[str, ...] = words(
+        ("uniform", "range"),
+        "The assignors that members of the newer group protocol may ask for; the first is for those who do not.",
+        check=lambda value: each_of("uniform", "range")(value) if value else "List must not be empty",
+    )
+    group_consumer_heartbeat_interval_ms: int = integer(
+        5000,
+        "How often a member of the newer group protocol is told to report.",
+        check=at_least(1),
+    )
+    group_consumer_max_heartbeat_interval_ms: int = integer(
+        15_000,
+        "The longest group.consumer.heartbeat.interval.ms.",
+        check=at_least(1),
+    )
+    group_consumer_max_session_timeout_ms: int = integer(
+        60_000,
+        "The longest group.consumer.session.timeout.ms.",
+        check=at_least(1),
+    )
+    group_consumer_max_size: int = integer(
+        INT_MAX,
+        "The most members that a group of the newer protocol may have.",
+        check=at_least(1),
+    )
+    group_consumer_migration_policy: str = text(
+        "disabled",
+        "Whether a group that has members may go over to the other protocol.",
+        check=not_offered(["disabled"], "Only disabled is supported: a group changes its protocol when it is empty"),
+    )
+    group_consumer_min_heartbeat_interval_ms: int = integer(
+        5000,
+        "The shortest group.consumer.heartbeat.interval.ms.",
+        check=at_least(1),
+    )
+    group_consumer_min_session_timeout_ms: int = integer(
+        45_000,
+        "The shortest group.consumer.session.timeout.ms.",
+        check=at_least(1),
+    )
+    group_consumer_session_timeout_ms: int = integer(
+        45_000,
+        "A member of the newer group protocol that was not heard of for so long is out.",
+        check=at_least(1),
+    )
     group_initial_rebalance_delay_ms: int = integer(
         0,
         "How long an empty group waits for more members before its first assignment. Kafka waits 3000 ms; "
@@ -88,6 +139,25 @@ class BrokerConfig:
         6000,
         "The shortest session timeout that a member may ask for.",
         check=at_least(1),
+    )
+    log_cleaner_backoff_ms: int = long(
+        15_000,
+        "How long the cleaner of compacted topics sleeps when no log is due.",
+        check=at_least(1),
+    )
+    log_cleaner_dedupe_buffer_size: int = long(
+        134_217_728,
+        "The memory in which a pass of compaction remembers keys, about 36 bytes each.",
+        check=at_least(1_048_576),
+    )
+    log_cleaner_enable: bool = boolean(
+        True,
+        "Whether compacted topics are compacted.",
+    )
+    log_cleaner_io_max_bytes_per_second: float = double(
+        DOUBLE_MAX,
+        "The most that compaction reads and writes in a second.",
+        check=at_least(1024),
     )
     log_retention_check_interval_ms: int = long(
         300_000,
@@ -155,6 +225,32 @@ class BrokerConfig:
         "The largest request; a longer one closes its connection.",
         check=at_least(1),
     )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = integer(
+        10_000,
+        "How often open transactions are looked at for those that have timed out.",
+        check=at_least(1),
+    )
+    transaction_max_timeout_ms: int = integer(
+        900_000,
+        "The longest time that a producer may claim for a transaction; behind it the transaction is aborted.",
+        check=at_least(1),
+    )
+    transaction_state_log_num_partitions: int = integer(
+        8,
+        "The partitions of the log of transactions. It cannot be changed once that topic exists: a "
+        "transactional id finds its coordinator by it.",
+        check=at_least(1),
+    )
+    transaction_state_log_segment_bytes: int = integer(
+        104_857_600,
+        "The segment size of the log of transactions.",
+        check=at_least(1),
+    )
+    transactional_id_expiration_ms: int = integer(
+        604_800_000,
+        "How long a transactional id that nobody uses is remembered.",
+        check=at_least(1),
+    )
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     static: Mapping[str, str] = field(default_factory=dict)
     dynamic: Mapping[str, str] = field(default_factory=dict)
@@ -172,6 +268,7 @@ class BrokerConfig:
         config = cls(**own, topic_defaults=topic_defaults, static=dict(static), dynamic=dynamic)
         if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
             raise InvalidConfig("group.min.session.timeout.ms is larger than group.max.session.timeout.ms")
+        config._check_consumer_groups()
         if config.queued_max_request_bytes < config.socket_request_max_bytes:
             raise InvalidConfig(
                 "queued.max.request.bytes is smaller than socket.request.max.bytes: the largest request "
@@ -207,6 +304,21 @@ class BrokerConfig:
             for shown_as in setting.broker_names
         ]
         return sorted(entries, key=lambda entry: entry.name)
+
+    def _check_consumer_groups(self) -> None:
+        for name in ("session.timeout.ms", "heartbeat.interval.ms"):
+            low, value, high = (
+                getattr(self, attribute(f"group.consumer.{limit}{name}")) for limit in ("min.", "", "max.")
+            )
+            if not low <= value <= high:
+                raise InvalidConfig(
+                    f"group.consumer.{name}={value} is not between group.consumer.min.{name}={low} and "
+                    f"group.consumer.max.{name}={high}"
+                )
+        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
+            raise InvalidConfig(
+                "group.consumer.heartbeat.interval.ms is not smaller than group.consumer.session.timeout.ms"
+            )
 
     def _text(self, name: str) -> str:
         return next(entry.value for entry in self.describe() if entry.name == name)

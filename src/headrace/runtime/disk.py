@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeAlias, TypeVar
 
+from headrace.runtime.apart import Apart, Pace
 from headrace.runtime.disk_errors import DataFolderLocked, DiskFailed, DiskFull, typed_errors
 from headrace.runtime.disk_threads import DiskThreads
 from headrace.runtime.file_pool import FilePool, SystemFile
@@ -132,6 +133,14 @@ class Disk(Protocol):
         """Do blocking work in the disk threads; it has begun on return. Cancelling the wait does not stop it."""
         ...
 
+    async def run_apart(self, work: Callable[..., T], *args: object, bytes_per_second: float) -> T:
+        """Do long work in a process of its own: `work(disk, pace, *args)`, with a disk and a `Pace` of that process.
+
+        `work` is a function of a module; it, its arguments, its result and its errors are pickled. Cancelling the wait
+        kills it. Raises `WorkerDied` if the process ended before the work did.
+        """
+        ...
+
 
 class SystemDisk:
     """The real disk. Construct it on the loop's thread: only that thread evicts descriptors."""
@@ -139,6 +148,7 @@ class SystemDisk:
     def __init__(self, threads: int = 4, open_files_max: int = 512) -> None:
         self._pool = FilePool(open_files_max)
         self._threads = DiskThreads(threads, when_done=self._pool.trim)
+        self._apart = Apart()
         self._locks: list[int] = []
 
     def open(self, path: str, *, create: bool = False) -> SystemFile:
@@ -235,9 +245,18 @@ class SystemDisk:
     def run(self, work: Callable[..., T], *args: object) -> asyncio.Future[T]:
         return self._threads.run(work, args)
 
+    async def run_apart(self, work: Callable[..., T], *args: object, bytes_per_second: float) -> T:
+        return await self._apart.run(_with_own_disk, (work, *args), bytes_per_second)
+
     def close(self) -> None:
-        """Wait for the work in the threads and give up the locks."""
+        """Wait for the work in the threads, end what runs apart, and give up the locks."""
+        self._apart.close()
         self._threads.close()
         for descriptor in self._locks:
             os.close(descriptor)
         self._locks.clear()
+
+
+def _with_own_disk(pace: Pace, work: Callable[..., T], *args: object) -> T:
+    """In the worker."""
+    return work(SystemDisk(), pace, *args)

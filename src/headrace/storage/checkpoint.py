@@ -5,8 +5,10 @@ else is derived from the log up to there: segments, leader epochs and the partit
 two are kept; one whose CRC is wrong does not count.
 
     file   "HRCP" u16 version u32 crc (of all that follows)
-           i64 offset  i64 start offset  u32 segments  u32 epochs  u32 state bytes
+           i64 offset  i64 start offset  i64 cleaned offset  u32 segments  u32 epochs  u32 state bytes
            segments: the fields of SegmentMark    epochs: (i32 epoch, i64 start offset)    state
+
+Version 1, from before there was compaction, lacks the cleaned offset and the gaps of segments.
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ CHECKPOINT = ".checkpoint"
 KEPT = 2
 
 _HEAD = Struct(">4sHI")
-_COUNTS = Struct(">qqIII")
-_MARK = Struct(">qqqqqqqII")
+_COUNTS = Struct(">qqqIII")
+_COUNTS_1 = Struct(">qqIII")
+_MARK = Struct(">qqqqqqqIII")
+_MARK_1 = Struct(">qqqqqqqII")
 _EPOCH = Struct(">iq")
-_MAGIC, _VERSION = b"HRCP", 1
+_MAGIC, _VERSION = b"HRCP", 2
 
 
 class SegmentMark(NamedTuple):
@@ -43,6 +47,7 @@ class SegmentMark(NamedTuple):
     bytes_since_entry: int
     index_entries: int
     time_entries: int
+    has_gaps: bool = False
 
     @classmethod
     def of(cls, segment: Segment) -> SegmentMark:
@@ -56,6 +61,7 @@ class SegmentMark(NamedTuple):
             segment.bytes_since_entry,
             segment.index.saved,
             segment.time_index.saved,
+            segment.gaps is not None,
         )
 
     def segment(self, disk: Disk, folder: str) -> Segment:
@@ -78,11 +84,19 @@ class Checkpoint:
     segments: Sequence[SegmentMark]
     epochs: Sequence[tuple[int, int]]
     state: bytes
+    cleaned_offset: int = 0  # below it compaction has been; unknown costs it only work
 
     def encode(self) -> bytes:
         body = b"".join(
             (
-                _COUNTS.pack(self.offset, self.start_offset, len(self.segments), len(self.epochs), len(self.state)),
+                _COUNTS.pack(
+                    self.offset,
+                    self.start_offset,
+                    self.cleaned_offset,
+                    len(self.segments),
+                    len(self.epochs),
+                    len(self.state),
+                ),
                 *(_MARK.pack(*mark) for mark in self.segments),
                 *(_EPOCH.pack(*entry) for entry in self.epochs),
                 self.state,
@@ -97,19 +111,22 @@ class Checkpoint:
             magic, version, crc = _HEAD.unpack_from(data)
         except struct_error:
             return None
-        if (magic, version) != (_MAGIC, _VERSION) or crc32(data[_HEAD.size :]) != crc:
+        if magic != _MAGIC or version not in (1, _VERSION) or crc32(data[_HEAD.size :]) != crc:
             return None
-        at = _HEAD.size
-        offset, start_offset, segment_count, epoch_count, state_bytes = _COUNTS.unpack_from(data, at)
-        marks_from = at + _COUNTS.size
-        epochs_from = marks_from + segment_count * _MARK.size
+        at, counts, mark = _HEAD.size, _COUNTS, _MARK
+        if version == 1:
+            counts, mark = _COUNTS_1, _MARK_1
+        offset, start_offset, *cleaned, segment_count, epoch_count, state_bytes = counts.unpack_from(data, at)
+        marks_from = at + counts.size
+        epochs_from = marks_from + segment_count * mark.size
         state_from = epochs_from + epoch_count * _EPOCH.size
         return cls(
             offset,
             start_offset,
-            [SegmentMark(*fields) for fields in _MARK.iter_unpack(data[marks_from:epochs_from])],
+            [SegmentMark(*fields) for fields in mark.iter_unpack(data[marks_from:epochs_from])],
             [(epoch, start) for epoch, start in _EPOCH.iter_unpack(data[epochs_from:state_from])],
             data[state_from : state_from + state_bytes],
+            *cleaned,
         )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 DAY_MS = 86_400_000
+LONG_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,11 @@ class LogConfig:
     retention_ms: int = 14 * DAY_MS
     retention_bytes: int = -1
     flush_messages: int = 1
+    compacts: bool = False
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = LONG_MAX
+    delete_retention_ms: int = DAY_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +45,8 @@ class StoreConfig:
     checkpoint_idle_seconds: float = 300.0
     retention_check_seconds: float = 300.0
     scrub_bytes_per_second: int = 8 * MIB  # 0: no scrub
+    cleaner_enabled: bool = True
+    cleaner_backoff_seconds: float = 15.0
+    cleaner_map_bytes: int = 128 * MIB
+    cleaner_bytes_per_second: float = math.inf
+    producer_expiration_ms: int = DAY_MS

@@ -10,7 +10,7 @@ threads.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -59,7 +59,9 @@ class Log(Health):
         "active",
         "checkpoint_offset",
         "checkpoint_seconds",
+        "cleaned_offset",
         "clock",
+        "compactable_offset",
         "config",
         "disk",
         "end_offset",
@@ -108,6 +110,8 @@ class Log(Health):
         self.generation = 0  # changes whenever positions that somebody remembers may have become wrong
         self.unsaved_bytes = found.scanned_bytes  # appended since the last checkpoint
         self.checkpoint_offset = found.checkpoint_offset
+        self.cleaned_offset = found.cleaned_offset  # compaction has been below it
+        self.compactable_offset: Callable[[], int] = lambda: self.flushed_offset  # what lies above must stay as it is
         self.checkpoint_seconds = clock.monotonic()
         self._upkeep: asyncio.Lock | None = None
         self.slot = slot
@@ -252,7 +256,7 @@ class Log(Health):
     # Reading
 
     def read(self, offset: int, size_bytes_max: int, end_offset: int) -> LogSlice | ColdRead:
-        """Whole batches from the one that holds `offset` up to `end_offset`, at least one if there is any.
+        """Whole batches from the one that holds or follows `offset` up to `end_offset`, at least one if there is any.
 
         At most `size_bytes_max`, unless the first batch alone is larger; never beyond the segment's end.
         """
@@ -268,6 +272,8 @@ class Log(Health):
             if offset == self.end_offset:
                 self.remember(offset, self.active, self.active.size)
             return LogSlice(None, 0, 0, offset)
+        if not segment.size:
+            return LogSlice(None, 0, 0, self.end_offset)  # only gaps are left between here and the end
         try:
             file = segment.open()
             if position is None:
@@ -295,10 +301,13 @@ class Log(Health):
     def _segment_of(self, offset: int) -> Segment:
         if offset >= self.active.base_offset:
             return self.active
-        return self.segments[max(bisect_right(self.segments, offset, key=_base_offset) - 1, 0)]
+        at = max(bisect_right(self.segments, offset, key=_base_offset) - 1, 0)
+        while self.segments[at].ends_before(offset):
+            at += 1
+        return self.segments[at]
 
     def _find(self, segment: Segment, file: File, offset: int) -> int:
-        if offset == segment.base_offset:
+        if offset <= segment.base_offset:
             return 0
         position = find_batch(segment, file, offset, segment.size, hot=True)
         if not segment.trusts(position, position + 1):
@@ -309,7 +318,7 @@ class Log(Health):
         """Where a slice of this segment must end, and the offset of the batch there."""
         if segment is not self.active:
             following = self.segments[bisect_right(self.segments, segment.base_offset, key=_base_offset)]
-            if end_offset >= following.base_offset:
+            if end_offset >= following.base_offset or segment.ends_before(end_offset):
                 return segment.size, following.base_offset
         if end_offset >= self.end_offset:
             return segment.size, self.end_offset
@@ -340,13 +349,17 @@ class Log(Health):
         """Cut the log to end at or before `offset`; durable on return. Nobody may append meanwhile."""
         await trimming.truncate(self, offset)
 
-    def drop_segments(self, doomed: list[Segment]) -> None:
-        """These are no longer part of the log. Their files are for the caller to remove."""
+    def drop_segments(self, doomed: list[Segment], merged: Segment | None = None) -> None:
+        """These are no longer part of the log, but for what compaction has `merged`. Files are for the caller."""
         self.segments = [segment for segment in self.segments if segment not in doomed]
+        if merged is not None:
+            insort(self.segments, merged, key=_base_offset)
+            self.size_bytes += merged.size
         self._rolled = [segment for segment in self._rolled if segment not in doomed]
         self._places = {at: place for at, place in self._places.items() if place[0] not in doomed}
         for segment in doomed:
             self.size_bytes -= segment.size
+            segment.dropped = True
             segment.close()
 
     def end_at(self, segment: Segment, offset: int) -> None:
@@ -354,6 +367,7 @@ class Log(Health):
         self.generation += 1
         self.active = segment
         self.end_offset = offset
+        self.cleaned_offset = min(self.cleaned_offset, offset)
         self._rolled = [rolled for rolled in self._rolled if rolled is not segment]
         if self.flushed_offset >= offset:
             self.flushed_offset = offset

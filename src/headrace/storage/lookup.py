@@ -9,13 +9,13 @@ from headrace.storage.segment import Segment
 
 
 def find_batch(segment: Segment, file: File, offset: int, limit: int, *, hot: bool = False) -> int:
-    """The position of the batch that holds `offset`.
+    """The position of the batch that holds `offset` or, where that lies in a gap, of the next one.
 
     `hot`: raise NotHot instead of waiting for the disk. Raises BadBatch if index and log do not agree.
     """
     hint = segment.index.floor(offset - segment.base_offset, hot=hot)
     position = hint[1] if hint else 0
-    for at, header in headers(file, position, limit, hot=hot):
+    for at, header in headers(file, position, limit, segment.gaps, hot=hot):
         if hint and at == position and header.last_offset != segment.base_offset + hint[0]:
             raise BadBatch(at, f"the index says that offset {segment.base_offset + hint[0]} is here")
         if header.last_offset >= offset:
@@ -33,7 +33,7 @@ def find_cut(segment: Segment, file: File, position: int, wanted: int, limit: in
     hint = segment.index.floor(wanted, column=1, hot=True)
     start = hint[1] if hint and hint[1] > position else position
     end = next_offset = -1
-    for at, header in headers(file, start, limit, hot=True):
+    for at, header in headers(file, start, limit, segment.gaps, hot=True):
         end, next_offset = at + header.size_bytes, header.next_offset
         if end > wanted and at > position:
             return at, header.base_offset
@@ -45,7 +45,7 @@ def find_cut(segment: Segment, file: File, position: int, wanted: int, limit: in
 def reindexed(segment: Segment, file: File, limit: int, index_interval_bytes: int) -> Segment:
     """A twin of the segment with indexes made anew, in memory. May wait for the disk; raises BadBatch."""
     twin = segment.twin()
-    for position, header in headers(file, 0, limit):
+    for position, header in headers(file, 0, limit, segment.gaps):
         twin.note(header, header.last_offset, position, index_interval_bytes)
     twin.index_time()
     return twin

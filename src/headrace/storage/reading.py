@@ -84,15 +84,17 @@ class ColdRead:
         file.pin()
         try:
             found = await log.disk.run(_load, file, wanted, log.config.index_interval_bytes)
-        except BadBatch as bad:
-            if log.generation != generation:
-                return b""  # the log was cut or closed meanwhile; the next read will say
+        except (BadBatch, FileNotFoundError) as bad:
+            if log.generation != generation or segment.dropped:
+                return b""  # the log was cut, cleaned or closed meanwhile; the next read will say
+            if isinstance(bad, FileNotFoundError):
+                raise
             report = log.quarantine(segment, bad, wanted.offset)
             raise CorruptBatch(str(report)) from bad
         finally:
             file.unpin()
         self.next_offset = found.next_offset
-        if log.generation == generation:
+        if log.generation == generation and not segment.dropped:
             end = found.position + len(found.data)
             segment.trust(found.position, end)
             log.remember(found.next_offset, segment, end)
@@ -122,7 +124,7 @@ def _load(file: File, wanted: Wanted, index_interval_bytes: int) -> _Loaded:
     data = _read_first(file, position, limit, max(size_bytes_max, HEADER_SIZE))
     at, next_offset, expected = 0, offset, None
     while at < len(data) and next_offset < end_offset:
-        found = check_batch(data, at, position + at, limit - position - at, expected)
+        found = check_batch(data, at, position + at, limit - position - at, expected, segment.gaps)
         if found is None:
             break
         at += found[0]

@@ -4,8 +4,9 @@
     checkpoint .. flushed point     promised: damage here is corruption, the log is quarantined
     flushed point .. end of file    never promised: the first bad batch and all behind it are cut off
 
-Without a checkpoint the scan begins at the first segment. Everything here blocks and runs in disk threads, in
-steps of bounded size; it touches only what it owns, and the loop takes over the result.
+Without a checkpoint the scan begins at the first segment. A swap of cleaned segments that was decided is finished
+first; such segments are durable as a whole, so damage in one of them is always corruption. Everything here blocks and
+runs in disk threads, in steps of bounded size; it touches only what it owns, and the loop takes over the result.
 """
 
 from __future__ import annotations
@@ -18,20 +19,23 @@ from zlib import crc32
 
 from headrace.runtime.disk import Disk
 from headrace.storage import checkpoint as checkpoints
+from headrace.storage import swap
 from headrace.storage.checkpoint import Checkpoint, SegmentMark
 from headrace.storage.config import MIB
 from headrace.storage.epochs import EpochCache
 from headrace.storage.errors import CorruptionReport
 from headrace.storage.flushed import FlushedPoint
+from headrace.storage.gaps import read_gaps
 from headrace.storage.lookup import reindexed
-from headrace.storage.scan import BadBatch, checked_batches
-from headrace.storage.segment import INDEX, LOG, NAME_DIGITS, TIME_INDEX, Segment, file_name
+from headrace.storage.scan import BadBatch, checked_batches, replayed
+from headrace.storage.segment import DELETED, GAPS, LOG, NAME_DIGITS, SUFFIXES, Segment, file_name
+from headrace.storage.state import Replayed
 from headrace.wire.batch import BatchHeader
 
 logger = logging.getLogger(__name__)
 
 START_OFFSET = "start-offset"
-DELETED, DRAFT = ".deleted", ".tmp"
+DRAFT = ".tmp"
 STEP_BYTES = MIB
 _START = Struct(">qI")
 
@@ -50,14 +54,14 @@ def read_start_offset(disk: Disk, folder: str) -> int:
 
 
 class Recovery:
-    """One log's way back. Call `step` until it returns True; between steps take `headers` and empty it."""
+    """One log's way back. Call `step` until it returns True; between steps take `replayed` and empty it."""
 
     def __init__(self, disk: Disk, folder: str, flushed: FlushedPoint | None, index_interval_bytes: int) -> None:
         self._disk = disk
         self.folder = folder
         self._index_interval_bytes = index_interval_bytes
         self._steps: Iterator[None] | None = None
-        self.headers: list[BatchHeader] = []  # to be replayed on top of `snapshot`
+        self.replayed: list[Replayed] = []  # to be replayed on top of `snapshot`
         self.snapshot: bytes | None = None  # known after the first step
         self.segments: list[Segment] = []
         self.epochs = EpochCache()
@@ -67,6 +71,7 @@ class Recovery:
         self._flushed = flushed or FlushedPoint(0, 0, 0)
         self.quarantined: CorruptionReport | None = None
         self.checkpoint_offset = -1
+        self.cleaned_offset = 0
         self.scanned_bytes = 0
 
     def step(self) -> bool:
@@ -76,7 +81,7 @@ class Recovery:
         return next(self._steps, self) is self
 
     def _recover(self) -> Iterator[None]:
-        names = self._tidy(self._disk.list(self.folder))
+        names = self._tidy()
         checkpoint = checkpoints.newest(self._disk, self.folder, names)
         self.snapshot = checkpoint.state if checkpoint else b""
         bases = [int(name[:NAME_DIGITS]) for name in names if name.endswith(LOG)]
@@ -92,17 +97,31 @@ class Recovery:
         yield
         if self.quarantined is None:
             yield from self._scan(bases)
-        if not self.segments:
+        if not self.segments or self.segments[-1].gaps is not None:  # nothing is appended to a cleaned segment
             self.segments.append(Segment(self._disk, self.folder, self.end_offset))
         if self.quarantined is not None:
             logger.error("log %s is quarantined: %s", self.folder, self.quarantined)
 
-    def _tidy(self, names: list[str]) -> list[str]:
-        """Remove what a crash left half done: drafts, and files that were being deleted."""
+    def _tidy(self) -> list[str]:
+        """Finish or remove what a crash left half done: a swap, drafts, and files that were being deleted."""
+        names = self._disk.list(self.folder)
+        if swap.MANIFEST in names:
+            if swap.finish(self._disk, self.folder):
+                names = self._disk.list(self.folder)
+            else:
+                path = f"{self.folder}/{swap.MANIFEST}"
+                self.quarantined = CorruptionReport(path, 0, 0, "it does not say any more which segments are replaced")
+                return []
+        if swap.DRAFTS in names:
+            swap.remove_drafts(self._disk, self.folder)
+        kept = []
         for name in names:
-            if name.endswith((DELETED, DRAFT)):
+            is_orphan = name.endswith(GAPS) and name.removesuffix(GAPS) + LOG not in names
+            if name.endswith((DELETED, DRAFT)) or is_orphan:
                 self._disk.remove(f"{self.folder}/{name}")
-        return [name for name in names if not name.endswith((DELETED, DRAFT))]
+            elif name != swap.DRAFTS:
+                kept.append(name)
+        return kept
 
     def _set_start(self, checkpoint: Checkpoint | None, names: list[str]) -> None:
         if START_OFFSET in names:
@@ -122,10 +141,13 @@ class Recovery:
 
     def _take_over(self, checkpoint: Checkpoint, marks: list[SegmentMark], bases: list[int]) -> None:
         self.checkpoint_offset = checkpoint.offset
+        self.cleaned_offset = checkpoint.cleaned_offset
         self.epochs = EpochCache(checkpoint.epochs)
         self.flushed_offset = max(self.flushed_offset, checkpoint.offset)
         for mark in marks:
             segment = mark.segment(self._disk, self.folder)
+            if mark.has_gaps:
+                self._load_gaps(segment)
             found = segment.open().size() if mark.base_offset in bases else 0
             if found > mark.size and mark is not marks[-1]:
                 # It was rolled at that size: what is behind it is left of an append that failed.
@@ -138,6 +160,13 @@ class Recovery:
                 self._restore_indexes(segment)
             self.segments.append(segment)
             self.end_offset = checkpoint.offset
+
+    def _load_gaps(self, segment: Segment) -> None:
+        path = segment.path_of(GAPS)
+        segment.gaps = read_gaps(self._disk, path, segment.base_offset)
+        if segment.gaps is None:
+            reason = "the gaps of this segment are missing or damaged"
+            self.quarantined = CorruptionReport(path, 0, segment.base_offset, reason)
 
     def _restore_indexes(self, segment: Segment) -> None:
         """Cut the entries that were written since the checkpoint; if that does not mend it, index anew."""
@@ -157,20 +186,27 @@ class Recovery:
             if self.segments and base < self.segments[-1].base_offset:
                 continue
             segment = self._segment(base)
+            if self.quarantined is not None:
+                return
             if not segment.size and base != self.end_offset:
                 self._end_at(segment, 0, f"the segment begins at {base}, not at {self.end_offset}")
                 return
-            file = segment.open()
+            file, gaps = segment.open(), segment.gaps
+            if gaps is not None and not segment.size:
+                self.end_offset = gaps.after(base)
+                self.flushed_offset = max(self.flushed_offset, gaps.following)
             budget = STEP_BYTES
             try:
-                for position, header in checked_batches(file, segment.size, file.size(), self.end_offset):
-                    if header.base_offset == following:
-                        raise BadBatch(position, f"offset {following} lies in the next segment")
+                for position, header in checked_batches(file, segment.size, file.size(), self.end_offset, gaps):
+                    if header.base_offset == following or segment.ends_before(header.base_offset):
+                        raise BadBatch(position, f"offset {header.base_offset} lies behind this segment")
                     self._take(segment, position, header)
                     budget -= header.size_bytes
                     if budget <= 0:
                         budget = STEP_BYTES
                         yield
+                if gaps is not None and self.end_offset != gaps.following:
+                    raise BadBatch(file.size(), f"the cleaned segment goes on to offset {gaps.end_offset}")
             except BadBatch as bad:
                 if self.end_offset != following:
                     self._end_at(segment, bad.position, bad.reason)
@@ -189,15 +225,17 @@ class Recovery:
         segment = Segment(self._disk, self.folder, base)
         segment.index.reset(0)
         segment.time_index.reset(0)
+        if self._disk.exists(segment.path_of(GAPS)):
+            self._load_gaps(segment)
         self.segments.append(segment)
         return segment
 
     def _take(self, segment: Segment, position: int, header: BatchHeader) -> None:
-        self.headers.append(header)
+        self.replayed.append(replayed(segment.open(), position, header))
         self.scanned_bytes += header.size_bytes
         segment.note(header, header.last_offset, position, self._index_interval_bytes)
         self.epochs.assign(header.leader_epoch, header.base_offset)
-        self.end_offset = header.next_offset
+        self.end_offset = header.next_offset if segment.gaps is None else segment.gaps.after(header.next_offset)
 
     def _end_at(self, segment: Segment, position: int, reason: str) -> None:
         """The log ends here: an unpromised tail is cut off, damage to what was promised is reported."""
@@ -270,7 +308,7 @@ class Recovery:
             position += len(data)
 
     def _remove_segment(self, base: int) -> None:
-        for suffix in (LOG, INDEX, TIME_INDEX):
+        for suffix in SUFFIXES:
             path = f"{self.folder}/{file_name(base, suffix)}"
             if self._disk.exists(path):
                 self._disk.remove(path)

@@ -49,7 +49,7 @@ def _start_by_size(log: Log) -> int:
 
 
 def _expired(log: Log, segment: Segment, now_ms: int) -> bool:
-    if log.config.retention_ms < 0 or not segment.size:
+    if log.config.retention_ms < 0 or (segment is log.active and not segment.size):
         return False
     newest = segment.max_timestamp if segment.max_timestamp != NO_TIMESTAMP else segment.created_ms
     return now_ms - newest > log.config.retention_ms

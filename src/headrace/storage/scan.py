@@ -1,7 +1,8 @@
 """Walking the batches of a segment file. Reads may wait for the disk: call these in disk threads.
 
-Every batch is judged by its frame first (length, magic, the offset that must come next), so that zeros and
-garbage never count as batches, and then by its CRC. Memory stays bounded however long a batch claims to be.
+Every batch is judged by its frame first (length, magic, the offset that must come next, by the gaps where there are
+some), so that zeros and garbage never count as batches, and then by its CRC. Memory stays bounded however long a batch
+claims to be.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ from struct import Struct
 import google_crc32c
 
 from headrace.runtime.disk import File
+from headrace.storage.gaps import Gaps
+from headrace.storage.state import Replayed
 from headrace.wire.batch import CRC_START, HEADER_SIZE, MAGIC, BatchHeader, crc32c, parse_header
+from headrace.wire.control import parse_marker
 
 CHUNK_BYTES = 1 << 20
 HEADER_CHUNK_BYTES = 8 << 10
 COPY_BYTES_MAX = 1 << 16
+MARKER_BYTES_MAX = 4096
 LENGTH_END = 12  # batch_length does not count the bytes before its own end
 
 # The fields by which a batch is judged: base offset, length, magic, CRC, last offset delta. Three times
@@ -34,7 +39,9 @@ class BadBatch(Exception):
         self.offset = offset  # that the batch must have, where that is known
 
 
-def judge_frame(data: bytes, at: int, position: int, room_bytes: int, next_offset: int | None) -> tuple[int, int, int]:
+def judge_frame(
+    data: bytes, at: int, position: int, room_bytes: int, next_offset: int | None, gaps: Gaps | None = None
+) -> tuple[int, int, int]:
     """Size, next offset and CRC of the batch at `at`, in the file at `position`. Raises BadBatch."""
     base_offset, length, magic, crc, last_offset_delta = _FRAME.unpack_from(data, at)
     size = length + LENGTH_END
@@ -42,20 +49,23 @@ def judge_frame(data: bytes, at: int, position: int, room_bytes: int, next_offse
         raise BadBatch(position, f"magic is {magic}, not {MAGIC}", next_offset)
     if not HEADER_SIZE <= size <= room_bytes:
         raise BadBatch(position, f"a batch of {size} bytes where {room_bytes} remain", next_offset)
-    if base_offset != next_offset and next_offset is not None:
-        raise BadBatch(position, f"base offset is {base_offset}, not {next_offset}", next_offset)
+    if next_offset is not None:
+        if gaps is not None:
+            next_offset = gaps.after(next_offset)
+        if base_offset != next_offset:
+            raise BadBatch(position, f"base offset is {base_offset}, not {next_offset}", next_offset)
     if last_offset_delta < 0:
         raise BadBatch(position, f"last offset delta is {last_offset_delta}", next_offset)
     return size, base_offset + last_offset_delta + 1, crc
 
 
 def check_batch(
-    data: bytes, at: int, position: int, room_bytes: int, next_offset: int | None
+    data: bytes, at: int, position: int, room_bytes: int, next_offset: int | None, gaps: Gaps | None = None
 ) -> tuple[int, int] | None:
     """Size and next offset of the batch at `at`, its CRC checked; None if `data` ends inside it."""
     if len(data) - at < HEADER_SIZE:
         return None
-    size, end_offset, expected = judge_frame(data, at, position, room_bytes, next_offset)
+    size, end_offset, expected = judge_frame(data, at, position, room_bytes, next_offset, gaps)
     end = at + size
     if end > len(data):
         return None
@@ -69,23 +79,25 @@ def check_batch(
 
 
 def checked_batches(
-    file: File, position: int, limit: int, next_offset: int | None
+    file: File, position: int, limit: int, next_offset: int | None, gaps: Gaps | None = None
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Every batch between `position` and `limit` with its position, checked. Raises BadBatch."""
     while position < limit:
         data = file.pread(min(CHUNK_BYTES, limit - position), position)
         at = 0
-        while (found := check_batch(data, at, position + at, limit - position - at, next_offset)) is not None:
+        while (found := check_batch(data, at, position + at, limit - position - at, next_offset, gaps)) is not None:
             yield position + at, parse_header(data, at)
             at += found[0]
             next_offset = found[1]
         if not at:
-            at, next_offset = _check_long(file, data, position, limit, next_offset)
+            at, next_offset = _check_long(file, data, position, limit, next_offset, gaps)
             yield position, parse_header(data)
         position += at
 
 
-def headers(file: File, position: int, limit: int, *, hot: bool = False) -> Iterator[tuple[int, BatchHeader]]:
+def headers(
+    file: File, position: int, limit: int, gaps: Gaps | None, *, hot: bool = False
+) -> Iterator[tuple[int, BatchHeader]]:
     """Every batch header between `position` and `limit` with its position; frames are judged, CRCs are not.
 
     `hot`: stop early at bytes that are not in memory.
@@ -100,17 +112,27 @@ def headers(file: File, position: int, limit: int, *, hot: bool = False) -> Iter
             raise BadBatch(position, "the file ends inside a batch header")
         at = 0
         while len(data) - at >= HEADER_SIZE:
-            size, next_offset, _ = judge_frame(data, at, position + at, limit - position - at, next_offset)
+            size, next_offset, _ = judge_frame(data, at, position + at, limit - position - at, next_offset, gaps)
             yield position + at, parse_header(data, at)
             at += size
         position += at
 
 
-def _check_long(file: File, data: bytes, position: int, limit: int, next_offset: int | None) -> tuple[int, int]:
+def replayed(file: File, position: int, header: BatchHeader) -> Replayed:
+    """The batch at `position` as its partition must hear of it."""
+    marker = None
+    if header.is_control and header.size_bytes <= MARKER_BYTES_MAX:
+        marker = parse_marker(memoryview(file.pread(header.size_bytes, position)), header)
+    return Replayed(header, marker)
+
+
+def _check_long(
+    file: File, data: bytes, position: int, limit: int, next_offset: int | None, gaps: Gaps | None
+) -> tuple[int, int]:
     """The batch at `position`, longer than one chunk or cut by the file's end: its CRC is taken in pieces."""
     if len(data) < HEADER_SIZE:
         raise BadBatch(position, "the file ends inside a batch header")
-    size, next_offset, expected = judge_frame(data, 0, position, limit - position, next_offset)
+    size, next_offset, expected = judge_frame(data, 0, position, limit - position, next_offset, gaps)
     crc, at, end = 0, position + CRC_START, position + size
     while at < end:
         piece = file.pread(min(CHUNK_BYTES, end - at), at)

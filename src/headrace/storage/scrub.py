@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.runtime.disk import File
 from headrace.storage.config import MIB
+from headrace.storage.gaps import Gaps
 from headrace.storage.scan import BadBatch, checked_batches
 from headrace.storage.segment import Segment
 
@@ -50,9 +51,9 @@ async def _check(log: Log, segment: Segment, start: int, end: int) -> int:
     file = segment.open()
     file.pin()
     try:
-        checked_to = await log.disk.run(_checked_to, file, start, end)
+        checked_to = await log.disk.run(_checked_to, file, start, end, segment.gaps)
     except BadBatch as bad:
-        if log.generation == generation:
+        if log.generation == generation and not segment.dropped:
             log.quarantine(segment, bad, segment.base_offset)
         return 0
     finally:
@@ -62,10 +63,10 @@ async def _check(log: Log, segment: Segment, start: int, end: int) -> int:
     return checked_to - start
 
 
-def _checked_to(file: File, start: int, end: int) -> int:
+def _checked_to(file: File, start: int, end: int, gaps: Gaps | None) -> int:
     """In a disk thread: the end of the last batch of a step."""
     position = start
-    for at, header in checked_batches(file, start, end, None):
+    for at, header in checked_batches(file, start, end, None, gaps):
         position = at + header.size_bytes
         if position - start >= STEP_BYTES:
             break

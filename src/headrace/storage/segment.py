@@ -1,5 +1,7 @@
 """One segment: consecutive batches in one append-only file, with its indexes and what is known of its bytes.
 
+A segment that compaction has cleaned has gaps between its batches, is never appended to, and may even be empty.
+
 Trust: bytes that this process wrote (from `written_from` on) or checked since it opened the file may be
 served unread; all others have the CRC of their batches checked first.
 """
@@ -7,13 +9,16 @@ served unread; all others have the CRC of their batches checked first.
 from __future__ import annotations
 
 from headrace.runtime.disk import Disk, File
+from headrace.storage.gaps import Gaps
 from headrace.storage.index import OffsetIndex, TimeIndex
 from headrace.storage.ranges import Ranges
 from headrace.wire.batch import BatchHeader
 
 NO_TIMESTAMP = -1
 NAME_DIGITS = 20
-LOG, INDEX, TIME_INDEX = ".log", ".index", ".timeindex"
+LOG, INDEX, TIME_INDEX, GAPS = ".log", ".index", ".timeindex", ".gaps"
+SUFFIXES = (LOG, INDEX, TIME_INDEX, GAPS)
+DELETED = ".deleted"  # behind the name of a file that is about to be removed
 
 
 def file_name(base_offset: int, suffix: str) -> str:
@@ -29,8 +34,10 @@ class Segment:
         "bytes_since_entry",
         "checked",
         "created_ms",
+        "dropped",
         "file",
         "folder",
+        "gaps",
         "index",
         "indexed_timestamp",
         "max_timestamp",
@@ -55,14 +62,16 @@ class Segment:
         self.max_timestamp_offset = NO_TIMESTAMP
         self.indexed_timestamp = NO_TIMESTAMP  # of the last entry of the time index
         self.bytes_since_entry = 0
-        self.index = OffsetIndex(disk, self._path(INDEX), index_entries)
-        self.time_index = TimeIndex(disk, self._path(TIME_INDEX), time_entries)
+        self.index = OffsetIndex(disk, self.path_of(INDEX), index_entries)
+        self.time_index = TimeIndex(disk, self.path_of(TIME_INDEX), time_entries)
         self.written_from = 0
         self.checked: Ranges | None = None
+        self.gaps: Gaps | None = None  # of a cleaned segment
+        self.dropped = False  # no longer part of its log: whoever waited for its bytes must look again
 
     @property
     def path(self) -> str:
-        return self._path(LOG)
+        return self.path_of(LOG)
 
     def open(self, *, create: bool = False) -> File:
         if self.file is None:
@@ -73,7 +82,7 @@ class Segment:
         """A batch was appended, or found, at `position`: index it sparsely, as Kafka does."""
         size = header.size_bytes
         self.size = position + size
-        if header.max_timestamp > self.max_timestamp:
+        if header.max_timestamp > self.max_timestamp and header.record_count:
             self.max_timestamp = header.max_timestamp
             self.max_timestamp_offset = last_offset
         if self.bytes_since_entry > index_interval_bytes:
@@ -112,6 +121,10 @@ class Segment:
         if self.checked is not None:
             self.checked.cut(self.size)
 
+    def ends_before(self, offset: int) -> bool:
+        """Whether there is no batch in this segment that holds or follows `offset`."""
+        return self.gaps is not None and max(offset, self.base_offset) >= self.gaps.end_offset
+
     def trusts(self, start: int, end: int) -> bool:
         if start >= self.written_from:
             return True
@@ -132,7 +145,7 @@ class Segment:
         return self.checked.first_gap(self.written_from)
 
     def paths(self) -> tuple[str, ...]:
-        return self._path(LOG), self._path(INDEX), self._path(TIME_INDEX)
+        return tuple(map(self.path_of, SUFFIXES))
 
     def close(self) -> None:
         if self.file is not None:
@@ -141,5 +154,5 @@ class Segment:
         self.index.close()
         self.time_index.close()
 
-    def _path(self, suffix: str) -> str:
+    def path_of(self, suffix: str) -> str:
         return f"{self.folder}/{file_name(self.base_offset, suffix)}"

@@ -5,9 +5,20 @@ The log keeps the snapshots in its checkpoints as opaque bytes; it never looks i
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
 
+from headrace.machines.partition_transactions import AbortedTransaction
+from headrace.storage.segment import Segment
 from headrace.wire.batch import BatchHeader
+from headrace.wire.control import Marker
+
+
+class Replayed(NamedTuple):
+    """A batch of the log, by what a partition may derive from it."""
+
+    header: BatchHeader
+    marker: Marker | None  # of a control batch that ends a transaction
 
 
 class DerivedState(Protocol):
@@ -16,11 +27,25 @@ class DerivedState(Protocol):
     def restore(self, snapshot: bytes) -> None:
         """Begin from this snapshot; empty means from nothing."""
 
-    def replay(self, header: BatchHeader) -> None:
+    def replay(self, batch: Replayed) -> None:
         """Take in the next batch of the log."""
 
     def snapshot(self) -> bytes:
         """The state at the end of the log."""
+
+    def aborted(self, start_offset: int, end_offset: int, /) -> Sequence[AbortedTransaction]:
+        """The transactions with anything between these offsets that came to nothing."""
+
+    def forget_aborted(self, markers: Sequence[int]) -> None:
+        """Compaction has dropped these aborted transactions with their markers, which lay at these offsets: a reader
+        who were told of one would wait for its marker, and skip whatever its producer has written since."""
+
+
+def forget_dropped(state: DerivedState, segments: Iterable[Segment]) -> None:
+    """A snapshot from before these segments were cleaned still tells of transactions that they no longer hold."""
+    for segment in segments:
+        if segment.gaps is not None and segment.gaps.markers:
+            state.forget_aborted(segment.gaps.markers)
 
 
 class NoState:
@@ -29,11 +54,17 @@ class NoState:
     def restore(self, snapshot: bytes) -> None:
         pass
 
-    def replay(self, header: BatchHeader) -> None:
+    def replay(self, batch: Replayed) -> None:
         pass
 
     def snapshot(self) -> bytes:
         return b""
+
+    def aborted(self, _start_offset: int, _end_offset: int) -> Sequence[AbortedTransaction]:
+        return ()
+
+    def forget_aborted(self, markers: Sequence[int]) -> None:
+        pass
 
 
 NO_STATE: DerivedState = NoState()

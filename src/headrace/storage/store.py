@@ -21,16 +21,18 @@ from headrace.model.errors import StorageFailure
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk, DiskFull
 from headrace.storage import retention
+from headrace.storage.cleaner import Cleaner
 from headrace.storage.config import MIB, LogConfig, StoreConfig
 from headrace.storage.errors import LogDeleted
 from headrace.storage.flushed import FlushedOffsets, LogKey
 from headrace.storage.flusher import Flusher
 from headrace.storage.log import Log
-from headrace.storage.recovery import DELETED, Recovery
+from headrace.storage.recovery import Recovery
 from headrace.storage.scrub import scrub_forever
 from headrace.storage.see_through import see_through
+from headrace.storage.segment import DELETED
 from headrace.storage.space import SpaceGuard
-from headrace.storage.state import NO_STATE, DerivedState
+from headrace.storage.state import NO_STATE, DerivedState, forget_dropped
 from headrace.storage.upkeep import save_checkpoint
 
 __all__ = ["LogConfig", "LogStore", "Opening", "StoreConfig", "open_store"]
@@ -43,7 +45,7 @@ T = TypeVar("T")
 
 MARKER = "clean-shutdown"
 OPENED_AT_ONCE = 64  # logs per call into the disk threads
-HEADERS_PER_CALL = 20_000  # bounds the memory of a recovery
+BATCHES_PER_CALL = 20_000  # bounds the memory of a recovery
 CALLS_AT_ONCE = 4
 LOGS_PER_TURN = 256
 CHECKPOINT_SAVES_BYTES = MIB  # less than that is scanned faster than it is saved
@@ -111,6 +113,7 @@ class LogStore:
         self.broker_epoch = broker_epoch
         self.logs: dict[LogKey, Log] = {}
         self.flusher = Flusher(disk, clock)
+        self.cleaner = Cleaner(disk, clock, self.flusher, config, self._space, self._all_logs)
         self.ensure_space = self._space.ensure
 
     @property
@@ -135,8 +138,13 @@ class LogStore:
         if self._config.scrub_bytes_per_second:
             scrub = scrub_forever(self.logs.values, self._config.scrub_bytes_per_second)
             spawn(scrub, "scrub")
+        if self._config.cleaner_enabled:
+            spawn(self.cleaner.run(), "cleaner")
 
     # Logs
+
+    def _all_logs(self) -> list[Log]:
+        return list(self.logs.values())
 
     def found(self) -> list[LogKey]:
         """The logs that were in the folder at the start."""
@@ -225,10 +233,11 @@ class LogStore:
                 if key not in restored and recovery.snapshot is not None:
                     restored.add(key)
                     opening.state.restore(recovery.snapshot)
-                for header in recovery.headers:
-                    opening.state.replay(header)
-                recovery.headers.clear()
+                for found in recovery.replayed:
+                    opening.state.replay(found)
+                recovery.replayed.clear()
                 if finished:
+                    forget_dropped(opening.state, recovery.segments)
                     self.logs[key] = Log(
                         self._disk,
                         self._clock,
@@ -325,11 +334,11 @@ def _folder_name(key: LogKey) -> str:
 
 def _step_all(recoveries: list[Recovery]) -> list[bool]:
     """Bring each a step further, as long as the loop has not too much to replay; says which are done."""
-    done, headers = [], 0
+    done, batches = [], 0
     for recovery in recoveries:
         # Two steps: the plan and, for a log with little to scan, all the rest.
-        done.append(headers < HEADERS_PER_CALL and (recovery.step() or recovery.step()))
-        headers += len(recovery.headers)
+        done.append(batches < BATCHES_PER_CALL and (recovery.step() or recovery.step()))
+        batches += len(recovery.replayed)
     return done
 
 

@@ -43,23 +43,28 @@ async def first_at_or_after(log: Log, timestamp_ms: int, end_offset: int | None)
     def search(segment: Segment, file: File, span: Span) -> TimestampOffset | None:
         return _first_in(segment, file, span, timestamp_ms)
 
-    for segment in list(log.segments):
-        if segment.max_timestamp >= timestamp_ms:
-            found = await _in_thread(log, segment, end_offset, search)
-            if found is not None:
-                return found
-    return None
+    while True:
+        segments = log.segments
+        for segment in list(segments):
+            if segment.max_timestamp >= timestamp_ms:
+                found = await _in_thread(log, segment, end_offset, search)
+                if found is not None:
+                    return found
+        if log.segments is segments:
+            return None
+        # Segments were deleted or merged meanwhile: what was looked for may have moved.
 
 
 async def largest(log: Log, end_offset: int | None) -> TimestampOffset | None:
+    segments = log.segments
     best: TimestampOffset | None = None
-    for segment in sorted(log.segments, key=lambda segment: (-segment.max_timestamp, segment.base_offset)):
+    for segment in sorted(segments, key=lambda segment: (-segment.max_timestamp, segment.base_offset)):
         if best is not None and best.timestamp >= segment.max_timestamp:
             break
         found = await _in_thread(log, segment, end_offset, _largest_in)
         if found is not None and (best is None or found.timestamp > best.timestamp):
             best = found
-    return best
+    return best if log.segments is segments else await largest(log, end_offset)
 
 
 async def _in_thread(log: Log, segment: Segment, end_offset: int | None, search: Search) -> TimestampOffset | None:
@@ -72,9 +77,11 @@ async def _in_thread(log: Log, segment: Segment, end_offset: int | None, search:
     file.pin()
     try:
         return await log.disk.run(search, segment, file, span)
-    except BadBatch as bad:
-        if log.generation != generation:
+    except (BadBatch, FileNotFoundError) as bad:
+        if log.generation != generation or segment.dropped:
             return None
+        if isinstance(bad, FileNotFoundError):
+            raise
         report = log.quarantine(segment, bad, segment.base_offset)
         raise CorruptBatch(str(report)) from bad
     finally:
@@ -85,7 +92,7 @@ def _first_in(segment: Segment, file: File, span: Span, timestamp_ms: int) -> Ti
     # All batches before the one of the hint have smaller timestamps than it.
     hint = segment.time_index.floor(timestamp_ms)
     position = _position_of(segment, file, span, hint) if hint else 0
-    for at, header in headers(file, position, span.limit):
+    for at, header in headers(file, position, span.limit, segment.gaps):
         if header.base_offset >= span.end_offset:
             return None
         if header.max_timestamp < timestamp_ms or header.last_offset < span.start_offset:
@@ -101,10 +108,10 @@ def _largest_in(segment: Segment, file: File, span: Span) -> TimestampOffset | N
     newest = segment.max_timestamp, segment.max_timestamp_offset - segment.base_offset
     position = _position_of(segment, file, span, newest) if whole else 0
     best: tuple[int, BatchHeader] | None = None
-    for at, header in headers(file, position, span.limit):
+    for at, header in headers(file, position, span.limit, segment.gaps):
         if header.base_offset >= span.end_offset:
             break
-        if header.last_offset < span.start_offset:
+        if header.last_offset < span.start_offset or not header.record_count:
             continue
         if best is None or header.max_timestamp > best[1].max_timestamp:
             best = at, header
@@ -121,7 +128,7 @@ def _position_of(segment: Segment, file: File, span: Span, entry: tuple[int, int
     timestamp, last_offset = entry[0], segment.base_offset + entry[1]
     try:
         position = find_batch(segment, file, last_offset, span.limit)
-        _, header = next(headers(file, position, span.limit))
+        _, header = next(headers(file, position, span.limit, segment.gaps))
     except BadBatch:
         return 0
     return position if (header.max_timestamp, header.last_offset) == (timestamp, last_offset) else 0

@@ -1,8 +1,8 @@
 """Cutting a log at either end. What is promised gone is durably gone before it is answered.
 
 start   the start offset is made durable first, then whole segments below it are removed
-end     checkpoints and the flushed point are lowered durably first, so that recovery expects no more than
-        what is left; then the files are cut
+end     checkpoints, the flushed point and the gaps of the segment are lowered durably first, so that recovery
+        expects no more than what is left; then the files are cut
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from headrace.runtime.disk import Disk, File
 from headrace.storage import checkpoint as checkpoints
 from headrace.storage.checkpoint import Checkpoint
 from headrace.storage.errors import CorruptBatch
-from headrace.storage.flushed import FlushedSlot
-from headrace.storage.recovery import DELETED, write_start_offset
-from headrace.storage.scan import BadBatch, headers
+from headrace.storage.gaps import Gaps
+from headrace.storage.recovery import write_start_offset
+from headrace.storage.scan import BadBatch, headers, replayed
 from headrace.storage.see_through import see_through
-from headrace.storage.segment import Segment
-from headrace.wire.batch import BatchHeader
+from headrace.storage.segment import DELETED, GAPS, Segment
+from headrace.storage.state import Replayed, forget_dropped
 
 if TYPE_CHECKING:
     from headrace.storage.log import Log
@@ -77,46 +77,61 @@ async def _truncate(log: Log, offset: int) -> None:
         file = segment.open(create=True)
         interval = log.config.index_interval_bytes
         try:
-            twin, cut_offset = await log.disk.run(_measure, segment, file, offset, interval)
+            twin, cut_offset, gaps = await log.disk.run(_measure, segment, file, offset, interval)
         except BadBatch as bad:
             raise CorruptBatch(str(log.quarantine(segment, bad, segment.base_offset))) from bad
         if cut_offset < log.start_offset:
             raise OffsetOutOfRange(f"the batch of offset {offset} begins below the start {log.start_offset}")
         if cut_offset < log.flushed_offset:
             log.slot.record(cut_offset, segment.base_offset, twin.size)
-        await log.disk.run(_lower_promises, log.disk, log.folder, log.slot, cut_offset)
+        await log.disk.run(_lower_promises, log, segment, cut_offset, gaps)
         log.ensure_usable()
         assert log.end_offset == end_offset, "appended to while it was cut"
         doomed = log.segments[log.segments.index(segment) + 1 :]
         log.drop_segments(doomed)
         file.truncate(twin.size)
         segment.cut(twin)
+        segment.gaps = gaps
+        if gaps is not None:  # nothing is appended to a cleaned segment
+            segment = Segment(log.disk, log.folder, cut_offset)
+            log.segments.append(segment)
         log.end_at(segment, cut_offset)
         try:
             await log.disk.run(_make_durable, log.disk, log.folder, file, doomed)
-            checkpoint, replayed = await log.disk.run(_tail, log.disk, log.folder, list(log.segments))
+            checkpoint, tail = await log.disk.run(_tail, log.disk, log.folder, list(log.segments))
         except StorageFailure as error:
             log.fail(error)
             raise
         log.checkpoint_offset = checkpoint.offset if checkpoint else -1
         log.state.restore(checkpoint.state if checkpoint else b"")
-        for header in replayed:
-            log.state.replay(header)
+        for batch in tail:
+            log.state.replay(batch)
+        forget_dropped(log.state, log.segments)
 
 
-def _measure(segment: Segment, file: File, offset: int, index_interval_bytes: int) -> tuple[Segment, int]:
-    """The segment as it will be after the cut, and the offset where it will end: that of a whole batch."""
+def _measure(segment: Segment, file: File, offset: int, index_interval_bytes: int) -> tuple[Segment, int, Gaps | None]:
+    """The segment as it will be after the cut, the offset where it will end: that of a whole batch; and its gaps."""
     twin = segment.twin()
-    for position, header in headers(file, 0, segment.size):
+    next_offset = segment.base_offset
+    for position, header in headers(file, 0, segment.size, segment.gaps):
         if header.last_offset >= offset:
-            return twin, header.base_offset
+            offset = min(header.base_offset, offset)  # which may lie in the gap before it
+            break
         twin.note(header, header.last_offset, position, index_interval_bytes)
-    return twin, offset
+        next_offset = header.next_offset
+    if segment.gaps is None or offset == segment.base_offset:
+        return twin, offset, None
+    return twin, offset, segment.gaps.cut(next_offset, offset)
 
 
-def _lower_promises(disk: Disk, folder: str, slot: FlushedSlot, offset: int) -> None:
-    slot.sync()
-    checkpoints.remove_above(disk, folder, offset)
+def _lower_promises(log: Log, segment: Segment, offset: int, gaps: Gaps | None) -> None:
+    log.slot.sync()
+    checkpoints.remove_above(log.disk, log.folder, offset)
+    if gaps is not None:
+        log.disk.write_atomically(segment.path_of(GAPS), gaps.encode())
+    elif segment.gaps is not None:
+        log.disk.remove(segment.path_of(GAPS))
+        log.disk.sync_directory(log.folder)
 
 
 def _make_durable(disk: Disk, folder: str, file: File, doomed: list[Segment]) -> None:
@@ -124,15 +139,16 @@ def _make_durable(disk: Disk, folder: str, file: File, doomed: list[Segment]) ->
     _remove_files(disk, folder, doomed)
 
 
-def _tail(disk: Disk, folder: str, segments: list[Segment]) -> tuple[Checkpoint | None, list[BatchHeader]]:
+def _tail(disk: Disk, folder: str, segments: list[Segment]) -> tuple[Checkpoint | None, list[Replayed]]:
     """The newest checkpoint and every batch behind it."""
     checkpoint = checkpoints.newest(disk, folder, disk.list(folder))
     behind = checkpoint.offset if checkpoint else 0
     found = [
-        header
+        replayed(segment.open(), position, header)
         for segment, following in zip(segments, [*segments[1:], None], strict=True)
         if following is None or following.base_offset > behind
-        for _, header in headers(segment.open(), 0, segment.size)
+        if segment.size
+        for position, header in headers(segment.open(), 0, segment.size, segment.gaps)
         if header.base_offset >= behind
     ]
     return checkpoint, found

@@ -50,7 +50,10 @@ def _take(log: Log) -> tuple[Checkpoint, list[SparseIndex]]:
     for index in unsynced:
         index.unsynced = False
     marks = [SegmentMark.of(segment) for segment in log.segments]
-    checkpoint = Checkpoint(log.end_offset, log.start_offset, marks, log.epochs.entries(), log.state.snapshot())
+    state = log.state.snapshot()
+    checkpoint = Checkpoint(
+        log.end_offset, log.start_offset, marks, log.epochs.entries(), state, cleaned_offset=log.cleaned_offset
+    )
     return checkpoint, unsynced
 
 

@@ -220,6 +220,11 @@ class SimDisk:
         loop.call_later(before, self._work, loop, after, future, work, args)
         return future
 
+    async def run_apart(self, work: Callable[..., T], *args: object, bytes_per_second: float) -> T:
+        """As in a process of its own, but in no time: each of its changes can be the last one before a power cut."""
+        assert bytes_per_second > 0
+        return await self.run(work, self, _no_pace, *args)
+
     # For SimFile
 
     def check_alive(self) -> None:
@@ -277,6 +282,10 @@ class SimDisk:
 
     def _note(self, operation: str, path: str, *details: object) -> None:
         self._digest.update(f"{operation} {path} {details}\n".encode())
+
+
+def _no_pace(size_bytes: int) -> None:
+    """Virtual time does not pass while work is done."""
 
 
 class SimFile:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from struct import Struct
+from zlib import crc32
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +28,18 @@ def make_disk() -> SimDisk:
 
 def test_a_checkpoint_comes_back_as_it_was() -> None:
     assert Checkpoint.decode(checkpoint(9).encode()) == checkpoint(9)
+
+
+def test_the_cleaned_offset_and_the_gaps_come_back_too() -> None:
+    cleaned = replace(checkpoint(9), cleaned_offset=7, segments=[MARKS[0]._replace(has_gaps=True), MARKS[1]])
+    assert Checkpoint.decode(cleaned.encode()) == cleaned
+
+
+def test_a_checkpoint_from_before_there_was_compaction_is_still_read() -> None:
+    mark, epoch = Struct(">qqqqqqqII"), Struct(">iq")
+    body = Struct(">qqIII").pack(9, 3, len(MARKS), 2, 5)
+    body += b"".join(mark.pack(*fields[:9]) for fields in MARKS) + epoch.pack(0, 0) + epoch.pack(2, 5) + b"state"
+    assert Checkpoint.decode(Struct(">4sHI").pack(b"HRCP", 1, crc32(body)) + body) == checkpoint(9)
 
 
 @given(st.data())

@@ -10,6 +10,7 @@ from tests.unit.storage.workbench import FOLDER, SMALL, Workbench, make_batch
 
 from headrace.model.errors import StorageFailure
 from headrace.storage.log import Log
+from headrace.storage.state import Replayed
 from headrace.storage.store import Opening
 from headrace.storage.upkeep import save_checkpoint
 
@@ -175,7 +176,7 @@ def test_a_checkpoint_and_a_flush_at_the_same_time_do_not_outrun_each_other() ->
     async def work() -> None:
         for _ in range(20):
             append(bench.log)
-            bench.state.replay(make_batch(b"value")[1])
+            bench.state.replay(Replayed(make_batch(b"value")[1], None))
         async with asyncio.TaskGroup() as group:
             group.create_task(save_checkpoint(bench.log, bench.store.flusher))
             group.create_task(bench.store.flusher.flush(bench.log))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.unit.storage.workbench import FIRST_SEGMENT, FOLDER, Workbench, split
 
@@ -11,7 +13,7 @@ from headrace.storage.errors import CorruptBatch, LogDeleted, LogQuarantined
 from headrace.storage.log import ColdRead, LogSlice
 
 
-def make_bench(**config: int) -> Workbench:
+def make_bench(**config: Any) -> Workbench:
     bench = Workbench(config=LogConfig(**{"index_interval_bytes": 300, **config}))
     bench.world.disk.cold_chance = 0
     return bench

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -18,7 +19,7 @@ from headrace.testkit.disk import SimDisk
 FLUSHED = f"{DATA}/flushed-offsets"
 
 
-def make_bench(flushed: int = 10, **config: int) -> Workbench:
+def make_bench(flushed: int = 10, **config: Any) -> Workbench:
     bench = Workbench(config=LogConfig(**{"index_interval_bytes": 300, **config}))
     bench.append_many(flushed)
     return bench
@@ -272,7 +273,7 @@ def test_many_logs_are_recovered_without_holding_all_their_batches(monkeypatch: 
             log.append(*make_batch(b"value"), 0)
         bench.run(bench.store.flusher.flush(log))
     bench.kill()
-    monkeypatch.setattr("headrace.storage.store.HEADERS_PER_CALL", 8)
+    monkeypatch.setattr("headrace.storage.store.BATCHES_PER_CALL", 8)
     store = bench.run(open_store(bench.world.disk, DATA, bench.world.clock))
     states = {topic: Tally() for topic in [*topics, TOPIC]}
     bench.run(store.open_all(lambda topic, _: Opening(LogConfig(), states[topic])))

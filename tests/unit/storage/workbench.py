@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
+from headrace.machines.partition_transactions import AbortedTransaction
 from headrace.model.errors import OffsetOutOfRange
 from headrace.storage.config import LogConfig, StoreConfig
 from headrace.storage.log import ColdRead, Log
 from headrace.storage.scrub import scrub_step
+from headrace.storage.state import Replayed
 from headrace.storage.store import LogStore, Opening, open_store
 from headrace.storage.upkeep import save_checkpoint
 from headrace.testkit.world import World
@@ -41,11 +43,17 @@ class Tally:
         pairs = [pair.split(b":") for pair in snapshot.split()]
         self.seen = [(int(offset), int(crc)) for offset, crc in pairs]
 
-    def replay(self, header: BatchHeader) -> None:
-        self.seen.append((header.base_offset, header.crc))
+    def replay(self, batch: Replayed) -> None:
+        self.seen.append((batch.header.base_offset, batch.header.crc))
 
     def snapshot(self) -> bytes:
         return b" ".join(b"%d:%d" % pair for pair in self.seen)
+
+    def aborted(self, start_offset: int, end_offset: int) -> Sequence[AbortedTransaction]:
+        return ()
+
+    def forget_aborted(self, markers: Sequence[int]) -> None:
+        raise AssertionError("there are no transactions here")
 
 
 class Workbench:
@@ -82,7 +90,7 @@ class Workbench:
         batch, header = make_batch(*(values or (b"x" * 100,)), timestamp_ms=timestamp_ms, **options)
         offset = self.log.append(batch, header, leader_epoch)
         self.batches.append(parse_header(batch))
-        self.state.replay(self.batches[-1])
+        self.state.replay(Replayed(self.batches[-1], None))
         self.model += [(offset + at, value) for at, value in enumerate(values or (b"x" * 100,))]
         return offset
 

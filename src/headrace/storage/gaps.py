@@ -1,0 +1,111 @@
+"""The gaps of a cleaned segment: where batches are missing because compaction has dropped them.
+
+Without this file, `<base>.gaps`, a gap could not be told from a flipped bit in a base offset, which no CRC covers. So
+a batch of a cleaned segment must begin exactly where the batch before it ends, or where the gaps say. They are written
+with the segment, and a segment without its gaps is damaged.
+
+    file   "HRGP" u16 version u32 crc (of all that follows)
+           i64 base offset  i64 end offset  i64 following offset  u32 gaps  u32 markers
+           ends: (i64 offset behind a batch)    starts: (i64 base offset of the batch that comes next)    markers
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from struct import Struct
+from struct import error as struct_error
+from zlib import crc32
+
+from headrace.runtime.disk import Disk
+
+_HEAD = Struct(">4sHI")
+_COUNTS = Struct(">qqqII")
+_MAGIC, _VERSION = b"HRGP", 1
+_OFFSET_BYTES = 8
+
+
+class Gaps:
+    """Sorted pairs; the gaps before the first batch and behind the last one are among them or beside them:
+
+    base_offset    of the segment; a first batch that begins later leaves a gap behind it
+    end_offset     behind the last batch of the segment
+    following      the base offset of the next segment
+    markers        offsets of the abort markers that were dropped: their transactions are forgotten
+    """
+
+    __slots__ = ("_ends", "_starts", "base_offset", "end_offset", "following", "markers")
+
+    def __init__(self, base_offset: int, following: int) -> None:
+        self.base_offset = base_offset
+        self.end_offset = base_offset
+        self.following = following
+        self.markers: array[int] = array("q")
+        self._ends: array[int] = array("q")
+        self._starts: array[int] = array("q")
+
+    def note(self, base_offset: int, next_offset: int) -> None:
+        """The next batch that is left, by its offset and the one behind it."""
+        if base_offset != self.end_offset:
+            self._ends.append(self.end_offset)
+            self._starts.append(base_offset)
+        self.end_offset = next_offset
+
+    def after(self, offset: int) -> int:
+        """What comes behind a batch that ends before `offset`: the base offset of a batch, or of the next segment."""
+        if offset == self.end_offset:
+            return self.following
+        at = bisect_left(self._ends, offset)
+        return self._starts[at] if at < len(self._ends) and self._ends[at] == offset else offset
+
+    def cut(self, end_offset: int, following: int) -> Gaps:
+        """These gaps if the segment's last batch ended before `end_offset`, and the log at `following`."""
+        shorter = Gaps(self.base_offset, following)
+        at = bisect_left(self._ends, end_offset)
+        shorter._ends, shorter._starts = self._ends[:at], self._starts[:at]
+        shorter.end_offset = end_offset
+        shorter.markers = array("q", (marker for marker in self.markers if marker < following))
+        return shorter
+
+    def encode(self) -> bytes:
+        body = _COUNTS.pack(
+            self.base_offset, self.end_offset, self.following, len(self._ends), len(self.markers)
+        ) + b"".join(map(_packed, (self._ends, self._starts, self.markers)))
+        return _HEAD.pack(_MAGIC, _VERSION, crc32(body)) + body
+
+    @classmethod
+    def decode(cls, data: bytes) -> Gaps | None:
+        """None if these bytes are not all that was written."""
+        try:
+            magic, version, crc = _HEAD.unpack_from(data)
+        except struct_error:
+            return None
+        if (magic, version) != (_MAGIC, _VERSION) or crc32(data[_HEAD.size :]) != crc:
+            return None
+        base_offset, end_offset, following, count, marker_count = _COUNTS.unpack_from(data, _HEAD.size)
+        at = _HEAD.size + _COUNTS.size
+        gaps = cls(base_offset, following)
+        gaps.end_offset = end_offset
+        gaps._ends = _unpacked(data, at, count)
+        gaps._starts = _unpacked(data, at + count * _OFFSET_BYTES, count)
+        gaps.markers = _unpacked(data, at + 2 * count * _OFFSET_BYTES, marker_count)
+        return gaps
+
+
+def read_gaps(disk: Disk, path: str, base_offset: int) -> Gaps | None:
+    """The gaps of the segment that begins here; None if they are missing or damaged. Blocks."""
+    gaps = Gaps.decode(disk.read(path)) if disk.exists(path) else None
+    return gaps if gaps is not None and gaps.base_offset == base_offset else None
+
+
+def _packed(values: array[int]) -> bytes:
+    swapped = values[:]
+    swapped.byteswap()
+    return swapped.tobytes()
+
+
+def _unpacked(data: bytes, at: int, count: int) -> array[int]:
+    values: array[int] = array("q")
+    values.frombytes(data[at : at + count * _OFFSET_BYTES])
+    values.byteswap()
+    return values
