@@ -23,6 +23,8 @@ _NEXT_STEP: tuple[tuple[type[HeadraceError], str], ...] = (
     (errors.InvalidPartitions, "`headrace topic describe NAME` shows how many it has"),
     (errors.InvalidReplicationFactor, "leave out --replication-factor to take the broker's default"),
     (errors.MessageTooLarge, "raise it by `headrace topic alter NAME --set max.message.bytes=N`"),
+    (errors.TransactionalIdNotFound, "`headrace transaction list` shows what there is"),
+    (errors.InvalidTransactionState, "`headrace transaction describe ID` shows it"),
     (errors.GroupIdNotFound, "`headrace group list` shows what there is"),
     (errors.GroupNotEmpty, "stop its members first; `headrace group describe NAME` shows them"),
     (errors.OffsetOutOfRange, "`headrace topic describe NAME` shows the offsets"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from headrace.cli.group_reset import reset
 from headrace.cli.output import chat, output_option, print_rows, print_table, to_json, wants_json
 from headrace.cli.session import confirm, dry_run_option, server_option, with_cluster, yes_option
 from headrace.client.cluster import Cluster
@@ -18,7 +19,10 @@ _LAG_COLUMNS = ("topic", "partition", "committed", "end", "lag", "member", "host
 
 @click.group()
 def group() -> None:
-    """List, describe and delete consumer groups; show their lag."""
+    """List, describe, reset and delete consumer groups; show their lag."""
+
+
+group.add_command(reset)
 
 
 @group.command("list")

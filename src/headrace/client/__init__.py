@@ -23,6 +23,7 @@ from headrace.client.metadata import ClusterView, PartitionView, TopicPartition,
 from headrace.client.offsets import END, START, Commit, FoundOffset, commit, committed, find_offsets
 from headrace.client.producer import Delivery, Producer, ProducerSettings, Receipt
 from headrace.client.tcp import TcpDialer
+from headrace.client.transaction_admin import OpenTransaction, TransactionAdmin, TransactionView
 from headrace.client.transport import Dialer, Transport
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "GroupRules",
     "GroupView",
     "NewTopic",
+    "OpenTransaction",
     "PartitionLag",
     "PartitionView",
     "Producer",
@@ -54,6 +56,8 @@ __all__ = [
     "TopicAdmin",
     "TopicPartition",
     "TopicView",
+    "TransactionAdmin",
+    "TransactionView",
     "Transport",
     "commit",
     "committed",

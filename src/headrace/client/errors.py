@@ -119,12 +119,6 @@ class OffsetNotAvailable(RetriableError):
     code = 78
 
 
-class UnstableOffsetCommit(RetriableError):
-    """Offsets of an open transaction are pending."""
-
-    code = 88
-
-
 class OtherRefusal(HeadraceError):
     """The broker answered with a code that this client has no name for."""
 

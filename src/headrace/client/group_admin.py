@@ -1,17 +1,18 @@
-"""Consumer groups, as an administrator looks at them: who is in them, how far they lag, and their end."""
+"""Consumer groups, as an administrator looks at them: who is in them, how far they lag, where they go on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import only, raise_for
+from headrace.client.errors import VersionMismatch, only, raise_for
 from headrace.client.group_blobs import decode_assignment
 from headrace.client.metadata import TopicPartition
-from headrace.client.offsets import END, START, committed, find_offsets
-from headrace.model.errors import GroupIdNotFound, HeadraceError, MalformedFrame
+from headrace.client.offsets import END, START, Commit, commit, committed, find_offsets
+from headrace.model.errors import GroupIdNotFound, GroupNotEmpty, HeadraceError, MalformedFrame
+from headrace.wire.messages import consumer_group_describe as newer
 from headrace.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from headrace.wire.messages.describe_groups import (
     DescribedGroup,
@@ -21,6 +22,7 @@ from headrace.wire.messages.describe_groups import (
 )
 from headrace.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 
+_CONSUMER = "consumer"
 _DEAD = "Dead"  # how brokers before DescribeGroups 6 say that there is no such group
 
 
@@ -85,19 +87,14 @@ class GroupAdmin:
         return [found[name] for name in sorted(found)]
 
     async def describe(self, group: str) -> GroupView:
-        """One group with its members; raises GroupIdNotFound."""
-
-        async def ask() -> GroupView:
-            answer: DescribeGroupsResponse = await self._cluster.call_coordinator(
-                group, DescribeGroupsRequest(groups=[group])
-            )
-            told = only(answer.groups)
-            self._check(group, told.error_code, told.error_message)
-            if told.group_state == _DEAD:
-                raise GroupIdNotFound(f"there is no group {group!r}")
-            return _group(told, await self._cluster.coordinator(group))
-
-        return await self._cluster.persist(ask)
+        """One group of either protocol with its members; raises GroupIdNotFound."""
+        try:
+            return await self._describe_classic(group)
+        except GroupIdNotFound as unknown:
+            try:
+                return await self._describe_newer(group)
+            except VersionMismatch:
+                raise unknown from None
 
     async def delete(self, group: str) -> None:
         """Forget a group and its offsets; it must have no members."""
@@ -116,7 +113,66 @@ class GroupAdmin:
         view = await self.describe(group)
         commits = await committed(self._cluster, group)
         holders = {target: member for member in view.members for target in member.partitions}
-        targets = await self._existing({*commits, *holders})
+        return await self._lags(await self._existing({*commits, *holders}), commits, holders)
+
+    async def positions(self, group: str, targets: Set[TopicPartition] | None = None) -> Sequence[PartitionLag]:
+        """The group's lag in these partitions, or in all that it has committed to; the group need not exist."""
+        commits = await committed(self._cluster, group)
+        chosen = await self._existing(set(commits)) if targets is None else sorted(targets)
+        return await self._lags(chosen, commits, {})
+
+    async def check_empty(self, group: str) -> None:
+        """Raise GroupNotEmpty, saying who is in it; a group that does not exist has no members."""
+        try:
+            members = (await self.describe(group)).members
+        except GroupIdNotFound:
+            return
+        if members:
+            who = ", ".join(f"{member.member_id} at {member.host}" for member in members)
+            raise GroupNotEmpty(f"group {group!r} has members: {who}")
+
+    async def move(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Let the group go on at these offsets; it must have no members."""
+        await self.check_empty(group)
+        await commit(self._cluster, group, {target: Commit(offset) for target, offset in offsets.items()})
+
+    async def _describe_classic(self, group: str) -> GroupView:
+        async def ask() -> GroupView:
+            answer: DescribeGroupsResponse = await self._cluster.call_coordinator(
+                group, DescribeGroupsRequest(groups=[group])
+            )
+            told = only(answer.groups)
+            self._check(group, told.error_code, told.error_message)
+            if told.group_state == _DEAD:
+                raise GroupIdNotFound(f"there is no group {group!r}")
+            return _group(told, await self._cluster.coordinator(group))
+
+        return await self._cluster.persist(ask)
+
+    async def _describe_newer(self, group: str) -> GroupView:
+        async def ask() -> GroupView:
+            answer: newer.ConsumerGroupDescribeResponse = await self._cluster.call_coordinator(
+                group, newer.ConsumerGroupDescribeRequest(group_ids=[group])
+            )
+            told = only(answer.groups)
+            self._check(group, told.error_code, told.error_message)
+            return GroupView(
+                group=told.group_id,
+                state=told.group_state,
+                protocol_type=_CONSUMER,
+                assignor=told.assignor_name,
+                coordinator=await self._cluster.coordinator(group),
+                members=[_newer_member(member) for member in told.members],
+            )
+
+        return await self._cluster.persist(ask)
+
+    async def _lags(
+        self,
+        targets: Sequence[TopicPartition],
+        commits: Mapping[TopicPartition, Commit],
+        holders: Mapping[TopicPartition, MemberView],
+    ) -> Sequence[PartitionLag]:
         starts = await find_offsets(self._cluster, dict.fromkeys(targets, START))
         ends = await find_offsets(self._cluster, dict.fromkeys(targets, END))
         return [
@@ -166,3 +222,12 @@ def _member(told: DescribedGroupMember) -> MemberView:
     except MalformedFrame:
         partitions = []  # the group speaks a protocol of its own among its members
     return MemberView(told.member_id, told.group_instance_id, told.client_id, told.client_host, partitions)
+
+
+def _newer_member(told: newer.Member) -> MemberView:
+    partitions = sorted(
+        TopicPartition(topic.topic_name, partition)
+        for topic in told.assignment.topic_partitions
+        for partition in topic.partitions
+    )
+    return MemberView(told.member_id, told.instance_id, told.client_id, told.client_host, partitions)

@@ -1,0 +1,186 @@
+"""`headrace group reset`: let a group go on elsewhere. It shows what it would do, and does it with --execute.
+
+A group with members is refused: they would go on where they are, and commit over what was set here. An offset outside
+the log is moved to the log's nearest end, and the row says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import click
+
+from headrace.cli.output import chat, output_option, print_rows
+from headrace.cli.session import server_option, with_cluster
+from headrace.cli.times import parse_duration
+from headrace.cli.where import Where, parse_where, resolve
+from headrace.client.cluster import Cluster
+from headrace.client.group_admin import GroupAdmin, PartitionLag
+from headrace.client.metadata import TopicPartition
+from headrace.runtime.clock import Clock, SystemClock
+
+_AGO = "-ago"
+_COLUMNS = ("topic", "partition", "now", "new", "lag", "remark")
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Where a group is in one partition, and where it is to go on; `new` is None if it cannot be moved."""
+
+    before: PartitionLag
+    new: int | None
+    remark: str | None
+
+    def row(self) -> dict[str, Any]:
+        before = self.before
+        at = before.committed if self.new is None else self.new
+        return {
+            "topic": before.target.topic,
+            "partition": before.target.partition,
+            "now": before.committed,
+            "new": self.new,
+            "start": before.start,
+            "end": before.end,
+            "lag": None if at is None else max(0, before.end - at),
+            "remark": self.remark,
+        }
+
+
+@click.command()
+@click.argument("name", metavar="GROUP")
+@click.option("--to", "to", metavar="PLACE", help="earliest, latest, a time (ISO 8601 or ms), or a duration: 2h-ago.")
+@click.option("--shift", type=int, metavar="N", help="So many records further, or back if negative.")
+@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="This offset.")
+@click.option("--from-file", type=click.File("r"), metavar="FILE", help="Offsets from lines TOPIC,PARTITION,OFFSET.")
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:P,...]", help="These partitions; repeatable.")
+@click.option("--all-topics", is_flag=True, help="All partitions that the group has committed to.")
+@click.option("--execute", is_flag=True, help="Do it; else it is only shown.")
+@click.option("--export", is_flag=True, help="Print lines TOPIC,PARTITION,OFFSET for --from-file.")
+@server_option
+@output_option
+def reset(
+    name: str,
+    *,
+    to: str | None,
+    shift: int | None,
+    to_offset: int | None,
+    from_file: Iterable[str] | None,
+    topics: Sequence[str],
+    all_topics: bool,
+    execute: bool,
+    export: bool,
+    server: str,
+    output: str | None,
+) -> None:
+    """Let GROUP go on elsewhere in its topics.
+
+    Only shows what would change, unless --execute is given. To keep a copy of where the group is:
+    `headrace group reset GROUP --all-topics --shift 0 --export > offsets.csv`.
+    """
+    if sum(aim is not None for aim in (to, shift, to_offset, from_file)) != 1:
+        raise click.UsageError("give one of --to, --shift, --to-offset, --from-file")
+    if (from_file is not None) + bool(topics) + all_topics != 1:
+        raise click.UsageError(
+            "say which partitions: --topic TOPIC[:P,...] or --all-topics (a --from-file names its own)"
+        )
+    places = None if from_file is None else read_offsets(from_file)
+    chosen = [parse_partitions(text) for text in topics]
+    where = None if to is None else parse_place(to)
+
+    async def work(cluster: Cluster) -> Sequence[Move]:
+        admin = GroupAdmin(cluster)
+        await admin.check_empty(name)
+        targets = None if all_topics else set(places) if places is not None else await _targets(cluster, chosen)
+        before = await admin.positions(name, targets)
+        if where is not None:
+            places_found = await resolve(cluster, [lag.target for lag in before], where)
+            moves = plan(before, places_found)
+        else:
+            moves = plan(before, places or _places(before, shift, to_offset))
+        if execute:
+            await admin.move(name, {move.before.target: move.new for move in moves if move.new is not None})
+        return moves
+
+    moves = with_cluster(server, work)
+    _print(moves, output, export=export)
+    count = sum(move.new is not None for move in moves)
+    chat(f"group {name}: {count} offsets committed" if execute else "nothing was changed; --execute does it")
+
+
+def plan(before: Sequence[PartitionLag], places: Mapping[TopicPartition, int]) -> Sequence[Move]:
+    """The moves to these places, each kept inside its log; a partition without a place stays as it is."""
+    return [_move(lag, places.get(lag.target)) for lag in before]
+
+
+def _move(lag: PartitionLag, wanted: int | None) -> Move:
+    if wanted is None:
+        return Move(lag, None, "nothing is committed, so there is nothing to shift")
+    if wanted < lag.start:
+        return Move(lag, lag.start, f"{wanted} is before the start of the log")
+    if wanted > lag.end:
+        return Move(lag, lag.end, f"{wanted} is behind the end of the log")
+    return Move(lag, wanted, None)
+
+
+def _places(before: Sequence[PartitionLag], shift: int | None, to_offset: int | None) -> dict[TopicPartition, int]:
+    if to_offset is not None:
+        return {lag.target: to_offset for lag in before}
+    assert shift is not None
+    return {lag.target: lag.committed + shift for lag in before if lag.committed is not None}
+
+
+def parse_place(text: str, clock: Clock | None = None) -> Where:
+    """Where `--to` points; raises a usage error."""
+    try:
+        if text.endswith(_AGO):
+            now_ms = (clock or SystemClock()).now_ms()
+            return Where("time", max(0, now_ms - parse_duration(text.removesuffix(_AGO))))
+        return parse_where(text if text in ("earliest", "latest") else f"@{text}")
+    except ValueError as error:
+        raise click.UsageError(f"--to: {error}") from None
+
+
+def parse_partitions(text: str) -> tuple[str, Set[int] | None]:
+    """TOPIC[:P,...]: the topic, and its partitions unless all are meant."""
+    topic, colon, listed = text.partition(":")
+    numbers = listed.split(",") if colon else []
+    if not topic or not all(number.isascii() and number.isdigit() for number in numbers):
+        raise click.UsageError(f"--topic: {text!r} is not TOPIC or TOPIC:P,P")
+    return topic, {int(number) for number in numbers} if colon else None
+
+
+def read_offsets(lines: Iterable[str]) -> dict[TopicPartition, int]:
+    """The offsets of a file of lines TOPIC,PARTITION,OFFSET, as kafka-consumer-groups writes them."""
+    places: dict[TopicPartition, int] = {}
+    for number, line in enumerate(lines, 1):
+        fields = [field.strip().strip('"') for field in line.split(",")]
+        if fields == [""]:
+            continue
+        if len(fields) != 3 or not fields[0] or not all(f.isascii() and f.isdigit() for f in fields[1:]):
+            raise click.UsageError(f"--from-file: line {number} is not TOPIC,PARTITION,OFFSET: {line.strip()!r}")
+        places[TopicPartition(fields[0], int(fields[1]))] = int(fields[2])
+    if not places:
+        raise click.UsageError("--from-file: there are no offsets in it")
+    return places
+
+
+async def _targets(cluster: Cluster, chosen: Sequence[tuple[str, Set[int] | None]]) -> Set[TopicPartition]:
+    targets: set[TopicPartition] = set()
+    for topic, numbers in chosen:
+        view = await cluster.persist(partial(cluster.topic, topic))
+        targets |= {
+            TopicPartition(topic, number) for number in (range(len(view.partitions)) if numbers is None else numbers)
+        }
+    return targets
+
+
+def _print(moves: Sequence[Move], output: str | None, *, export: bool) -> None:
+    if not export:
+        print_rows([move.row() for move in moves], _COLUMNS, output)
+        return
+    for move in moves:
+        if move.new is not None:
+            click.echo(f"{move.before.target.topic},{move.before.target.partition},{move.new}")

@@ -1,0 +1,201 @@
+"""`headrace log ...`: a look into the files of a data folder, without a broker. Nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headrace.cli.data_folder import DataFolder, segments_in
+from headrace.cli.failure import FAILED, failure_of
+from headrace.cli.log_check import Flaw, LogCheck
+from headrace.cli.log_rows import BATCH_COLUMNS, DERIVED, RECORD_COLUMNS, Row, batch_row, record_rows
+from headrace.cli.output import chat, output_option, print_json, print_rows, print_table, wants_json
+from headrace.cli.stored_batches import StoredBatch, Unreadable, stored_batches
+from headrace.model.errors import HeadraceError
+from headrace.storage.segment import LOG
+
+_TABLE_ROWS = 500  # that are laid out together; a file may have millions
+_SHOWN_MAX = 60
+
+
+@click.group()
+def log() -> None:
+    """Look into a data folder: dump and verify segment files."""
+
+
+_data_option = click.option(
+    "--data",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="headrace-data",
+    show_default=True,
+    help="The broker's data folder.",
+)
+
+
+@log.command()
+@click.argument("path", required=False, type=click.Path(exists=True, path_type=Path))
+@_data_option
+@click.option("--topic", help="A topic of the data folder, instead of PATH.")
+@click.option("--partition", type=click.IntRange(0), default=0, show_default=True, help="With --topic.")
+@click.option("--records", is_flag=True, help="Show records instead of batches.")
+@click.option("--from", "from_offset", type=click.IntRange(0), default=0, metavar="OFFSET", help="Begin there.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Stop after so many rows.")
+@click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
+@output_option
+def dump(
+    path: Path | None,
+    *,
+    data: Path,
+    topic: str | None,
+    partition: int,
+    records: bool,
+    from_offset: int,
+    limit: int | None,
+    as_json: bool,
+    output: str | None,
+) -> int:
+    """Show what is in the file PATH, in all segments of the folder PATH, or in those of a partition of --topic.
+
+    Knows .log, .index, .timeindex and .checkpoint. Ends with exit code 1 if a batch is damaged.
+    """
+    if (path is None) == (topic is None):
+        raise click.UsageError("give either PATH, or --topic with --data DIR and --partition")
+    json_wanted = as_json or wants_json(output)
+    with _typed_failures():
+        if path is not None and path.suffix in DERIVED:
+            rows_of, columns = DERIVED[path.suffix]
+            _print(islice(rows_of(path), limit), columns, json_wanted)
+            return 0
+        if topic is not None:
+            segments = DataFolder(data).log(topic, partition).segments()
+        else:
+            assert path is not None
+            segments = _segments_at(path)
+        reading = _Reading(segments, from_offset)
+        rows = reading.record_rows() if records else reading.batch_rows()
+        _print(islice(rows, limit), RECORD_COLUMNS if records else BATCH_COLUMNS, json_wanted)
+    return FAILED if reading.damaged else 0
+
+
+@log.command()
+@_data_option
+@click.option("--topic", help="Only this topic.")
+@output_option
+def verify(data: Path, topic: str | None, output: str | None) -> int:
+    """Check every batch, record and index entry of a data folder.
+
+    Prints what is wrong and where; exit code 1 if anything is damaged. The broker should be stopped: while it runs, the
+    end of a log that is just being written may look torn.
+    """
+    checks = []
+    with _typed_failures():
+        folder = DataFolder(data)
+        if folder.in_use:
+            chat(f"a broker runs on {folder.path}: the ends of its logs may look torn")
+        for found in folder.logs(topic):
+            check = LogCheck(found, folder.flushed_offset(found.key))
+            check.run()
+            checks.append(check)
+    rows = [_flaw_row(check, flaw) for check in checks for flaw in check.flaws]
+    if rows:
+        print_rows(rows, ("log", "verdict", "file", "position", "offset", "what"), output)
+    damaged = sum(not flaw.torn for check in checks for flaw in check.flaws)
+    chat(
+        f"{len(checks)} logs, {sum(check.segments for check in checks)} segments, "
+        f"{sum(check.batches for check in checks)} batches, {sum(check.records for check in checks)} records, "
+        f"{sum(check.size_bytes for check in checks)} bytes checked: "
+        + (f"{damaged} damaged places" if damaged else "no damage")
+    )
+    return FAILED if damaged else 0
+
+
+class _Reading:
+    """A walk over segment files from an offset on. Damage is told on stderr, where it is met."""
+
+    def __init__(self, segments: Sequence[Path], from_offset: int) -> None:
+        self._segments = segments
+        self._from_offset = from_offset
+        self.damaged = False
+
+    def batch_rows(self) -> Iterator[Row]:
+        return map(batch_row, self._batches())
+
+    def record_rows(self) -> Iterator[Row]:
+        for batch in self._batches():
+            if batch.fault is None:
+                try:
+                    yield from (row for row in record_rows(batch) if row["offset"] >= self._from_offset)
+                except HeadraceError as error:
+                    self._tell(f"the batch at offset {batch.header.base_offset}: {error.message}")
+
+    def _batches(self) -> Iterator[StoredBatch]:
+        for path in self._segments:
+            try:
+                for batch in stored_batches(path):
+                    if batch.header.last_offset >= self._from_offset:
+                        if fault := batch.fault:
+                            self._tell(f"{path} at byte {batch.position}: {fault}")
+                        yield batch
+            except Unreadable as bad:
+                self._tell(f"{path} at byte {bad.position}: {bad.reason}")
+
+    def _tell(self, what: str) -> None:
+        self.damaged = True
+        chat(what)
+
+
+def _segments_at(path: Path) -> Sequence[Path]:
+    if path.is_dir():
+        return segments_in(path)
+    if path.suffix != LOG:
+        raise click.UsageError(f"{path} is none of .log, {', '.join(DERIVED)}, and no folder")
+    return [path]
+
+
+@contextmanager
+def _typed_failures() -> Iterator[None]:
+    """What goes wrong with the files is a failure of the command; that nobody reads its output any more is none."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except (HeadraceError, OSError) as error:
+        raise failure_of(error) from error
+
+
+def _print(rows: Iterable[Row], columns: Sequence[str], json_wanted: bool) -> None:
+    if json_wanted:
+        print_json(rows)
+        return
+    remaining = iter(rows)
+    while page := [{name: _shown(value) for name, value in row.items()} for row in islice(remaining, _TABLE_ROWS)]:
+        print_table(page, columns)
+
+
+def _shown(value: Any) -> Any:
+    """Bytes of a record may be long; a table shows how they begin, on one line."""
+    if isinstance(value, dict):
+        value = f"base64:{value['base64']}"
+    if isinstance(value, list):
+        return ["=".join(str(_shown(part)) for part in pair) if isinstance(pair, list) else pair for pair in value]
+    if not isinstance(value, str):
+        return value
+    text = "".join(char if char.isprintable() else "\N{MIDDLE DOT}" for char in value[: _SHOWN_MAX + 1])
+    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def _flaw_row(check: LogCheck, flaw: Flaw) -> Row:
+    return {
+        "log": check.log.name,
+        "verdict": "torn" if flaw.torn else "damaged",
+        "file": str(flaw.path),
+        "position": flaw.position,
+        "offset": flaw.offset,
+        "what": flaw.what,
+    }

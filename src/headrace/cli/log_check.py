@@ -1,0 +1,212 @@
+"""The checks of `headrace log verify`: is everything in a log's files what it must be?
+
+Batches follow each other without a gap, but for those that compaction has listed; their checksums fit, and their
+records are as many as declared. Every entry of an index points at a batch. A log reaches as far as it was known to be
+on disk. What is wrong behind that point, or is left over between two segments that fit together, is no damage: it was
+never promised, and the next start of the broker cuts it off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+
+from headrace.cli.data_folder import LogFolder
+from headrace.cli.stored_batches import UNPACKED_BYTES_MAX, StoredBatch, Unreadable, stored_batches
+from headrace.model.errors import HeadraceError
+from headrace.runtime.disk import SystemDisk
+from headrace.storage.checkpoint import CHECKPOINT, Checkpoint
+from headrace.storage.gaps import Gaps
+from headrace.storage.index import OffsetIndex, TimeIndex
+from headrace.storage.recovery import START_OFFSET, read_start_offset
+from headrace.storage.segment import GAPS, INDEX, TIME_INDEX
+from headrace.wire.records import check_records
+
+_EntryOf = Callable[[StoredBatch, int], tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """Something that is not as it must be. `torn`: an unfinished end, of which nothing was promised."""
+
+    path: Path
+    position: int
+    offset: int | None
+    what: str
+    torn: bool = False
+
+
+class LogCheck:
+    """Checks one log; `flaws` and the counts are what it found."""
+
+    def __init__(self, log: LogFolder, flushed_offset: int | None) -> None:
+        self.log = log
+        self.flaws: list[Flaw] = []
+        self.segments = 0
+        self.batches = 0
+        self.records = 0
+        self.size_bytes = 0
+        self._promised = flushed_offset  # how far the log must reach; None if nobody knows
+        self._next_offset: int | None = None  # that must come next, where that is known
+        self._following: int | None = None  # the base offset of the next segment, if there is one
+        self._torn = False
+
+    def run(self) -> None:
+        self._check_checkpoints()
+        paths = self.log.segments()
+        for path, following in zip(paths, [*paths[1:], None], strict=False):
+            base = int(path.stem)
+            self._following = None if following is None else int(following.stem)
+            if self._next_offset not in (None, base):
+                self._tell(path, 0, f"the segment begins at {base}, not at {self._next_offset}")
+            if not self._torn:
+                self._next_offset = base
+                self._check_segment(path)
+            if self._torn:
+                return
+        self._check_end()
+
+    def _check_checkpoints(self) -> None:
+        newest: Checkpoint | None = None
+        for path in sorted(self.log.path.glob(f"*{CHECKPOINT}")):
+            checkpoint = Checkpoint.decode(path.read_bytes())
+            if checkpoint is None:
+                self.flaws.append(Flaw(path, 0, None, "it is not a whole checkpoint"))
+            else:
+                newest = checkpoint
+                self._promised = max(checkpoint.offset, self._promised or 0)
+        marks = {mark.base_offset: mark for mark in newest.segments} if newest is not None else {}
+        for path in self.log.segments():
+            mark = marks.get(int(path.stem))
+            size = path.stat().st_size
+            if mark is not None and size < mark.size:
+                what = f"the file has {size} bytes, the checkpoint says {mark.size}"
+                self.flaws.append(Flaw(path, size, mark.base_offset, what))
+
+    def _check_segment(self, path: Path) -> None:
+        self.segments += 1
+        base = int(path.stem)
+        gaps: Gaps | None = None
+        gaps_path = path.with_suffix(GAPS)
+        if gaps_path.exists():
+            gaps = Gaps.decode(gaps_path.read_bytes())
+            if gaps is None or gaps.base_offset != base:
+                self.flaws.append(Flaw(gaps_path, 0, base, "it is not the whole list of the segment's gaps"))
+                self._next_offset = None
+                return
+            self._next_offset = gaps.after(base)
+        indexes = [
+            _IndexWalk(path.with_suffix(INDEX), OffsetIndex.ENTRY, base, _offset_entry),
+            _IndexWalk(path.with_suffix(TIME_INDEX), TimeIndex.ENTRY, base, _time_entry),
+        ]
+        try:
+            for batch in stored_batches(path):
+                self._check_batch(path, batch, gaps)
+                for index in indexes:
+                    self.flaws += index.pass_by(batch)
+        except Unreadable as bad:
+            self._tell(path, bad.position, bad.reason)
+        except _Leftover:
+            pass
+        else:
+            for index in indexes:
+                self.flaws += index.end()
+
+    def _check_batch(self, path: Path, batch: StoredBatch, gaps: Gaps | None) -> None:
+        faults = list(self._faults(batch, gaps))
+        for what in faults:
+            self._tell(path, batch.position, what)
+        if faults and (self._torn or self._next_offset == self._following):
+            raise _Leftover
+        header = batch.header
+        self.batches += 1
+        self.records += header.record_count
+        self.size_bytes += header.size_bytes
+        self._next_offset = header.next_offset if gaps is None else gaps.after(header.next_offset)
+
+    def _faults(self, batch: StoredBatch, gaps: Gaps | None) -> Iterator[str]:
+        header = batch.header
+        if header.base_offset != self._next_offset:
+            yield f"base offset is {header.base_offset}, not {self._next_offset}"
+        if header.base_offset == self._following:
+            yield f"offset {self._following} lies in the next segment"
+        try:
+            sealed = batch.sealed()
+            if gaps is not None:
+                yield from _sparse_faults(batch)
+                return
+            if header.record_count != header.last_offset_delta + 1:
+                yield f"{header.record_count} records, but a last offset delta of {header.last_offset_delta}"
+            check_records(sealed, header, size_bytes_max=UNPACKED_BYTES_MAX)
+        except HeadraceError as error:
+            yield error.message
+
+    def _tell(self, path: Path, position: int, what: str) -> None:
+        offset = self._next_offset
+        self._torn = self._promised is not None and offset is not None and offset >= self._promised
+        unpromised = self._torn or (position > 0 and offset == self._following)
+        self.flaws.append(Flaw(path, position, offset, what, unpromised))
+
+    def _check_end(self) -> None:
+        start = 0
+        if (self.log.path / START_OFFSET).exists():
+            start = read_start_offset(SystemDisk(), str(self.log.path))
+        end = max(self._next_offset or 0, start)
+        if self._promised is not None and end < self._promised:
+            what = f"the log ends at offset {end}, but was on disk up to {self._promised}"
+            self.flaws.append(Flaw(self.log.path, 0, end, what))
+
+
+def _sparse_faults(batch: StoredBatch) -> Iterator[str]:
+    """Of a compacted batch: its records may be fewer than its offsets, but must be in order."""
+    last = batch.header.base_offset - 1
+    for record in batch.records():
+        if not last < record.offset <= batch.header.last_offset:
+            yield f"a record of offset {record.offset} behind {last}, in a batch up to {batch.header.last_offset}"
+        last = record.offset
+
+
+class _Leftover(Exception):
+    """What is behind this batch in the segment does not count."""
+
+
+class _IndexWalk:
+    """Goes along an index while the batches of its segment pass by: the second column has the order of both."""
+
+    def __init__(self, path: Path, entry: Struct, base_offset: int, entry_of: _EntryOf) -> None:
+        self._path = path
+        self._entry_bytes = entry.size
+        self._base_offset = base_offset
+        self._entry_of = entry_of
+        data = path.read_bytes() if path.exists() else b""
+        self._rest_bytes = len(data) % entry.size
+        self._entries = list(entry.iter_unpack(data[: len(data) - self._rest_bytes]))
+        self._next = 0
+
+    def pass_by(self, batch: StoredBatch) -> Iterator[Flaw]:
+        due = self._entry_of(batch, self._base_offset)
+        while self._next < len(self._entries) and self._entries[self._next][1] <= due[1]:
+            found = self._entries[self._next]
+            if found != due:
+                yield self._flaw(f"entry {self._next} is {found}, where the batch would have {due}")
+            self._next += 1
+
+    def end(self) -> Iterator[Flaw]:
+        if self._next < len(self._entries):
+            yield self._flaw(f"{len(self._entries) - self._next} entries point behind the last batch")
+        if self._rest_bytes:
+            self._next = len(self._entries)
+            yield self._flaw(f"it ends with {self._rest_bytes} bytes of an entry")
+
+    def _flaw(self, what: str) -> Flaw:
+        return Flaw(self._path, self._next * self._entry_bytes, None, what)
+
+
+def _offset_entry(batch: StoredBatch, base_offset: int) -> tuple[int, int]:
+    return batch.header.last_offset - base_offset, batch.position
+
+
+def _time_entry(batch: StoredBatch, base_offset: int) -> tuple[int, int]:
+    return batch.header.max_timestamp, batch.header.last_offset - base_offset

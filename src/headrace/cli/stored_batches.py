@@ -1,0 +1,83 @@
+"""The batches of a segment file, read one by one as they lie there, damaged ones too.
+
+Independent of how the broker reads its files, so that each can be held against the other. Memory is bounded by the
+largest batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from headrace.model.errors import CorruptMessage, HeadraceError
+from headrace.wire.batch import HEADER_SIZE, MAGIC, BatchHeader, Record, check_crc, parse_header, read_records
+from headrace.wire.control import Marker, parse_marker
+
+UNPACKED_BYTES_MAX = 1 << 30
+_READ_BYTES = 1 << 20
+
+
+class Unreadable(Exception):
+    """No batch begins at this position, so what is behind it cannot be found either."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(reason)
+        self.position = position
+        self.reason = reason
+
+
+class StoredBatch(NamedTuple):
+    position: int
+    header: BatchHeader
+    data: memoryview
+
+    def sealed(self) -> bytes:
+        """The bytes under the checksum; raises CorruptMessage if they are not as they were written."""
+        return check_crc(self.data, self.header)
+
+    @property
+    def fault(self) -> str | None:
+        try:
+            self.sealed()
+        except CorruptMessage as error:
+            return error.message
+        return None
+
+    @property
+    def marker(self) -> Marker | None:
+        return parse_marker(self.data, self.header) if self.header.is_control else None
+
+    def records(self) -> Iterator[Record]:
+        """Raises a HeadraceError where they are not what the header says."""
+        return read_records(self.data, self.header, UNPACKED_BYTES_MAX)
+
+
+def stored_batches(path: Path) -> Iterator[StoredBatch]:
+    """Every batch with its position; raises Unreadable where none can begin."""
+    with path.open("rb", buffering=_READ_BYTES) as file:
+        size = os.fstat(file.fileno()).st_size
+        position = 0
+        while position < size:
+            head = file.read(HEADER_SIZE)
+            header = _header(head, position, size - position)
+            data = head + file.read(header.size_bytes - HEADER_SIZE)
+            yield StoredBatch(position, header, memoryview(data))
+            position += header.size_bytes
+
+
+def _header(head: bytes, position: int, room_bytes: int) -> BatchHeader:
+    if len(head) < HEADER_SIZE:
+        raise Unreadable(position, f"{len(head)} bytes are less than a batch header")
+    try:
+        header = parse_header(head)
+    except HeadraceError as error:
+        raise Unreadable(position, error.message) from None
+    if header.magic != MAGIC:
+        raise Unreadable(position, f"magic is {header.magic}, not {MAGIC}")
+    if header.size_bytes > room_bytes:
+        raise Unreadable(position, f"a batch of {header.size_bytes} bytes where {room_bytes} remain")
+    if header.last_offset_delta < 0:
+        raise Unreadable(position, f"last offset delta is {header.last_offset_delta}")
+    return header

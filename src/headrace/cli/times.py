@@ -1,0 +1,44 @@
+"""Times and durations. A duration is written 500ms, 90s, 15m, 2h, 7d, or in several parts such as 1h30m."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+_MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_PART = re.compile(r"(\d+)(ms|s|m|h|d)", re.ASCII)
+
+
+class DurationType(click.ParamType[int]):
+    """Milliseconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds; raises ValueError with a sentence for the user."""
+    parts = list(_PART.finditer(text))
+    if not parts or "".join(part[0] for part in parts) != text:
+        raise ValueError(f"{text!r} is not a duration; write 500ms, 90s, 15m, 2h, 7d or 1h30m")
+    return sum(int(part[1]) * _MILLISECONDS[part[2]] for part in parts)
+
+
+def local_time(milliseconds: int) -> str | None:
+    """A timestamp as people read it; None if it is none, which is what a negative one means."""
+    if milliseconds < 0:
+        return None
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone().isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError):
+        return f"{milliseconds} ms"  # producers may write what they like

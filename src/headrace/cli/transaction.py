@@ -1,0 +1,189 @@
+"""`headrace transaction ...`: transactions from the shell, and the end of those that nobody else will end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from headrace.cli.failure import Failure
+from headrace.cli.output import chat, output_option, print_rows, print_table, to_json, wants_json
+from headrace.cli.session import confirm, dry_run_option, server_option, with_cluster, yes_option
+from headrace.cli.times import DurationType, local_time
+from headrace.client.admin import TopicAdmin
+from headrace.client.cluster import Cluster
+from headrace.client.metadata import TopicPartition
+from headrace.client.transaction_admin import STATES, OpenTransaction, TransactionAdmin, TransactionView
+
+_HANGING_COLUMNS = ("topic", "partition", "producer_id", "producer_epoch", "start_offset", "last_written")
+
+
+@click.group()
+def transaction() -> None:
+    """List, describe and abort transactions; find those that hang."""
+
+
+@transaction.command("list")
+@click.option(
+    "--state", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False), help="Only these; repeatable."
+)
+@click.option("--producer-id", "producer_ids", multiple=True, type=int, help="Only of these; repeatable.")
+@click.option("--older-than", type=DurationType(), metavar="DURATION", help="Only what is open for longer.")
+@server_option
+@output_option
+def list_transactions(
+    states: Sequence[str], producer_ids: Sequence[int], older_than: int | None, server: str, output: str | None
+) -> None:
+    """List transactional ids."""
+    found = with_cluster(
+        server,
+        lambda cluster: TransactionAdmin(cluster).list(
+            states=states, producer_ids=producer_ids, older_than_ms=older_than
+        ),
+    )
+    rows = [
+        {
+            "transactional_id": listed.transactional_id,
+            "state": listed.state,
+            "producer_id": listed.producer_id,
+            "coordinator": listed.coordinator,
+        }
+        for listed in found
+    ]
+    print_rows(rows, ("transactional_id", "state", "producer_id", "coordinator"), output)
+
+
+@transaction.command()
+@click.argument("transactional_id")
+@server_option
+@output_option
+def describe(transactional_id: str, server: str, output: str | None) -> None:
+    """Show producer, state and partitions of TRANSACTIONAL_ID."""
+    view = with_cluster(server, lambda cluster: TransactionAdmin(cluster).describe(transactional_id))
+    summary = _summary(view)
+    partitions = [{"topic": topic, "partition": partition} for topic, partition in view.partitions]
+    if wants_json(output):
+        click.echo(to_json(summary | {"partitions": partitions}))
+        return
+    for name, value in summary.items():
+        click.echo(f"{name.replace('_', ' '):<17} {'-' if value is None else value}")
+    if partitions:
+        click.echo()
+        print_table(partitions, ("topic", "partition"))
+
+
+@transaction.command()
+@click.argument("transactional_id", required=False)
+@click.option("--topic", help="Of a transaction that hangs: its topic.")
+@click.option("--partition", type=click.IntRange(0), help="Of a transaction that hangs: its partition.")
+@click.option("--start-offset", type=click.IntRange(0), help="Of a transaction that hangs: where it begins.")
+@yes_option
+@dry_run_option
+@server_option
+def abort(
+    transactional_id: str | None,
+    *,
+    topic: str | None,
+    partition: int | None,
+    start_offset: int | None,
+    yes: bool,
+    dry_run: bool,
+    server: str,
+) -> None:
+    """Abort what TRANSACTIONAL_ID has open, and fence its producer.
+
+    A transaction that hangs in a partition has no coordinator to be aborted by. Name it by --topic, --partition and
+    --start-offset, as `find-hanging` shows them, and it is ended there.
+    """
+    if transactional_id is not None and (topic, partition, start_offset) == (None, None, None):
+        _abort_by_coordinator(transactional_id, yes=yes, dry_run=dry_run, server=server)
+    elif transactional_id is None and topic is not None and partition is not None and start_offset is not None:
+        target = TopicPartition(topic, partition)
+        _abort_in_partition(target, start_offset, yes=yes, dry_run=dry_run, server=server)
+    else:
+        raise click.UsageError("give either TRANSACTIONAL_ID, or all of --topic, --partition and --start-offset")
+
+
+@transaction.command("find-hanging")
+@click.option("--topic", "topics", multiple=True, help="Only in these; repeatable.")
+@click.option(
+    "--older-than",
+    type=DurationType(),
+    default="15m",
+    show_default=True,
+    metavar="DURATION",
+    help="Only what was not written to for so long.",
+)
+@server_option
+@output_option
+def find_hanging(topics: Sequence[str], older_than: int, server: str, output: str | None) -> None:
+    """Find transactions that are open in a partition, but that no coordinator will end."""
+
+    async def work(cluster: Cluster) -> Sequence[OpenTransaction]:
+        admin = TopicAdmin(cluster)
+        views = [await admin.describe(name) for name in topics] if topics else await admin.list()
+        targets = [TopicPartition(view.name, partition.partition) for view in views for partition in view.partitions]
+        return await TransactionAdmin(cluster).find_hanging(targets, older_than)
+
+    rows = [
+        {
+            "topic": found.target.topic,
+            "partition": found.target.partition,
+            "producer_id": found.producer_id,
+            "producer_epoch": found.producer_epoch,
+            "coordinator_epoch": found.coordinator_epoch,
+            "start_offset": found.start_offset,
+            "last_written": local_time(found.last_timestamp_ms),
+        }
+        for found in with_cluster(server, work)
+    ]
+    print_rows(rows, _HANGING_COLUMNS, output)
+    if rows:
+        chat("end one by `headrace transaction abort --topic T --partition P --start-offset N`")
+
+
+def _abort_by_coordinator(transactional_id: str, *, yes: bool, dry_run: bool, server: str) -> None:
+    if not dry_run:
+        confirm(f"Fence the producer of {transactional_id} and abort what it has open?", yes)
+
+    async def work(cluster: Cluster) -> TransactionView:
+        admin = TransactionAdmin(cluster)
+        return await (admin.describe(transactional_id) if dry_run else admin.abort(transactional_id))
+
+    view = with_cluster(server, work)
+    who = f"producer {view.producer_id} of epoch {view.producer_epoch}"
+    what = f"{view.state}, {len(view.partitions)} partitions"
+    chat(f"transaction {transactional_id} ({what}): {who} {'would be' if dry_run else 'is'} fenced")
+
+
+def _abort_in_partition(target: TopicPartition, start_offset: int, *, yes: bool, dry_run: bool, server: str) -> None:
+    if not dry_run:
+        confirm(f"Abort the transaction that begins at offset {start_offset} of {target}?", yes)
+
+    async def work(cluster: Cluster) -> OpenTransaction:
+        admin = TransactionAdmin(cluster)
+        for found in await admin.find_open([target]):
+            if found.start_offset == start_offset:
+                await (admin.check_hanging(found) if dry_run else admin.end_hanging(found))
+                return found
+        raise Failure(
+            f"no open transaction begins at offset {start_offset} of {target}; "
+            "`headrace transaction find-hanging` shows those that hang"
+        )
+
+    found = with_cluster(server, work)
+    verdict = "would be aborted" if dry_run else "is aborted"
+    chat(f"the transaction of producer {found.producer_id} at offset {start_offset} of {target} {verdict}")
+
+
+def _summary(view: TransactionView) -> dict[str, Any]:
+    return {
+        "transactional_id": view.transactional_id,
+        "state": view.state,
+        "coordinator": view.coordinator,
+        "producer_id": view.producer_id,
+        "producer_epoch": view.producer_epoch,
+        "timeout_ms": view.timeout_ms,
+        "started": local_time(view.start_ms),
+    }

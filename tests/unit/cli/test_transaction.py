@@ -1,0 +1,135 @@
+"""`headrace transaction`: what it shows, what it asks for, and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.unit.cli.stage import play
+from tests.unit.client.scripted import ScriptedBroker
+from tests.unit.client.test_transaction_admin import (
+    coordinated_by,
+    listing,
+    markers_written,
+    open_at,
+    requests,
+    transaction,
+)
+
+from headrace.cli.main import main
+from headrace.wire import apis
+from headrace.wire.messages.init_producer_id import InitProducerIdResponse
+
+MODULE = "headrace.cli.transaction"
+HANGING = ("--topic", "orders", "--partition", "0", "--start-offset", "12")
+
+
+def rows(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_the_list_is_filtered_by_the_broker(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[ScriptedBroker] = []
+
+    def prepare(broker: ScriptedBroker) -> None:
+        asked.append(broker)
+        broker.script(apis.LIST_TRANSACTIONS, listing("tx"))
+
+    options = ("--state", "ongoing", "--producer-id", "7", "--older-than", "1h30m")
+    assert play(monkeypatch, MODULE, prepare, "transaction", "list", *options) == 0
+    assert rows(capsys) == [{"transactional_id": "tx", "state": "Ongoing", "producer_id": 7, "coordinator": 1}]
+    (request,) = requests(asked[0], apis.LIST_TRANSACTIONS)
+    assert (request.state_filters, request.producer_id_filters) == (["Ongoing"], [7])
+    assert request.duration_filter == 5_400_000
+
+
+def test_a_description_has_the_partitions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def prepare(broker: ScriptedBroker) -> None:
+        broker.script(apis.FIND_COORDINATOR, coordinated_by(1))
+        broker.script(apis.DESCRIBE_TRANSACTIONS, transaction("Ongoing", 0, 1))
+
+    assert play(monkeypatch, MODULE, prepare, "transaction", "describe", "tx") == 0
+    (row,) = rows(capsys)
+    assert (row["state"], row["producer_epoch"], row["timeout_ms"]) == ("Ongoing", 3, 1234)
+    assert row["partitions"] == [{"topic": "orders", "partition": 0}, {"topic": "orders", "partition": 1}]
+    assert play(monkeypatch, MODULE, prepare, "transaction", "describe", "tx", "-o", "table") == 0
+    assert "timeout ms        1234" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("options", "fenced"), [(("--yes",), True), (("--dry-run",), False)])
+def test_an_abort_fences_the_producer_unless_it_is_a_trial(
+    options: tuple[str, ...], fenced: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[ScriptedBroker] = []
+
+    def prepare(broker: ScriptedBroker) -> None:
+        asked.append(broker)
+        broker.script(apis.FIND_COORDINATOR, coordinated_by(1), coordinated_by(1))
+        broker.script(apis.DESCRIBE_TRANSACTIONS, transaction("Ongoing", 0))
+        broker.script(apis.INIT_PRODUCER_ID, InitProducerIdResponse(producer_id=7, producer_epoch=4))
+
+    assert play(monkeypatch, MODULE, prepare, "transaction", "abort", "tx", *options) == 0
+    assert asked[0].count(apis.INIT_PRODUCER_ID) == fenced
+    assert f"producer 7 of epoch 3 {'is' if fenced else 'would be'} fenced" in capsys.readouterr().err
+
+
+def test_hanging_ones_are_shown_with_what_it_takes_to_end_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def prepare(broker: ScriptedBroker) -> None:
+        broker.script(apis.DESCRIBE_PRODUCERS, open_at(12))
+        broker.script(apis.LIST_TRANSACTIONS, listing())
+
+    assert play(monkeypatch, MODULE, prepare, "transaction", "find-hanging", "--topic", "orders") == 0
+    captured = capsys.readouterr()
+    row = json.loads(captured.out)
+    assert (row["topic"], row["partition"], row["start_offset"], row["producer_id"]) == ("orders", 0, 12, 7)
+    assert "--start-offset" in captured.err
+
+
+@pytest.mark.parametrize(("options", "written"), [(("--yes",), 1), (("--dry-run",), 0)])
+def test_a_hanging_one_is_ended_by_a_marker_unless_it_is_a_trial(
+    options: tuple[str, ...], written: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[ScriptedBroker] = []
+
+    def prepare(broker: ScriptedBroker) -> None:
+        asked.append(broker)
+        broker.script(apis.DESCRIBE_PRODUCERS, open_at(12))
+        broker.script(apis.LIST_TRANSACTIONS, listing())
+        broker.script(apis.WRITE_TXN_MARKERS, markers_written())
+
+    assert play(monkeypatch, MODULE, prepare, "transaction", "abort", *HANGING, *options) == 0
+    assert asked[0].count(apis.WRITE_TXN_MARKERS) == written
+
+
+def test_nothing_is_ended_where_no_transaction_begins(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def prepare(broker: ScriptedBroker) -> None:
+        broker.script(apis.DESCRIBE_PRODUCERS, open_at(11))
+
+    assert play(monkeypatch, MODULE, prepare, "transaction", "abort", *HANGING, "--yes") == 1
+    assert "find-hanging" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["abort"],
+        ["abort", "tx"],  # nobody can be asked
+        ["abort", *HANGING],
+        ["abort", "tx", *HANGING, "--yes"],
+        ["abort", "--topic", "orders", "--yes"],
+        ["list", "--state", "Odd"],
+        ["list", "--older-than", "soon"],
+    ],
+)
+def test_wrong_usage_is_refused_before_anybody_is_asked(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["transaction", *arguments]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
