@@ -11,11 +11,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
+from headrace.broker.alarms import Alarms
+from headrace.broker.catalogue import Catalogue
+from headrace.broker.consumer_group_records import ConsumerGroupStored, end_records
+from headrace.broker.consumer_groups import ConsumerGroups
+from headrace.broker.forgotten_offsets import ForgottenOffsets
 from headrace.broker.group_records import GroupStored, group_record, offset_record, read_record
 from headrace.broker.offsets_log import OffsetsLog, durable
+from headrace.broker.state_log import StoredMarker
+from headrace.machines.assignors import TopicPartition
+from headrace.machines.consumer_group_heartbeat import JOIN_EPOCH, Heartbeat, HeartbeatAnswer
+from headrace.machines.consumer_groups import ConsumerGroup, ConsumerGroupConfig
 from headrace.machines.group_effects import (
     Answer,
     Departed,
@@ -33,6 +42,7 @@ from headrace.model.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
     GroupIdNotFound,
+    GroupNotEmpty,
     HeadraceError,
     UnknownMemberId,
 )
@@ -43,7 +53,17 @@ log = logging.getLogger(__name__)
 
 
 class Coordinator:
-    def __init__(self, offsets_log: OffsetsLog, config: GroupConfig, metadata_bytes_max: int, clock: Clock) -> None:
+    """`groups` are those of the classic protocol, `consumers` has those of the newer one: an id is never in both."""
+
+    def __init__(
+        self,
+        offsets_log: OffsetsLog,
+        catalogue: Catalogue,
+        config: GroupConfig,
+        consumer_config: ConsumerGroupConfig,
+        metadata_bytes_max: int,
+        clock: Clock,
+    ) -> None:
         self.groups: dict[str, Group] = {}
         self.offsets = GroupOffsets(metadata_bytes_max)
         self.is_loaded = False
@@ -53,32 +73,43 @@ class Coordinator:
         self._started_ms = clock.now_ms()
         self._started = clock.monotonic()
         self._loop = asyncio.get_running_loop()
-        self._alarms: dict[str, tuple[float, asyncio.TimerHandle]] = {}
+        self._alarms = Alarms(self._now_ms)
         self._is_stopped = False
+        self._forgotten = ForgottenOffsets(self.offsets, offsets_log)
+        self.consumers = ConsumerGroups(offsets_log, catalogue, consumer_config, self._now_ms)
 
     async def load(self) -> None:
         """Rebuild groups and offsets from the log; until then every request is told to come again."""
         stored: dict[str, GroupStored] = {}
         count = 0
-        async for key, value in self._log.replay():
-            event = read_record(key, value)
-            if isinstance(event, GroupStored):
+        async for record in self._log.replay():
+            if isinstance(record, StoredMarker):
+                self.offsets.end_transaction(record.transaction, is_commit=record.is_commit)
+                continue
+            event = read_record(record.key, record.value)
+            if record.transaction is not None and isinstance(event, OffsetCommitted):
+                self.offsets.add_pending(record.transaction, event)
+            elif isinstance(event, GroupStored):
                 stored[event.group_id] = event
+            elif isinstance(event, ConsumerGroupStored):
+                self.consumers.replay(event)
             elif event is not None:
                 self.offsets.apply(event)
             count += 1
         now_ms = self._now_ms()
+        self.consumers.restore()
         for group_id, event in stored.items():
-            if event.snapshot is not None:
+            if event.snapshot is not None and group_id not in self.consumers:
                 self.groups[group_id] = Group.restore(group_id, self._config, event.snapshot, now_ms)
         for group_id in self.offsets.groups():
-            if group_id not in self.groups:
+            if self.find(group_id) is None:
                 self.groups[group_id] = Group(group_id, self._config, now_ms)
         for group in self.groups.values():
             self._arm(group)
         self.is_loaded = True
         if count:
-            log.info("read %d records of groups and offsets: %d groups", count, len(self.groups))
+            known = len(self.groups) + len(self.consumers.groups)
+            log.info("read %d records of groups and offsets: %d groups", count, known)
 
     def ensure_loaded(self, group_id: str | None = None) -> None:
         """Raise unless requests (for this group) can be answered now."""
@@ -89,13 +120,33 @@ class Coordinator:
         if group_id is not None:
             self._log.ensure_readable(group_id)
 
+    def find(self, group_id: str) -> Group | ConsumerGroup | None:
+        return self.groups.get(group_id) or self.consumers.groups.get(group_id)
+
     # Membership
+
+    async def consumer_heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
+        """A member of the newer protocol joins, reports or leaves."""
+        self.ensure_loaded()
+        await self._log.ensure()
+        self.ensure_loaded(beat.group_id)
+        classic = self.groups.get(beat.group_id)
+        if classic is not None and (beat.member_epoch != JOIN_EPOCH or classic.state is not GroupState.EMPTY):
+            raise GroupIdNotFound(f"Group {beat.group_id} is not a consumer group.")
+        decision = self.consumers.decide(beat)
+        if classic is None:
+            self.consumers.store(beat.group_id, decision.events)
+        else:
+            self.consumers.store(beat.group_id, decision.events, [group_record(beat.group_id, None)])
+            self._end(classic)
+        return await self.consumers.answer(beat.group_id, decision)
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
         check_group_id(group_id)
         self.ensure_loaded()
         await self._log.ensure()
         self.ensure_loaded(group_id)
+        self.consumers.make_way(group_id)
         group = self._group_or_new(group_id)
         token: asyncio.Future[JoinAnswer] = self._loop.create_future()
         self._carry_out(group, group.join(token, request, self._now_ms()))
@@ -139,30 +190,41 @@ class Coordinator:
 
     async def delete(self, group_id: str) -> None:
         self.ensure_loaded(group_id)
-        group = self.groups.get(group_id)
-        if group is None:
+        group, consumers = self.groups.get(group_id), self.consumers.groups.get(group_id)
+        if consumers is not None:
+            consumers.check_delete()
+            wait = self._forgotten.forget_group(group_id, end_records(group_id))
+            self.consumers.drop(group_id)
+        elif group is not None and group.state is GroupState.EMPTY:
+            wait = self._forgotten.forget_group(group_id, [group_record(group_id, None)])
+            self._end(group)
+        elif group is not None:
+            raise GroupNotEmpty(f"group {group_id} has members")
+        else:
             raise GroupIdNotFound(f"there is no group {group_id}")
-        wait = None
-        if group.state is GroupState.EMPTY:
-            gone = self.offsets.forget_group(group_id)
-            wait = self._log.append(group_id, [*map(offset_record, gone), group_record(group_id, None)])
-            for event in gone:
-                self.offsets.apply(event)
-        group.delete(self._now_ms())  # raises if it is not empty; its tombstone is in the log already
-        self._drop(group)
-        self._arm(group)
         await durable(wait)
 
     # Offsets
 
     def committing_group(
-        self, group_id: str, member_id: str, generation_id: int, instance_id: str | None, unknown: type[HeadraceError]
+        self,
+        group_id: str,
+        member_id: str,
+        generation_id: int,
+        instance_id: str | None,
+        unknown: type[HeadraceError],
+        partitions: Iterable[TopicPartition] | None = None,
     ) -> None:
         """Check that this member may commit for the group now; for a group without members anybody may.
 
-        `unknown` is the error for a group that does not exist: it changed with the versions of the protocol.
+        `unknown` is the error for a group that does not exist: it changed with the versions of the protocol. A member
+        of the newer protocol that lags behind may still commit `partitions` that it holds.
         """
         self.ensure_loaded(group_id)
+        consumers = self.consumers.groups.get(group_id)
+        if consumers is not None:
+            consumers.check_commit(member_id, generation_id, partitions)
+            return
         group = self.groups.get(group_id)
         if group is None:
             if generation_id >= 0:
@@ -171,6 +233,13 @@ class Coordinator:
         group.check_commit(member_id, generation_id, self._now_ms(), instance_id=instance_id)
         self._arm(group)
 
+    def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
+        """Check that this caller may see the group's offsets. What the classic protocol keeps is for everybody."""
+        self.ensure_loaded(group_id)
+        consumers = self.consumers.groups.get(group_id)
+        if consumers is not None:
+            consumers.check_fetch(member_id, member_epoch)
+
     async def commit(self, group_id: str, events: Sequence[OffsetCommitted]) -> None:
         """Append the checked commits, apply them in the same step, and return when they are durable."""
         if not events:
@@ -178,8 +247,13 @@ class Coordinator:
         wait = self._log.append(group_id, [offset_record(event) for event in events])
         for event in events:
             self.offsets.apply(event)
-        self._group_or_new(group_id)  # whoever has offsets is a group, also without members
+        self.note_offsets(group_id)
         await durable(wait)
+
+    def note_offsets(self, group_id: str) -> None:
+        """Whoever has offsets is a group, also without members."""
+        if group_id not in self.consumers:
+            self._group_or_new(group_id)
 
     async def settle(self, group_id: str) -> None:
         """Return when all that is known of the group is durable: nobody may be told what a crash could take back."""
@@ -189,31 +263,34 @@ class Coordinator:
         await self._log.ensure()
 
     async def forget(self, events: Sequence[OffsetForgotten]) -> None:
-        """Append tombstones, apply them in the same step, and return when they are durable."""
-        for wait in self._append_forgotten(events):
-            await durable(wait)
+        await self._forgotten.forget(events)
 
     def forget_topic(self, topic: str) -> None:
         """A deleted topic's offsets are of no use; its successor of the same name would not find them anyway."""
         if self.is_loaded:
-            self._try_to_forget(self.offsets.forget_topic(topic))
+            self._forgotten.try_to_forget(self.offsets.forget_topic(topic))
 
     def expire(self, retention_ms: int) -> None:
         """Forget offsets that are older than the retention, and groups that are empty and have none left."""
         if not self.is_loaded:
             return
         now_ms = self._now_ms()
-        for group in list(self.groups.values()):
+        everybody: list[Group | ConsumerGroup] = [*self.groups.values(), *self.consumers.groups.values()]
+        for group in everybody:
             gone = self.offsets.expired(group.group_id, group.offset_retention(), now_ms, retention_ms)
-            self._try_to_forget(gone)
-            if not self.offsets.has_offsets(group.group_id) and group.is_vacant:
+            self._forgotten.try_to_forget(gone)
+            if self.offsets.has_offsets(group.group_id) or not group.is_vacant:
+                continue
+            if isinstance(group, Group):
                 self._carry_out(group, group.delete(now_ms))
+            else:
+                self.consumers.try_to_end(group)
 
     def stop(self) -> None:
         """Answer everybody who waits: the broker is going down, the groups live on in the log."""
         self._is_stopped = True
-        for _, timer in self._alarms.values():
-            timer.cancel()
+        self._alarms.stop()
+        self.consumers.stop()
         now_ms = self._now_ms()
         for group in list(self.groups.values()):
             for effect in group.close(CoordinatorNotAvailable.code, now_ms):
@@ -251,52 +328,30 @@ class Coordinator:
             self._carry_out(group, group.store_failed(ticket, CoordinatorNotAvailable.code, now_ms))
 
     def _arm(self, group: Group) -> None:
-        """Set the group's alarm to its next deadline. One that rings early is set again; it never rings late."""
+        """Set the group's alarm to its next deadline."""
         group_id = group.group_id
-        deadline = group.deadline() if self.groups.get(group_id) is group else None
-        alarm = self._alarms.get(group_id)
-        if deadline is None:
-            if alarm is not None:
-                alarm[1].cancel()
-                del self._alarms[group_id]
-            if group.is_vacant and not self.offsets.has_offsets(group_id) and not group.generation_id:
-                self._drop(group)
+        if self.groups.get(group_id, group) is not group:
+            return  # another group has its name by now, and its alarm
+        deadline = group.deadline() if group_id in self.groups else None
+        if deadline is not None:
+            self._alarms.set(group_id, deadline, partial(self._on_alarm, group))
             return
-        when = self._loop.time() + max(deadline - self._now_ms(), 0) / 1000
-        if alarm is not None:
-            if alarm[0] <= when:
-                return
-            alarm[1].cancel()
-        self._alarms[group_id] = when, self._loop.call_at(when, self._on_alarm, group)
+        self._alarms.cancel(group_id)
+        if group.is_vacant and not self.offsets.has_offsets(group_id) and not group.generation_id:
+            self._drop(group)
 
     def _on_alarm(self, group: Group) -> None:
-        self._alarms.pop(group.group_id, None)
         self._carry_out(group, group.tick(self._now_ms()))
+
+    def _end(self, group: Group) -> None:
+        """It is empty, and its tombstone is in the log already."""
+        group.delete(self._now_ms())
+        self._drop(group)
+        self._arm(group)
 
     def _drop(self, group: Group) -> None:
         if self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
-
-    def _append_forgotten(self, events: Sequence[OffsetForgotten]) -> list[asyncio.Future[None]]:
-        by_group: dict[str, list[OffsetForgotten]] = {}
-        for event in events:
-            by_group.setdefault(event.group_id, []).append(event)
-        waits = []
-        for group_id, gone in by_group.items():
-            wait = self._log.append(group_id, [offset_record(event) for event in gone])
-            if wait is not None:
-                waits.append(wait)
-            for event in gone:
-                self.offsets.apply(event)
-        return waits
-
-    def _try_to_forget(self, events: Sequence[OffsetForgotten]) -> None:
-        """Nobody waits for this: what is not forgotten now is forgotten another time."""
-        try:
-            for wait in self._append_forgotten(events):
-                wait.add_done_callback(asyncio.Future.exception)
-        except HeadraceError as error:
-            log.warning("offsets that are out of date stay for now: %s", error)
 
     def _now_ms(self) -> int:
         """Wall time as of the start, carried on by the monotonic clock: a jump must not expire every session."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from headrace.broker.consumer_group_records import ConsumerGroupStored, read_consumer_group_record
+from headrace.broker.state_log import KeyValue
 from headrace.machines.group_effects import GroupSnapshot, MemberSnapshot
 from headrace.machines.offsets import CommittedOffset, OffsetCommitted, OffsetForgotten
 from headrace.model.errors import MalformedFrame
@@ -24,8 +26,6 @@ from headrace.wire.offsets_records import (
 
 log = logging.getLogger(__name__)
 
-KeyValue = tuple[bytes, bytes | None]
-
 
 @dataclass(frozen=True, slots=True)
 class GroupStored:
@@ -35,7 +35,7 @@ class GroupStored:
     snapshot: GroupSnapshot | None
 
 
-Event = OffsetCommitted | OffsetForgotten | GroupStored
+Event = OffsetCommitted | OffsetForgotten | GroupStored | ConsumerGroupStored
 
 
 def offset_record(event: OffsetCommitted | OffsetForgotten) -> KeyValue:
@@ -88,7 +88,7 @@ def read_record(key: bytes, value: bytes | None) -> Event | None:
     try:
         known = decode_key(key)
         if known is None:
-            return None
+            return read_consumer_group_record(key, value)
         if isinstance(known, OffsetCommitKey):
             return _offset_event(known, value)
         return GroupStored(known.group, None if value is None else _snapshot(decode_group_value(value)))

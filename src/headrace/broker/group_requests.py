@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from headrace.broker.context import RequestContext
 from headrace.broker.coordinator import Coordinator
 from headrace.broker.identity import BrokerIdentity
 from headrace.machines.group_effects import Departed, Departure, JoinRequest
 from headrace.machines.group_state import GroupState
+from headrace.machines.subscribed_topics import CONSUMER_PROTOCOL_TYPE
 from headrace.model.errors import (
     GroupIdNotFound,
     HeadraceError,
@@ -46,7 +49,8 @@ _BATCHED_FIND_SINCE = 4
 _BATCHED_LEAVE_SINCE = 3
 _NULL_PROTOCOL_SINCE = 7
 _ERROR_FOR_UNKNOWN_GROUP_SINCE = 6
-_CLASSIC = "Classic"
+_CLASSIC = "classic"
+_CONSUMER = "consumer"
 
 
 class GroupRequests:
@@ -171,18 +175,11 @@ class GroupRequests:
             return ListGroupsResponse(error_code=error.code)
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
-        if types and _CLASSIC.lower() not in types:
-            return ListGroupsResponse()
         return ListGroupsResponse(
             groups=[
-                ListedGroup(
-                    group_id=group.group_id,
-                    protocol_type=group.protocol_type or "",
-                    group_state=group.state.value,
-                    group_type=_CLASSIC.lower(),
-                )
-                for group in self._coordinator.groups.values()
-                if not states or group.state.value.lower() in states
+                group
+                for group in self._listed()
+                if (not states or group.group_state.lower() in states) and (not types or group.group_type in types)
             ]
         )
 
@@ -197,14 +194,21 @@ class GroupRequests:
             response.results.append(result)
         return response
 
+    def _listed(self) -> Iterator[ListedGroup]:
+        for group in self._coordinator.groups.values():
+            yield ListedGroup(group.group_id, group.protocol_type or "", group.state.value, _CLASSIC)
+        for consumers in self._coordinator.consumers.groups.values():
+            yield ListedGroup(consumers.group_id, CONSUMER_PROTOCOL_TYPE, consumers.phase.value, _CONSUMER)
+
     async def _find(self, key: str, key_type: int) -> FoundCoordinator:
         try:
-            if key_type in (_TRANSACTION, _SHARE):
-                raise UnsupportedVersion(f"coordinators of type {key_type} are not served yet; groups (0) are")
-            if key_type != _GROUP:
+            if key_type == _SHARE:
+                raise UnsupportedVersion("coordinators of share groups (2) are not served yet; the others (0, 1) are")
+            if key_type not in (_GROUP, _TRANSACTION):
                 raise InvalidRequest(f"there is no kind of coordinator {key_type}")
-            # An empty group id has a coordinator too: some clients ask for it before they refuse it themselves.
-            await self._coordinator.ensure_log()
+            if key_type == _GROUP:
+                # An empty group id has a coordinator too: some clients ask for it before they refuse it themselves.
+                await self._coordinator.ensure_log()
         except HeadraceError as error:
             return FoundCoordinator(key=key, node_id=-1, port=-1, error_code=error.code, error_message=error.message)
         return FoundCoordinator(
@@ -221,7 +225,8 @@ class GroupRequests:
             group = self._coordinator.groups.get(group_id)
             if group is None:
                 if version >= _ERROR_FOR_UNKNOWN_GROUP_SINCE:
-                    raise GroupIdNotFound(f"Group {group_id} not found.")
+                    reason = "is not a classic group" if group_id in self._coordinator.consumers else "not found"
+                    raise GroupIdNotFound(f"Group {group_id} {reason}.")
                 return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
         except HeadraceError as error:
             return DescribedGroup(

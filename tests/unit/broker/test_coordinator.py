@@ -9,7 +9,7 @@ from tests.unit.broker.asking import read_all
 from tests.unit.broker.house import House
 from tests.unit.broker.members import GROUP, Member, commit, commit_request, committed, delete_group, describe, listed
 
-from headrace.broker.offsets_log import java_hash
+from headrace.broker.state_log import java_hash
 from headrace.model.errors import CoordinatorLoading
 from headrace.model.names import CONSUMER_OFFSETS
 from headrace.wire.messages.describe_groups import DescribeGroupsRequest

@@ -33,7 +33,9 @@ async def test_this_broker_coordinates_every_group(house: House) -> None:
     for version in range(4, 7):
         response = await house.ask(FindCoordinatorRequest(coordinator_keys=["a", "b"]), version)
         assert [(one.key, one.error_code, one.node_id) for one in response.coordinators] == [("a", 0, 1), ("b", 0, 1)]
-    refused = await house.ask(FindCoordinatorRequest(key="tx", key_type=1), 3)
+    found = await house.ask(FindCoordinatorRequest(key="tx", key_type=1), 3)
+    assert (found.error_code, found.node_id) == (0, 1)
+    refused = await house.ask(FindCoordinatorRequest(key="share", key_type=2), 3)
     assert (refused.error_code, refused.node_id) == (35, -1)
     assert house.broker.catalogue.find("__consumer_offsets") is not None
 

@@ -1,0 +1,39 @@
+"""Alarms by name: one for each group that waits for something. None rings late; one may ring that is not needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+class Alarms:
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._loop = asyncio.get_running_loop()
+        # With its time beside it: uvloop gives a handle without one for what is due at once.
+        self._timers: dict[str, tuple[float, asyncio.Handle]] = {}
+        self._rings: dict[str, Callable[[], None]] = {}
+
+    def set(self, name: str, deadline_ms: int, ring: Callable[[], None]) -> None:
+        """Ring at the deadline, or earlier if one is set to an earlier time: whoever hears it sets it again."""
+        self._rings[name] = ring
+        when = self._loop.time() + max(deadline_ms - self._now_ms(), 0) / 1000
+        timer = self._timers.get(name)
+        if timer is not None:
+            if timer[0] <= when:
+                return
+            timer[1].cancel()
+        self._timers[name] = when, self._loop.call_at(when, self._ring, name)
+
+    def cancel(self, name: str) -> None:
+        if name in self._timers:
+            self._timers.pop(name)[1].cancel()
+            del self._rings[name]
+
+    def stop(self) -> None:
+        for name in list(self._timers):
+            self.cancel(name)
+
+    def _ring(self, name: str) -> None:
+        del self._timers[name]
+        self._rings.pop(name)()

@@ -1,0 +1,144 @@
+"""The requests of members of the newer group protocol, and of those who look at their groups, for the coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from headrace.broker.catalogue import Catalogue
+from headrace.broker.context import RequestContext
+from headrace.broker.coordinator import Coordinator
+from headrace.machines.assignors import TopicPartition
+from headrace.machines.consumer_group_heartbeat import Heartbeat, HeartbeatAnswer, check_heartbeat
+from headrace.machines.consumer_group_state import by_topic
+from headrace.machines.consumer_groups import ConsumerGroup
+from headrace.model.errors import GroupIdNotFound, HeadraceError
+from headrace.runtime.entropy import Entropy
+from headrace.wire.messages import consumer_group_describe as described
+from headrace.wire.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedGroup,
+)
+from headrace.wire.messages.consumer_group_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+
+_MEMBER_OF_NEWER_PROTOCOL = 1
+
+
+class ConsumerGroupRequests:
+    def __init__(self, coordinator: Coordinator, catalogue: Catalogue, entropy: Entropy) -> None:
+        self._coordinator = coordinator
+        self._catalogue = catalogue
+        self._entropy = entropy
+
+    async def heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, context: RequestContext
+    ) -> ConsumerGroupHeartbeatResponse:
+        try:
+            beat = _heartbeat(request, context)
+            check_heartbeat(beat, context.version, self._coordinator.consumers.config.assignors)
+            if not beat.member_id:  # version 0 only
+                beat = replace(beat, member_id=str(self._entropy.uuid()))
+            answer = await self._coordinator.consumer_heartbeat(beat)
+        except HeadraceError as error:
+            return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+        return ConsumerGroupHeartbeatResponse(
+            member_id=answer.member_id,
+            member_epoch=answer.member_epoch,
+            heartbeat_interval_ms=answer.heartbeat_interval_ms,
+            assignment=_assignment(answer),
+        )
+
+    async def describe(
+        self, request: ConsumerGroupDescribeRequest, _context: RequestContext
+    ) -> ConsumerGroupDescribeResponse:
+        groups = [self._describe(group_id) for group_id in request.group_ids]
+        return ConsumerGroupDescribeResponse(groups=[await self._settled(group) for group in groups])
+
+    def _describe(self, group_id: str) -> DescribedGroup:
+        try:
+            self._coordinator.ensure_loaded(group_id)
+            group = self._coordinator.find(group_id)
+            if group is None:
+                raise GroupIdNotFound(f"Group {group_id} not found.")
+            if not isinstance(group, ConsumerGroup):
+                raise GroupIdNotFound(f"Group {group_id} is not a consumer group.")
+        except HeadraceError as error:
+            return _refused(group_id, error)
+        return DescribedGroup(
+            group_id=group_id,
+            group_state=group.phase.value,
+            group_epoch=group.state.epoch,
+            assignment_epoch=group.state.target_epoch,
+            assignor_name=group.assignor,
+            members=[self._member(group, member_id) for member_id in group.state.profiles],
+        )
+
+    def _member(self, group: ConsumerGroup, member_id: str) -> described.Member:
+        profile, holding = group.state.profiles[member_id], group.state.holding(member_id)
+        return described.Member(
+            member_id=member_id,
+            instance_id=profile.instance_id,
+            rack_id=profile.rack_id,
+            member_epoch=holding.epoch,
+            client_id=profile.client_id,
+            client_host=profile.client_host,
+            subscribed_topic_names=sorted(profile.topics),
+            subscribed_topic_regex=profile.regex or None,
+            assignment=self._partitions(holding.assigned),
+            target_assignment=self._partitions(group.state.target(member_id)),
+            member_type=_MEMBER_OF_NEWER_PROTOCOL,
+        )
+
+    def _partitions(self, partitions: Iterable[TopicPartition]) -> described.Assignment:
+        """Topics that are gone are left out: they have no names."""
+        topics = ((self._catalogue.find_by_id(id_), indexes) for id_, indexes in by_topic(partitions).items())
+        return described.Assignment(
+            topic_partitions=[
+                described.TopicPartitions(topic_id=topic.id, topic_name=topic.name, partitions=indexes)
+                for topic, indexes in topics
+                if topic is not None
+            ]
+        )
+
+    async def _settled(self, group: DescribedGroup) -> DescribedGroup:
+        """The description, once what it tells is durable."""
+        try:
+            await self._coordinator.settle(group.group_id)
+        except HeadraceError as error:
+            return _refused(group.group_id, error)
+        return group
+
+
+def _heartbeat(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> Heartbeat:
+    names, owned = request.subscribed_topic_names, request.topic_partitions
+    return Heartbeat(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        topics=None if names is None else frozenset(names),
+        regex=request.subscribed_topic_regex,
+        assignor=request.server_assignor,
+        owned=None if owned is None else frozenset((one.topic_id, index) for one in owned for index in one.partitions),
+        client_id=context.client_id or "",
+        client_host=f"/{context.client_host}",
+    )
+
+
+def _assignment(answer: HeartbeatAnswer) -> Assignment | None:
+    if answer.assigned is None:
+        return None
+    topics = by_topic(answer.assigned).items()
+    return Assignment([TopicPartitions(topic_id=topic_id, partitions=indexes) for topic_id, indexes in topics])
+
+
+def _refused(group_id: str, error: HeadraceError) -> DescribedGroup:
+    return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)

@@ -1,0 +1,224 @@
+"""Members come and go, one to three and back, by the newer group protocol (KIP-848) and by the classic one.
+
+Everybody commits what it has read before it gives a partition up, so nothing may be missed and nothing read twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
+from tests.integration.process import PATIENCE_SECONDS, BrokerProcess, outside_broker, wait_until
+from tests.integration.records import create_topic, produce
+
+PARTITIONS = 3
+QUICK = {
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "200",
+}
+CLASSIC = {"group.protocol": "classic", "session.timeout.ms": 6000, "heartbeat.interval.ms": 200}
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "uniform": {"group.protocol": "consumer", "group.remote.assignor": "uniform"},
+    "range": {"group.protocol": "consumer", "group.remote.assignor": "range"},
+    "default": {"group.protocol": "consumer"},
+    "classic": {**CLASSIC, "partition.assignment.strategy": "range"},
+    "classic-cooperative": {**CLASSIC, "partition.assignment.strategy": "cooperative-sticky"},
+}
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker whose members report often; a test would last minutes otherwise."""
+    outside = outside_broker()
+    if outside is not None:
+        yield outside
+        return
+    broker = BrokerProcess(tmp_path_factory.mktemp("consumer-protocol"), QUICK).start()
+    yield broker.address
+    broker.stop()
+
+
+class Reader:
+    """A member that reads, notes, and commits when it must let go."""
+
+    def __init__(self, address: str, group: str, subscription: list[str], **config: Any) -> None:
+        self.values: list[str] = []
+        self._read: dict[tuple[str, int], int] = {}
+        settings = {"bootstrap.servers": address, "group.id": group, "auto.offset.reset": "earliest"}
+        # Topics that are made later are to be found while the test still waits for them.
+        self.consumer = Consumer({**settings, "enable.auto.commit": False, "metadata.max.age.ms": 1000, **config})
+        self.consumer.subscribe(subscription, on_revoke=self._let_go)
+
+    @property
+    def partitions(self) -> set[tuple[str, int]]:
+        return {(one.topic, one.partition) for one in self.consumer.assignment()}
+
+    def poll(self) -> None:
+        for message in self.consumer.consume(100, timeout=0.05):
+            error = message.error()
+            if error is not None:
+                assert error.retriable() or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART, error
+                continue
+            topic, partition, offset, value = message.topic(), message.partition(), message.offset(), message.value()
+            assert topic is not None
+            assert partition is not None
+            assert offset is not None
+            assert value is not None
+            self.values.append(value.decode())
+            self._read[topic, partition] = offset + 1
+
+    def commit(self) -> None:
+        self._commit(self.consumer, [*self._read])
+
+    def close(self) -> None:
+        """Commit before, so that nothing is left to commit while it leaves."""
+        self.commit()
+        self.consumer.close()
+
+    def _let_go(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._commit(consumer, [(one.topic, one.partition) for one in partitions])
+
+    def _commit(self, consumer: Consumer, partitions: list[tuple[str, int]]) -> None:
+        done = [TopicPartition(*one, self._read.pop(one)) for one in partitions if one in self._read]
+        if done:
+            consumer.commit(offsets=done, asynchronous=False)
+
+
+class Scene:
+    """Two topics, what was produced to them, and whoever reads them."""
+
+    def __init__(self, address: str, name: str) -> None:
+        self.address = address
+        self.name = name
+        self.topics = [f"{name}-a", f"{name}-b"]
+        self.produced: list[str] = []
+        self.readers: list[Reader] = []
+        self.former: list[Reader] = []
+        for topic in self.topics:
+            create_topic(address, topic, PARTITIONS)
+
+    def send_round(self) -> None:
+        """Twenty records on every partition."""
+        for topic in self.topics:
+            for partition in range(PARTITIONS):
+                values = [f"{len(self.produced) + number}" for number in range(20)]
+                produce(self.address, topic, [value.encode() for value in values], partition=partition)
+                self.produced += values
+
+    def read_until(self, done: Callable[[], bool], what: str) -> None:
+        def look() -> bool:
+            for reader in self.readers:
+                reader.poll()
+            return done()
+
+        wait_until(look, what)
+
+    def seen(self) -> Counter[str]:
+        return Counter(value for reader in (*self.readers, *self.former) for value in reader.values)
+
+    def is_shared(self) -> bool:
+        """Every partition has one owner, and nobody has two more than another."""
+        owned = [reader.partitions for reader in self.readers]
+        everything = {(topic, partition) for topic in self.topics for partition in range(PARTITIONS)}
+        sizes = [len(partitions) for partitions in owned]
+        return sum(sizes) == len(everything) and set().union(*owned) == everything and max(sizes) - min(sizes) <= 2
+
+    def share(self) -> None:
+        """Records come in while the group finds its new order, and when it has."""
+        self.send_round()
+        self.read_until(self.is_shared, f"{len(self.readers)} members share the partitions")
+        self.send_round()
+        self.read_until(lambda: self.seen().keys() >= set(self.produced), "everything is read")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("by_regex", [False, True], ids=["names", "regex"])
+def test_from_one_member_to_three_and_back_nothing_is_missed_or_repeated(
+    address: str, name: str, protocol: str, by_regex: bool
+) -> None:
+    scene = Scene(address, name)
+    subscription = [f"^{name}.*"] if by_regex else scene.topics
+    with ExitStack() as stack:
+        for _ in range(3):
+            reader = Reader(address, name, subscription, **PROTOCOLS[protocol])
+            stack.callback(reader.close)
+            scene.readers.append(reader)
+            scene.share()
+        for _ in range(2):
+            leaving = scene.readers.pop(0)
+            scene.former.append(leaving)
+            leaving.close()
+            scene.share()
+    assert scene.seen() == Counter(scene.produced)
+
+
+def test_members_by_regex_follow_topics_that_are_made_later(address: str, name: str) -> None:
+    scene = Scene(address, name)
+    with ExitStack() as stack:
+        for _ in range(2):
+            scene.readers.append(Reader(address, name, [f"^{name}.*"], **PROTOCOLS["uniform"]))
+            stack.callback(scene.readers[-1].close)
+        scene.share()
+        scene.topics.append(f"{name}-c")
+        create_topic(address, scene.topics[-1], PARTITIONS)
+        scene.share()
+    assert scene.seen() == Counter(scene.produced)
+
+
+def test_an_empty_group_goes_on_with_the_other_protocol_where_it_was(address: str, name: str) -> None:
+    scene = Scene(address, name)
+    for protocol in ("classic", "uniform", "classic"):
+        reader = Reader(address, name, scene.topics, **PROTOCOLS[protocol])
+        scene.readers.append(reader)
+        scene.share()
+        scene.readers.remove(reader)
+        scene.former.append(reader)
+        reader.close()
+    assert scene.seen() == Counter(scene.produced)
+
+
+def test_a_static_member_that_comes_back_reads_on_and_nobody_else_notices(address: str, name: str) -> None:
+    scene = Scene(address, name)
+
+    def static(number: int) -> Reader:
+        return Reader(
+            address, name, scene.topics, **PROTOCOLS["uniform"], **{"group.instance.id": f"instance-{number}"}
+        )
+
+    scene.readers += [static(1), static(2)]
+    scene.share()
+    first, second = scene.readers
+    had, others = first.partitions, second.partitions
+    first.close()
+    scene.former.append(first)
+    scene.readers[0] = static(1)
+    scene.share()
+    assert (scene.readers[0].partitions, second.partitions) == (had, others)
+    for reader in scene.readers:
+        reader.close()
+    assert scene.seen() == Counter(scene.produced)
+
+
+def test_an_administrator_sees_and_deletes_the_group(address: str, name: str) -> None:
+    scene = Scene(address, name)
+    reader = Reader(address, name, scene.topics, **PROTOCOLS["uniform"])
+    scene.readers.append(reader)
+    scene.share()
+    admin = AdminClient({"bootstrap.servers": address})
+    listed = {group.group_id: group for group in admin.list_consumer_groups().result(PATIENCE_SECONDS).valid}
+    assert listed[name].state.name == "STABLE"
+    assert listed[name].type.name == "CONSUMER"
+    described = admin.describe_consumer_groups([name])[name].result(PATIENCE_SECONDS)
+    (member,) = described.members
+    assert {(one.topic, one.partition) for one in member.assignment.topic_partitions} == reader.partitions
+    reader.close()
+    admin.delete_consumer_groups([name])[name].result(PATIENCE_SECONDS)
+    listed = {group.group_id: group for group in admin.list_consumer_groups().result(PATIENCE_SECONDS).valid}
+    assert name not in listed

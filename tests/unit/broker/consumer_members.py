@@ -1,0 +1,76 @@
+"""Members of consumer groups that speak the newer protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.unit.broker.house import House
+from tests.unit.broker.members import GROUP
+
+from headrace.machines.assignors import TopicPartition
+from headrace.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from headrace.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
+from headrace.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+
+
+class ConsumerMember:
+    """It gives up at once what it is told to, and says so with its next heartbeat."""
+
+    def __init__(self, house: House, member_id: str, *topics: str, group: str = GROUP, **more: Any) -> None:
+        self.house = house
+        self.group = group
+        self.id = member_id
+        self.topics = list(topics)
+        self.more = more
+        self.epoch = 0
+        self.owned: set[TopicPartition] = set()
+
+    @property
+    def indexes(self) -> list[int]:
+        return sorted(index for _, index in self.owned)
+
+    def begin_beat(self, version: int = 1, **changes: Any) -> asyncio.Task[Any]:
+        said: dict[str, Any] = {"member_epoch": self.epoch, "topic_partitions": self._owned(), **self.more}
+        if self.epoch == 0:
+            said |= {"subscribed_topic_names": self.topics, "rebalance_timeout_ms": 20_000}
+        request = ConsumerGroupHeartbeatRequest(group_id=self.group, member_id=self.id, **{**said, **changes})
+        return self.house.begin(request, version)
+
+    async def beat(self, version: int = 1, **changes: Any) -> Any:
+        response = await self.begin_beat(version, **changes)
+        if response.error_code == 0:
+            self.id, self.epoch = response.member_id, response.member_epoch
+            if response.assignment is not None:
+                told = response.assignment.topic_partitions
+                self.owned = {(topic.topic_id, index) for topic in told for index in topic.partitions}
+        return response
+
+    async def leave(self, epoch: int = -1) -> int:
+        request = ConsumerGroupHeartbeatRequest(group_id=self.group, member_id=self.id, member_epoch=epoch, **self.more)
+        return int((await self.house.ask(request, 1)).error_code)
+
+    async def commit(self, offset: int, topic: str = "t", **changes: Any) -> int:
+        said = {"generation_id_or_member_epoch": self.epoch, "member_id": self.id, **changes}
+        asked = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+        topics = [OffsetCommitRequestTopic(name=topic, partitions=[asked])]
+        response = await self.house.ask(OffsetCommitRequest(group_id=self.group, topics=topics, **said), 9)
+        return int(response.topics[0].partitions[0].error_code)
+
+    def _owned(self) -> list[TopicPartitions]:
+        return [TopicPartitions(topic_id=topic_id, partitions=[index]) for topic_id, index in sorted(self.owned)]
+
+
+async def settle(*members: ConsumerMember) -> None:
+    for _ in range(4):
+        for member in members:
+            assert (await member.beat()).error_code == 0
+
+
+async def describe_consumers(house: House, group: str = GROUP) -> Any:
+    (described,) = (await house.ask(ConsumerGroupDescribeRequest(group_ids=[group]), 1)).groups
+    return described

@@ -1,0 +1,285 @@
+"""Groups of the newer protocol, in a whole broker: what members are told holds, also after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.broker.consumer_members import ConsumerMember, describe_consumers, settle
+from tests.unit.broker.house import House
+from tests.unit.broker.members import GROUP, Member, commit, committed, delete_group, describe, listed
+
+from headrace.model.errors import StaleMemberEpoch, UnknownMemberId
+
+SESSION_SECONDS = 45.0
+MINUTE = 60.0
+
+
+async def test_members_share_the_partitions_as_they_come_and_go(house: House) -> None:
+    await house.make_topic("t", 4)
+    one, two = ConsumerMember(house, "m1", "t"), ConsumerMember(house, "m2", "t")
+    answer = await one.beat()
+    assert (answer.error_code, answer.member_epoch, answer.heartbeat_interval_ms) == (0, 1, 5000)
+    assert one.indexes == [0, 1, 2, 3]
+    await settle(one, two)
+    assert sorted(one.indexes + two.indexes) == [0, 1, 2, 3]
+    assert len(one.indexes) == 2
+    assert await two.leave() == 0
+    await settle(one)
+    assert one.indexes == [0, 1, 2, 3]
+
+
+async def test_version_0_is_given_a_member_id(house: House) -> None:
+    await house.make_topic("t")
+    member = ConsumerMember(house, "", "t")
+    assert (await member.beat(version=0)).error_code == 0
+    assert len(member.id) == 36
+    assert (await member.beat(version=0)).error_code == 0
+    refused = await ConsumerMember(house, "", "t").beat(version=1)
+    assert (refused.error_code, refused.error_message) == (42, "MemberId can't be empty.")
+
+
+async def test_an_assignor_and_a_regular_expression_can_be_asked_for(house: House) -> None:
+    await house.make_topic("t1", 2)
+    await house.make_topic("t2", 2)
+    one = ConsumerMember(house, "m1", subscribed_topic_regex="t.*", server_assignor="range")
+    two = ConsumerMember(house, "m2", subscribed_topic_regex="t.*", server_assignor="range")
+    await settle(one, two)
+    assert {tuple(one.indexes), tuple(two.indexes)} == {(0, 0), (1, 1)}
+    described = await describe_consumers(house)
+    assert described.assignor_name == "range"
+    assert {member.subscribed_topic_regex for member in described.members} == {"t.*"}
+    other = ConsumerMember(house, "m3", "t1", group="others")
+    assert (await other.beat(server_assignor="best")).error_code == 112
+    assert (await other.beat(subscribed_topic_regex="(")).error_code == 128
+    assert "others" not in await listed(house)
+
+
+async def test_a_group_is_described_and_listed(house: House) -> None:
+    await house.make_topic("t", 2)
+    one, two = ConsumerMember(house, "m1", "t", instance_id="i"), ConsumerMember(house, "m2", "t")
+    await settle(one)
+    assert (await two.beat()).error_code == 0
+    described = await describe_consumers(house)
+    assert (described.error_code, described.group_state) == (0, "Reconciling")
+    assert (described.group_epoch, described.assignment_epoch, described.assignor_name) == (2, 2, "uniform")
+    first = described.members[0]
+    assert (first.member_id, first.instance_id, first.member_epoch, first.member_type) == ("m1", "i", 1, 1)
+    assert (first.client_id, first.client_host, first.subscribed_topic_names) == ("tester", "/10.0.0.1", ["t"])
+    assert [(part.topic_name, part.partitions) for part in first.assignment.topic_partitions] == [("t", [0, 1])]
+    assert len(first.target_assignment.topic_partitions[0].partitions) == 1
+    assert await listed(house, types_filter=["consumer"]) == {GROUP: "Reconciling"}
+    assert await listed(house, states_filter=["reconciling"]) == {GROUP: "Reconciling"}
+    assert await listed(house, types_filter=["classic"]) == {}
+    await settle(one, two)
+    assert await listed(house) == {GROUP: "Stable"}
+
+
+async def test_each_kind_of_group_is_described_by_its_own_request(house: House) -> None:
+    await house.make_topic("t")
+    await ConsumerMember(house, "m1", "t").beat()
+    seen = await describe(house)
+    assert (seen.error_code, seen.error_message) == (69, f"Group {GROUP} is not a classic group.")
+    await Member(house, "t", group="classic").enter()
+    described = await describe_consumers(house, "classic")
+    assert (described.error_code, described.error_message) == (69, "Group classic is not a consumer group.")
+    assert (await describe_consumers(house, "none")).error_code == 69
+
+
+async def test_a_member_that_goes_silent_is_out(house: House) -> None:
+    await house.make_topic("t", 2)
+    one, two = ConsumerMember(house, "m1", "t"), ConsumerMember(house, "m2", "t")
+    await settle(one, two)
+    for _ in range(10):
+        await house.pass_time(SESSION_SECONDS / 9)
+        assert (await two.beat()).error_code == 0
+    assert two.indexes == [0, 1]
+    assert (await one.beat()).error_code == 25
+
+
+async def test_a_topic_that_grows_is_noticed_with_the_next_heartbeat(house: House) -> None:
+    await house.make_topic("t", 1)
+    member = ConsumerMember(house, "m1", "t")
+    await settle(member)
+    await house.host.start(house.broker.catalogue.add_partitions("t", 3), "grow")
+    await settle(member)
+    assert member.indexes == [0, 1, 2]
+
+
+# Two protocols
+
+
+async def test_a_group_with_members_keeps_its_protocol(house: House) -> None:
+    await house.make_topic("t")
+    await Member(house, "t", group="classic").enter()
+    newer = ConsumerMember(house, "m1", "t", group="classic")
+    assert (await newer.beat()).error_code == 69
+    await ConsumerMember(house, "m1", "t").beat()
+    classic = Member(house, "t")
+    assert (await classic.begin_join()).error_code == 23
+    classic.id, classic.generation = "m1", 1
+    assert await classic.heartbeat() == 25
+    assert (await ConsumerMember(house, "m1", "t", group="none").beat(member_epoch=1)).error_code == 69
+    assert await ConsumerMember(house, "m1", "t", group="none").leave() == 69
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_an_empty_group_goes_over_to_the_other_protocol_with_its_offsets(house: House, restarts: bool) -> None:
+    async def pause() -> None:
+        if restarts:
+            await house.restart()
+            await house.pass_time(1)
+
+    await house.make_topic("t")
+    classic, newer = Member(house, "t"), ConsumerMember(house, "m1", "t")
+    await classic.enter()
+    assert await classic.commit(5) == 0
+    await classic.leave()
+    await pause()
+    assert (await newer.beat()).error_code == 0
+    await pause()
+    assert await listed(house, types_filter=["consumer"]) == {GROUP: "Stable"} == await listed(house)
+    assert await committed(house) == (5, "")
+    assert await newer.commit(6) == 0
+    await newer.leave()
+    await pause()
+    assert await listed(house, types_filter=["consumer"]) == {GROUP: "Empty"} == await listed(house)
+    classic = Member(house, "t")
+    await classic.enter()
+    await pause()
+    assert await listed(house, types_filter=["classic"]) == {GROUP: "Stable"} == await listed(house)
+    assert await committed(house) == (6, "")
+
+
+async def test_a_group_that_changed_its_protocol_leaves_nothing_of_the_former_one(house: House) -> None:
+    await house.make_topic("t")
+    classic, newer = Member(house, "t"), ConsumerMember(house, "m1", "t")
+    await classic.enter()
+    await classic.leave()
+    await settle(newer)
+    await newer.leave()
+    assert await delete_group(house) == 0
+    await house.restart()
+    await house.pass_time(1)
+    assert await listed(house) == {}
+
+
+# Offsets
+
+
+async def test_commits_are_for_members_of_the_right_epoch(house: House) -> None:
+    await house.make_topic("t", 2)
+    member = ConsumerMember(house, "m1", "t")
+    await settle(member)
+    assert await member.commit(1) == 0
+    assert await member.commit(2, member_id="m2") == UnknownMemberId.code
+    assert await member.commit(2, generation_id_or_member_epoch=7) == StaleMemberEpoch.code
+    assert await commit(house, 2) == UnknownMemberId.code
+    assert await committed(house) == (1, "")
+    coordinator = house.broker.coordinator
+    coordinator.check_fetch(GROUP, None, -1)
+    coordinator.check_fetch(GROUP, "m1", 1)
+    coordinator.check_fetch("none", "m1", 1)
+    with pytest.raises(StaleMemberEpoch):
+        coordinator.check_fetch(GROUP, "m1", 2)
+    with pytest.raises(UnknownMemberId):
+        coordinator.check_fetch(GROUP, "m2", 1)
+    await member.leave()
+    assert await commit(house, 3) == 0
+    assert await listed(house) == {GROUP: "Empty"}
+
+
+async def test_a_group_is_deleted_with_its_offsets_when_it_is_empty(house: House) -> None:
+    await house.make_topic("t")
+    member = ConsumerMember(house, "m1", "t")
+    await settle(member)
+    await member.commit(1)
+    assert await delete_group(house) == 68
+    await member.leave()
+    assert await delete_group(house) == 0
+    assert await delete_group(house) == 69
+    await house.restart()
+    await house.pass_time(1)
+    assert await listed(house) == {}
+    assert await committed(house) == (-1, "")
+
+
+async def test_an_empty_group_goes_when_its_offsets_have_expired(house: House) -> None:
+    await house.restart(offsets_retention_minutes="2", offsets_retention_check_interval_ms="1000")
+    await house.make_topic("t")
+    member = ConsumerMember(house, "m1", "t")
+    await settle(member)
+    await member.commit(1)
+    for _ in range(12):
+        await house.pass_time(MINUTE / 4)
+        assert (await member.beat()).error_code == 0
+    assert await committed(house) == (1, ""), "what members use does not grow old"
+    await member.leave()
+    await house.pass_time(2 * MINUTE)
+    assert await committed(house) == (-1, "")
+    assert await listed(house) == {}
+    await house.restart()
+    await house.pass_time(1)
+    assert await listed(house) == {}
+
+
+# Durability
+
+
+@pytest.mark.parametrize("end", ["stop", "kill", "power cut"])
+async def test_members_go_on_after_every_kind_of_end(house: House, end: str) -> None:
+    await house.make_topic("t", 4)
+    one, two = ConsumerMember(house, "m1", "t"), ConsumerMember(house, "m2", "t", instance_id="i")
+    await settle(one, two)
+    before = one.epoch, two.epoch, one.owned, two.owned
+    described = await describe_consumers(house)
+    if end == "stop":
+        await house.close()
+    else:
+        house.kill(keep_page_cache=end == "kill")
+    await house.open()
+    await house.pass_time(1)
+    assert await describe_consumers(house) == described
+    await settle(one, two)
+    assert (one.epoch, two.epoch, one.owned, two.owned) == before
+    await house.pass_time(SESSION_SECONDS + 1)
+    assert await listed(house) == {GROUP: "Empty"}
+
+
+async def test_an_assignment_is_told_only_when_it_is_durable(house: House) -> None:
+    await house.make_topic("t", 2)
+    await ConsumerMember(house, "m0", "t", group="others").beat()
+    house.host.disk.delay_seconds = (0.1, 0.2)
+    member = ConsumerMember(house, "m1", "t")
+    joining = member.begin_beat()
+    await asyncio.sleep(0.01)
+    assert not joining.done()
+    await member.beat()
+    assert member.indexes == [0, 1]
+    house.kill(keep_page_cache=False)
+    await house.open()
+    await house.pass_time(1)
+    assert (await member.beat()).error_code == 0
+    joining.cancel()
+
+
+async def test_what_cannot_be_stored_has_not_happened(house: House) -> None:
+    await house.make_topic("t", 2)
+    one, two = ConsumerMember(house, "m1", "t"), ConsumerMember(house, "m2", "t")
+    await settle(one)
+    before = await describe_consumers(house)
+    house.host.disk.fail_next("append", "*.log")
+    assert (await two.beat()).error_code == 15
+    assert await describe_consumers(house) == before
+
+
+async def test_until_the_log_is_read_members_are_told_to_come_again(house: House) -> None:
+    await house.make_topic("t")
+    member = ConsumerMember(house, "m1", "t")
+    await settle(member)
+    await house.close()
+    house.host.disk.cold_chance = 1.0
+    await house.open()
+    assert (await member.beat()).error_code in (0, 14)
+    await house.pass_time(1)
+    assert (await member.beat()).error_code == 0
