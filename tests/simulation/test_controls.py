@@ -14,6 +14,7 @@ from tests.simulation.scenario import Scenario, StillUnwell
 
 from headrace.broker.offsets_log import OffsetsLog
 from headrace.broker.partition import Appended, Partition, PartitionState
+from headrace.broker.state_log import StoredRecord
 from headrace.storage.flush import Flush
 from headrace.storage.log import Log
 from headrace.storage.recovery import Recovery
@@ -60,9 +61,9 @@ def leave_a_torn_tail_where_it_is(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_what_groups_committed_when_starting(patch: pytest.MonkeyPatch) -> None:
-    async def replay_nothing(_: OffsetsLog) -> AsyncIterator[tuple[bytes, bytes | None]]:
+    async def replay_nothing(_: OffsetsLog) -> AsyncIterator[StoredRecord]:
         return
-        yield b"", None
+        yield StoredRecord(b"", None, None)
 
     patch.setattr(OffsetsLog, "replay", replay_nothing)
 

@@ -11,7 +11,6 @@ from headrace.model.errors import (
     CorruptMessage,
     InvalidRecord,
     InvalidTimestamp,
-    InvalidTransactionState,
     MessageTooLarge,
     TransactionalIdRefused,
     UnsupportedCompressionType,
@@ -103,7 +102,8 @@ def _check_fields(header: BatchHeader, produce_version: int, transactional_id: s
     if header.is_transactional:
         if transactional_id is None:
             raise TransactionalIdRefused("a transactional batch needs a transactional id in its request")
-        raise InvalidTransactionState("transactions are not served by this version")
+        if header.producer_id < 0:
+            raise InvalidRecord("a transactional batch needs a producer id")
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise InvalidRecord(f"producer {header.producer_id} sent base sequence {header.base_sequence}")
     if header.compression > ZSTD:

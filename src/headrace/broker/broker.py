@@ -1,4 +1,4 @@
-"""One broker: its topics, its coordinator, and the table of requests that it serves.
+"""One broker: its topics, its coordinators, and the table of requests that it serves.
 
 Start order: registry, logs (recovery), then everything else; groups are read in the background and answer "loading"
 until then. Stop order: readers and group members are answered, logs are flushed and closed, the marker of a clean
@@ -14,6 +14,7 @@ from functools import partial
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.cluster_admin import ClusterAdmin
 from headrace.broker.config_admin import ConfigAdmin
+from headrace.broker.consumer_group_requests import ConsumerGroupRequests
 from headrace.broker.coordinator import Coordinator
 from headrace.broker.fetch import Fetch
 from headrace.broker.group_requests import GroupRequests
@@ -25,6 +26,13 @@ from headrace.broker.offset_requests import OffsetRequests
 from headrace.broker.offsets_log import OffsetsLog
 from headrace.broker.produce import Produce
 from headrace.broker.topic_admin import TopicAdmin
+from headrace.broker.transaction_coordinator import TransactionCoordinator
+from headrace.broker.transaction_markers import TransactionMarkers
+from headrace.broker.transaction_requests import TransactionRequests
+from headrace.broker.transaction_tools import TransactionTools
+from headrace.broker.transactional_offsets import TransactionalOffsets
+from headrace.broker.transactions_log import TransactionsLog
+from headrace.machines.consumer_groups import ConsumerGroupConfig
 from headrace.machines.fetch_sessions import FetchSessions
 from headrace.machines.group_state import GroupConfig
 from headrace.model.broker_configs import BrokerConfig
@@ -66,19 +74,34 @@ class Broker:
         self.registry = registry
         self.identity = identity
         self.offsets_log = OffsetsLog(catalogue, clock)
-        self.coordinator = Coordinator(self.offsets_log, _group_config(config), config.offset_metadata_max_bytes, clock)
+        self.coordinator = Coordinator(
+            self.offsets_log,
+            catalogue,
+            _group_config(config),
+            _consumer_group_config(config),
+            config.offset_metadata_max_bytes,
+            clock,
+        )
+        self.transactions = TransactionCoordinator(
+            TransactionsLog(catalogue, clock),
+            TransactionMarkers(catalogue, store.flusher.flush, clock),
+            ProducerIds(registry).next,
+            config,
+            clock,
+        )
         catalogue.on_deleted = lambda topic: self.coordinator.forget_topic(topic.name)
         sessions = FetchSessions(
             partial(entropy.integer, 1, 2**31 - 1), config.max_incremental_fetch_session_cache_slots
         )
         self.fetch = Fetch(catalogue, sessions, clock)
         self._clock = clock
-        self._cluster = ClusterAdmin(catalogue, disk, os.path.abspath(folder), ProducerIds(registry).next)
-        self.handlers = self._serve(Produce(catalogue, store, disk, clock), entropy)
+        self._cluster = ClusterAdmin(catalogue, disk, os.path.abspath(folder))
+        self.handlers = self._serve(Produce(catalogue, self.transactions, store, disk, clock), entropy)
         self._cluster.advertise(handler.api for handler in self.handlers)
 
     def start(self, supervisor: Supervisor) -> None:
         supervisor.spawn(self.coordinator.load(), "load groups")
+        supervisor.spawn(self.transactions.load(), "transactions")
         supervisor.spawn(self._keep_house(), "housekeeping")
 
     async def stop(self) -> None:
@@ -90,6 +113,7 @@ class Broker:
         """Let go of everybody who waits for something that will not happen any more."""
         self.fetch.stop()
         self.coordinator.stop()
+        self.transactions.stop()
 
     def _serve(self, produce: Produce, entropy: Entropy) -> Handlers:
         metadata = Metadata(self.catalogue, self.identity, self.offsets_log.ensure)
@@ -98,6 +122,12 @@ class Broker:
         list_offsets = ListOffsets(self.catalogue)
         groups = GroupRequests(self.coordinator, self.identity, entropy)
         offsets = OffsetRequests(self.coordinator, self.catalogue, self._clock)
+        consumers = ConsumerGroupRequests(self.coordinator, self.catalogue, entropy)
+        transactions = TransactionRequests(self.transactions, self.catalogue, self.offsets_log)
+        tools = TransactionTools(self.transactions, self.catalogue)
+        transactional_offsets = TransactionalOffsets(
+            self.coordinator, self.transactions, self.offsets_log, self.catalogue, self._clock
+        )
         return Handlers(
             {
                 apis.PRODUCE: produce.handle,
@@ -117,7 +147,17 @@ class Broker:
                 apis.CREATE_TOPICS: topics.create_topics,
                 apis.DELETE_TOPICS: topics.delete_topics,
                 apis.DELETE_RECORDS: topics.delete_records,
-                apis.INIT_PRODUCER_ID: self._cluster.init_producer_id,
+                apis.INIT_PRODUCER_ID: transactions.init_producer_id,
+                apis.ADD_PARTITIONS_TO_TXN: transactions.add_partitions,
+                apis.ADD_OFFSETS_TO_TXN: transactions.add_offsets,
+                apis.END_TXN: transactions.end,
+                apis.WRITE_TXN_MARKERS: tools.write_markers,
+                apis.TXN_OFFSET_COMMIT: transactional_offsets.commit,
+                apis.DESCRIBE_PRODUCERS: tools.describe_producers,
+                apis.DESCRIBE_TRANSACTIONS: tools.describe,
+                apis.LIST_TRANSACTIONS: tools.list,
+                apis.CONSUMER_GROUP_HEARTBEAT: consumers.heartbeat,
+                apis.CONSUMER_GROUP_DESCRIBE: consumers.describe,
                 apis.OFFSET_FOR_LEADER_EPOCH: list_offsets.offset_for_leader_epoch,
                 apis.DESCRIBE_CONFIGS: configs.describe,
                 apis.ALTER_CONFIGS: configs.alter,
@@ -138,6 +178,7 @@ class Broker:
             config = self.catalogue.config
             self.catalogue.expire()
             self.fetch.sweep()
+            self.transactions.tick()
             if self._clock.monotonic() - offsets_checked > config.offsets_retention_check_interval_ms / 1000:
                 offsets_checked = self._clock.monotonic()
                 self.coordinator.expire(config.offsets_retention_minutes * 60_000)
@@ -168,7 +209,23 @@ async def open_broker(
 
 
 def _store_config(config: BrokerConfig) -> StoreConfig:
-    return StoreConfig(retention_check_seconds=config.log_retention_check_interval_ms / 1000)
+    return StoreConfig(
+        retention_check_seconds=config.log_retention_check_interval_ms / 1000,
+        cleaner_enabled=config.log_cleaner_enable,
+        cleaner_backoff_seconds=config.log_cleaner_backoff_ms / 1000,
+        cleaner_map_bytes=config.log_cleaner_dedupe_buffer_size,
+        cleaner_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
+        producer_expiration_ms=config.producer_id_expiration_ms,
+    )
+
+
+def _consumer_group_config(config: BrokerConfig) -> ConsumerGroupConfig:
+    return ConsumerGroupConfig(
+        session_timeout_ms=config.group_consumer_session_timeout_ms,
+        heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+        max_size=config.group_consumer_max_size,
+        assignors=tuple(config.group_consumer_assignors),
+    )
 
 
 def _group_config(config: BrokerConfig) -> GroupConfig:

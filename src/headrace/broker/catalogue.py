@@ -220,7 +220,7 @@ class Catalogue:
         for topic in self._by_name.values():
             for partition in topic.partitions:
                 partition.expire(now)
-                partition.state.producers.expire(now_ms, self.config.producer_id_expiration_ms)
+                partition.state.expire(partition.log.start_offset, now_ms, self.config.producer_id_expiration_ms)
 
     def _refuse_existing(self, name: str) -> None:
         if name in self._by_name:
@@ -256,13 +256,20 @@ class Catalogue:
         return Opening(self._log_config(config), PartitionState())
 
     def _log_config(self, config: TopicConfig) -> LogConfig:
-        jitter_ms = min(config.segment_jitter_ms, config.segment_ms - 1)
+        # The active segment is never compacted, so it must be rolled in time for what must be.
+        segment_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.compacts else config.segment_ms
+        jitter_ms = min(config.segment_jitter_ms, segment_ms - 1)
         return LogConfig(
             segment_bytes=config.segment_bytes,
-            segment_ms=config.segment_ms - (self._entropy.integer(0, jitter_ms) if jitter_ms > 0 else 0),
+            segment_ms=segment_ms - (self._entropy.integer(0, jitter_ms) if jitter_ms > 0 else 0),
             index_interval_bytes=config.index_interval_bytes,
             index_bytes_max=config.segment_index_bytes,
             retention_ms=config.retention_ms if config.deletes else -1,
             retention_bytes=config.retention_bytes if config.deletes else -1,
             flush_messages=config.flush_messages,
+            compacts=config.compacts,
+            min_cleanable_dirty_ratio=config.min_cleanable_dirty_ratio,
+            min_compaction_lag_ms=config.min_compaction_lag_ms,
+            max_compaction_lag_ms=config.max_compaction_lag_ms,
+            delete_retention_ms=config.delete_retention_ms,
         )

@@ -1,16 +1,23 @@
-"""ApiVersions, InitProducerId and DescribeLogDirs: what this broker speaks, gives out and holds."""
+"""ApiVersions and DescribeLogDirs: what this broker speaks, and what it holds."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
+from typing import Final
 
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.handlers import UNKNOWN_VERSION
-from headrace.model.errors import CoordinatorNotAvailable, HeadraceError, InvalidRequest, UnsupportedVersion
+from headrace.model.errors import UnsupportedVersion
 from headrace.runtime.disk import Disk
 from headrace.wire.apis import Api
-from headrace.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from headrace.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 from headrace.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -18,17 +25,18 @@ from headrace.wire.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from headrace.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+# What clients must know before they use the newer ways: of groups (KIP-848) and of transactions (KIP-890).
+_FEATURES: Final = {"group.version": 1, "transaction.version": 2}
+_FEATURES_EPOCH: Final = 1  # they are as old as the cluster
+_ZERO_MINIMUM_SINCE: Final = 4
 
 
 class ClusterAdmin:
-    def __init__(
-        self, catalogue: Catalogue, disk: Disk, folder: str, next_producer_id: Callable[[], Awaitable[int]]
-    ) -> None:
+    def __init__(self, catalogue: Catalogue, disk: Disk, folder: str) -> None:
         self._catalogue = catalogue
         self._disk = disk
         self._folder = folder
-        self._next_producer_id = next_producer_id
         self._api_keys: list[ApiVersion] = []
 
     def advertise(self, apis: Iterable[Api]) -> None:
@@ -40,20 +48,19 @@ class ClusterAdmin:
     async def api_versions(self, _request: ApiVersionsRequest | None, context: RequestContext) -> ApiVersionsResponse:
         """A version that we do not know is answered in version 0, so that the client can choose one that we do."""
         error_code = UnsupportedVersion.code if context.version == UNKNOWN_VERSION else 0
-        return ApiVersionsResponse(error_code=error_code, api_keys=self._api_keys)
-
-    async def init_producer_id(
-        self, request: InitProducerIdRequest, _context: RequestContext
-    ) -> InitProducerIdResponse:
-        """Every idempotent producer gets an id of its own, with epoch 0; a lost one is not asked back for."""
-        if request.transactional_id == "" or (request.producer_id < 0) != (request.producer_epoch < 0):
-            return InitProducerIdResponse(error_code=InvalidRequest.code, producer_epoch=-1)
-        if request.transactional_id is not None:
-            return InitProducerIdResponse(error_code=UnsupportedVersion.code, producer_epoch=-1)
-        try:
-            return InitProducerIdResponse(producer_id=await self._next_producer_id(), producer_epoch=0)
-        except HeadraceError:
-            return InitProducerIdResponse(error_code=CoordinatorNotAvailable.code, producer_epoch=-1)
+        supported = []
+        if context.version >= _ZERO_MINIMUM_SINCE:  # older clients stumble over a minimum of 0
+            supported = [SupportedFeatureKey(name=name, max_version=level) for name, level in _FEATURES.items()]
+        return ApiVersionsResponse(
+            error_code=error_code,
+            api_keys=self._api_keys,
+            supported_features=supported,
+            finalized_features_epoch=_FEATURES_EPOCH,
+            finalized_features=[
+                FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+                for name, level in _FEATURES.items()
+            ],
+        )
 
     async def describe_log_dirs(
         self, request: DescribeLogDirsRequest, _context: RequestContext

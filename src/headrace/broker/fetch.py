@@ -17,7 +17,7 @@ from headrace.broker.context import RequestContext
 from headrace.broker.partition import Partition
 from headrace.broker.readings import Reading, read_partition
 from headrace.machines.fetch_sessions import FetchEntry, FetchSession, FetchSessions
-from headrace.model.errors import HeadraceError, InvalidFetchSessionEpoch
+from headrace.model.errors import HeadraceError, InvalidFetchSessionEpoch, UnsupportedCompressionType
 from headrace.model.ids import ZERO_ID
 from headrace.runtime.clock import Clock
 from headrace.wire.messages.fetch import (
@@ -27,6 +27,7 @@ from headrace.wire.messages.fetch import (
 )
 
 _TOPIC_IDS_SINCE = 13
+_ZSTD_SINCE = 10
 
 
 class _Reader:
@@ -113,7 +114,7 @@ class Fetch:
             poll = self._polls[session] = _Poll()
         try:
             self._update(session, request)
-            return await self._collect(session, poll, request)
+            return await self._collect(session, poll, request, knows_zstd=context.version >= _ZSTD_SINCE)
         finally:
             if session.id == 0:
                 self._forget(session)
@@ -149,12 +150,14 @@ class Fetch:
                     gone.handle.unwatch()
         self._sessions.close_if_empty(session)
 
-    async def _collect(self, session: FetchSession, poll: _Poll, request: FetchRequest) -> FetchResponse:
+    async def _collect(
+        self, session: FetchSession, poll: _Poll, request: FetchRequest, *, knows_zstd: bool
+    ) -> FetchResponse:
         deadline = self._clock.monotonic() + request.max_wait_ms / 1000
         epoch = session.epoch
         idle: dict[FetchEntry, Reading] = {}  # found empty; still true of those that are not looked at again
         while session.epoch == epoch:
-            readings, size_bytes, is_urgent = self._read(session, poll, request)
+            readings, size_bytes, is_urgent = self._read(session, poll, request, knows_zstd=knows_zstd)
             left = deadline - self._clock.monotonic()
             is_over = size_bytes >= request.min_bytes or is_urgent or left <= 0 or self._is_stopping
             if session.id or not is_over:
@@ -177,7 +180,9 @@ class Fetch:
         # A later fetch of this session was faster: this answer would tell the past.
         return FetchResponse(error_code=InvalidFetchSessionEpoch.code)
 
-    def _read(self, session: FetchSession, poll: _Poll, request: FetchRequest) -> tuple[list[Reading], int, bool]:
+    def _read(
+        self, session: FetchSession, poll: _Poll, request: FetchRequest, *, knows_zstd: bool
+    ) -> tuple[list[Reading], int, bool]:
         """Look at every entry that is ready; what was found, how many bytes it is, and whether it may not wait."""
         readings: list[Reading] = []
         room = min(request.max_bytes, self._catalogue.config.fetch_max_bytes)
@@ -186,6 +191,8 @@ class Fetch:
         for entry in list(session.ready):
             try:
                 partition = self._partition(entry, poll)
+                if not knows_zstd and partition.config.compression_type == "zstd":
+                    raise UnsupportedCompressionType(f"zstd, as {partition.topic} has it, needs Fetch {_ZSTD_SINCE}")
                 budget = min(entry.max_bytes, room - size_bytes)
                 reading = read_partition(partition, entry, budget, request.isolation_level, may_exceed=size_bytes == 0)
             except HeadraceError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.partition import Partition
-from headrace.broker.readings import check_leader_epoch
+from headrace.broker.readings import READ_COMMITTED, check_leader_epoch
 from headrace.model.errors import HeadraceError, UnsupportedVersion
 from headrace.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
@@ -55,7 +55,7 @@ class ListOffsets:
                         raise UnsupportedVersion(
                             f"timestamp {asked.timestamp} means nothing in version {context.version}"
                         )
-                    await _look_up(partition, asked.timestamp, answer)
+                    await _look_up(partition, asked.timestamp, request.isolation_level, answer)
                 except HeadraceError as error:
                     answer.error_code = error.code
                 answers.partitions.append(answer)
@@ -81,11 +81,14 @@ class ListOffsets:
         return response
 
 
-async def _look_up(partition: Partition, timestamp: int, answer: ListOffsetsPartitionResponse) -> None:
+async def _look_up(
+    partition: Partition, timestamp: int, isolation_level: int, answer: ListOffsetsPartitionResponse
+) -> None:
     """No match is offset -1 and timestamp -1, which the answer holds already."""
-    log, high_watermark = partition.log, partition.high_watermark
+    log = partition.log
+    end_offset = partition.last_stable_offset if isolation_level == READ_COMMITTED else partition.high_watermark
     if timestamp == _LATEST:
-        answer.offset, answer.leader_epoch = high_watermark, partition.leader_epoch
+        answer.offset, answer.leader_epoch = end_offset, partition.leader_epoch
     elif timestamp in (_EARLIEST, _EARLIEST_LOCAL, _EARLIEST_PENDING_UPLOAD):
         # Nothing is kept in remote storage: all that is here is local, and none of it waits to be moved.
         answer.offset = log.start_offset
@@ -94,9 +97,9 @@ async def _look_up(partition: Partition, timestamp: int, answer: ListOffsetsPart
         answer.offset, answer.leader_epoch = -1, -1
     else:
         if timestamp == _MAX_TIMESTAMP:
-            found = await log.max_timestamp(high_watermark)
+            found = await log.max_timestamp(end_offset)
         else:
-            found = await log.offset_for_timestamp(timestamp, high_watermark)
+            found = await log.offset_for_timestamp(timestamp, end_offset)
         if found is not None:
             answer.timestamp, answer.offset = found
             answer.leader_epoch = _epoch_of(partition, found.offset)

@@ -17,6 +17,7 @@ from headrace.model.errors import (
     IllegalGeneration,
     UnknownTopicId,
     UnknownTopicOrPartition,
+    UnstableOffsetCommit,
 )
 from headrace.model.ids import ZERO_ID
 from headrace.runtime.clock import Clock
@@ -67,6 +68,7 @@ class OffsetRequests:
                 request.generation_id_or_member_epoch,
                 request.group_instance_id,
                 GroupIdNotFound if context.version >= _GROUP_NOT_FOUND_SINCE else IllegalGeneration,
+                self._named(request),
             )
             refusal = None
         except HeadraceError as error:
@@ -93,7 +95,10 @@ class OffsetRequests:
 
     async def fetch(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
         if context.version >= _GROUPS_SINCE:
-            groups = [self._fetch_group(group, context.version) for group in request.groups]
+            groups = [
+                self._fetch_group(group, context.version, must_be_stable=request.require_stable)
+                for group in request.groups
+            ]
             return OffsetFetchResponse(groups=[await self._settled(group) for group in groups])
         response = OffsetFetchResponse()
         try:
@@ -103,9 +108,9 @@ class OffsetRequests:
         for name, indexes in self._wanted(request.group_id, request.topics):
             answers = OffsetFetchResponseTopic(name=name)
             for index in indexes:
-                found = self._committed(request.group_id, name, index) or _MISSING
+                found, error_code = self._find(request.group_id, name, index, must_be_stable=request.require_stable)
                 answers.partitions.append(
-                    OffsetFetchResponsePartition(index, found.offset, found.leader_epoch, found.metadata)
+                    OffsetFetchResponsePartition(index, found.offset, found.leader_epoch, found.metadata, error_code)
                 )
             response.topics.append(answers)
         try:
@@ -119,7 +124,7 @@ class OffsetRequests:
         gone: list[OffsetForgotten] = []
         try:
             self._coordinator.ensure_loaded(request.group_id)
-            group = self._coordinator.groups.get(request.group_id)
+            group = self._coordinator.find(request.group_id)
             if group is None:
                 raise GroupIdNotFound(f"there is no group {request.group_id}")
             group.check_offset_delete()
@@ -145,6 +150,15 @@ class OffsetRequests:
             return OffsetDeleteResponse(error_code=error.code)
         return response
 
+    def _named(self, request: OffsetCommitRequest) -> list[tuple[UUID, int]]:
+        """The partitions of a commit by topic id; those that do not exist have none."""
+        named = []
+        for topic in request.topics:
+            known = self._catalogue.find(topic.name)
+            topic_id = topic.topic_id if topic.topic_id != ZERO_ID else ZERO_ID if known is None else known.id
+            named += [(topic_id, asked.partition_index) for asked in topic.partitions]
+        return named
+
     def _event(
         self, request: OffsetCommitRequest, topic: OffsetCommitRequestTopic, asked: Any, version: int
     ) -> OffsetCommitted:
@@ -164,16 +178,19 @@ class OffsetRequests:
             retention_ms=request.retention_time_ms,
         )
 
-    def _fetch_group(self, asked: Any, version: int) -> OffsetFetchResponseGroup:
+    def _fetch_group(self, asked: Any, version: int, *, must_be_stable: bool) -> OffsetFetchResponseGroup:
         answer = OffsetFetchResponseGroup(group_id=asked.group_id)
         try:
-            self._coordinator.ensure_loaded(asked.group_id)
+            self._coordinator.check_fetch(asked.group_id, asked.member_id, asked.member_epoch)
         except HeadraceError as error:
             answer.error_code = error.code
             return answer
         if version >= _TOPIC_IDS_SINCE and asked.topics is not None:
             answer.topics = [
-                self._fetch_by_id(asked.group_id, topic.topic_id, topic.partition_indexes) for topic in asked.topics
+                self._fetch_by_id(
+                    asked.group_id, topic.topic_id, topic.partition_indexes, must_be_stable=must_be_stable
+                )
+                for topic in asked.topics
             ]
             return answer
         for name, indexes in self._wanted(asked.group_id, asked.topics):
@@ -184,7 +201,7 @@ class OffsetRequests:
                 OffsetFetchResponseTopics(
                     name=name,
                     topic_id=topic.id if topic is not None else ZERO_ID,
-                    partitions=self._found(asked.group_id, name, indexes),
+                    partitions=self._found(asked.group_id, name, indexes, must_be_stable=must_be_stable),
                 )
             )
         return answer
@@ -197,20 +214,34 @@ class OffsetRequests:
             return OffsetFetchResponseGroup(group_id=answer.group_id, error_code=error.code)
         return answer
 
-    def _fetch_by_id(self, group_id: str, topic_id: UUID, indexes: list[int]) -> OffsetFetchResponseTopics:
+    def _fetch_by_id(
+        self, group_id: str, topic_id: UUID, indexes: list[int], *, must_be_stable: bool
+    ) -> OffsetFetchResponseTopics:
         topic = self._catalogue.find_by_id(topic_id)
         if topic is not None:
-            return OffsetFetchResponseTopics(topic_id=topic_id, partitions=self._found(group_id, topic.name, indexes))
+            found = self._found(group_id, topic.name, indexes, must_be_stable=must_be_stable)
+            return OffsetFetchResponseTopics(topic_id=topic_id, partitions=found)
         return OffsetFetchResponseTopics(
             topic_id=topic_id,
             partitions=[OffsetFetchResponsePartitions(index, -1, -1, "", UnknownTopicId.code) for index in indexes],
         )
 
-    def _found(self, group_id: str, topic: str, indexes: Iterable[int]) -> list[OffsetFetchResponsePartitions]:
-        found = ((index, self._committed(group_id, topic, index) or _MISSING) for index in indexes)
-        return [
-            OffsetFetchResponsePartitions(index, one.offset, one.leader_epoch, one.metadata) for index, one in found
-        ]
+    def _found(
+        self, group_id: str, topic: str, indexes: Iterable[int], *, must_be_stable: bool
+    ) -> list[OffsetFetchResponsePartitions]:
+        answers = []
+        for index in indexes:
+            found, error_code = self._find(group_id, topic, index, must_be_stable=must_be_stable)
+            answers.append(
+                OffsetFetchResponsePartitions(index, found.offset, found.leader_epoch, found.metadata, error_code)
+            )
+        return answers
+
+    def _find(self, group_id: str, topic: str, index: int, *, must_be_stable: bool) -> tuple[CommittedOffset, int]:
+        """The committed offset and an error code: one that may be about to change is not stable."""
+        if must_be_stable and self._coordinator.offsets.is_pending(group_id, topic, index):
+            return _MISSING, UnstableOffsetCommit.code
+        return self._committed(group_id, topic, index) or _MISSING, 0
 
     def _wanted(self, group_id: str, topics: list[Any] | None) -> Iterable[tuple[str, list[int]]]:
         """The partitions that were asked for, or all that the group has committed (no topics named)."""

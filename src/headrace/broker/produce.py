@@ -1,9 +1,13 @@
 """Produce: versions 3 to 13. Each partition of the request stands for itself: some may fail where others succeed.
 
 The batches are checked and appended before anything is waited for, so the batches of one connection enter the log in
-the order in which they were sent. The request's bytes are the connection's receive buffer: they are not touched after
-the first wait. The answer leaves when everything is committed (acks=all and acks=1 alike, since this broker is the
-whole in-sync set); acks=0 has no answer at all, and an error then closes the connection.
+the order in which they were sent; what has to wait before it can be appended (a large batch that is unpacked, a
+partition that joins a transaction) holds its connection. The request's bytes are the connection's receive buffer: they
+are not touched after the first wait. A transactional batch is appended only to a partition that is durably part of its
+producer's open transaction, looked up in the same step, so that its marker cannot miss it.
+
+The answer leaves when everything is committed (acks=all and acks=1 alike, since this broker is the whole in-sync set);
+acks=0 has no answer at all, and an error then closes the connection.
 """
 
 from __future__ import annotations
@@ -14,7 +18,21 @@ from headrace.broker.batch_rules import check_batch, prepare, too_large_for_the_
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.partition import Partition
-from headrace.model.errors import HeadraceError, InvalidRequiredAcks, InvalidTopic, RecordRefused, RequestTimedOut
+from headrace.broker.transaction_coordinator import TransactionCoordinator
+from headrace.model.errors import (
+    ConcurrentTransactions,
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    HeadraceError,
+    InvalidProducerEpoch,
+    InvalidRequiredAcks,
+    InvalidTopic,
+    NotCoordinator,
+    NotEnoughReplicas,
+    ProducerFenced,
+    RecordRefused,
+    RequestTimedOut,
+)
 from headrace.model.names import is_internal
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
@@ -32,6 +50,7 @@ from headrace.wire.messages.produce import (
 
 _ACKS_NONE = 0
 _TOPIC_IDS_SINCE = 13
+_ENLISTS_SINCE = 12  # of KIP-890: producers no longer say AddPartitionsToTxn
 _WAITING_BYTES_MAX = 64 << 20
 
 
@@ -51,8 +70,11 @@ class _Item:
 
 
 class Produce:
-    def __init__(self, catalogue: Catalogue, store: LogStore, disk: Disk, clock: Clock) -> None:
+    def __init__(
+        self, catalogue: Catalogue, transactions: TransactionCoordinator, store: LogStore, disk: Disk, clock: Clock
+    ) -> None:
         self._catalogue = catalogue
+        self._transactions = transactions
         self._store = store
         self._disk = disk
         self._clock = clock
@@ -63,7 +85,7 @@ class Produce:
     async def handle(self, request: ProduceRequest, context: RequestContext) -> ProduceResponse | None:
         response = ProduceResponse()
         items: list[_Item] = []
-        has_large = False
+        must_wait = False
         for topic in request.topic_data:
             answers = []
             for data in topic.partition_data:
@@ -74,16 +96,16 @@ class Produce:
                 except HeadraceError as error:
                     _refuse(answer, error)
                     continue
-                has_large = has_large or item.is_large
+                must_wait = must_wait or item.is_large or self._must_enlist(request, item, context.version)
                 items.append(item)
             response.responses.append(
                 TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
             )
-        if has_large:
-            items = await self._check_large(items, context)
+        if must_wait:
+            items = await self._make_ready(request, items, context)
         deadline = None if request.acks == _ACKS_NONE else self._clock.monotonic() + max(request.timeout_ms, 0) / 1000
-        waits = self._append_all(items, deadline)
-        if has_large:
+        waits = self._append_all(request, items, deadline)
+        if must_wait:
             context.release()
         if request.acks == _ACKS_NONE:
             if any(answer.error_code for topic in response.responses for answer in topic.partition_responses):
@@ -125,8 +147,19 @@ class Produce:
         _ensure_not_internal(topic.name)
         return self._catalogue.partition(topic.name, index)
 
-    async def _check_large(self, items: list[_Item], context: RequestContext) -> list[_Item]:
-        """Unpack large batches in the disk threads; what is left of the request. The connection stays held."""
+    def _must_enlist(self, request: ProduceRequest, item: _Item, version: int) -> bool:
+        """Whether the partition is not part of the transaction yet, and the client leaves it to us to see to that."""
+        if version < _ENLISTS_SINCE or not item.header.is_transactional:
+            return False
+        try:
+            self._verify(request, item)
+        except HeadraceError:
+            return True
+        return False
+
+    async def _make_ready(self, request: ProduceRequest, items: list[_Item], context: RequestContext) -> list[_Item]:
+        """Unpack large batches in the disk threads and let partitions join their transaction; what is left of the
+        request. The connection stays held."""
         context.hold()
         size_bytes = sum(len(item.batch) for item in items)
         if self._waiting_bytes and self._waiting_bytes + size_bytes > _WAITING_BYTES_MAX:
@@ -139,7 +172,10 @@ class Produce:
             item.batch = memoryview(bytearray(item.batch))
         self._waiting_bytes += size_bytes
         try:
-            return [item for item in items if not item.is_large or await self._is_sound(item)]
+            items = [item for item in items if not item.is_large or await self._is_sound(item)]
+            if context.version >= _ENLISTS_SINCE and request.transactional_id is not None:
+                items = await self._enlist(request.transactional_id, items)
+            return items
         finally:
             self._waiting_bytes -= size_bytes
 
@@ -154,8 +190,38 @@ class Produce:
             return False
         return True
 
+    async def _enlist(self, transactional_id: str, items: list[_Item]) -> list[_Item]:
+        """Make the partitions part of their producer's transaction; what of the items may go on."""
+        by_producer: dict[tuple[int, int], list[_Item]] = {}
+        for item in items:
+            if item.header.is_transactional:
+                producer = item.header.producer_id, item.header.producer_epoch
+                by_producer.setdefault(producer, []).append(item)
+        refused: set[_Item] = set()
+        for (producer_id, producer_epoch), together in by_producer.items():
+            try:
+                await self._transactions.enlist(
+                    transactional_id, producer_id, producer_epoch, [item.partition for item in together]
+                )
+            except HeadraceError as error:
+                refused.update(together)
+                for item in together:
+                    _refuse(item.answer, _told_to_producers(error))
+        return [item for item in items if item not in refused]
+
+    def _verify(self, request: ProduceRequest, item: _Item) -> None:
+        """Raise unless a transactional batch may be appended now."""
+        header = item.header
+        assert request.transactional_id is not None, "batches are checked for it"
+        try:
+            self._transactions.verify(
+                request.transactional_id, header.producer_id, header.producer_epoch, item.partition
+            )
+        except HeadraceError as error:
+            raise _told_to_producers(error) from error
+
     def _append_all(
-        self, items: list[_Item], deadline: float | None
+        self, request: ProduceRequest, items: list[_Item], deadline: float | None
     ) -> list[tuple[PartitionProduceResponse, asyncio.Future[None]]]:
         """Append every batch; the answers that must still wait, and for what. Without a deadline nobody waits."""
         waits = []
@@ -164,6 +230,8 @@ class Produce:
             partition, answer = item.partition, item.answer
             try:
                 self._store.ensure_space()
+                if item.header.is_transactional:
+                    self._verify(request, item)
                 appended = partition.append(item.batch, item.header, now_ms)
                 wait = None if deadline is None else partition.committed(appended.end_offset, deadline)
             except HeadraceError as error:
@@ -177,6 +245,15 @@ class Produce:
             if wait is not None:
                 waits.append((answer, wait))
         return waits
+
+
+def _told_to_producers(error: HeadraceError) -> HeadraceError:
+    """What the coordinator says, in words that producers understand: they know nothing of coordinators here."""
+    if isinstance(error, ProducerFenced):
+        return InvalidProducerEpoch(error.message)
+    if isinstance(error, CoordinatorLoading | CoordinatorNotAvailable | NotCoordinator | ConcurrentTransactions):
+        return NotEnoughReplicas(error.message)
+    return error
 
 
 def _ensure_not_internal(topic: str) -> None:

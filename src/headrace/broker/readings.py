@@ -10,20 +10,26 @@ from headrace.broker.partition import Partition
 from headrace.machines.fetch_sessions import FetchEntry
 from headrace.model.errors import FencedLeaderEpoch, HeadraceError, OffsetOutOfRange, UnknownLeaderEpoch
 from headrace.storage.reading import ColdRead, LogSlice
-from headrace.wire.messages.fetch import EpochEndOffset, PartitionData
+from headrace.wire.messages.fetch import AbortedTransaction, EpochEndOffset, PartitionData
 
 _COLD_BYTES_MAX = 1 << 20  # what one cold read may take of memory, however much the client asked for
 _NOTHING = b""
 
+READ_COMMITTED = 1
+
 
 class Reading:
-    """`is_exhausted`: there is nothing more to read, now or in a second look, until the partition moves."""
+    """`is_exhausted`: there is nothing more to read, now or in a second look, until the partition moves.
+    `end_offset`: what may be read ends here."""
 
-    __slots__ = ("_cold", "_partition", "data", "entry", "is_exhausted", "size_bytes")
+    __slots__ = ("_cold", "_partition", "data", "end_offset", "entry", "is_exhausted", "size_bytes")
 
-    def __init__(self, entry: FetchEntry, data: PartitionData, partition: Partition | None = None) -> None:
+    def __init__(
+        self, entry: FetchEntry, data: PartitionData, partition: Partition | None = None, end_offset: int = 0
+    ) -> None:
         self.entry = entry
         self.data = data
+        self.end_offset = end_offset
         self.size_bytes = 0
         self.is_exhausted = False
         self._partition = partition
@@ -47,6 +53,7 @@ class Reading:
         else:
             self.data.records = records
             self.size_bytes = len(records)
+            self._list_aborted(records.next_offset)
 
     def release(self) -> None:
         if isinstance(self.data.records, LogSlice):
@@ -58,9 +65,10 @@ class Reading:
         assert self._partition is not None
         try:
             loaded = await self._cold.load()
-            again = self._partition.read(self.entry.fetch_offset, len(loaded))
+            again = self._partition.read(self.entry.fetch_offset, len(loaded), self.end_offset)
             self.data.records = again if isinstance(again, LogSlice) else loaded
             self.size_bytes = len(self.data.records)
+            self._list_aborted(again.next_offset if isinstance(again, LogSlice) else self._cold.next_offset)
         except HeadraceError as error:
             self.data = _refusal(self.entry.partition, error)
             self.size_bytes = 0
@@ -74,6 +82,15 @@ class Reading:
         elif self.size_bytes:
             self._partition.counts.fetched(self.size_bytes)
 
+    def _list_aborted(self, next_offset: int) -> None:
+        """Tell a reader of committed transactions which of these records to skip."""
+        if self.data.aborted_transactions is None or self._partition is None:
+            return
+        self.data.aborted_transactions = [
+            AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
+            for one in self._partition.state.aborted(self.entry.fetch_offset, next_offset)
+        ]
+
 
 def read_partition(
     partition: Partition, entry: FetchEntry, size_bytes_max: int, isolation_level: int, *, may_exceed: bool
@@ -81,32 +98,33 @@ def read_partition(
     """Read from where the entry stands. `may_exceed`: a first batch larger than `size_bytes_max` is given anyway."""
     partition.ensure_readable()
     check_leader_epoch(partition, entry.current_leader_epoch)
-    high_watermark = partition.high_watermark
+    stable = partition.last_stable_offset
+    end_offset = stable if isolation_level == READ_COMMITTED else partition.high_watermark
     data = PartitionData(
         partition_index=entry.partition,
-        high_watermark=high_watermark,
-        last_stable_offset=high_watermark,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=stable,
         log_start_offset=partition.log.start_offset,
-        aborted_transactions=[] if isolation_level else None,
+        aborted_transactions=[] if isolation_level == READ_COMMITTED else None,
         records=_NOTHING,
     )
-    reading = Reading(entry, data, partition)
+    reading = Reading(entry, data, partition, end_offset)
     if entry.last_fetched_epoch >= 0:
         data.diverging_epoch = _divergence(partition, entry)
         if data.diverging_epoch is not None:
             return reading
     offset = entry.fetch_offset
-    if offset >= high_watermark:
+    if offset >= end_offset:
         if offset > partition.log.end_offset:
             raise OffsetOutOfRange(f"offset {offset} lies behind the end of the log, {partition.log.end_offset}")
         reading.is_exhausted = True
         return reading
     if size_bytes_max <= 0 and not may_exceed:
         return reading
-    records = partition.read(offset, max(size_bytes_max, 1))
+    records = partition.read(offset, max(size_bytes_max, 1), end_offset)
     if isinstance(records, ColdRead):
         if size_bytes_max > _COLD_BYTES_MAX:
-            records = partition.read(offset, _COLD_BYTES_MAX)
+            records = partition.read(offset, _COLD_BYTES_MAX, end_offset)
     elif len(records) > size_bytes_max and not may_exceed:
         records.release()
         return reading

@@ -144,6 +144,13 @@ class Metrics:
         logs = store.logs.values()
         out.add_histogram("headrace_fsync_seconds", store.flusher.sync_seconds, {})
         out.add("headrace_flush_rounds_total", store.flusher.rounds, kind="counter")
+        cleaner = store.cleaner
+        out.add("headrace_cleaner_passes_total", cleaner.passes, kind="counter")
+        out.add("headrace_cleaner_passes_failed_total", cleaner.passes_failed, kind="counter")
+        out.add("headrace_cleaner_records_read_total", cleaner.records_read, kind="counter")
+        out.add("headrace_cleaner_records_kept_total", cleaner.records_kept, kind="counter")
+        out.add("headrace_cleaner_bytes_read_total", cleaner.bytes_read, kind="counter")
+        out.add("headrace_cleaner_bytes_written_total", cleaner.bytes_written, kind="counter")
         out.add("headrace_disk_free_bytes", store.free_bytes)
         out.add("headrace_produce_refused_for_space", int(store.space_refused))
         out.add("headrace_logs_failed", _count(log.failed is not None for log in logs))

@@ -62,11 +62,6 @@ async def test_every_producer_gets_an_id_that_nobody_had(house: House) -> None:
     assert min(seen) >= 0
 
 
-async def test_transactions_are_not_served(house: House) -> None:
-    response = await house.ask(InitProducerIdRequest(transactional_id="tx"), 4)
-    assert (response.error_code, response.producer_id) == (35, -1)
-
-
 async def test_a_registry_that_is_away_gives_no_ids_for_now(house: House) -> None:
     house.registry.unavailable = True
     assert (await house.ask(InitProducerIdRequest(), 4)).error_code == 15

@@ -47,6 +47,13 @@ async def test_read_committed_gets_an_empty_list_of_aborted_transactions(house: 
     assert fetched(await house.ask(request, 11))["t", 0].aborted_transactions == []
 
 
+async def test_readers_that_are_too_old_for_zstd_are_told(house: House) -> None:
+    await house.make_topic("t", compression_type="zstd")
+    await produce(house, "t", b"a")
+    codes = [fetched(await house.ask(fetch_request({("t", 0): 0}), version))["t", 0].error_code for version in (9, 10)]
+    assert codes == [76, 0]
+
+
 async def test_errors_belong_to_their_partition(house: House) -> None:
     await house.make_topic("t")
     await produce(house, "t", b"a")

@@ -212,6 +212,17 @@ async def test_a_large_packed_batch_holds_the_connection_until_it_is_appended(ho
     assert visit.holds == [True, False]
 
 
+async def test_packed_batches_that_wait_take_a_bounded_amount_of_memory(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.broker.produce._WAITING_BYTES_MAX", 100_000)
+    await house.make_topic("t")
+    asking = [house.begin(produce_request({("t", 0): large()}), 9) for _ in range(4)]
+    codes = [only(await one).error_code for one in asking]
+    assert codes == [0, 0, 7, 7]
+    assert only(await house.ask(produce_request({("t", 0): large()}), 9)).error_code == 0
+
+
 async def test_the_connection_is_released_before_the_commit_and_not_after(house: House) -> None:
     await house.make_topic("t")
     visit = Visit()

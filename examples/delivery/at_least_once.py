@@ -1,0 +1,44 @@
+"""At least once: the offset is committed after the work. A crash in between repeats records and loses none.
+
+python at_least_once.py ADDRESS SOURCE TARGET WORKER
+"""
+
+import sys
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+
+
+def must_arrive(error: KafkaError | None, _: Message) -> None:
+    if error is not None:
+        raise KafkaException(error)  # ends the program before the commit: the next start does it again
+
+
+def main(address: str, source: str, target: str, worker: str) -> None:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "at-least-once",
+            "group.instance.id": worker,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    producer = Producer({"bootstrap.servers": address, "enable.idempotence": True})  # acks=all, retries without doubles
+    messages: list[Message] = []
+    consumer.subscribe([source], on_revoke=lambda *_: messages.clear())
+    while True:
+        message = consumer.poll(0.2)
+        if message is not None:
+            if error := message.error():
+                raise KafkaException(error)
+            messages.append(message)
+        if messages and (message is None or len(messages) >= 100):
+            for one in messages:
+                producer.produce(target, (one.value() or b"").upper(), key=one.key(), on_delivery=must_arrive)
+            producer.flush()
+            consumer.commit(asynchronous=False)  # they are on disk, so now they count as done
+            messages.clear()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

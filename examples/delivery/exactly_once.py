@@ -1,0 +1,64 @@
+"""Exactly once: the results and the offsets are committed together, in one transaction.
+
+python exactly_once.py ADDRESS SOURCE TARGET WORKER
+"""
+
+import sys
+
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+
+
+def main(address: str, source: str, target: str, worker: str) -> None:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "exactly-once",
+            "group.instance.id": worker,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,  # the transaction commits the offsets
+            "isolation.level": "read_committed",
+        }
+    )
+    producer = Producer(
+        {
+            "bootstrap.servers": address,
+            "transactional.id": worker,  # the same at every start, and no other worker's
+            "transaction.timeout.ms": 10_000,
+            "metadata.recovery.strategy": "none",  # else a restart of the only broker can block librdkafka 2.16
+        }
+    )
+    producer.init_transactions()  # fences a worker of this name that still lives, and ends what it left open
+    messages: list[Message] = []
+    consumer.subscribe([source], on_revoke=lambda *_: messages.clear())
+    while True:
+        message = consumer.poll(0.2)
+        if message is not None:
+            if error := message.error():
+                raise KafkaException(error)
+            messages.append(message)
+        if messages and (message is None or len(messages) >= 100) and carried_out(messages, consumer, producer, target):
+            messages.clear()
+
+
+def carried_out(messages: list[Message], consumer: Consumer, producer: Producer, target: str) -> bool:
+    """Do the work in one transaction; False: it was aborted and is to be done again."""
+    ends = {(message.topic(), message.partition()): (message.offset() or 0) + 1 for message in messages}
+    try:
+        producer.begin_transaction()
+        for message in messages:
+            producer.produce(target, (message.value() or b"").upper(), key=message.key())
+        producer.send_offsets_to_transaction(
+            [TopicPartition(topic or "", partition or 0, end) for (topic, partition), end in ends.items()],
+            consumer.consumer_group_metadata(),  # refused if the group has given our partitions to another
+        )
+        producer.commit_transaction()
+    except KafkaException as refusal:
+        if not refusal.args[0].txn_requires_abort():
+            raise  # fenced, or worse: end here, and let the next start find out what was committed
+        producer.abort_transaction()
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

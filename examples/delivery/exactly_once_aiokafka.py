@@ -1,0 +1,43 @@
+"""Exactly once with aiokafka: one worker, one transactional id for each partition of the source.
+
+python exactly_once_aiokafka.py ADDRESS SOURCE TARGET PARTITION
+"""
+
+import asyncio
+import sys
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+GROUP = "exactly-once-aiokafka"
+
+
+async def main(address: str, source: str, target: str, partition: str) -> None:
+    place = TopicPartition(source, int(partition))
+    producer = AIOKafkaProducer(
+        bootstrap_servers=address,
+        transactional_id=f"{GROUP}-{source}-{partition}",  # aiokafka's offsets are fenced by nothing else
+        transaction_timeout_ms=10_000,
+    )
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=address,
+        group_id=GROUP,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+    )
+    # In this order: when the producer has started, the transaction of the worker before us is over,
+    # and only then does the consumer ask how far that one came.
+    async with producer, consumer:
+        consumer.assign([place])
+        while True:
+            records = (await consumer.getmany(place, timeout_ms=200, max_records=100)).get(place, [])
+            if records:
+                async with producer.transaction():  # commits; aborts if something is raised
+                    sent = [await producer.send(target, (one.value or b"").upper(), key=one.key) for one in records]
+                    for report in sent:
+                        await report  # raises if the record was refused; the commit alone would not
+                    await producer.send_offsets_to_transaction({place: records[-1].offset + 1}, GROUP)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,151 @@
+"""The log behind a coordinator: an internal, compacted topic whose records are the coordinator's truth.
+
+All records of one owner (a group, a transactional id) lie in one partition, chosen by the hash that Kafka uses, so what
+is appended for an owner becomes durable in that order. A partition that cannot be read to its end is damaged: its
+owners are out of service, because half of what was stored looks like a past that never was.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from headrace.broker.catalogue import Catalogue
+from headrace.broker.partition import Partition
+from headrace.machines.offsets import Transaction
+from headrace.model.errors import CoordinatorNotAvailable, HeadraceError, TopicAlreadyExists
+from headrace.runtime.clock import Clock
+from headrace.storage.reading import LogSlice
+from headrace.wire.batch import HEADER_SIZE, Record, build_batch, parse_header, read_records
+from headrace.wire.control import parse_marker
+
+log = logging.getLogger(__name__)
+
+KeyValue = tuple[bytes, bytes | None]
+
+_READ_BYTES = 1 << 20
+_UNPACKED_BYTES_MAX = 64 << 20
+COMMIT_SECONDS = 5.0  # Kafka's offsets.commit.timeout.ms
+
+
+class StoredRecord(NamedTuple):
+    key: bytes
+    value: bytes | None
+    transaction: Transaction | None  # of which it is part: it counts when that is committed
+
+
+class StoredMarker(NamedTuple):
+    """A transaction with records in this log has ended."""
+
+    transaction: Transaction
+    is_commit: bool
+
+
+class StateLog:
+    def __init__(self, catalogue: Catalogue, clock: Clock, topic: str) -> None:
+        self._catalogue = catalogue
+        self._clock = clock
+        self._topic = topic
+        self._damaged: set[Partition] = set()
+
+    async def ensure(self, partitions: int, configs: Mapping[str, str]) -> None:
+        """Make the topic when the first owner shows up."""
+        if self._catalogue.find(self._topic) is not None:
+            return
+        try:
+            await self._catalogue.create(
+                self._topic, partitions, {"cleanup.policy": "compact", "compression.type": "producer", **configs}
+            )
+        except TopicAlreadyExists:
+            return  # made by another request while this one waited
+        except HeadraceError as error:
+            raise self._not_available(error) from error
+
+    def append(self, owner: str, records: Sequence[KeyValue]) -> int:
+        """Append in one batch; the offset up to which the log must be `committed` for it to count."""
+        now_ms = self._clock.now_ms()
+        batch = build_batch([Record(key=key, value=value, timestamp_ms=now_ms) for key, value in records])
+        try:
+            return self.partition_of(owner).append(memoryview(batch), parse_header(batch), now_ms).end_offset
+        except HeadraceError as error:
+            raise self._not_available(error) from error
+
+    def is_committed(self, owner: str, end_offset: int) -> bool:
+        return end_offset <= self.partition_of(owner).high_watermark
+
+    async def committed(self, owner: str, end_offset: int) -> None:
+        """Return when everything below `end_offset` is committed."""
+        try:
+            wait = self.partition_of(owner).committed(end_offset, self._clock.monotonic() + COMMIT_SECONDS)
+            if wait is not None:
+                await wait
+        except HeadraceError as error:
+            raise self._not_available(error) from error
+
+    async def replay(self) -> AsyncIterator[StoredRecord | StoredMarker]:
+        """Every record from the start of every partition; of a damaged one, what stands before the damage."""
+        topic = self._catalogue.find(self._topic)
+        for partition in topic.partitions if topic is not None else ():
+            try:
+                partition.ensure_readable()
+                offset = partition.log.start_offset
+                while offset < partition.high_watermark:
+                    data, offset = await _read(partition, offset)
+                    for stored in _stored(partition.index, data):
+                        yield stored
+            except HeadraceError as error:
+                self._damaged.add(partition)
+                log.critical("what lies in %s-%d is out of service: %s", self._topic, partition.index, error)
+
+    def ensure_readable(self, owner: str) -> None:
+        """An owner whose records are damaged must not look like one that never was."""
+        if self._damaged and self.partition_of(owner) in self._damaged:
+            raise CoordinatorNotAvailable(f"what was stored of {owner} is damaged; the broker's log says where")
+
+    def partition_of(self, owner: str) -> Partition:
+        """Where everything of this owner lies. The topic must have been `ensure`d."""
+        partitions = self._catalogue.topic(self._topic).partitions
+        return partitions[java_hash(owner) % len(partitions)]
+
+    def _not_available(self, error: HeadraceError) -> CoordinatorNotAvailable:
+        """A client that hears of a full disk gives up; one that hears that its coordinator is away comes again."""
+        return CoordinatorNotAvailable(f"{self._topic} takes no writes: {error.message}")
+
+
+def java_hash(text: str) -> int:
+    """`String.hashCode` without its sign, as Kafka chooses the partition of an owner."""
+    value = 0
+    units = text.encode("utf-16-be")
+    for index in range(0, len(units), 2):
+        value = (31 * value + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
+    return value & 0x7FFFFFFF
+
+
+async def _read(partition: Partition, offset: int) -> tuple[bytes, int]:
+    piece = partition.read(offset, _READ_BYTES)
+    if isinstance(piece, LogSlice):
+        data = piece.bytes()
+        piece.release()
+    else:
+        data = await piece.load()
+    return data, piece.next_offset
+
+
+def _stored(partition_index: int, data: bytes) -> Iterator[StoredRecord | StoredMarker]:
+    view = memoryview(data)
+    position = 0
+    while position + HEADER_SIZE <= len(view):
+        header = parse_header(view, position)
+        batch = view[position : position + header.size_bytes]
+        position += header.size_bytes
+        transaction = (partition_index, header.producer_id) if header.is_transactional else None
+        if header.is_control:
+            marker = parse_marker(batch, header)
+            if marker is not None:
+                yield StoredMarker((partition_index, header.producer_id), marker.is_commit)
+            continue
+        for record in read_records(batch, header, _UNPACKED_BYTES_MAX):
+            if record.key is not None:
+                value = None if record.value is None else bytes(record.value)
+                yield StoredRecord(bytes(record.key), value, transaction)

@@ -1,0 +1,85 @@
+"""Between the coordinator's transactions and the records of `__transaction_state`."""
+
+from __future__ import annotations
+
+from headrace.broker.state_log import KeyValue
+from headrace.machines.transaction_state import Producer, TopicPartition, Transaction, TransactionStatus
+from headrace.model.errors import MalformedFrame
+from headrace.wire.transaction_records import (
+    COMPLETE_ABORT,
+    COMPLETE_COMMIT,
+    EMPTY,
+    ONGOING,
+    PREPARE_ABORT,
+    PREPARE_COMMIT,
+    TransactionPartitions,
+    TransactionValue,
+    decode_transaction_value,
+    encode_transaction_key,
+    encode_transaction_value,
+)
+
+_NUMBERS = {
+    TransactionStatus.EMPTY: EMPTY,
+    TransactionStatus.ONGOING: ONGOING,
+    TransactionStatus.PREPARE_COMMIT: PREPARE_COMMIT,
+    TransactionStatus.PREPARE_ABORT: PREPARE_ABORT,
+    TransactionStatus.COMPLETE_COMMIT: COMPLETE_COMMIT,
+    TransactionStatus.COMPLETE_ABORT: COMPLETE_ABORT,
+}
+_STATUSES = {number: status for status, number in _NUMBERS.items()}
+
+
+def transaction_record(transaction: Transaction) -> KeyValue:
+    """The whole state of one transactional id; the last record of an id is the one that counts."""
+    partitions = None
+    if transaction.status is not TransactionStatus.EMPTY:
+        partitions = [
+            TransactionPartitions(topic=topic, partition_ids=indexes)
+            for topic, indexes in by_topic(transaction.partitions).items()
+        ]
+    value = TransactionValue(
+        producer_id=transaction.producer.id,
+        previous_producer_id=transaction.previous_producer_id,
+        next_producer_id=transaction.next_producer_id,
+        producer_epoch=transaction.producer.epoch,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_status=_NUMBERS[transaction.status],
+        transaction_partitions=partitions,
+        transaction_last_update_timestamp_ms=transaction.updated_ms,
+        transaction_start_timestamp_ms=transaction.start_ms,
+    )
+    return encode_transaction_key(transaction.transactional_id), encode_transaction_value(value)
+
+
+def tombstone(transactional_id: str) -> KeyValue:
+    return encode_transaction_key(transactional_id), None
+
+
+def read_transaction(transactional_id: str, data: bytes) -> Transaction:
+    """The transaction that a record holds; `MalformedFrame` if it is not one that we could have written."""
+    value = decode_transaction_value(data)
+    status = _STATUSES.get(value.transaction_status)
+    if status is None:
+        raise MalformedFrame(f"a transaction of {transactional_id} in state {value.transaction_status}")
+    return Transaction(
+        transactional_id,
+        Producer(value.producer_id, value.producer_epoch),
+        value.transaction_timeout_ms,
+        value.transaction_last_update_timestamp_ms,
+        status,
+        frozenset(
+            (named.topic, index) for named in value.transaction_partitions or () for index in named.partition_ids
+        ),
+        value.transaction_start_timestamp_ms,
+        value.previous_producer_id,
+        value.next_producer_id,
+    )
+
+
+def by_topic(partitions: frozenset[TopicPartition]) -> dict[str, list[int]]:
+    """The numbers of the partitions by their topics, in order: the order of a set is another in every run."""
+    topics: dict[str, list[int]] = {}
+    for topic, index in sorted(partitions):
+        topics.setdefault(topic, []).append(index)
+    return topics

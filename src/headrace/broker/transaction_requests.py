@@ -1,0 +1,186 @@
+"""The requests of transactional producers and of those who look after them, translated for the coordinator.
+
+InitProducerId also serves producers without transactions: each gets an id of its own, with epoch 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.broker.catalogue import Catalogue
+from headrace.broker.context import RequestContext
+from headrace.broker.offsets_log import OffsetsLog
+from headrace.broker.partition import Partition
+from headrace.broker.transaction_coordinator import TransactionCoordinator
+from headrace.machines.transaction_state import Producer
+from headrace.model.errors import (
+    HeadraceError,
+    InvalidProducerEpoch,
+    InvalidRequest,
+    InvalidTopic,
+    InvalidTransactionState,
+    OperationNotAttempted,
+    ProducerFenced,
+    TransactionAbortable,
+)
+from headrace.model.names import check_group_id, is_internal
+from headrace.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from headrace.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+)
+from headrace.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from headrace.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+_INIT_FENCES_SINCE = 4  # the versions that know PRODUCER_FENCED
+_FENCES_SINCE = 2
+_BATCHED_SINCE = 4  # of AddPartitionsToTxn
+_ABORTABLE_SINCE = 5
+_BUMPS_SINCE = 5  # of EndTxn: KIP-890
+
+
+class TransactionRequests:
+    def __init__(self, coordinator: TransactionCoordinator, catalogue: Catalogue, offsets_log: OffsetsLog) -> None:
+        self._coordinator = coordinator
+        self._catalogue = catalogue
+        self._offsets_log = offsets_log
+
+    async def init_producer_id(self, request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse:
+        try:
+            producer = await self._init(request)
+        except HeadraceError as error:
+            return InitProducerIdResponse(
+                error_code=_code(error, context.version, _INIT_FENCES_SINCE), producer_epoch=-1
+            )
+        return InitProducerIdResponse(producer_id=producer.id, producer_epoch=producer.epoch)
+
+    async def add_partitions(
+        self, request: AddPartitionsToTxnRequest, context: RequestContext
+    ) -> AddPartitionsToTxnResponse:
+        if context.version < _BATCHED_SINCE:
+            producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+            transactional_id, topics = request.v3_and_below_transactional_id, request.v3_and_below_topics
+            results = await self._add(transactional_id, producer, topics, context.version)
+            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
+        response = AddPartitionsToTxnResponse()
+        for asked in request.transactions:
+            producer = Producer(asked.producer_id, asked.producer_epoch)
+            if asked.verify_only:
+                results = self._verify(asked.transactional_id, producer, asked.topics, context.version)
+            else:
+                results = await self._add(asked.transactional_id, producer, asked.topics, context.version)
+            response.results_by_transaction.append(
+                AddPartitionsToTxnResult(transactional_id=asked.transactional_id, topic_results=results)
+            )
+        return response
+
+    async def add_offsets(self, request: AddOffsetsToTxnRequest, context: RequestContext) -> AddOffsetsToTxnResponse:
+        try:
+            check_group_id(request.group_id)
+            _check_transactional_id(request.transactional_id)
+            await self._offsets_log.ensure()
+            await self._coordinator.enlist(
+                request.transactional_id,
+                request.producer_id,
+                request.producer_epoch,
+                [self._offsets_log.partition_of(request.group_id)],
+            )
+        except HeadraceError as error:
+            return AddOffsetsToTxnResponse(error_code=_code(error, context.version, _FENCES_SINCE))
+        return AddOffsetsToTxnResponse()
+
+    async def end(self, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
+        try:
+            _check_transactional_id(request.transactional_id)
+            producer = await self._coordinator.end(
+                request.transactional_id,
+                Producer(request.producer_id, request.producer_epoch),
+                is_commit=request.committed,
+                bumps=context.version >= _BUMPS_SINCE,
+            )
+        except HeadraceError as error:
+            return EndTxnResponse(error_code=_code(error, context.version, _FENCES_SINCE))
+        return EndTxnResponse(producer_id=producer.id, producer_epoch=producer.epoch)
+
+    async def _init(self, request: InitProducerIdRequest) -> Producer:
+        if (request.producer_id < 0) != (request.producer_epoch < 0):
+            raise InvalidRequest("producer id and epoch come together or not at all")
+        if request.transactional_id is None:
+            return Producer(await self._coordinator.new_producer_id(), 0)
+        _check_transactional_id(request.transactional_id)
+        claim = None if request.producer_id < 0 else Producer(request.producer_id, request.producer_epoch)
+        return await self._coordinator.init(request.transactional_id, request.transaction_timeout_ms, claim)
+
+    async def _add(
+        self, transactional_id: str, producer: Producer, topics: list[AddPartitionsToTxnTopic], version: int
+    ) -> list[AddPartitionsToTxnTopicResult]:
+        """All of the partitions or none: if one cannot be added, the others are not even tried."""
+        partitions: list[Partition] = []
+        refused: dict[tuple[str, int], int] = {}
+        for topic in topics:
+            for index in topic.partitions:
+                try:
+                    partitions.append(self._find(topic.name, index))
+                except HeadraceError as error:
+                    refused[topic.name, index] = error.code
+        others = OperationNotAttempted.code if refused else 0
+        if not refused:
+            try:
+                _check_transactional_id(transactional_id)
+                await self._coordinator.enlist(transactional_id, producer.id, producer.epoch, partitions)
+            except HeadraceError as error:
+                others = _code(error, version, _FENCES_SINCE)
+        return [
+            _added(topic.name, ((index, refused.get((topic.name, index), others)) for index in topic.partitions))
+            for topic in topics
+        ]
+
+    def _verify(
+        self, transactional_id: str, producer: Producer, topics: list[AddPartitionsToTxnTopic], version: int
+    ) -> list[AddPartitionsToTxnTopicResult]:
+        """Each partition for itself: whether it is part of the transaction."""
+
+        def verified(topic: str, index: int) -> int:
+            try:
+                _check_transactional_id(transactional_id)
+                partition = self._find(topic, index)
+                self._coordinator.verify(transactional_id, producer.id, producer.epoch, partition)
+            except InvalidTransactionState as error:
+                return TransactionAbortable.code if version >= _ABORTABLE_SINCE else error.code
+            except HeadraceError as error:
+                return error.code
+            return 0
+
+        return [
+            _added(topic.name, ((index, verified(topic.name, index)) for index in topic.partitions)) for topic in topics
+        ]
+
+    def _find(self, topic: str, index: int) -> Partition:
+        if is_internal(topic):
+            raise InvalidTopic(f"{topic} is internal: only the broker writes to it")
+        return self._catalogue.partition(topic, index)
+
+
+def _added(topic: str, codes: Iterable[tuple[int, int]]) -> AddPartitionsToTxnTopicResult:
+    return AddPartitionsToTxnTopicResult(
+        name=topic,
+        results_by_partition=[
+            AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code) for index, code in codes
+        ],
+    )
+
+
+def _check_transactional_id(transactional_id: str) -> None:
+    if not transactional_id:
+        raise InvalidRequest("the transactional id is empty; set transactional.id")
+
+
+def _code(error: HeadraceError, version: int, fences_since: int) -> int:
+    """Clients that do not know that they can be fenced know an epoch that is not valid any more."""
+    if isinstance(error, ProducerFenced) and version < fences_since:
+        return InvalidProducerEpoch.code
+    return error.code

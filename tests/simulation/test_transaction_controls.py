@@ -1,0 +1,95 @@
+"""Negative controls for transactions: a broker that is broken on purpose must be found out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.simulation.test_transactions import Story
+
+from headrace.broker.partition import Partition, PartitionState
+from headrace.broker.state_log import StateLog, StoredRecord
+from headrace.broker.transaction_coordinator import TransactionCoordinator
+from headrace.broker.transaction_markers import TransactionMarkers
+from headrace.machines.partition_transactions import PartitionTransactions
+from headrace.machines.transaction_state import Transaction
+from headrace.testkit.brokers import BrokerFailed
+
+SEEDS = 60
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def answer_before_the_markers_stand(patch: pytest.MonkeyPatch) -> None:
+    async def at_once(*_: object) -> None:
+        return
+
+    patch.setattr(TransactionCoordinator, "_over", at_once)
+
+
+def take_batches_without_asking_the_coordinator(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TransactionCoordinator, "verify", lambda *_: None)
+
+
+def leave_the_epoch_alone_at_the_end(patch: pytest.MonkeyPatch) -> None:
+    def ending(self: Transaction, _new_id: int | None, now_ms: int, *, is_commit: bool) -> Transaction:
+        return self.ending(now_ms, is_commit=is_commit)
+
+    patch.setattr(Transaction, "ending_bumped", ending)
+
+
+def forget_what_is_open_when_starting(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PartitionState, "replay", lambda *_: None)
+
+
+def list_nothing_as_aborted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PartitionTransactions, "aborted", lambda *_: [])
+
+
+def call_stable_what_is_written(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Partition, "last_stable_offset", property(lambda self: self.high_watermark))
+
+
+def do_not_finish_after_a_crash_what_was_decided(patch: pytest.MonkeyPatch) -> None:
+    async def tell_none(*_: object) -> None:
+        return
+
+    patch.setattr(TransactionMarkers, "tell_all", tell_none)
+
+
+def take_offsets_in_transactions_for_committed(patch: pytest.MonkeyPatch) -> None:
+    replay = StateLog.replay
+
+    async def replay_plainly(self: StateLog) -> Any:
+        async for stored in replay(self):
+            yield stored._replace(transaction=None) if isinstance(stored, StoredRecord) else stored
+
+    patch.setattr(StateLog, "replay", replay_plainly)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        answer_before_the_markers_stand,
+        take_batches_without_asking_the_coordinator,
+        leave_the_epoch_alone_at_the_end,
+        forget_what_is_open_when_starting,
+        list_nothing_as_aborted,
+        call_stable_what_is_written,
+        do_not_finish_after_a_crash_what_was_decided,
+        take_offsets_in_transactions_for_committed,
+    ],
+    ids=lambda plant: plant.__name__,
+)
+def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    assert any(goes_wrong(seed) for seed in range(1, SEEDS + 1))
+
+
+def goes_wrong(seed: int) -> bool:
+    try:
+        Story(seed).run()
+    except (AssertionError, BrokerFailed, ExceptionGroup):
+        return True
+    return False

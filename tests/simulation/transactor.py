@@ -1,0 +1,272 @@
+"""A transactional producer in both generations of the protocol, and the reader that checks what became of it.
+
+A transaction writes one record to each of a few partitions and commits its number as the offset of a group of its own;
+then it is committed, aborted, or left alone. Whatever goes wrong, the producer begins anew with InitProducerId, as real
+ones do. Now and then a second producer with the same transactional id takes over, and batches are sent a second time,
+late, on a connection of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation.clients import PARTITIONS, Client
+
+from headrace.client.errors import raise_for
+from headrace.client.transport import Transport, api_of
+from headrace.model.errors import HeadraceError
+from headrace.wire.batch import TRANSACTIONAL, BatchHeader, Record, build_batch, parse_header, read_records
+from headrace.wire.control import parse_marker
+from headrace.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from headrace.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from headrace.wire.messages.end_txn import EndTxnRequest
+from headrace.wire.messages.fetch import AbortedTransaction, FetchPartition, FetchRequest, FetchTopic
+from headrace.wire.messages.init_producer_id import InitProducerIdRequest
+from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from headrace.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+
+LEDGER = "ledger"
+TIMEOUT_SECONDS = 3.0
+TRANSACTION_TIMEOUT_MS = 8_000
+# Older and newer versions of: Produce, AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn.
+OLDER, NEWER = 11, 12
+
+
+@dataclass(slots=True)
+class Told:
+    """A transaction as its producer knows it. The outcome is None while, or if, it was never told one."""
+
+    number: int
+    values: dict[int, bytes] = field(default_factory=dict)
+    outcome: bool | None = None
+    wants: bool | None = None  # what EndTxn was asked for, if it was
+
+
+class Transactor(Client):
+    """`books` is shared by all producers of one transactional id."""
+
+    books: list[Told]
+    is_newer = False
+
+    @property
+    def transactional_id(self) -> str:
+        return self.name.partition("-twin")[0]
+
+    async def work(self) -> None:
+        while not self.is_done:
+            try:
+                transport = await self.cluster.any_transport()
+                try:
+                    await self._produce(transport)
+                finally:
+                    transport.close()
+            except HeadraceError:
+                await self.think(0.3)
+
+    async def _produce(self, transport: Transport) -> None:
+        """Transactions until something goes wrong, or another producer has taken over."""
+        answer = await self._ask(
+            transport,
+            4,
+            InitProducerIdRequest(
+                transactional_id=self.transactional_id, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
+            ),
+        )
+        raise_for(answer.error_code)
+        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        self.sequences = dict.fromkeys(range(PARTITIONS), 0)
+        for _ in range(self.random.choice((1, 5, 30))):
+            if self.is_done or not await self._transaction(transport):
+                return
+            await self.think(0.1)
+
+    async def _transaction(self, transport: Transport) -> bool:
+        """Whether it was ended, so that another one may follow."""
+        told = Told(len(self.books) + 1)
+        self.books.append(told)
+        partitions = self.random.sample(range(PARTITIONS), self.random.randint(1, PARTITIONS))
+        if not self.is_newer:
+            await self._add_partitions(transport, partitions)
+        for partition in partitions:
+            told.values[partition] = f"{self.transactional_id}:{told.number}".encode()
+            await self._write(transport, partition, told.values[partition])
+        await self._commit_offset(transport, told.number)
+        if self.random.random() < 0.1:
+            return False  # left alone: whoever comes next finds it open, or it times out
+        told.wants = self.random.random() < 0.7
+        answer = await self._end(transport, told.wants)
+        told.outcome = told.wants
+        producer_id = self.producer_id
+        if self.is_newer:
+            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+            self.sequences = dict.fromkeys(range(PARTITIONS), 0)
+        if told.outcome:
+            await self._expect(transport, told, producer_id)
+        return True
+
+    async def _add_partitions(self, transport: Transport, partitions: list[int]) -> None:
+        answer = await self._ask(
+            transport,
+            3,
+            AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=self.transactional_id,
+                v3_and_below_producer_id=self.producer_id,
+                v3_and_below_producer_epoch=self.epoch,
+                v3_and_below_topics=[AddPartitionsToTxnTopic(name=LEDGER, partitions=partitions)],
+            ),
+        )
+        for topic in answer.results_by_topic_v3_and_below:
+            for result in topic.results_by_partition:
+                raise_for(result.partition_error_code)
+
+    async def _write(self, transport: Transport, partition: int, value: bytes) -> None:
+        def request() -> ProduceRequest:
+            batch = build_batch(
+                [Record(value=value, timestamp_ms=1)],
+                producer_id=self.producer_id,
+                producer_epoch=self.epoch,
+                base_sequence=self.sequences[partition],
+                attributes=TRANSACTIONAL,
+            )
+            data = PartitionProduceData(index=partition, records=memoryview(batch))
+            topics = [TopicProduceData(name=LEDGER, partition_data=[data])]
+            return ProduceRequest(transactional_id=self.transactional_id, acks=-1, timeout_ms=3000, topic_data=topics)
+
+        version = NEWER if self.is_newer else OLDER
+        if self.random.random() < 0.1 and self.is_newer:
+            # Its copy comes late; with the older protocol it could join the next transaction, as with Kafka.
+            self._late(request(), version)
+        answer = await self._ask(transport, version, request())
+        raise_for(answer.responses[0].partition_responses[0].error_code)
+        self.sequences[partition] += 1
+
+    def _late(self, request: ProduceRequest, version: int) -> None:
+        async def send() -> None:
+            await self.think(3.0)
+            with suppress(HeadraceError):
+                transport = await self.cluster.any_transport()
+                try:
+                    await self._ask(transport, version, request)
+                finally:
+                    transport.close()
+
+        self.late.append(asyncio.create_task(send()))
+
+    late: list[asyncio.Task[None]]
+
+    async def _commit_offset(self, transport: Transport, number: int) -> None:
+        if not self.is_newer:
+            request = AddOffsetsToTxnRequest(
+                transactional_id=self.transactional_id,
+                producer_id=self.producer_id,
+                producer_epoch=self.epoch,
+                group_id=self.transactional_id,
+            )
+            raise_for((await self._ask(transport, 3, request)).error_code)
+        commit = TxnOffsetCommitRequest(
+            transactional_id=self.transactional_id,
+            group_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            topics=[
+                TxnOffsetCommitRequestTopic(
+                    name=LEDGER,
+                    partitions=[
+                        TxnOffsetCommitRequestPartition(
+                            partition_index=0, committed_offset=number, committed_metadata=""
+                        )
+                    ],
+                )
+            ],
+        )
+        answer = await self._ask(transport, 5 if self.is_newer else 3, commit)
+        raise_for(answer.topics[0].partitions[0].error_code)
+
+    async def _end(self, transport: Transport, is_commit: bool) -> Any:
+        request = EndTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            committed=is_commit,
+        )
+        attempts = self.random.choice((1, 2))
+        while True:
+            try:
+                answer = await self._ask(transport, 5 if self.is_newer else 4, request)
+                raise_for(answer.error_code)
+                return answer
+            except HeadraceError as error:
+                attempts -= 1
+                if not attempts or not error.retriable or transport.closed:
+                    raise
+                await self.think(0.05)
+
+    async def _expect(self, transport: Transport, told: Told, producer_id: int) -> None:
+        """The marker of a committed transaction is there for every reader, at once. (Readers of committed ones may not
+        see it yet: somebody else's that is still open may stand before it.)"""
+        for partition, value in told.values.items():
+            is_written = is_marked = False
+            async for batch, header, _ in read(transport, partition, isolation_level=0):
+                if header.is_control:
+                    marker = parse_marker(batch, header)
+                    assert marker is not None
+                    is_marked = is_marked or (is_written and header.producer_id == producer_id and marker.is_commit)
+                else:
+                    is_written = is_written or value in [one.value for one in read_records(batch, header, 1 << 20)]
+            assert is_marked, f"{value!r} was committed, but a reader right behind it does not find its marker"
+
+    async def _ask(self, transport: Transport, version: int, request: Any) -> Any:
+        return await transport.call(api_of(request).key, version, request, TIMEOUT_SECONDS)
+
+
+async def read(
+    transport: Transport, partition: int, isolation_level: int
+) -> AsyncIterator[tuple[memoryview, BatchHeader, list[AbortedTransaction]]]:
+    """Every batch from the beginning, with the aborted transactions that came with it."""
+    offset = 0
+    while True:
+        asked = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=2_000)
+        request = FetchRequest(
+            isolation_level=isolation_level, max_bytes=2_000, topics=[FetchTopic(topic=LEDGER, partitions=[asked])]
+        )
+        response = await transport.call(api_of(request).key, 12, request, TIMEOUT_SECONDS)
+        raise_for(response.error_code)
+        data = response.responses[0].partitions[0]
+        raise_for(data.error_code)
+        records = memoryview(bytes(data.records or b""))
+        if not records:
+            return
+        position = 0
+        while position < len(records):
+            header = parse_header(records, position)
+            if header.base_offset >= offset:
+                yield records[position : position + header.size_bytes], header, data.aborted_transactions or []
+            position += header.size_bytes
+        offset = header.next_offset
+
+
+async def read_committed(transport: Transport, partition: int) -> list[bytes]:
+    """The values that a reader of committed transactions sees. As clients do it: a producer's batches are skipped from
+    the first offset of its aborted transaction to its marker."""
+    values: list[bytes] = []
+    skipped: dict[int, int] = {}
+    begun: set[int] = set()
+    async for batch, header, aborted in read(transport, partition, isolation_level=1):
+        assert [one.first_offset for one in aborted] == sorted(one.first_offset for one in aborted)
+        for one in aborted:
+            if one.first_offset <= header.last_offset and one.first_offset not in begun:
+                begun.add(one.first_offset)
+                skipped[one.producer_id] = one.first_offset
+        if header.is_control:
+            skipped.pop(header.producer_id, None)
+        elif not header.is_transactional or header.base_offset < skipped.get(header.producer_id, 1 << 62):
+            values += [record.value or b"" for record in read_records(batch, header, 1 << 20)]
+    return values
