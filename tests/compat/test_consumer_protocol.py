@@ -78,7 +78,7 @@ class Reader:
         self._commit(self.consumer, [*self._read])
 
     def close(self) -> None:
-        """Commit before, so that nothing is left to commit while it leaves."""
+        """Commit before: librdkafka 2.16, closed while it is given more, leaves first and asks for the commit then."""
         self.commit()
         self.consumer.close()
 

@@ -90,7 +90,7 @@ class TransactionalOffsets:
 
     async def _append(self, request: TxnOffsetCommitRequest, events: list[OffsetCommitted]) -> None:
         """Check, append and note the commits in one step; return when they are durable."""
-        self._check_member(request)
+        self._check_member(request, events)
         partition = self._log.partition_of(request.group_id)
         self._transactions.verify(request.transactional_id, request.producer_id, request.producer_epoch, partition)
         if not events:
@@ -105,7 +105,7 @@ class TransactionalOffsets:
             self._coordinator.offsets.add_pending((partition.index, request.producer_id), event)
         await durable(wait)
 
-    def _check_member(self, request: TxnOffsetCommitRequest) -> None:
+    def _check_member(self, request: TxnOffsetCommitRequest, events: list[OffsetCommitted]) -> None:
         """A producer that does not say for which member it commits is not asked: older ones cannot."""
         self._coordinator.ensure_loaded(request.group_id)
         if request.generation_id >= 0 or request.member_id or request.group_instance_id is not None:
@@ -115,6 +115,7 @@ class TransactionalOffsets:
                 request.generation_id,
                 request.group_instance_id,
                 IllegalGeneration,
+                [(event.committed.topic_id, event.partition) for event in events],
             )
 
     def _event(self, group_id: str, topic: str, asked: TxnOffsetCommitRequestPartition) -> OffsetCommitted:
