@@ -102,6 +102,7 @@ TARGETS = [
     Target("start-fresh", "time ÷ kafka-fsync", 0.1, False, _versus("start_s")),
     Target("start-after-kill", "time ÷ kafka-fsync", 0.1, False, _versus("start_s")),
     Target("start-after-kill", "seconds", 2, False, _own("start_s")),
+    Target("compaction", "ack p99, with a pass ÷ without", 2, False, _own("p99_ratio")),
     Target("connections", "CPU per request, 1,000 ÷ 1", _FLAT, False, _growth("cpu_us_per_request")),
     Target("partitions", "CPU per request, 10,000 ÷ 1", _FLAT, False, _growth("cpu_us_per_request")),
 ]
