@@ -1,6 +1,7 @@
 """Compaction in a real broker under load: what is left is what the whole log says, also after kill -9 in a pass.
 
-HEADRACE_KEYS and HEADRACE_RECORDS set the size; a million keys and four million records are the full proof.
+HEADRACE_KEYS, HEADRACE_RECORDS and HEADRACE_PADDING (bytes per value) set the size; a million keys, four million
+records and 450 bytes, which make 2 GB, are the full proof.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from tests.integration.records import create_topic
 
 KEYS = int(os.environ.get("HEADRACE_KEYS", "3000"))
 RECORDS = int(os.environ.get("HEADRACE_RECORDS", "60000"))
+PADDING = b"." * int(os.environ.get("HEADRACE_PADDING", "0"))
 KILLS = int(os.environ.get("HEADRACE_KILLS", "3"))
 TOPIC = "accounts"
 SETTINGS = {"log.cleaner.backoff.ms": "50"}
 CONFIGS = {
     "cleanup.policy": "compact",
-    "segment.bytes": str(max(RECORDS * 100 // 40, 16_384)),
+    "segment.bytes": str(max(RECORDS * (100 + len(PADDING)) // 40, 16_384)),
     "min.cleanable.dirty.ratio": "0.05",
     "delete.retention.ms": "3600000",
 }
@@ -65,7 +67,7 @@ class Sent:
             number = len(self.keys)
             self.keys.append(key)
             self.is_tombstone.append(is_tombstone)
-            value = None if is_tombstone else b"%d %d" % (key, number)
+            value = None if is_tombstone else b"%d %d%b" % (key, number, PADDING)
             while True:
                 try:
                     producer.produce(TOPIC, value, b"%d" % key, partition=0)
@@ -81,7 +83,7 @@ class Sent:
         assert offset is not None
         key, value = message.key(), message.value()
         assert key == b"%d" % self.keys[offset]
-        assert value == (None if self.is_tombstone[offset] else b"%d %d" % (self.keys[offset], offset))
+        assert value == (None if self.is_tombstone[offset] else b"%d %d%b" % (self.keys[offset], offset, PADDING))
         return offset
 
 
