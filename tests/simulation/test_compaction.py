@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
-from dataclasses import replace
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.storage.keyed import COMPACT, Keyed, Line
 from tests.unit.storage.workbench import split
 

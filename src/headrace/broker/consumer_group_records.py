@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from headrace.broker.state_log import KeyValue
 from headrace.machines.assignors import TopicPartition
@@ -45,8 +46,7 @@ from headrace.wire.consumer_group_records import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupStored:
+class ConsumerGroupStored(msgspec.Struct, frozen=True):
     """A change of a group, or (None) the end of the group."""
 
     group_id: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+
+import msgspec
 
 from headrace.broker.consumer_group_records import ConsumerGroupStored, read_consumer_group_record
 from headrace.broker.state_log import KeyValue
@@ -27,8 +28,7 @@ from headrace.wire.offsets_records import (
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupStored:
+class GroupStored(msgspec.Struct, frozen=True):
     """A generation of a group, or (None) the end of the group."""
 
     group_id: str

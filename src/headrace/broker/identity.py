@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(slots=True)
-class BrokerIdentity:
+class BrokerIdentity(msgspec.Struct):
     """`host` and `port` are what clients connect to next; they are known once the door listens."""
 
     node_id: int

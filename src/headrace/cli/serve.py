@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 
 import click
 
-from headrace.cli.failure import failure_of
 from headrace.cli.settings import parse_settings
 from headrace.model.errors import HeadraceError
 
@@ -48,9 +48,13 @@ def serve(
 
     Prints one line that begins with `ready` when it serves. SIGTERM or Ctrl-C ends it in order.
     """
+    # Nothing that is imported is ever garbage, so the collector need not look at it, neither now nor later.
+    gc.disable()
     from headrace.server.main import serve as run_server
     from headrace.server.settings import ServeSettings, parse_address, read_config_file
 
+    gc.freeze()
+    gc.enable()
     try:
         return run_server(
             ServeSettings(
@@ -65,4 +69,6 @@ def serve(
             )
         )
     except HeadraceError as error:
+        from headrace.cli.failure import failure_of  # with it comes the whole client, which a broker does without
+
         raise failure_of(error) from error

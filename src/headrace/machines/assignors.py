@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 TopicPartition = tuple[UUID, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True):
     """What speaks for a member: the topics that it subscribes to (those that exist), and what it was given before."""
 
     topics: frozenset[UUID]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from headrace.machines.assignors import TopicPartition
 from headrace.machines.consumer_group_state import ConsumerGroupEvent, Profile
@@ -15,8 +17,7 @@ STATIC_LEAVE_EPOCH = -2
 _OWN_MEMBER_ID_SINCE = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """None (or -1) says that it is as it was."""
 
     group_id: str
@@ -54,8 +55,7 @@ class Heartbeat:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatAnswer:
+class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
     member_id: str
     member_epoch: int
     heartbeat_interval_ms: int = 0
@@ -63,8 +63,7 @@ class HeartbeatAnswer:
     """None: as it was."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """What is to be stored and applied, and what the member is told once that is durable."""
 
     events: tuple[ConsumerGroupEvent, ...]

@@ -8,7 +8,8 @@ it has given up all that it must; what others still hold it gets later, at that 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from headrace.machines.assignors import TopicPartition
 from headrace.machines.consumer_group_state import Holding, MemberState

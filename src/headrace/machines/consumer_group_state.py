@@ -14,10 +14,11 @@ target at its own pace, which its own epoch tells:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import TypeVar
 from uuid import UUID
+
+import msgspec
 
 from headrace.machines.assignors import TopicPartition
 
@@ -41,8 +42,7 @@ class ConsumerGroupPhase(StrEnum):
     STABLE = "Stable"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """Who a member is and what it wants."""
 
     instance_id: str | None = None
@@ -55,8 +55,7 @@ class Profile:
     assignor: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """How far a member has got, and what it holds: by partition, since which epoch.
 
     What it was told to give up is its own until it says that it has.
@@ -65,8 +64,8 @@ class Holding:
     epoch: int = 0
     previous_epoch: int = -1
     state: MemberState = MemberState.STABLE
-    assigned: Mapping[TopicPartition, int] = field(default_factory=dict)
-    revoking: Mapping[TopicPartition, int] = field(default_factory=dict)
+    assigned: Mapping[TopicPartition, int] = msgspec.field(default_factory=dict)
+    revoking: Mapping[TopicPartition, int] = msgspec.field(default_factory=dict)
 
     def is_reconciled(self, target_epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == target_epoch
@@ -79,38 +78,32 @@ class Holding:
 NOTHING_HELD = Holding()
 
 
-@dataclass(frozen=True, slots=True)
-class EpochSet:
+class EpochSet(msgspec.Struct, frozen=True):
     epoch: int
     metadata_hash: int
     """Of the topics that the group subscribes to: when it differs, they have changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class TargetEpochSet:
+class TargetEpochSet(msgspec.Struct, frozen=True):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileSet:
+class ProfileSet(msgspec.Struct, frozen=True):
     member_id: str
     profile: Profile | None
 
 
-@dataclass(frozen=True, slots=True)
-class TargetSet:
+class TargetSet(msgspec.Struct, frozen=True):
     member_id: str
     partitions: frozenset[TopicPartition] | None
 
 
-@dataclass(frozen=True, slots=True)
-class HoldingSet:
+class HoldingSet(msgspec.Struct, frozen=True):
     member_id: str
     holding: Holding | None
 
 
-@dataclass(frozen=True, slots=True)
-class RegexResolved:
+class RegexResolved(msgspec.Struct, frozen=True):
     regex: str
     topics: frozenset[str] | None
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from headrace.machines.assignors import ASSIGNORS, Claim, TopicPartition
 from headrace.machines.consumer_group_heartbeat import (
@@ -52,8 +54,7 @@ from headrace.model.errors import (
 from headrace.model.patterns import compiled
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupConfig:
+class ConsumerGroupConfig(msgspec.Struct, frozen=True):
     """Kafka's `group.consumer.*` settings of a broker, with Kafka's defaults."""
 
     session_timeout_ms: int = 45_000

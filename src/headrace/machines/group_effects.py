@@ -8,15 +8,15 @@ its ticket was stored, or that storing failed, and gets further effects.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+
+import msgspec
 
 Token = Hashable
 Protocols = tuple[tuple[str, bytes], ...]
 """The assignment protocols that a member knows, its favourite first, each with its metadata for it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinRequest:
+class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
     member_id: str
     """Empty when the member has none yet."""
     new_member_id: str
@@ -35,15 +35,13 @@ class JoinRequest:
     """JoinGroup v9+: the client understands `skip_assignment`."""
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedMember:
+class JoinedMember(msgspec.Struct, frozen=True):
     member_id: str
     instance_id: str | None
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinAnswer:
+class JoinAnswer(msgspec.Struct, frozen=True, kw_only=True):
     error_code: int = 0
     member_id: str = ""
     generation_id: int = -1
@@ -55,31 +53,27 @@ class JoinAnswer:
     """Everybody, for the leader, who assigns; nobody, for the others."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncAnswer:
+class SyncAnswer(msgspec.Struct, frozen=True, kw_only=True):
     error_code: int = 0
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignment: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Departure:
+class Departure(msgspec.Struct, frozen=True):
     """Who is to leave: a member by its id, or a static member by its instance id alone."""
 
     member_id: str
     instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Departed:
+class Departed(msgspec.Struct, frozen=True):
     member_id: str
     instance_id: str | None
     error_code: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemberSnapshot:
+class MemberSnapshot(msgspec.Struct, frozen=True):
     member_id: str
     instance_id: str | None
     client_id: str
@@ -90,8 +84,7 @@ class MemberSnapshot:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSnapshot:
+class GroupSnapshot(msgspec.Struct, frozen=True):
     """A generation, as `__consumer_offsets` keeps it."""
 
     protocol_type: str | None
@@ -103,8 +96,7 @@ class GroupSnapshot:
     members: tuple[MemberSnapshot, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MemberDescription:
+class MemberDescription(msgspec.Struct, frozen=True):
     member_id: str
     instance_id: str | None
     client_id: str
@@ -113,16 +105,14 @@ class MemberDescription:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class GroupDescription:
+class GroupDescription(msgspec.Struct, frozen=True):
     state: str
     protocol_type: str
     protocol_name: str
     members: tuple[MemberDescription, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetRetention:
+class OffsetRetention(msgspec.Struct, frozen=True):
     """From when on the committed offsets of a group grow old, and which ones never do (KIP-211)."""
 
     since_ms: int | None
@@ -130,14 +120,12 @@ class OffsetRetention:
     kept_topics: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     token: Token
     answer: JoinAnswer | SyncAnswer
 
 
-@dataclass(frozen=True, slots=True)
-class StoreMetadata:
+class StoreMetadata(msgspec.Struct, frozen=True):
     ticket: int
     snapshot: GroupSnapshot | None
     """None: a tombstone, the group is gone."""

@@ -8,7 +8,8 @@ exactly once, at the latest when its member is dismissed; `wake_ms` is never lat
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from headrace.machines.group_effects import (
     Answer,
@@ -30,16 +31,14 @@ from headrace.model.errors import FencedInstanceId, RebalanceInProgress, Unknown
 _POSTPONE_MS_MIN = 100
 
 
-@dataclass(frozen=True, slots=True)
-class StoringAssignment:
+class StoringAssignment(msgspec.Struct, frozen=True):
     """The leader's assignment is on its way to the log; nobody is told before it is there."""
 
     generation_id: int
     assignments: Mapping[str, bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class StoringReplacement:
+class StoringReplacement(msgspec.Struct, frozen=True):
     """A static member's new id is on its way to the log, in a generation that stays."""
 
     generation_id: int

@@ -8,14 +8,15 @@ of members whose JoinGroup waits.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from headrace.machines.group_effects import JoinRequest, MemberSnapshot, Protocols, Token
 from headrace.model.errors import FencedInstanceId, UnknownMemberId
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Member:
+class Member(msgspec.Struct, kw_only=True, eq=False):
     member_id: str
     instance_id: str | None
     client_id: str

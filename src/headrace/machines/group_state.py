@@ -10,8 +10,9 @@ Dead is the end of every state: the group was deleted, or another broker coordin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 
 class GroupState(StrEnum):
@@ -24,8 +25,7 @@ class GroupState(StrEnum):
     DEAD = "Dead"
 
 
-@dataclass(frozen=True, slots=True)
-class GroupConfig:
+class GroupConfig(msgspec.Struct, frozen=True):
     """Kafka's `group.*` settings of a broker, with Kafka's defaults."""
 
     min_session_timeout_ms: int = 6_000

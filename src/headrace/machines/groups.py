@@ -11,7 +11,8 @@ must be called once `deadline` has come. One caller at a time; nothing in here w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from headrace.machines.group_admission import Admission
 from headrace.machines.group_effects import (

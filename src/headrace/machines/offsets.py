@@ -13,9 +13,10 @@ record of a key, so any other rule would give another state after a restart.)
 from __future__ import annotations
 
 from collections.abc import Iterator, KeysView
-from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
+
+import msgspec
 
 from headrace.machines.group_effects import OffsetRetention
 from headrace.model.errors import OffsetMetadataTooLarge
@@ -36,16 +37,14 @@ class CommittedOffset(NamedTuple):
     """Zero where it was not known: then the offset counts for any topic of that name."""
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommitted:
+class OffsetCommitted(msgspec.Struct, frozen=True):
     group_id: str
     topic: str
     partition: int
     committed: CommittedOffset
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetForgotten:
+class OffsetForgotten(msgspec.Struct, frozen=True):
     group_id: str
     topic: str
     partition: int

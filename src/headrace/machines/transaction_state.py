@@ -17,9 +17,11 @@ epoch is the one above the last.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 EPOCH_LAST = 32_766
 NO_PRODUCER_ID = -1
@@ -43,8 +45,7 @@ class Producer(NamedTuple):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(msgspec.Struct, frozen=True):
     transactional_id: str
     producer: Producer
     timeout_ms: int

@@ -13,8 +13,9 @@ Who is not the present producer of his id changes nothing: that is what makes a 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 from typing import NoReturn
+
+from msgspec.structs import replace
 
 from headrace.machines.transaction_state import (
     EPOCH_LAST,

@@ -14,8 +14,10 @@ docs/decisions/001-embedded-defaults.md.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from headrace.model.configs import (
     BrokerName,
@@ -347,7 +349,7 @@ def _topic_defaults(layers: Iterable[Mapping[str, Value]]) -> TopicConfig:
             given = [name for name in setting.broker_names if name.name in layer]
             if given:
                 defaults[attribute(setting.name)] = given[0].to_topic(layer[given[0].name])
-    return replace(TopicConfig(), **defaults)
+    return TopicConfig(**defaults)
 
 
 def _broker_setting(setting: Setting, name: BrokerName) -> Setting:

@@ -10,12 +10,13 @@ back; they are turned into typed values once, when a config object is built.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import IntEnum
 from typing import Any, TypeVar
+
+import msgspec
 
 from headrace.model.errors import InvalidConfig, InvalidRequest
 
@@ -58,8 +59,7 @@ class AlterOperation(IntEnum):
     SUBTRACT = 3
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerName:
+class BrokerName(msgspec.Struct, frozen=True):
     """The broker setting that gives a topic setting its default, perhaps in a coarser unit."""
 
     name: str
@@ -73,8 +73,7 @@ class BrokerName:
         return value // self.factor if self.factor > 1 and value >= 0 else value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known of one configuration name."""
 
     name: str
@@ -99,15 +98,13 @@ class Setting:
         return parsed
 
 
-@dataclass(frozen=True, slots=True)
-class Synonym:
+class Synonym(msgspec.Struct, frozen=True):
     name: str
     value: str
     source: ConfigSource
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
+class ConfigEntry(msgspec.Struct, frozen=True):
     """One line of DescribeConfigs; `synonyms` begins with the value in force. No setting so far is secret."""
 
     name: str
@@ -123,8 +120,7 @@ class ConfigEntry:
         return self.source is ConfigSource.DEFAULT_CONFIG
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigChange:
+class ConfigChange(msgspec.Struct, frozen=True):
     """One operation of IncrementalAlterConfigs."""
 
     name: str
@@ -150,6 +146,8 @@ def find(settings: Mapping[str, Setting], name: str, kind: str) -> Setting:
     """The setting of that name; an unknown one is refused with the nearest known name."""
     setting = settings.get(name)
     if setting is None:
+        import difflib  # no start needs it unless it is refused
+
         near = difflib.get_close_matches(name, settings, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise InvalidConfig(f"Unknown {kind} config name: {name}{hint}")

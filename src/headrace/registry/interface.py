@@ -16,8 +16,9 @@ Rules that every implementation keeps, and that tests/unit/registry/test_contrac
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from headrace.model.errors import HeadraceError, RetriableError
 
@@ -50,15 +51,13 @@ class Registry(Protocol):
     async def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     key: str
     value: bytes
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(msgspec.Struct, frozen=True):
     id: int
 
 
@@ -66,16 +65,14 @@ class Watch(Protocol):
     def cancel(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(msgspec.Struct, frozen=True):
     """The key exists at this version."""
 
     key: str
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
+class Create(msgspec.Struct, frozen=True):
     """The key does not exist; now it does, with version 0. With a session it is ephemeral."""
 
     key: str
@@ -83,8 +80,7 @@ class Create:
     session: Session | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Set:
+class Set(msgspec.Struct, frozen=True):
     """The key exists at this version; now it has the value and the next version."""
 
     key: str
@@ -92,8 +88,7 @@ class Set:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(msgspec.Struct, frozen=True):
     """The key exists at this version and nothing is beneath it; now it is gone."""
 
     key: str

@@ -14,8 +14,9 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
+
+import msgspec
 
 from headrace.model.errors import HeadraceError
 from headrace.registry.interface import (
@@ -61,12 +62,11 @@ class Run(Protocol):
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
 
-@dataclass(slots=True)
-class _Commit:
+class _Commit(msgspec.Struct):
     operations: Sequence[Operation]
     done: bool = False
     refused: HeadraceError | None = None
-    changed: list[str] = field(default_factory=list)
+    changed: list[str] = msgspec.field(default_factory=list)
 
 
 class SqliteRegistry:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from headrace.registry.interface import is_beneath
 
@@ -31,8 +32,7 @@ class Watches:
                     watch.changed(key)
 
 
-@dataclass(eq=False, slots=True)
-class Watch:
+class Watch(msgspec.Struct, eq=False):
     prefix: str
     changed: Callable[[str], None]
     watches: Watches

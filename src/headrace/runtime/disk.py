@@ -11,15 +11,16 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
-from headrace.runtime.apart import Apart, Pace
 from headrace.runtime.disk_errors import DataFolderLocked, DiskFailed, DiskFull, typed_errors
 from headrace.runtime.disk_threads import DiskThreads
 from headrace.runtime.file_pool import FilePool, SystemFile
+
+if TYPE_CHECKING:
+    from headrace.runtime.apart import Apart, Pace
 
 __all__ = ["Buffer", "DataFolderLocked", "Disk", "DiskFailed", "DiskFull", "File", "SystemDisk"]
 
@@ -148,7 +149,7 @@ class SystemDisk:
     def __init__(self, threads: int = 4, open_files_max: int = 512) -> None:
         self._pool = FilePool(open_files_max)
         self._threads = DiskThreads(threads, when_done=self._pool.trim)
-        self._apart = Apart()
+        self._apart: Apart | None = None
         self._locks: list[int] = []
 
     def open(self, path: str, *, create: bool = False) -> SystemFile:
@@ -194,6 +195,8 @@ class SystemDisk:
             os.unlink(path)
 
     def remove_tree(self, path: str) -> None:
+        import shutil  # with it come compressors that the start should not wait for
+
         with typed_errors("remove tree", path):
             shutil.rmtree(path)
 
@@ -246,11 +249,16 @@ class SystemDisk:
         return self._threads.run(work, args)
 
     async def run_apart(self, work: Callable[..., T], *args: object, bytes_per_second: float) -> T:
+        if self._apart is None:
+            from headrace.runtime.apart import Apart  # the start should not wait for what only this work needs
+
+            self._apart = Apart()
         return await self._apart.run(_with_own_disk, (work, *args), bytes_per_second)
 
     def close(self) -> None:
         """Wait for the work in the threads, end what runs apart, and give up the locks."""
-        self._apart.close()
+        if self._apart is not None:
+            self._apart.close()
         self._threads.close()
         for descriptor in self._locks:
             os.close(descriptor)

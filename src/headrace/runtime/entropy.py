@@ -1,9 +1,10 @@
-"""The entropy door: how chance comes in. A broker draws everything random here, so a seed can replace it."""
+"""The entropy door: how chance comes in. A broker draws everything random here, so a seed can replace it.
+
+What a broker does not draw while it starts is imported when it is first drawn: the start does not wait for it.
+"""
 
 from __future__ import annotations
 
-import random
-import secrets
 import uuid
 from typing import Protocol
 
@@ -25,17 +26,20 @@ class Entropy(Protocol):
 
 
 class SystemEntropy:
-    def __init__(self) -> None:
-        self._random = random.SystemRandom()
-
     def uuid(self) -> uuid.UUID:
         return uuid.uuid4()
 
     def token(self, size: int) -> str:
+        import secrets
+
         return secrets.token_urlsafe(size)
 
     def uniform(self, low: float, high: float) -> float:
-        return self._random.uniform(low, high)
+        from random import SystemRandom
+
+        return SystemRandom().uniform(low, high)
 
     def integer(self, low: int, high: int) -> int:
-        return self._random.randint(low, high)
+        from random import SystemRandom
+
+        return SystemRandom().randint(low, high)

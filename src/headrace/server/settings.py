@@ -5,9 +5,7 @@ Settings by Kafka's names come from a TOML file's `[broker]` table and from `--s
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import dataclass, field
-from ipaddress import ip_address
+import msgspec
 
 from headrace.model.broker_configs import flatten
 from headrace.model.errors import InvalidConfig
@@ -19,15 +17,14 @@ DEFAULT_HTTP = ("127.0.0.1", 8080)
 Address = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ServeSettings:
+class ServeSettings(msgspec.Struct, frozen=True):
     data: str = DEFAULT_DATA
     kafka: Address = DEFAULT_KAFKA
     http: Address = DEFAULT_HTTP
     node_id: int = 1
     rack: str | None = None
     advertised: Address | None = None
-    broker: dict[str, str] = field(default_factory=dict)
+    broker: dict[str, str] = msgspec.field(default_factory=dict)
     insecure: bool = False
     log_level: str = "info"
 
@@ -50,8 +47,10 @@ def parse_address(text: str, what: str) -> Address:
 
 
 def is_loopback(host: str) -> bool:
-    if host == "localhost":
+    if host in ("localhost", "127.0.0.1", "::1"):
         return True
+    from ipaddress import ip_address  # a start on the defaults does not wait for it
+
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -60,6 +59,8 @@ def is_loopback(host: str) -> bool:
 
 def read_config_file(path: str) -> dict[str, str]:
     """Broker configs of the `[broker]` table, under Kafka's names."""
+    import tomllib  # a start without a file does not wait for it
+
     try:
         with open(path, "rb") as file:
             table = tomllib.load(file)

@@ -14,11 +14,12 @@ Version 1, from before there was compaction, lacks the cleaned offset and the ga
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from struct import Struct
 from struct import error as struct_error
 from typing import NamedTuple
 from zlib import crc32
+
+import msgspec
 
 from headrace.runtime.disk import Disk
 from headrace.storage.segment import NAME_DIGITS, Segment, file_name
@@ -77,8 +78,7 @@ class SegmentMark(NamedTuple):
         return segment
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(msgspec.Struct, frozen=True):
     offset: int
     start_offset: int
     segments: Sequence[SegmentMark]

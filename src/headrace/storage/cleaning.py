@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+import msgspec
 
 from headrace.machines.partition_transactions import AbortedTransaction
 from headrace.model.errors import HeadraceError
@@ -64,8 +65,7 @@ class Aborted:
         return at >= 0 and header.base_offset <= ranges[at][1]
 
 
-@dataclass(slots=True)
-class Rules:
+class Rules(msgspec.Struct):
     """One pass: what it knows, and which transactions it has met on its way."""
 
     newest: OffsetMap
@@ -74,8 +74,8 @@ class Rules:
     last_batches: dict[int, int]  # producer id -> base offset of its last batch
     now_ms: int
     delete_retention_ms: int
-    unfinished: set[int] = field(default_factory=set)  # producers with a batch, but no marker behind it yet
-    dropped_aborts: list[int] = field(default_factory=list)  # offsets of abort markers that went
+    unfinished: set[int] = msgspec.field(default_factory=set)  # producers with a batch, but no marker behind it yet
+    dropped_aborts: list[int] = msgspec.field(default_factory=list)  # offsets of abort markers that went
     records_kept: int = 0
 
     def clean(self, batch: bytes, header: BatchHeader) -> bytes | bytearray | None:

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from headrace.machines.partition_transactions import AbortedTransaction
-from headrace.runtime.apart import Pace
 from headrace.runtime.disk import Disk, DiskFailed, File
 from headrace.storage.checkpoint import SegmentMark
 from headrace.storage.cleaning import Aborted, Rules, unpack
@@ -27,6 +27,9 @@ from headrace.storage.scan import BadBatch, check_batch, checked_batches, header
 from headrace.storage.segment import GAPS, Segment
 from headrace.storage.swap import DRAFTS, Group, Manifest, remove_drafts
 from headrace.wire.batch import HEADER_SIZE, BatchHeader, parse_header
+
+if TYPE_CHECKING:
+    from headrace.runtime.apart import Pace
 
 CHUNK_BYTES = MIB
 SYNC_BYTES = MIB  # a large sync at once would hold up those of the broker
@@ -50,8 +53,7 @@ class Source(NamedTuple):
     end_offset: int  # the base offset of the next one
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """All that a pass must know; plain data, because it goes to another process."""
 
     folder: str

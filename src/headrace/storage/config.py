@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+import msgspec
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -12,8 +13,7 @@ DAY_MS = 86_400_000
 LONG_MAX = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class LogConfig:
+class LogConfig(msgspec.Struct, frozen=True):
     """Named like Kafka's topic configs; -1 means without limit."""
 
     segment_bytes: int = GIB
@@ -30,8 +30,7 @@ class LogConfig:
     delete_retention_ms: int = DAY_MS
 
 
-@dataclass(frozen=True, slots=True)
-class StoreConfig:
+class StoreConfig(msgspec.Struct, frozen=True):
     """How a data folder is looked after.
 
     A checkpoint bounds what recovery must scan: it is written after `checkpoint_bytes` at once, after

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from headrace.model.errors import CorruptMessage, StorageFailure, UnknownTopicOrPartition
 
 
-@dataclass(frozen=True, slots=True)
-class CorruptionReport:
+class CorruptionReport(msgspec.Struct, frozen=True):
     """Where damage was found. The file is kept as it is, for whoever wants to look at it."""
 
     path: str

@@ -13,9 +13,10 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
+
+import msgspec
 
 from headrace.model.errors import StorageFailure
 from headrace.runtime.clock import Clock
@@ -51,8 +52,7 @@ LOGS_PER_TURN = 256
 CHECKPOINT_SAVES_BYTES = MIB  # less than that is scanned faster than it is saved
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
+class Opening(msgspec.Struct, frozen=True):
     """What a log is opened with."""
 
     config: LogConfig

@@ -12,12 +12,12 @@ are nothing.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from struct import Struct
 from struct import error as struct_error
 from zlib import crc32
 
 import msgspec
+from msgspec.structs import replace
 
 from headrace.runtime.disk import Disk, DiskFull
 from headrace.storage import checkpoint as checkpoints

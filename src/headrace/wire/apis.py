@@ -5,8 +5,9 @@ Whether a key is served is the broker's business; a key that is not in this tabl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from headrace.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from headrace.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
@@ -61,8 +62,7 @@ from headrace.wire.messages.write_txn_markers import WriteTxnMarkersRequest, Wri
 from headrace.wire.schema import layout
 
 
-@dataclass(frozen=True, slots=True)
-class Api:
+class Api(msgspec.Struct, frozen=True):
     key: int
     name: str
     request: type[Any]

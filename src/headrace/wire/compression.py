@@ -2,19 +2,15 @@
 
 A few bytes can stand for gigabytes, so nothing is unpacked but in steps that are counted against a bound.
 What a frame says about its own size is believed only when it says too much.
+
+A codec's library is imported with the first block that needs it, so that no start waits for those that nobody uses.
 """
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator
 from struct import Struct
 from typing import Final
-
-import cramjam
-import lz4.frame  # type: ignore[import-untyped]
-import zstandard
 
 from headrace.model.errors import CorruptMessage, MalformedFrame, MessageTooLarge, UnsupportedCompressionType
 from headrace.wire.primitives import read_uvarint
@@ -41,13 +37,19 @@ def compress(codec: int, data: bytes) -> bytes:
     if codec == NONE:
         return data
     if codec == GZIP:
+        import gzip
+
         return gzip.compress(data, mtime=0)
     if codec == SNAPPY:
         return _compress_xerial(data)
     if codec == LZ4:
+        import lz4.frame  # type: ignore[import-untyped]
+
         # Kafka's own reader, and so every Java client, refuses blocks that lean on each other.
         return bytes(lz4.frame.compress(data, store_size=False, block_linked=False))
     if codec == ZSTD:
+        import zstandard
+
         return zstandard.ZstdCompressor().compress(data)
     raise UnsupportedCompressionType(f"compression {codec} is not known")
 
@@ -83,6 +85,8 @@ def _steps(codec: int, data: memoryview, size_bytes_max: int) -> Iterator[bytes]
 
 
 def _gzip_steps(data: memoryview) -> Iterator[bytes]:
+    import zlib
+
     unpacker = zlib.decompressobj(wbits=31)
     rest = bytes(data)
     while not unpacker.eof:
@@ -100,6 +104,8 @@ def _gzip_steps(data: memoryview) -> Iterator[bytes]:
 
 
 def _lz4_steps(data: memoryview) -> Iterator[bytes]:
+    import lz4.frame
+
     unpacker = lz4.frame.LZ4FrameDecompressor()
     rest = bytes(data)
     while not unpacker.eof:
@@ -117,6 +123,8 @@ def _lz4_steps(data: memoryview) -> Iterator[bytes]:
 
 def _zstd_steps(data: memoryview) -> Iterator[bytes]:
     """The reader does not tell a frame that was cut short from a whole one; the count of records does."""
+    import zstandard
+
     unpacker = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
     reader = unpacker.stream_reader(data, read_across_frames=True)
     try:
@@ -156,6 +164,8 @@ def _unpack_snappy(block: memoryview, size_bytes_max: int) -> bytes:
     if size_bytes > 64 * len(block):
         # Snappy cannot pack better than this, so do not even allocate.
         raise CorruptMessage(f"a snappy block of {len(block)} bytes claims {size_bytes}")
+    import cramjam
+
     try:
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
@@ -163,6 +173,8 @@ def _unpack_snappy(block: memoryview, size_bytes_max: int) -> bytes:
 
 
 def _compress_xerial(data: bytes) -> bytes:
+    import cramjam
+
     out = bytearray(_XERIAL_HEADER)
     for position in range(0, len(data), _XERIAL_BLOCK_BYTES):
         block = bytes(cramjam.snappy.compress_raw(data[position : position + _XERIAL_BLOCK_BYTES]))

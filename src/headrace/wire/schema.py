@@ -16,11 +16,11 @@ turns these declarations into code; nothing else looks at them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeVar, dataclass_transform
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 M = TypeVar("M")
 NEVER: Final = 1 << 15
@@ -33,8 +33,7 @@ class Chunk(Protocol):
     def __len__(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(msgspec.Struct, frozen=True):
     """A value of fixed size; `letter` is its struct format."""
 
     letter: str
@@ -42,8 +41,7 @@ class Fixed:
     zero: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Sized:
+class Sized(msgspec.Struct, frozen=True):
     """A value behind its length: int16 or int32, or an unsigned varint of length + 1 in flexible versions."""
 
     name: str
@@ -51,8 +49,7 @@ class Sized:
     zero: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
+class Array(msgspec.Struct, frozen=True):
     """Elements behind their count."""
 
     of: Type
@@ -78,8 +75,7 @@ def array(of: Type) -> Array:
     return Array(of)
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(msgspec.Struct, frozen=True):
     name: str
     type: Type
     since: int
@@ -110,8 +106,7 @@ def wire(
     return Field("", kind, since, until, nullable, tag, default)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """What the codec knows about a class. Parts have no versions of their own: they follow their message."""
 
     fields: tuple[Field, ...]

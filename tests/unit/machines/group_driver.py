@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from headrace.machines.group_effects import (
     Answer,

@@ -11,7 +11,9 @@ belongs together ends together, and what was not to be committed is not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from headrace.machines.transaction_state import Producer, TopicPartition, Transaction
 from headrace.machines.transactions import Transactions

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from struct import Struct
 from zlib import crc32
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headrace.storage import checkpoint as checkpoints
 from headrace.storage.checkpoint import Checkpoint, SegmentMark

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.storage.keyed import COMPACT, DATA, FOLDER, QUIET, Keyed
 
 from headrace.storage.cleaner import plan_of

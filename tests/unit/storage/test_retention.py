@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 from tests.unit.storage.workbench import FOLDER, Workbench
 
 from headrace.storage.config import DAY_MS, LogConfig

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.storage.keyed import COMPACT, FOLDER, Keyed
 
 from headrace.storage import checkpoint as checkpoints

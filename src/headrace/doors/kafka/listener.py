@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from headrace.broker.handlers import Handlers
 from headrace.doors.kafka.budget import ByteBudget
@@ -25,8 +26,7 @@ _SWEEP_SECONDS = 1.0
 _REFUSALS_LOGGED_PER_SWEEP = 5  # a flood of garbage must not become a flood of log lines
 
 
-@dataclass(frozen=True, slots=True)
-class DoorLimits:
+class DoorLimits(msgspec.Struct, frozen=True):
     """What one door grants to all its clients together, and to each of them."""
 
     request_bytes_max: int = 104_857_600

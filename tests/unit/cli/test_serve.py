@@ -1,0 +1,75 @@
+"""A broker is there at once: what its start does not need is not imported, and the collector does not look at the rest.
+
+The time from the start to the first acknowledged record is mostly the time of imports.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+# What only some brokers need, or need only later. (asyncio itself brings ssl and subprocess, and click inspect.)
+NOT_AT_THE_START = (
+    "cramjam",
+    "difflib",
+    "gzip",
+    "headrace.client",
+    "headrace.runtime.apart",
+    "headrace.testkit",
+    "ipaddress",
+    "json",
+    "kazoo",
+    "lz4",
+    "multiprocessing",
+    "pickle",
+    "random",
+    "re2",
+    "secrets",
+    "shutil",
+    "tempfile",
+    "tomllib",
+    "zstandard",
+)
+
+# Everything that `headrace serve` does on its defaults until it would open its data folder.
+SCRIPT = """
+import gc, sys
+import headrace.server.main
+from headrace.cli.main import main
+
+def serve(settings):
+    settings.check()
+    modules, frozen, enabled = list(sys.modules), gc.get_freeze_count(), gc.isenabled()
+    import json
+    print(json.dumps({"modules": modules, "frozen": frozen, "enabled": enabled}))
+    return 0
+
+headrace.server.main.serve = serve
+sys.exit(main(["serve", "--set", "num.partitions=4"]))
+"""
+
+
+@pytest.fixture(scope="module")
+def start() -> dict[str, Any]:
+    told = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    facts: dict[str, Any] = json.loads(told.stdout)
+    return facts
+
+
+@pytest.mark.parametrize("name", NOT_AT_THE_START)
+def test_the_start_does_not_wait_for_what_it_does_not_need(start: dict[str, Any], name: str) -> None:
+    assert [module for module in start["modules"] if module == name or module.startswith(name + ".")] == []
+
+
+def test_of_the_commands_only_serve_is_imported(start: dict[str, Any]) -> None:
+    commands = {module for module in start["modules"] if module.startswith("headrace.cli.")}
+    assert commands == {"headrace.cli.main", "headrace.cli.serve", "headrace.cli.settings"}
+
+
+def test_the_collector_works_again_and_leaves_out_what_was_imported(start: dict[str, Any]) -> None:
+    assert start["enabled"]
+    assert start["frozen"] > 10_000
