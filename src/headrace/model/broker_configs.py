@@ -43,6 +43,7 @@ from headrace.model.configs import (
     words,
 )
 from headrace.model.errors import InvalidConfig, InvalidRequest
+from headrace.model.replication_configs import ReplicationConfig
 from headrace.model.topic_configs import TOPIC_SETTINGS, Layers, TopicConfig, describe_setting
 
 INT_MAX = 2**31 - 1
@@ -50,7 +51,7 @@ DOUBLE_MAX = 1.7976931348623157e308
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+class BrokerConfig(ReplicationConfig):
     """What is in force for this broker, typed. Names are Kafka's with underscores for dots."""
 
     auto_create_topics_enable: bool = boolean(
@@ -61,11 +62,6 @@ class BrokerConfig:
         600_000,
         "A connection on which nothing happened for so long is closed.",
         check=at_least(-1),
-    )
-    default_replication_factor: int = integer(
-        1,
-        "The replicas of a topic that is created without saying how many.",
-        check=at_least(1),
     )
     delete_topic_enable: bool = boolean(
         True,
@@ -288,7 +284,7 @@ class BrokerConfig:
     def altered(self, changes: Iterable[ConfigChange]) -> BrokerConfig:
         """This configuration after IncrementalAlterConfigs; its `dynamic` is what must be stored."""
         changes = list(changes)
-        fixed = sorted(change.name for change in changes if change.name in _OWN_SETTINGS)
+        fixed = sorted(change.name for change in changes if change.name in _OWN_SETTINGS.keys() - _ALTERABLE)
         if fixed:
             raise InvalidRequest(f"Cannot update these configs dynamically: {', '.join(fixed)}; restart with --set")
         dynamic = alter(BROKER_SETTINGS, self.dynamic, changes, inherited=self._text, kind="broker")
@@ -365,6 +361,7 @@ def _broker_setting(setting: Setting, name: BrokerName) -> Setting:
 
 
 _OWN_SETTINGS: dict[str, Setting] = settings_of(BrokerConfig, read_only=True)
+_ALTERABLE = {"follower.replication.throttled.rate"}  # looked at anew each time
 BROKER_SETTINGS: dict[str, Setting] = {
     **_OWN_SETTINGS,
     **{

@@ -1,0 +1,128 @@
+"""What becomes of a partition's record: who is in sync, and who leads. Pure functions from one record to the next.
+
+Invariants, of every record that was made here:
+- Whoever is in the isr or the elr has everything that is committed. Nothing is committed while the isr is smaller than
+  min.insync.replicas or the elr is not empty, so who leaves the isr then still has everything, and moves to the elr.
+- isr and elr share nobody, are in the order of the replicas, and together count no more than min.insync.replicas
+  while the elr is not empty.
+- The leader is in the isr. Every change of leader, also to a new start of the same broker and to nobody, has a new
+  leader epoch; so an epoch has one leader at most.
+- What is believed of who is up may be wrong: that can make a change useless, never unsafe. Only `elect_unclean` loses
+  committed records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from headrace.model.broker_record import BrokerRecord
+from headrace.model.errors import ElectionNotNeeded
+from headrace.model.partition_record import NO_EPOCH, NO_LEADER, Nodes, PartitionRecord
+
+Live = Mapping[int, BrokerRecord]
+
+
+def settle(record: PartitionRecord, live: Live, min_insync: int) -> PartitionRecord | None:
+    """What the controller makes of a partition, given who is up; None if it is well as it is. Who is not up leaves the
+    isr while somebody remains in it; a leader that is gone, was started again or is about to go is replaced. One that
+    is about to go stays in the isr: it still has everything."""
+    candidate = _candidate(record, live)
+    if candidate == NO_LEADER:
+        settled = resigned(record)
+    else:
+        up = tuple(node_id for node_id in record.isr if node_id in live)
+        settled = with_in_sync(record, up or (candidate,), min_insync)
+        if not _leads(record, live) or (live[record.leader].is_draining and not live[candidate].is_draining):
+            settled = elected(settled, live[candidate])
+    return None if settled == record else settled
+
+
+def prefer(record: PartitionRecord, live: Live, min_insync: int) -> PartitionRecord | None:
+    """Let the first replica lead, if it can without loss and does not yet."""
+    preferred = live.get(record.replicas[0])
+    if preferred is None or preferred.is_draining or preferred.node_id not in record.isr:
+        return None
+    if record.is_led_by(preferred.node_id, preferred.epoch):
+        return None
+    return elected(with_in_sync(record, record.isr, min_insync), preferred)
+
+
+def elect_unclean(record: PartitionRecord, live: Live, candidate: int | None = None) -> PartitionRecord | None:
+    """Let a replica lead that may lack committed records, because an operator prefers that loss to waiting: the one
+    that was named, else the first that is up. None if it is not up."""
+    if _leads(record, live):
+        raise ElectionNotNeeded(f"broker {record.leader} leads")
+    complete = _candidate(record, live)
+    if complete != NO_LEADER:
+        raise ElectionNotNeeded(f"broker {complete} has everything and will be elected without loss")
+    asked = record.replicas if candidate is None else (candidate,)
+    chosen = _first_to_lead(tuple(node_id for node_id in asked if node_id in record.replicas), live)
+    if chosen == NO_LEADER:
+        return None
+    lossy = elected(replace(record, isr=(chosen,), elr=()), live[chosen])
+    return replace(lossy, unclean_epoch=lossy.leader_epoch)
+
+
+def strike_out(record: PartitionRecord, node_id: int, min_insync: int) -> PartitionRecord | None:
+    """The broker may have lost what it acknowledged: it counts for nothing until it has caught up. The last one of the
+    isr is struck out too: rather nobody leads than one that lacks committed records."""
+    if node_id not in record.isr and node_id not in record.elr:
+        return None
+    isr, elr = without(record.isr, node_id), without(record.elr, node_id)
+    struck = with_in_sync(replace(record, isr=isr, elr=elr), isr, min_insync)
+    return resigned(struck) if record.leader == node_id else struck
+
+
+def with_in_sync(record: PartitionRecord, isr: Nodes, min_insync: int) -> PartitionRecord:
+    """The record with this isr and the elr that follows from it: as long as the isr is too small to commit, those that
+    left it last, and of those that left before as many as are needed to make up min.insync.replicas."""
+    members = frozenset(isr)
+    left = [node_id for node_id in (*record.isr, *record.elr) if node_id not in members]
+    eligible = left[: max(0, min_insync - len(members))]
+    assert members.issubset(record.replicas)
+    return replace(
+        record,
+        isr=tuple(node_id for node_id in record.replicas if node_id in members),
+        elr=tuple(node_id for node_id in record.replicas if node_id in eligible),
+    )
+
+
+def elected(record: PartitionRecord, leader: BrokerRecord) -> PartitionRecord:
+    """A new epoch begins, with this leader."""
+    assert leader.node_id in record.isr
+    return replace(
+        record, leader=leader.node_id, leader_broker_epoch=leader.epoch, leader_epoch=record.leader_epoch + 1
+    )
+
+
+def resigned(record: PartitionRecord) -> PartitionRecord:
+    """Nobody leads, until somebody who may is up."""
+    if record.leader == NO_LEADER:
+        return record
+    return replace(record, leader=NO_LEADER, leader_broker_epoch=NO_EPOCH, leader_epoch=record.leader_epoch + 1)
+
+
+def without(nodes: Nodes, *gone: int) -> Nodes:
+    return tuple(node_id for node_id in nodes if node_id not in gone)
+
+
+def _leads(record: PartitionRecord, live: Live) -> bool:
+    """Whether the leader is up, has been since it was elected, and still is a replica."""
+    leader = live.get(record.leader)
+    return leader is not None and leader.epoch == record.leader_broker_epoch and record.leader in record.isr
+
+
+def _candidate(record: PartitionRecord, live: Live) -> int:
+    """Who can lead without loss. The isr goes before the elr even if its members are about to go: they have what was
+    answered with acks=1 too, and the elr does not."""
+    in_sync = tuple(node_id for node_id in record.replicas if node_id in record.isr)
+    leader = _first_to_lead(in_sync, live)
+    return leader if leader != NO_LEADER else _first_to_lead(record.elr, live)
+
+
+def _first_to_lead(nodes: Nodes, live: Live) -> int:
+    """The first that is up; one that is about to go only if there is no other."""
+    up = [node_id for node_id in nodes if node_id in live]
+    return next((node_id for node_id in up if not live[node_id].is_draining), up[0] if up else NO_LEADER)

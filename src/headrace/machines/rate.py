@@ -1,0 +1,20 @@
+"""A rate that is kept on average: whatever was taken too fast is paid for by waiting. Pure."""
+
+from __future__ import annotations
+
+
+class Rate:
+    """`per_second` may change at any time; None is no limit."""
+
+    __slots__ = ("_free_at", "per_second")
+
+    def __init__(self, per_second: int | None = None) -> None:
+        self.per_second = per_second
+        self._free_at = float("-inf")
+
+    def take(self, amount: int, now: float) -> None:
+        if self.per_second is not None:
+            self._free_at = max(self._free_at, now) + amount / self.per_second
+
+    def is_free(self, now: float) -> bool:
+        return self.per_second is None or now >= self._free_at

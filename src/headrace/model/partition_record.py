@@ -1,0 +1,34 @@
+"""One partition as the registry keeps it: who holds it, who has everything, and who leads. Pure.
+
+The key's version is the partition's epoch: whoever changes the record names the version that it replaces. A broker
+leads exactly when the record names its node id and the epoch of its present start, so a broker that was restarted is
+never taken for the leader that it was before.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+NO_LEADER = -1
+NO_EPOCH = -1
+
+Nodes = tuple[int, ...]
+
+
+class PartitionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """`replicas` in the order of preference. `isr` have everything that is committed, `elr` too, though they are
+    behind: they left while there were too few to commit more. `adding` and `removing` are the rest of a reassignment.
+    `unclean_epoch`: the last leader epoch that began with a leader that may have lacked committed records."""
+
+    replicas: Nodes
+    isr: Nodes
+    elr: Nodes = ()
+    leader: int = NO_LEADER
+    leader_epoch: int = 0
+    leader_broker_epoch: int = NO_EPOCH
+    adding: Nodes = ()
+    removing: Nodes = ()
+    unclean_epoch: int = NO_EPOCH
+
+    def is_led_by(self, node_id: int, broker_epoch: int) -> bool:
+        return self.leader == node_id and self.leader_broker_epoch == broker_epoch

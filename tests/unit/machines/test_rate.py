@@ -1,0 +1,31 @@
+"""A rate is kept on average, and no limit is no limit."""
+
+from __future__ import annotations
+
+from headrace.machines.rate import Rate
+
+
+def test_what_was_taken_is_waited_for() -> None:
+    rate = Rate(100)
+    assert rate.is_free(0.0)
+    rate.take(250, 0.0)
+    assert not rate.is_free(2.4)
+    assert rate.is_free(2.5)
+
+
+def test_time_in_which_nothing_was_taken_is_not_saved_up() -> None:
+    rate = Rate(100)
+    rate.take(100, 0.0)
+    rate.take(100, 50.0)
+    assert not rate.is_free(50.9)
+
+
+def test_a_limit_may_come_and_go() -> None:
+    rate = Rate()
+    rate.take(10**9, 0.0)
+    assert rate.is_free(0.0)
+    rate.per_second = 1
+    rate.take(10, 0.0)
+    assert not rate.is_free(9.0)
+    rate.per_second = None
+    assert rate.is_free(0.0)
