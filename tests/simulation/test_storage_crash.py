@@ -8,12 +8,14 @@ from contextlib import suppress
 from random import Random
 
 import pytest
+from tests.unit.storage.replica import Replica
 from tests.unit.storage.workbench import Workbench, split
 
 from headrace.model.errors import OffsetOutOfRange
 from headrace.runtime.disk import DiskFull
 from headrace.runtime.supervise import Supervisor
 from headrace.storage.config import LogConfig, StoreConfig
+from headrace.storage.copying import check_copied
 from headrace.storage.log import ColdRead
 from headrace.storage.retention import delete_old
 from headrace.testkit.disk import SimulatedPowerCut
@@ -108,6 +110,102 @@ def test_a_crash_at_any_disk_operation_loses_nothing_that_was_flushed(seed: int)
     scenario.append()
     scenario.bench.flush()
     scenario.bench.check()
+
+
+class Following:
+    """A log that is copied from a leader with gaps, cut and begun anew, until the power goes, a few times over."""
+
+    def __init__(self, seed: int) -> None:
+        self.replica = Replica(seed, LogConfig(segment_bytes=2500, index_interval_bytes=200))
+        self.random = self.replica.random
+        self.restarting_at: int | None = None
+
+    def work(self) -> None:
+        replica = self.replica
+        actions = [self.copy] * 10 + [replica.flush] * 4 + [replica.checkpoint] * 2
+        actions += [self.truncate, self.restart_at, self.roll, self.copy_to_a_full_disk, self.flush_beside_a_cut]
+        for _ in range(STEPS):
+            self.random.choice(actions)()
+
+    def copy(self) -> None:
+        replica = self.replica
+        batches = replica.next_batches(self.random.randint(1, 5))
+        rest = replica.next_batches(1)[0].data
+        replica.held += batches  # first: any part of them may be there when the power goes
+        data = b"".join(batch.data for batch in batches) + rest[: self.random.randrange(len(rest))]
+        assert replica.log.append_copied(check_copied(memoryview(data))) == batches[-1].header.next_offset
+
+    def copy_to_a_full_disk(self) -> None:
+        replica, disk = self.replica, self.replica.world.disk
+        room, disk.capacity_bytes = disk.capacity_bytes, disk.capacity_bytes - disk.free_bytes("/")
+        disk.capacity_bytes += self.random.choice((0, 20, 500))
+        try:
+            self.copy()
+        except DiskFull:
+            replica.held = [one for one in replica.held if one.header.next_offset <= replica.log.end_offset]
+        finally:
+            disk.capacity_bytes = room
+
+    def truncate(self) -> None:
+        self.replica.truncate(self.random.randint(self.replica.log.start_offset, self.replica.log.end_offset))
+
+    def flush_beside_a_cut(self) -> None:
+        replica = self.replica
+        flush = replica.world.loop.create_task(replica.store.flusher.flush(replica.log))
+        self.truncate()
+        replica.run(_finished(flush))
+
+    def restart_at(self) -> None:
+        log = self.replica.log
+        self.restarting_at = self.random.choice((log.start_offset, log.flushed_offset, log.end_offset + 5))
+        self.replica.restart_at(self.restarting_at)
+        self.restarting_at = None
+
+    def roll(self) -> None:
+        if self.replica.log.active.size:
+            self.replica.log.roll()
+
+    def crash(self) -> None:
+        replica = self.replica
+        replica.world.disk.crash_after(self.random.randint(0, 150))
+        with suppress(SimulatedPowerCut):
+            self.work()
+        if self.random.random() < 0.3 and replica.world.disk.alive:
+            replica.kill()
+        else:
+            replica.cut_power()
+
+    def recover(self) -> None:
+        replica = self.replica
+        while True:
+            replica.world.disk.crash_after(self.random.choice((3, 20, 1 << 40)))
+            try:
+                replica.open()
+                break
+            except SimulatedPowerCut:
+                replica.cut_power()
+        replica.world.disk.crash_after(1 << 40)
+        if self.restarting_at is not None and replica.log.start_offset == replica.log.end_offset == self.restarting_at:
+            replica.start_offset = replica.durable_end = self.restarting_at
+            replica.held = []
+        self.restarting_at = None
+        replica.check()
+        replica.forget_what_was_lost()
+
+
+async def _finished(task: asyncio.Task[None]) -> None:
+    await task
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_crash_at_any_disk_operation_loses_nothing_that_a_follower_has_flushed(seed: int) -> None:
+    following = Following(seed)
+    for _ in range(CRASHES):
+        following.crash()
+        following.recover()
+    following.copy()
+    following.replica.flush()
+    following.replica.check()
 
 
 class Load:

@@ -18,10 +18,11 @@ from headrace.cli.stored_batches import UNPACKED_BYTES_MAX, StoredBatch, Unreada
 from headrace.model.errors import HeadraceError
 from headrace.runtime.disk import SystemDisk
 from headrace.storage.checkpoint import CHECKPOINT, Checkpoint
-from headrace.storage.gaps import Gaps
+from headrace.storage.copied_gaps import CopiedGaps
+from headrace.storage.gaps import GapList, Gaps
 from headrace.storage.index import OffsetIndex, TimeIndex
 from headrace.storage.recovery import START_OFFSET, read_start_offset
-from headrace.storage.segment import GAPS, INDEX, TIME_INDEX
+from headrace.storage.segment import COPIED_GAPS, GAPS, INDEX, TIME_INDEX
 from headrace.wire.records import check_records
 
 _EntryOf = Callable[[StoredBatch, int], tuple[int, int]]
@@ -88,14 +89,17 @@ class LogCheck:
     def _check_segment(self, path: Path) -> None:
         self.segments += 1
         base = int(path.stem)
-        gaps: Gaps | None = None
-        gaps_path = path.with_suffix(GAPS)
+        gaps: GapList | None = None
+        gaps_path, copied_path = path.with_suffix(GAPS), path.with_suffix(COPIED_GAPS)
         if gaps_path.exists():
-            gaps = Gaps.decode(gaps_path.read_bytes())
-            if gaps is None or gaps.base_offset != base:
+            gaps = cleaned = Gaps.decode(gaps_path.read_bytes())
+            if cleaned is None or cleaned.base_offset != base:
                 self.flaws.append(Flaw(gaps_path, 0, base, "it is not the whole list of the segment's gaps"))
                 self._next_offset = None
                 return
+        elif copied_path.exists():
+            gaps = CopiedGaps.read(SystemDisk(), str(copied_path))
+        if gaps is not None:
             self._next_offset = gaps.after(base)
         indexes = [
             _IndexWalk(path.with_suffix(INDEX), OffsetIndex.ENTRY, base, _offset_entry),
@@ -114,7 +118,7 @@ class LogCheck:
             for index in indexes:
                 self.flaws += index.end()
 
-    def _check_batch(self, path: Path, batch: StoredBatch, gaps: Gaps | None) -> None:
+    def _check_batch(self, path: Path, batch: StoredBatch, gaps: GapList | None) -> None:
         faults = list(self._faults(batch, gaps))
         for what in faults:
             self._tell(path, batch.position, what)
@@ -126,7 +130,7 @@ class LogCheck:
         self.size_bytes += header.size_bytes
         self._next_offset = header.next_offset if gaps is None else gaps.after(header.next_offset)
 
-    def _faults(self, batch: StoredBatch, gaps: Gaps | None) -> Iterator[str]:
+    def _faults(self, batch: StoredBatch, gaps: GapList | None) -> Iterator[str]:
         header = batch.header
         if header.base_offset != self._next_offset:
             yield f"base offset is {header.base_offset}, not {self._next_offset}"
@@ -134,7 +138,8 @@ class LogCheck:
             yield f"offset {self._following} lies in the next segment"
         try:
             sealed = batch.sealed()
-            if gaps is not None:
+            # A follower copies what its leader has compacted, with or without gaps between the batches.
+            if gaps is not None or header.record_count < header.last_offset_delta + 1:
                 yield from _sparse_faults(batch)
                 return
             if header.record_count != header.last_offset_delta + 1:

@@ -62,7 +62,7 @@ class SegmentMark(NamedTuple):
             segment.bytes_since_entry,
             segment.index.saved,
             segment.time_index.saved,
-            segment.gaps is not None,
+            segment.has_gaps,
         )
 
     def segment(self, disk: Disk, folder: str) -> Segment:

@@ -157,6 +157,7 @@ class Cleaner:
             tuple(log.state.aborted(plan.segments[0].base_offset, plan.end_offset)),
             log.config,
             self._clock.now_ms(),
+            not log.active.size,
             self._config.cleaner_map_bytes,
             self._config.producer_expiration_ms,
         )

@@ -4,7 +4,8 @@
     tombstone       a newest record without a value: stays until the delete horizon of its batch has passed
     aborted batch   loses all its records
     marker          stays as long as any batch of its transaction does, and then until its delete horizon has passed
-    empty batch     goes, unless it is the last one of its producer: then its header stays, for the sequence in it
+    empty batch     goes, unless it is the last one of its producer: then its header stays, for the sequence in it; or
+                    the last one of the log: else a follower, who gets nothing but batches, would never reach the end
 
 The delete horizon is set by the first pass that meets a tombstone, or a marker whose transaction is gone. It stands in
 the batch itself: attribute bit 6, and the base timestamp, to which the records' timestamps are then relative.
@@ -74,6 +75,7 @@ class Rules(msgspec.Struct):
     last_batches: dict[int, int]  # producer id -> base offset of its last batch
     now_ms: int
     delete_retention_ms: int
+    last_offset: int = -1  # of a log that ends with these segments
     unfinished: set[int] = msgspec.field(default_factory=set)  # producers with a batch, but no marker behind it yet
     dropped_aborts: list[int] = msgspec.field(default_factory=list)  # offsets of abort markers that went
     records_kept: int = 0
@@ -133,7 +135,7 @@ class Rules(msgspec.Struct):
         return batch if not header.record_count else emptied(header)
 
     def _is_last(self, header: BatchHeader) -> bool:
-        return self.last_batches.get(header.producer_id) == header.base_offset
+        return self.last_batches.get(header.producer_id) == header.base_offset or header.last_offset == self.last_offset
 
 
 def unpack(batch: bytes, header: BatchHeader) -> tuple[bytes, list[StoredRecord]] | None:

@@ -21,10 +21,10 @@ from headrace.runtime.disk import Disk, DiskFailed, File
 from headrace.storage.checkpoint import SegmentMark
 from headrace.storage.cleaning import Aborted, Rules, unpack
 from headrace.storage.config import MIB, LogConfig
-from headrace.storage.gaps import Gaps, read_gaps
+from headrace.storage.gaps import GapList, Gaps
 from headrace.storage.offset_map import OffsetMap
 from headrace.storage.scan import BadBatch, check_batch, checked_batches, headers, judge_frame
-from headrace.storage.segment import GAPS, Segment
+from headrace.storage.segment import GAPS, RELATIVE_OFFSET_MAX, Segment
 from headrace.storage.swap import DRAFTS, Group, Manifest, remove_drafts
 from headrace.wire.batch import HEADER_SIZE, BatchHeader, parse_header
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = MIB
 SYNC_BYTES = MIB  # a large sync at once would hold up those of the broker
-RELATIVE_OFFSET_MAX = (1 << 31) - 1  # what an index entry can say
 
 
 class DamagedSegment(Exception):
@@ -62,6 +61,7 @@ class Job(msgspec.Struct, frozen=True):
     aborted: tuple[AbortedTransaction, ...]
     config: LogConfig
     now_ms: int
+    keeps_last: bool  # nothing follows these segments
     map_bytes: int
     producer_expiration_ms: int
 
@@ -98,6 +98,8 @@ class _Pass:
         last_batches = self._last_batches()
         newest, end_offset = self._newest()
         rules = Rules(newest, end_offset, self._aborted, last_batches, job.now_ms, job.config.delete_retention_ms)
+        if job.keeps_last:
+            rules.last_offset = job.sources[-1].end_offset - 1
         groups, replaced_to = [], 0
         for sources in self._grouped(end_offset):
             group = self._clean(sources, rules)
@@ -217,9 +219,9 @@ class _Pass:
     def _open(self, source: Source) -> Segment:
         segment = source.mark.segment(self._disk, self._job.folder)
         if source.mark.has_gaps:
-            segment.gaps = read_gaps(self._disk, segment.path_of(GAPS), segment.base_offset)
+            segment.read_gaps()
             if segment.gaps is None:
-                raise DamagedSegment(segment.base_offset, 0, f"{segment.path_of(GAPS)} is missing or damaged")
+                raise DamagedSegment(segment.base_offset, 0, f"the gaps of {segment.path} are missing or damaged")
         return segment
 
     def _batches(self, source: Source) -> Iterator[tuple[bytes, BatchHeader]]:
@@ -268,7 +270,7 @@ class _Writer:
         self._pending, self._pending_bytes = [], 0
 
 
-def whole_batches(file: File, limit: int, next_offset: int, gaps: Gaps | None) -> Iterator[bytes]:
+def whole_batches(file: File, limit: int, next_offset: int, gaps: GapList | None) -> Iterator[bytes]:
     """The batches of a file one by one, checked; at most one chunk, or one batch, is in memory. Raises BadBatch."""
     position, wanted = 0, CHUNK_BYTES
     while position < limit:

@@ -23,6 +23,10 @@ class CorruptBatch(CorruptMessage):
     """A stored batch is damaged; it is not served and its log is quarantined."""
 
 
+class CopyRefused(CorruptMessage):
+    """What a leader has sent is damaged, or does not follow what this replica holds; nothing of it was taken."""
+
+
 class LogQuarantined(StorageFailure):
     """Damage was found below the flushed point of this log; it neither takes nor serves batches."""
 

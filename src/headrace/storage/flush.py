@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from headrace.model.errors import StorageFailure
@@ -10,6 +11,43 @@ from headrace.storage.segment import Segment
 
 if TYPE_CHECKING:
     from headrace.storage.log import Log
+
+
+class Unsynced:
+    """What the next sync of a log must cover besides its active segment."""
+
+    __slots__ = ("directory", "rolled")
+
+    def __init__(self) -> None:
+        self.rolled: list[Segment] = []  # older than the active one
+        self.directory = False
+
+    def add(self, segments: Iterable[Segment]) -> None:
+        """Nothing is appended to these any more; what they hold may not be durable yet."""
+        self.rolled += [one for one in segments if one.syncing < one.size and one not in self.rolled]
+
+    def take(self, active: Segment) -> list[File]:
+        """The files to be synced; from here on they count as asked for, but for the directory."""
+        segments, self.rolled = self.rolled, []
+        if active.syncing < active.size:
+            segments.append(active)
+        files = []
+        for segment in segments:
+            files.append(segment.open())
+            segment.syncing = segment.size
+            gaps = segment.copied
+            if gaps is not None and gaps.unsynced:
+                files.append(gaps.file())
+                gaps.unsynced = False
+        return files
+
+    def put_back(self, flush: Flush, segments: list[Segment], active: Segment) -> None:
+        """The log was cut meanwhile: what was synced is not what it holds now."""
+        self.directory = self.directory or flush.directory
+        synced = [segment for segment in segments if segment.file in flush.files]
+        for segment in synced:
+            segment.syncing = 0
+        self.add(segment for segment in synced if segment is not active)
 
 
 class Flush:
@@ -36,4 +74,6 @@ class Flush:
                 self.log.disk.sync_directory(self.log.folder)
         except StorageFailure as failure:
             self.failure = failure
+        except FileNotFoundError as error:  # the log was deleted meanwhile
+            self.failure = StorageFailure(f"{self.log.folder} is gone: {error}")
         self.over = True

@@ -10,6 +10,8 @@ lost what was promised.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from struct import Struct
 from typing import NamedTuple
 from uuid import UUID
@@ -60,6 +62,10 @@ class FlushedOffsets:
         self._file.pwrite(bytes(SLOT_BYTES), slot.number * SLOT_BYTES)
         self._free.append(slot.number)
 
+    def forget(self, key: LogKey) -> None:
+        """As `release`, for a log that was not opened."""
+        self.release(self.claim(key))
+
     def sync(self) -> None:
         """Blocks."""
         self._file.sync()
@@ -83,22 +89,41 @@ class FlushedOffsets:
 
 
 class FlushedSlot:
-    __slots__ = ("_file", "_key", "number", "point")
+    __slots__ = ("_file", "_held", "_key", "_offset", "number", "point")
 
     def __init__(self, file: File, key: LogKey, number: int, point: FlushedPoint | None) -> None:
         self._file = file
         self._key = _KEY.pack(key[0].bytes, key[1])
         self.number = number
         self.point = point
+        self._offset = point.offset if point is not None else 0
+        self._held = False
 
     def record(self, offset: int, segment_base: int, position: int) -> None:
-        body = self._key + _POINT.pack(offset, segment_base, position)
+        if self._held:
+            return
         try:
-            self._file.pwrite(body + _CRC.pack(crc32(body)), self.number * SLOT_BYTES)
+            self._write(offset, segment_base, position)
         except StorageFailure as error:
             # The old value stays, which is still a lower bound.
             logger.warning("flushed offset not recorded: %s", error)
 
+    @contextmanager
+    def lowered(self, offset: int, segment_base: int, position: int) -> Iterator[None]:
+        """While the log is being cut: promise no more than this, whatever flush ends meanwhile. `sync` it first."""
+        if self._offset > offset:
+            self._write(offset, segment_base, position)
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+
     def sync(self) -> None:
         """Blocks."""
         self._file.sync()
+
+    def _write(self, offset: int, segment_base: int, position: int) -> None:
+        body = self._key + _POINT.pack(offset, segment_base, position)
+        self._file.pwrite(body + _CRC.pack(crc32(body)), self.number * SLOT_BYTES)
+        self._offset = offset

@@ -25,8 +25,27 @@ _MAGIC, _VERSION = b"HRGP", 1
 _OFFSET_BYTES = 8
 
 
-class Gaps:
-    """Sorted pairs; the gaps before the first batch and behind the last one are among them or beside them:
+class GapList:
+    """Behind which offsets batches are missing, and with which one they go on; both grow.
+
+    One writer, on the loop; disk threads may ask meanwhile, of what they can see of the segment.
+    """
+
+    __slots__ = ("_ends", "_starts")
+
+    def __init__(self) -> None:
+        self._ends: array[int] = array("q")
+        self._starts: array[int] = array("q")
+
+    def after(self, offset: int) -> int:
+        """What comes behind a batch that ends before `offset`: the base offset of the next one."""
+        starts, ends = self._starts, self._ends  # in this order: there are never fewer starts than ends
+        at = bisect_left(ends, offset)
+        return starts[at] if at < len(ends) and ends[at] == offset else offset
+
+
+class Gaps(GapList):
+    """Of a cleaned segment. The gaps before the first batch and behind the last one are in the list or beside it:
 
     base_offset    of the segment; a first batch that begins later leaves a gap behind it
     end_offset     behind the last batch of the segment
@@ -34,15 +53,14 @@ class Gaps:
     markers        offsets of the abort markers that were dropped: their transactions are forgotten
     """
 
-    __slots__ = ("_ends", "_starts", "base_offset", "end_offset", "following", "markers")
+    __slots__ = ("base_offset", "end_offset", "following", "markers")
 
     def __init__(self, base_offset: int, following: int) -> None:
+        super().__init__()
         self.base_offset = base_offset
         self.end_offset = base_offset
         self.following = following
         self.markers: array[int] = array("q")
-        self._ends: array[int] = array("q")
-        self._starts: array[int] = array("q")
 
     def note(self, base_offset: int, next_offset: int) -> None:
         """The next batch that is left, by its offset and the one behind it."""
@@ -52,11 +70,8 @@ class Gaps:
         self.end_offset = next_offset
 
     def after(self, offset: int) -> int:
-        """What comes behind a batch that ends before `offset`: the base offset of a batch, or of the next segment."""
-        if offset == self.end_offset:
-            return self.following
-        at = bisect_left(self._ends, offset)
-        return self._starts[at] if at < len(self._ends) and self._ends[at] == offset else offset
+        """As of any list, but behind the last batch comes the next segment."""
+        return self.following if offset == self.end_offset else super().after(offset)
 
     def cut(self, end_offset: int, following: int) -> Gaps:
         """These gaps if the segment's last batch ended before `end_offset`, and the log at `following`."""

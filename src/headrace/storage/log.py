@@ -19,17 +19,18 @@ from uuid import UUID
 from headrace.model.errors import OffsetOutOfRange, StorageFailure
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk, DiskFailed, DiskFull, File
-from headrace.storage import timestamps, trimming
+from headrace.storage import copying, restart, timestamps, trimming
 from headrace.storage.config import LogConfig
-from headrace.storage.flush import Flush
+from headrace.storage.copying import Copied
+from headrace.storage.flush import Flush, Unsynced
 from headrace.storage.flushed import FlushedSlot, LogKey
 from headrace.storage.health import Health
 from headrace.storage.index import NotHot
-from headrace.storage.lookup import find_batch, find_cut
+from headrace.storage.lookup import Places, find_batch, find_cut, is_hot
 from headrace.storage.reading import ColdRead, LogSlice, Wanted
 from headrace.storage.recovery import Recovery
 from headrace.storage.scan import BadBatch
-from headrace.storage.segment import Segment
+from headrace.storage.segment import NEVER_SYNCED, RELATIVE_OFFSET_MAX, Segment
 from headrace.storage.state import DerivedState
 from headrace.storage.timestamps import TimestampOffset
 from headrace.wire.batch import BatchHeader, stamp
@@ -39,22 +40,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ColdRead", "Log", "LogConfig", "LogSlice", "TimestampOffset"]
 
-RELATIVE_OFFSET_MAX = POSITION_MAX = (1 << 31) - 1  # what an index entry can say
-PLACES_MAX = 64
-NEVER_SYNCED = -1
-PAGE_BYTES = 4096
+POSITION_MAX = (1 << 31) - 1  # what an index entry can say
 
 _base_offset = attrgetter("base_offset")
 
 
 class Log(Health):
     __slots__ = (
-        "_directory_dirty",
         "_flushed_position",
         "_flushed_segment",
         "_now_ms",
-        "_places",
-        "_rolled",
+        "_unsynced",
         "_upkeep",
         "active",
         "checkpoint_offset",
@@ -63,6 +59,7 @@ class Log(Health):
         "clock",
         "compactable_offset",
         "config",
+        "deletes_old",
         "disk",
         "end_offset",
         "epochs",
@@ -71,6 +68,7 @@ class Log(Health):
         "generation",
         "key",
         "on_flushed",
+        "places",
         "segments",
         "size_bytes",
         "slot",
@@ -114,10 +112,10 @@ class Log(Health):
         self.compactable_offset: Callable[[], int] = lambda: self.flushed_offset  # what lies above must stay as it is
         self.checkpoint_seconds = clock.monotonic()
         self._upkeep: asyncio.Lock | None = None
+        self.deletes_old = True  # retention is for the leader: its followers are told where the log starts
         self.slot = slot
-        self._rolled: list[Segment] = []  # not yet flushed, older than the active one
-        self._directory_dirty = False
-        self._places: dict[int, tuple[Segment, int]] = {}
+        self._unsynced = Unsynced()
+        self.places = Places()
         self._flushed_segment = self.active
         self._flushed_position = self.active.size
         for segment in self.segments:
@@ -148,12 +146,12 @@ class Log(Health):
         offset = self.end_offset
         last_offset = offset + header.last_offset_delta
         segment = self.active
-        if segment.size and self._must_roll(segment, size, last_offset):
+        if segment.size and self.must_roll(segment, size, last_offset):
             segment = self.roll()
         file = segment.file
         try:
             if file is None or not segment.size:
-                file = self._begin(segment)
+                file = self.begin(segment)
             stamp(batch, offset, leader_epoch)
             position = file.append((batch,))
         except DiskFull:
@@ -171,18 +169,24 @@ class Log(Health):
             self.epochs.assign(leader_epoch, offset)
         return offset
 
+    def append_copied(self, copied: Copied) -> int:
+        """Write batches of a leader as they are, durable only after a flush. Returns the end offset.
+
+        Raises CopyRefused if they do not follow what is here, and DiskFull, perhaps after the first of them.
+        """
+        return copying.append(self, copied)
+
     def roll(self) -> Segment:
         """Begin a new segment; the old one is synced with the next flush."""
         old = self.active
         assert old.size, "an empty segment is never rolled"
         old.index_time()
-        if old.syncing < old.size:
-            self._rolled.append(old)
+        self._unsynced.add([old])
         self.active = Segment(self.disk, self.folder, self.end_offset)
         self.segments.append(self.active)
         return self.active
 
-    def _must_roll(self, segment: Segment, size: int, last_offset: int) -> bool:
+    def must_roll(self, segment: Segment, size: int, last_offset: int) -> bool:
         config = self.config
         return (
             segment.size + size > config.segment_bytes
@@ -192,11 +196,11 @@ class Log(Health):
             or segment.index.size_bytes >= config.index_bytes_max
         )
 
-    def _begin(self, segment: Segment) -> File:
+    def begin(self, segment: Segment) -> File:
         """Before the first append of this process to a segment, or of anybody."""
         file = segment.open(create=True)
         # It may be new; and if not, a crash may have come before its name was made durable.
-        self._directory_dirty = True
+        self._unsynced.directory = True
         if not segment.size:
             segment.created_ms = self._now_ms()
         return file
@@ -210,19 +214,12 @@ class Log(Health):
         """What a sync must cover to make all of the log durable; None if it is, or if the log has failed."""
         if self._refusal is not None:
             return None
-        segment = self.active
-        files = [old.open() for old in self._rolled]
-        if segment.syncing < segment.size:
-            files.append(segment.open())
-            segment.syncing = segment.size
+        files = self._unsynced.take(self.active)
         if not files:
             assert self.flushed_offset == self.end_offset
             return None
-        for old in self._rolled:
-            old.syncing = old.size
-        self._rolled.clear()
-        flush = Flush(self, segment, files, self._directory_dirty)
-        self._directory_dirty = False
+        flush = Flush(self, self.active, files, self._unsynced.directory)
+        self._unsynced.directory = False
         for file in files:
             file.pin()
         return flush
@@ -234,7 +231,7 @@ class Log(Health):
         if flush.failure is not None or not flush.over:
             self.fail(flush.failure or StorageFailure("a sync was abandoned"))
         elif flush.generation != self.generation:
-            self._flush_again(flush)
+            self._unsynced.put_back(flush, self.segments, self.active)
         else:
             assert self.flushed_offset <= flush.end_offset <= self.end_offset
             self.flushed_offset = flush.end_offset
@@ -243,15 +240,6 @@ class Log(Health):
             self.slot.record(flush.end_offset, flush.segment.base_offset, flush.position)
             if self.on_flushed is not None:
                 self.on_flushed(self)
-
-    def _flush_again(self, flush: Flush) -> None:
-        """The log was cut meanwhile: what was synced is not what it holds now."""
-        self._directory_dirty = self._directory_dirty or flush.directory
-        for segment in self.segments:
-            if segment.file in flush.files:
-                segment.syncing = 0
-                if segment is not self.active and segment not in self._rolled:
-                    self._rolled.append(segment)
 
     # Reading
 
@@ -264,13 +252,13 @@ class Log(Health):
             raise self._read_refusal()
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRange(f"{offset} is not within {self.start_offset} to {self.end_offset}")
-        place = self._places.get(offset)
+        place = self.places.get(offset)
         segment, position = place if place is not None else (self._segment_of(offset), None)
         if position == segment.size and segment is not self.active:
             segment, position = self._segment_of(offset), 0
         if offset >= end_offset:
             if offset == self.end_offset:
-                self.remember(offset, self.active, self.active.size)
+                self.places.note(offset, self.active, self.active.size)
             return LogSlice(None, 0, 0, offset)
         if not segment.size:
             return LogSlice(None, 0, 0, self.end_offset)  # only gaps are left between here and the end
@@ -283,20 +271,13 @@ class Log(Health):
                 return LogSlice(None, 0, 0, offset)
             if limit - position > size_bytes_max:
                 limit, next_offset = find_cut(segment, file, position, position + size_bytes_max, limit)
-            if not segment.trusts(position, limit) or not _is_hot(file, position, limit):
+            if not segment.trusts(position, limit) or not is_hot(file, position, limit):
                 raise NotHot
         except (NotHot, BadBatch):
             # If it is damage and not just a wrong index, the cold read will find and report it.
             return ColdRead(self, Wanted(segment, offset, position, size_bytes_max, end_offset))
-        self.remember(next_offset, segment, limit)
+        self.places.note(next_offset, segment, limit)
         return LogSlice(file, position, limit - position, next_offset)
-
-    def remember(self, offset: int, segment: Segment, position: int) -> None:
-        """The batch of `offset` begins here: whoever reads on from a slice needs no lookup."""
-        places = self._places
-        if offset not in places and len(places) >= PLACES_MAX:
-            del places[next(iter(places))]
-        places[offset] = (segment, position)
 
     def _segment_of(self, offset: int) -> Segment:
         if offset >= self.active.base_offset:
@@ -324,11 +305,11 @@ class Log(Health):
             return segment.size, self.end_offset
         if end_offset == self.flushed_offset and segment is self._flushed_segment:
             return self._flushed_position, end_offset
-        place = self._places.get(end_offset)
+        place = self.places.get(end_offset)
         if place is not None and place[0] is segment:
             return place[1], end_offset
         position = self._find(segment, file, end_offset)
-        self.remember(end_offset, segment, position)
+        self.places.note(end_offset, segment, position)
         return position, end_offset
 
     async def offset_for_timestamp(self, timestamp_ms: int, end_offset: int | None = None) -> TimestampOffset | None:
@@ -339,15 +320,22 @@ class Log(Health):
         """The record with the largest timestamp below `end_offset`; the first one if several have it."""
         return await timestamps.largest(self, end_offset)
 
-    # Cutting and upkeep; see trimming, retention and upkeep
+    # Cutting and upkeep; see trimming, restart, retention and upkeep
 
     async def advance_start(self, offset: int) -> None:
         """Nothing below `offset` is readable any more; durable on return."""
         await trimming.advance_start(self, offset)
 
     async def truncate(self, offset: int) -> None:
-        """Cut the log to end at or before `offset`; durable on return. Nobody may append meanwhile."""
+        """Cut the log to end with the last batch below `offset`; durable on return. Nobody may append meanwhile.
+
+        Raises OffsetOutOfRange where that lies below the start: then `restart_at` is what is left.
+        """
         await trimming.truncate(self, offset)
+
+    async def restart_at(self, offset: int) -> None:
+        """Drop everything and begin empty at `offset`; durable on return. Nobody may append meanwhile."""
+        await restart.restart_at(self, offset)
 
     def drop_segments(self, doomed: list[Segment], merged: Segment | None = None) -> None:
         """These are no longer part of the log, but for what compaction has `merged`. Files are for the caller."""
@@ -355,34 +343,46 @@ class Log(Health):
         if merged is not None:
             insort(self.segments, merged, key=_base_offset)
             self.size_bytes += merged.size
-        self._rolled = [segment for segment in self._rolled if segment not in doomed]
-        self._places = {at: place for at, place in self._places.items() if place[0] not in doomed}
+        self._unsynced.rolled = [segment for segment in self._unsynced.rolled if segment not in doomed]
+        self.places.forget(doomed)
         for segment in doomed:
             self.size_bytes -= segment.size
             segment.dropped = True
             segment.close()
 
-    def end_at(self, segment: Segment, offset: int) -> None:
-        """The log was cut: it ends with this segment, as it is now, at `offset`."""
+    def end_at(self, offset: int) -> None:
+        """The log was cut: it ends with the segments as they are now, at `offset`, and goes on in a new one.
+
+        Somebody may be sending from the file that was cut: he finds it too short, but never finds other bytes.
+        """
         self.generation += 1
-        self.active = segment
+        self._unsynced.add(self.segments[-1:])
+        self.active = Segment(self.disk, self.folder, offset)
+        self.segments.append(self.active)
         self.end_offset = offset
         self.cleaned_offset = min(self.cleaned_offset, offset)
-        self._rolled = [rolled for rolled in self._rolled if rolled is not segment]
         if self.flushed_offset >= offset:
             self.flushed_offset = offset
-            self._flushed_segment, self._flushed_position = segment, segment.size
-        self._places.clear()
-        self._directory_dirty = True
+            self._flushed_segment, self._flushed_position = self.active, 0
+        self.places.clear()
+        self._unsynced.directory = True
         self.size_bytes = sum(segment.size for segment in self.segments)
         self.epochs.truncate_end(offset)
         assert self.start_offset <= self.flushed_offset <= self.end_offset
+
+    def begin_anew(self, offset: int) -> None:
+        """All that the log held is void: it is empty, and starts and ends at `offset`."""
+        self.drop_segments(list(self.segments))
+        self.epochs.truncate_end(0)
+        self.start_offset = self.flushed_offset = offset
+        self.end_at(offset)
+        self.state.restore(b"")
 
     def close(self) -> None:
         """No more calls. Flush and checkpoint before, where that is wanted."""
         self.refuse_all()
         self.generation += 1
-        self._places.clear()
+        self.places.clear()
         for segment in self.segments:
             segment.close()
 
@@ -391,10 +391,3 @@ class Log(Health):
         if self._upkeep is None:
             self._upkeep = asyncio.Lock()
         return self._upkeep
-
-
-def _is_hot(file: File, position: int, limit: int) -> bool:
-    """Whether the slice is, by its first and last byte, in the page cache."""
-    if file.pread_hot(1, limit - 1) is None:
-        return False
-    return limit - position <= PAGE_BYTES or file.pread_hot(1, position) is not None

@@ -7,6 +7,24 @@ from headrace.storage.index import NotHot
 from headrace.storage.scan import BadBatch, headers
 from headrace.storage.segment import Segment
 
+PAGE_BYTES = 4096
+PLACES_MAX = 64
+
+
+class Places(dict[int, tuple[Segment, int]]):
+    """Where the batches of some offsets begin: whoever reads on from a slice needs no lookup."""
+
+    __slots__ = ()
+
+    def note(self, offset: int, segment: Segment, position: int) -> None:
+        if offset not in self and len(self) >= PLACES_MAX:
+            del self[next(iter(self))]
+        self[offset] = (segment, position)
+
+    def forget(self, doomed: list[Segment]) -> None:
+        for offset in [offset for offset, (segment, _) in self.items() if segment in doomed]:
+            del self[offset]
+
 
 def find_batch(segment: Segment, file: File, offset: int, limit: int, *, hot: bool = False) -> int:
     """The position of the batch that holds `offset` or, where that lies in a gap, of the next one.
@@ -40,6 +58,13 @@ def find_cut(segment: Segment, file: File, position: int, wanted: int, limit: in
     if end < limit:
         raise NotHot
     return end, next_offset
+
+
+def is_hot(file: File, position: int, limit: int) -> bool:
+    """Whether the slice is, by its first and last byte, in the page cache."""
+    if file.pread_hot(1, limit - 1) is None:
+        return False
+    return limit - position <= PAGE_BYTES or file.pread_hot(1, position) is not None
 
 
 def reindexed(segment: Segment, file: File, limit: int, index_interval_bytes: int) -> Segment:

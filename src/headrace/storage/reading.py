@@ -97,7 +97,7 @@ class ColdRead:
         if log.generation == generation and not segment.dropped:
             end = found.position + len(found.data)
             segment.trust(found.position, end)
-            log.remember(found.next_offset, segment, end)
+            log.places.note(found.next_offset, segment, end)
             if found.indexes is not None and segment is not log.active:
                 segment.adopt_indexes(found.indexes)
         return found.data

@@ -4,9 +4,10 @@
     checkpoint .. flushed point     promised: damage here is corruption, the log is quarantined
     flushed point .. end of file    never promised: the first bad batch and all behind it are cut off
 
-Without a checkpoint the scan begins at the first segment. A swap of cleaned segments that was decided is finished
-first; such segments are durable as a whole, so damage in one of them is always corruption. Everything here blocks and
-runs in disk threads, in steps of bounded size; it touches only what it owns, and the loop takes over the result.
+Without a checkpoint the scan begins at the first segment. What was decided is finished first: a restart of the log
+elsewhere, or a swap of cleaned segments; such segments are durable as a whole, so damage in one of them is always
+corruption. Everything here blocks and runs in disk threads, in steps of bounded size; it touches only what it owns, and
+the loop takes over the result.
 """
 
 from __future__ import annotations
@@ -14,43 +15,28 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Iterator
-from struct import Struct
-from zlib import crc32
 
 from headrace.runtime.disk import Disk
 from headrace.storage import checkpoint as checkpoints
-from headrace.storage import swap
+from headrace.storage import restart, swap
 from headrace.storage.checkpoint import Checkpoint, SegmentMark
 from headrace.storage.config import MIB
 from headrace.storage.epochs import EpochCache
 from headrace.storage.errors import CorruptionReport
 from headrace.storage.flushed import FlushedPoint
-from headrace.storage.gaps import read_gaps
 from headrace.storage.lookup import reindexed
 from headrace.storage.scan import BadBatch, checked_batches, replayed
-from headrace.storage.segment import DELETED, GAPS, LOG, NAME_DIGITS, SUFFIXES, Segment, file_name
+from headrace.storage.segment import COPIED_GAPS, DELETED, GAPS, LOG, NAME_DIGITS, SUFFIXES, Segment, file_name
+from headrace.storage.start_offset import START_OFFSET, read_start_offset, write_start_offset
 from headrace.storage.state import Replayed
 from headrace.wire.batch import BatchHeader
 
+__all__ = ["START_OFFSET", "Recovery", "read_start_offset", "write_start_offset"]
+
 logger = logging.getLogger(__name__)
 
-START_OFFSET = "start-offset"
 DRAFT = ".tmp"
 STEP_BYTES = MIB
-_START = Struct(">qI")
-
-
-def write_start_offset(disk: Disk, folder: str, offset: int) -> None:
-    """Durably: nothing below `offset` counts any more, whichever files survive. Blocks."""
-    disk.write_atomically(f"{folder}/{START_OFFSET}", _START.pack(offset, crc32(b"%d" % offset)))
-
-
-def read_start_offset(disk: Disk, folder: str) -> int:
-    data = disk.read(f"{folder}/{START_OFFSET}")
-    if len(data) != _START.size:
-        return 0
-    offset, crc = _START.unpack(data)
-    return int(offset) if crc == crc32(b"%d" % offset) else 0
 
 
 class Recovery:
@@ -61,6 +47,7 @@ class Recovery:
         self.folder = folder
         self._index_interval_bytes = index_interval_bytes
         self._steps: Iterator[None] | None = None
+        self._names: list[str] = []
         self.replayed: list[Replayed] = []  # to be replayed on top of `snapshot`
         self.snapshot: bytes | None = None  # known after the first step
         self.segments: list[Segment] = []
@@ -81,7 +68,7 @@ class Recovery:
         return next(self._steps, self) is self
 
     def _recover(self) -> Iterator[None]:
-        names = self._tidy()
+        names = self._names = self._tidy()
         checkpoint = checkpoints.newest(self._disk, self.folder, names)
         self.snapshot = checkpoint.state if checkpoint else b""
         bases = [int(name[:NAME_DIGITS]) for name in names if name.endswith(LOG)]
@@ -97,26 +84,26 @@ class Recovery:
         yield
         if self.quarantined is None:
             yield from self._scan(bases)
-        if not self.segments or self.segments[-1].gaps is not None:  # nothing is appended to a cleaned segment
+        if not self.segments or self.segments[-1].cleaned is not None:  # nothing is appended to a cleaned segment
             self.segments.append(Segment(self._disk, self.folder, self.end_offset))
         if self.quarantined is not None:
             logger.error("log %s is quarantined: %s", self.folder, self.quarantined)
 
     def _tidy(self) -> list[str]:
-        """Finish or remove what a crash left half done: a swap, drafts, and files that were being deleted."""
+        """Finish or remove what a crash left half done: a restart, a swap, drafts, files that were being deleted."""
         names = self._disk.list(self.folder)
-        if swap.MANIFEST in names:
-            if swap.finish(self._disk, self.folder):
+        for decision, finish in ((restart.RESTART, restart.finish), (swap.MANIFEST, swap.finish)):
+            if decision in names:
+                if not finish(self._disk, self.folder):
+                    path = f"{self.folder}/{decision}"
+                    self.quarantined = CorruptionReport(path, 0, 0, "it does not say any more what was decided")
+                    return []
                 names = self._disk.list(self.folder)
-            else:
-                path = f"{self.folder}/{swap.MANIFEST}"
-                self.quarantined = CorruptionReport(path, 0, 0, "it does not say any more which segments are replaced")
-                return []
         if swap.DRAFTS in names:
             swap.remove_drafts(self._disk, self.folder)
         kept = []
         for name in names:
-            is_orphan = name.endswith(GAPS) and name.removesuffix(GAPS) + LOG not in names
+            is_orphan = name.endswith((GAPS, COPIED_GAPS)) and name[:NAME_DIGITS] + LOG not in names
             if name.endswith((DELETED, DRAFT)) or is_orphan:
                 self._disk.remove(f"{self.folder}/{name}")
             elif name != swap.DRAFTS:
@@ -146,8 +133,7 @@ class Recovery:
         self.flushed_offset = max(self.flushed_offset, checkpoint.offset)
         for mark in marks:
             segment = mark.segment(self._disk, self.folder)
-            if mark.has_gaps:
-                self._load_gaps(segment)
+            self._read_gaps(segment, must_have=mark.has_gaps)
             found = segment.open().size() if mark.base_offset in bases else 0
             if found > mark.size and mark is not marks[-1]:
                 # It was rolled at that size: what is behind it is left of an append that failed.
@@ -161,12 +147,15 @@ class Recovery:
             self.segments.append(segment)
             self.end_offset = checkpoint.offset
 
-    def _load_gaps(self, segment: Segment) -> None:
-        path = segment.path_of(GAPS)
-        segment.gaps = read_gaps(self._disk, path, segment.base_offset)
+    def _read_gaps(self, segment: Segment, *, must_have: bool) -> None:
+        """One that has no gaps at a checkpoint may have got some since, from its leader."""
+        must_have = must_have or file_name(segment.base_offset, GAPS) in self._names
+        if not must_have and file_name(segment.base_offset, COPIED_GAPS) not in self._names:
+            return
+        segment.read_gaps()
         if segment.gaps is None:
             reason = "the gaps of this segment are missing or damaged"
-            self.quarantined = CorruptionReport(path, 0, segment.base_offset, reason)
+            self.quarantined = CorruptionReport(segment.path_of(GAPS), 0, segment.base_offset, reason)
 
     def _restore_indexes(self, segment: Segment) -> None:
         """Cut the entries that were written since the checkpoint; if that does not mend it, index anew."""
@@ -191,22 +180,22 @@ class Recovery:
             if not segment.size and base != self.end_offset:
                 self._end_at(segment, 0, f"the segment begins at {base}, not at {self.end_offset}")
                 return
-            file, gaps = segment.open(), segment.gaps
-            if gaps is not None and not segment.size:
-                self.end_offset = gaps.after(base)
-                self.flushed_offset = max(self.flushed_offset, gaps.following)
+            file, cleaned = segment.open(), segment.cleaned
+            if cleaned is not None and not segment.size:
+                self.end_offset = cleaned.after(base)
+                self.flushed_offset = max(self.flushed_offset, cleaned.following)
             budget = STEP_BYTES
             try:
-                for position, header in checked_batches(file, segment.size, file.size(), self.end_offset, gaps):
-                    if header.base_offset == following or segment.ends_before(header.base_offset):
+                for position, header in checked_batches(file, segment.size, file.size(), self.end_offset, segment.gaps):
+                    if self.end_offset == following or segment.ends_before(header.base_offset):
                         raise BadBatch(position, f"offset {header.base_offset} lies behind this segment")
                     self._take(segment, position, header)
                     budget -= header.size_bytes
                     if budget <= 0:
                         budget = STEP_BYTES
                         yield
-                if gaps is not None and self.end_offset != gaps.following:
-                    raise BadBatch(file.size(), f"the cleaned segment goes on to offset {gaps.end_offset}")
+                if cleaned is not None and self.end_offset != cleaned.following:
+                    raise BadBatch(file.size(), f"the cleaned segment goes on to offset {cleaned.end_offset}")
             except BadBatch as bad:
                 if self.end_offset != following:
                     self._end_at(segment, bad.position, bad.reason)
@@ -225,8 +214,7 @@ class Recovery:
         segment = Segment(self._disk, self.folder, base)
         segment.index.reset(0)
         segment.time_index.reset(0)
-        if self._disk.exists(segment.path_of(GAPS)):
-            self._load_gaps(segment)
+        self._read_gaps(segment, must_have=False)
         self.segments.append(segment)
         return segment
 
@@ -235,7 +223,7 @@ class Recovery:
         self.scanned_bytes += header.size_bytes
         segment.note(header, header.last_offset, position, self._index_interval_bytes)
         self.epochs.assign(header.leader_epoch, header.base_offset)
-        self.end_offset = header.next_offset if segment.gaps is None else segment.gaps.after(header.next_offset)
+        self.end_offset = header.next_offset if segment.cleaned is None else segment.cleaned.after(header.next_offset)
 
     def _end_at(self, segment: Segment, position: int, reason: str) -> None:
         """The log ends here: an unpromised tail is cut off, damage to what was promised is reported."""
@@ -286,6 +274,10 @@ class Recovery:
                     segment.open().sync()
             self._disk.sync_directory(self.folder)
             self.flushed_offset = self.end_offset
+        if self.segments and (copied := self.segments[-1].copied) is not None:
+            # Gaps whose batch was lost: another one may come to lie there.
+            self.segments[-1].gaps = gaps = copied.cut(self.end_offset)
+            gaps.save()
         for segment in self.segments:
             segment.syncing = segment.size
             for index in (segment.index, segment.time_index):

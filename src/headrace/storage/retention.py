@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 async def delete_old(log: Log, now_ms: int) -> int:
     """Enforce retention.ms and retention.bytes; returns how many segments were removed."""
-    if not log.usable:
+    if not log.usable or not log.deletes_old:
         return 0
     if _expired(log, log.active, now_ms) and log.flushed_offset == log.end_offset:
         log.roll()

@@ -13,7 +13,7 @@ from struct import Struct
 import google_crc32c
 
 from headrace.runtime.disk import File
-from headrace.storage.gaps import Gaps
+from headrace.storage.gaps import GapList
 from headrace.storage.state import Replayed
 from headrace.wire.batch import CRC_START, HEADER_SIZE, MAGIC, BatchHeader, crc32c, parse_header
 from headrace.wire.control import parse_marker
@@ -40,7 +40,7 @@ class BadBatch(Exception):
 
 
 def judge_frame(
-    data: bytes, at: int, position: int, room_bytes: int, next_offset: int | None, gaps: Gaps | None = None
+    data: bytes, at: int, position: int, room_bytes: int, next_offset: int | None, gaps: GapList | None = None
 ) -> tuple[int, int, int]:
     """Size, next offset and CRC of the batch at `at`, in the file at `position`. Raises BadBatch."""
     base_offset, length, magic, crc, last_offset_delta = _FRAME.unpack_from(data, at)
@@ -60,7 +60,7 @@ def judge_frame(
 
 
 def check_batch(
-    data: bytes, at: int, position: int, room_bytes: int, next_offset: int | None, gaps: Gaps | None = None
+    data: bytes, at: int, position: int, room_bytes: int, next_offset: int | None, gaps: GapList | None = None
 ) -> tuple[int, int] | None:
     """Size and next offset of the batch at `at`, its CRC checked; None if `data` ends inside it."""
     if len(data) - at < HEADER_SIZE:
@@ -79,7 +79,7 @@ def check_batch(
 
 
 def checked_batches(
-    file: File, position: int, limit: int, next_offset: int | None, gaps: Gaps | None = None
+    file: File, position: int, limit: int, next_offset: int | None, gaps: GapList | None = None
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Every batch between `position` and `limit` with its position, checked. Raises BadBatch."""
     while position < limit:
@@ -96,7 +96,7 @@ def checked_batches(
 
 
 def headers(
-    file: File, position: int, limit: int, gaps: Gaps | None, *, hot: bool = False
+    file: File, position: int, limit: int, gaps: GapList | None, *, hot: bool = False
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Every batch header between `position` and `limit` with its position; frames are judged, CRCs are not.
 
@@ -120,14 +120,18 @@ def headers(
 
 def replayed(file: File, position: int, header: BatchHeader) -> Replayed:
     """The batch at `position` as its partition must hear of it."""
-    marker = None
-    if header.is_control and header.size_bytes <= MARKER_BYTES_MAX:
-        marker = parse_marker(memoryview(file.pread(header.size_bytes, position)), header)
-    return Replayed(header, marker)
+    if not header.is_control or header.size_bytes > MARKER_BYTES_MAX:
+        return Replayed(header, None)
+    return as_replayed(memoryview(file.pread(header.size_bytes, position)), header)
+
+
+def as_replayed(batch: memoryview, header: BatchHeader) -> Replayed:
+    is_marker = header.is_control and header.size_bytes <= MARKER_BYTES_MAX
+    return Replayed(header, parse_marker(batch, header) if is_marker else None)
 
 
 def _check_long(
-    file: File, data: bytes, position: int, limit: int, next_offset: int | None, gaps: Gaps | None
+    file: File, data: bytes, position: int, limit: int, next_offset: int | None, gaps: GapList | None
 ) -> tuple[int, int]:
     """The batch at `position`, longer than one chunk or cut by the file's end: its CRC is taken in pieces."""
     if len(data) < HEADER_SIZE:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.runtime.disk import File
 from headrace.storage.config import MIB
-from headrace.storage.gaps import Gaps
+from headrace.storage.gaps import GapList
 from headrace.storage.scan import BadBatch, checked_batches
 from headrace.storage.segment import Segment
 
@@ -63,7 +63,7 @@ async def _check(log: Log, segment: Segment, start: int, end: int) -> int:
     return checked_to - start
 
 
-def _checked_to(file: File, start: int, end: int, gaps: Gaps | None) -> int:
+def _checked_to(file: File, start: int, end: int, gaps: GapList | None) -> int:
     """In a disk thread: the end of the last batch of a step."""
     position = start
     for at, header in checked_batches(file, start, end, None, gaps):

@@ -1,6 +1,7 @@
 """One segment: consecutive batches in one append-only file, with its indexes and what is known of its bytes.
 
-A segment that compaction has cleaned has gaps between its batches, is never appended to, and may even be empty.
+A segment that compaction has cleaned has gaps between its batches, is never appended to, and may even be empty. One
+that was copied from a leader whose log is compacted has gaps, too, but it ends with a batch and can be appended to.
 
 Trust: bytes that this process wrote (from `written_from` on) or checked since it opened the file may be
 served unread; all others have the CRC of their batches checked first.
@@ -9,15 +10,19 @@ served unread; all others have the CRC of their batches checked first.
 from __future__ import annotations
 
 from headrace.runtime.disk import Disk, File
-from headrace.storage.gaps import Gaps
+from headrace.storage.copied_gaps import CopiedGaps
+from headrace.storage.gaps import GapList, Gaps, read_gaps
 from headrace.storage.index import OffsetIndex, TimeIndex
 from headrace.storage.ranges import Ranges
 from headrace.wire.batch import BatchHeader
 
 NO_TIMESTAMP = -1
+NEVER_SYNCED = -1
 NAME_DIGITS = 20
-LOG, INDEX, TIME_INDEX, GAPS = ".log", ".index", ".timeindex", ".gaps"
-SUFFIXES = (LOG, INDEX, TIME_INDEX, GAPS)
+RELATIVE_OFFSET_MAX = (1 << 31) - 1  # what an index entry can say
+LOG, INDEX, TIME_INDEX, GAPS, COPIED_GAPS = ".log", ".index", ".timeindex", ".gaps", ".copied-gaps"
+CLEANED_SUFFIXES = (LOG, INDEX, TIME_INDEX, GAPS)
+SUFFIXES = (*CLEANED_SUFFIXES, COPIED_GAPS)
 DELETED = ".deleted"  # behind the name of a file that is about to be removed
 
 
@@ -66,12 +71,27 @@ class Segment:
         self.time_index = TimeIndex(disk, self.path_of(TIME_INDEX), time_entries)
         self.written_from = 0
         self.checked: Ranges | None = None
-        self.gaps: Gaps | None = None  # of a cleaned segment
+        self.gaps: GapList | None = None
         self.dropped = False  # no longer part of its log: whoever waited for its bytes must look again
 
     @property
     def path(self) -> str:
         return self.path_of(LOG)
+
+    @property
+    def cleaned(self) -> Gaps | None:
+        """The gaps, if it is compaction that has made them."""
+        return self.gaps if isinstance(self.gaps, Gaps) else None
+
+    @property
+    def copied(self) -> CopiedGaps | None:
+        """The gaps, if they were copied with the batches."""
+        return self.gaps if isinstance(self.gaps, CopiedGaps) else None
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether its gaps must be found again: copied ones may have been taken back before any was durable."""
+        return self.cleaned is not None or bool(self.copied)
 
     def open(self, *, create: bool = False) -> File:
         if self.file is None:
@@ -92,14 +112,28 @@ class Segment:
         self.bytes_since_entry += size
 
     def index_time(self) -> None:
-        """Put the largest timestamp so far into the time index, unless it is there."""
-        if self.max_timestamp > self.indexed_timestamp:
+        """Put the largest timestamp so far into the time index, unless it is there, or lies behind too wide a gap."""
+        relative_offset = self.max_timestamp_offset - self.base_offset
+        if self.max_timestamp > self.indexed_timestamp and relative_offset <= RELATIVE_OFFSET_MAX:
             self.indexed_timestamp = self.max_timestamp
-            self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+            self.time_index.append(self.max_timestamp, relative_offset)
 
     def twin(self) -> Segment:
         """The same segment as if nothing were known of it yet."""
         return Segment(self._disk, self.folder, self.base_offset)
+
+    def read_gaps(self) -> None:
+        """Find the gaps of a segment that has some; there are none if they are missing or damaged. Blocks."""
+        if self._disk.exists(self.path_of(GAPS)):
+            self.gaps = read_gaps(self._disk, self.path_of(GAPS), self.base_offset)
+        elif self._disk.exists(self.path_of(COPIED_GAPS)):
+            self.gaps = CopiedGaps.read(self._disk, self.path_of(COPIED_GAPS))
+
+    def copy_gaps(self, pairs: list[tuple[int, int]]) -> None:
+        """Write down the gaps before batches that are about to be appended. Raises DiskFull or DiskFailed."""
+        gaps = self.copied or CopiedGaps(self._disk, self.path_of(COPIED_GAPS))
+        gaps.note(pairs)
+        self.gaps = gaps
 
     def adopt_indexes(self, fresh: Segment) -> None:
         """Take over the indexes of a twin that has walked the file; they are in memory yet."""
@@ -114,6 +148,9 @@ class Segment:
     def cut(self, twin: Segment) -> None:
         """The file was cut; the twin is what is left of it."""
         self.size = twin.size
+        if self.copied is not None:
+            self.copied.close()
+        self.gaps = twin.gaps
         self.syncing = 0
         self.max_timestamp, self.max_timestamp_offset = twin.max_timestamp, twin.max_timestamp_offset
         self.adopt_indexes(twin)
@@ -123,7 +160,8 @@ class Segment:
 
     def ends_before(self, offset: int) -> bool:
         """Whether there is no batch in this segment that holds or follows `offset`."""
-        return self.gaps is not None and max(offset, self.base_offset) >= self.gaps.end_offset
+        gaps = self.cleaned
+        return gaps is not None and max(offset, self.base_offset) >= gaps.end_offset
 
     def trusts(self, start: int, end: int) -> bool:
         if start >= self.written_from:
@@ -151,6 +189,8 @@ class Segment:
         if self.file is not None:
             self.file.close()
             self.file = None
+        if self.copied is not None:
+            self.copied.close()
         self.index.close()
         self.time_index.close()
 

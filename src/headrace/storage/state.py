@@ -44,8 +44,8 @@ class DerivedState(Protocol):
 def forget_dropped(state: DerivedState, segments: Iterable[Segment]) -> None:
     """A snapshot from before these segments were cleaned still tells of transactions that they no longer hold."""
     for segment in segments:
-        if segment.gaps is not None and segment.gaps.markers:
-            state.forget_aborted(segment.gaps.markers)
+        if segment.cleaned is not None and segment.cleaned.markers:
+            state.forget_aborted(segment.cleaned.markers)
 
 
 class NoState:

@@ -1,17 +1,13 @@
 """A data folder: all logs that this broker keeps, and what looks after them.
 
-    <data>/clean-shutdown       holds the broker epoch; written last at a clean stop, removed first at start
-    <data>/flushed-offsets      see flushed
-    <data>/logs/<topic id, hex>-<partition>/      see log
-
-One process at a time (the folder is locked). A log is opened once, by its topic id and partition.
+One process at a time (the folder is locked; see folder for what is in it). A log is opened once, by its topic id and
+partition. Logs may be made, deleted and replaced at any time, also the same one: each waits for its turn.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 from uuid import UUID
@@ -25,26 +21,24 @@ from headrace.storage import retention
 from headrace.storage.cleaner import Cleaner
 from headrace.storage.config import MIB, LogConfig, StoreConfig
 from headrace.storage.errors import LogDeleted
-from headrace.storage.flushed import FlushedOffsets, LogKey
+from headrace.storage.flushed import LogKey
 from headrace.storage.flusher import Flusher
+from headrace.storage.folder import LOG_FOLDER, Found, folder_name, remove_folders, set_aside, take_folder, write_marker
 from headrace.storage.log import Log
 from headrace.storage.recovery import Recovery
 from headrace.storage.scrub import scrub_forever
 from headrace.storage.see_through import see_through
-from headrace.storage.segment import DELETED
 from headrace.storage.space import SpaceGuard
 from headrace.storage.state import NO_STATE, DerivedState, forget_dropped
+from headrace.storage.turns import Turns
 from headrace.storage.upkeep import save_checkpoint
 
-__all__ = ["LogConfig", "LogStore", "Opening", "StoreConfig", "open_store"]
+__all__ = ["LOG_FOLDER", "LogConfig", "LogStore", "Opening", "StoreConfig", "open_store"]
 
 logger = logging.getLogger(__name__)
 
-LOG_FOLDER = re.compile(r"([0-9a-f]{32})-(\d{1,9})")
-
 T = TypeVar("T")
 
-MARKER = "clean-shutdown"
 OPENED_AT_ONCE = 64  # logs per call into the disk threads
 BATCHES_PER_CALL = 20_000  # bounds the memory of a recovery
 CALLS_AT_ONCE = 4
@@ -61,56 +55,21 @@ class Opening(msgspec.Struct, frozen=True):
 
 async def open_store(disk: Disk, path: str, clock: Clock, config: StoreConfig | None = None) -> LogStore:
     """Take the data folder; its logs are opened by `open_all`."""
-    found, broker_epoch, flushed = await disk.run(_take_folder, disk, path)
-    config = config or StoreConfig()
-    return LogStore(disk, path, clock, config, found=found, broker_epoch=broker_epoch, flushed=flushed)
-
-
-def _take_folder(disk: Disk, path: str) -> tuple[list[LogKey], int | None, FlushedOffsets]:
-    disk.make_directory(f"{path}/logs")
-    disk.lock(path)
-    broker_epoch = None
-    marker = f"{path}/{MARKER}"
-    if disk.exists(marker):
-        text = disk.read(marker)
-        broker_epoch = int(text) if text.strip().isdigit() else None
-        disk.remove(marker)
-    disk.sync_directory(path)
-    keys = []
-    for name in disk.list(f"{path}/logs"):
-        if name.endswith(DELETED):
-            disk.remove_tree(f"{path}/logs/{name}")
-        elif found := LOG_FOLDER.fullmatch(name):
-            keys.append((UUID(hex=found[1]), int(found[2])))
-        else:
-            logger.warning("%s/logs/%s is not a log of ours and is left alone", path, name)
-    disk.sync_directory(f"{path}/logs")
-    flushed = FlushedOffsets(disk, path)
-    flushed.sync()  # what a killed process has promised must not be forgotten with the next power cut
-    disk.sync_directory(path)
-    return keys, broker_epoch, flushed
+    found = await disk.run(take_folder, disk, path)
+    return LogStore(disk, path, clock, config or StoreConfig(), found)
 
 
 class LogStore:
-    def __init__(
-        self,
-        disk: Disk,
-        path: str,
-        clock: Clock,
-        config: StoreConfig,
-        *,
-        found: list[LogKey],
-        broker_epoch: int | None,
-        flushed: FlushedOffsets,
-    ) -> None:
+    def __init__(self, disk: Disk, path: str, clock: Clock, config: StoreConfig, found: Found) -> None:
         self._disk = disk
         self._path = path
         self._clock = clock
         self._config = config
-        self._found = found
-        self._flushed = flushed
+        self._found = found.logs
+        self._flushed = found.flushed
+        self._turns = Turns[LogKey]()
         self._space = SpaceGuard(disk, path, config.reserve_bytes)
-        self.broker_epoch = broker_epoch
+        self.broker_epoch = found.broker_epoch
         self.logs: dict[LogKey, Log] = {}
         self.flusher = Flusher(disk, clock)
         self.cleaner = Cleaner(disk, clock, self.flusher, config, self._space, self._all_logs)
@@ -159,7 +118,9 @@ class LogStore:
         await self._open({key: opening for key, opening in openings.items() if opening is not None})
         unwanted = [key for key, opening in openings.items() if opening is None]
         if unwanted:
-            logger.info("removing %d logs of topics that are gone", len(unwanted))
+            logger.info("removing %d logs that are not this broker's any more", len(unwanted))
+            for key in unwanted:
+                self._flushed.forget(key)
             await self._remove(unwanted)
 
     async def create(self, topic_id: UUID, partition: int, opening: Opening) -> Log:
@@ -169,24 +130,52 @@ class LogStore:
 
     async def create_all(self, wanted: Iterable[tuple[UUID, int, Opening]]) -> list[Log]:
         openings = {(topic_id, partition): opening for topic_id, partition, opening in wanted}
-        missing = {key: opening for key, opening in openings.items() if key not in self.logs}
-        names = [_folder_name(key) for key in missing]
+        async with self._turns.take(openings):
+            await see_through(self._make({key: opening for key, opening in openings.items() if key not in self.logs}))
+            return [self.logs[key] for key in openings]
+
+    async def _make(self, openings: dict[LogKey, Opening]) -> None:
+        names = [folder_name(key) for key in openings]
         await self._disk.run(self._disk.make_directories, f"{self._path}/logs", names)
-        await self._open(missing)
-        return [self.logs[key] for key in openings]
+        await self._open(openings)
 
     async def delete_all(self, keys: Iterable[LogKey]) -> None:
         """The logs are gone at once; their files when this returns."""
-        doomed, logs = [key for key in keys if key in self.logs], []
-        for key in doomed:
-            log = self.logs.pop(key)
-            log.close()
-            self._flushed.release(log.slot)
-            logs.append(log)
+        keys = list(keys)
+        async with self._turns.take(keys):
+            doomed = [key for key in keys if key in self.logs]
+            logs = [self._close(key) for key in doomed]
+            for log in logs:
+                self._flushed.release(log.slot)
+            await see_through(self._delete(doomed, logs))
+
+    async def _delete(self, keys: list[LogKey], logs: list[Log]) -> None:
         for log in logs:
             async with log.upkeep():  # somebody may be writing its checkpoint
                 pass
-        await see_through(self._remove(doomed))
+        await self._remove(keys)
+
+    async def replace(self, topic_id: UUID, partition: int, opening: Opening) -> Log:
+        """An empty log in the place of one that is quarantined, whose files are kept under another name."""
+        key = (topic_id, partition)
+        async with self._turns.take([key]):
+            assert self.logs[key].quarantined is not None, "there is nothing wrong with it"
+            await see_through(self._replace(key, self._close(key), opening))
+            return self.logs[key]
+
+    async def _replace(self, key: LogKey, damaged: Log, opening: Opening) -> None:
+        async with damaged.upkeep():
+            pass
+        name = await self._disk.run(set_aside, self._disk, f"{self._path}/logs", folder_name(key))
+        logger.warning("log %s is replaced by an empty one; what is left of it is now %s", damaged.folder, name)
+        self._flushed.release(damaged.slot)
+        await self._disk.run(self._flushed.sync)
+        await self._make({key: opening})
+
+    def _close(self, key: LogKey) -> Log:
+        log = self.logs.pop(key)
+        log.close()
+        return log
 
     async def close(self, broker_epoch: int) -> None:
         """Make everything durable, write the checkpoints, and last the marker of a clean shutdown."""
@@ -199,7 +188,7 @@ class LogStore:
         try:
             await self._disk.run(self._flushed.sync)
             if clean:
-                await self._disk.run(self._disk.write_atomically, f"{self._path}/{MARKER}", b"%d" % broker_epoch)
+                await self._disk.run(write_marker, self._disk, self._path, broker_epoch)
         except StorageFailure as error:  # a full disk must not keep anybody from stopping: the next start recovers
             logger.warning("the marker of a clean shutdown was not written: %s", error)
 
@@ -254,7 +243,7 @@ class LogStore:
 
     async def _remove(self, keys: list[LogKey]) -> None:
         await self._disk.run(
-            _remove_folders,
+            remove_folders,
             self._disk,
             f"{self._path}/logs",
             [self._folder(key) for key in keys],
@@ -262,7 +251,7 @@ class LogStore:
         )
 
     def _folder(self, key: LogKey) -> str:
-        return f"{self._path}/logs/{_folder_name(key)}"
+        return f"{self._path}/logs/{folder_name(key)}"
 
     # Background tasks
 
@@ -328,10 +317,6 @@ async def _in_parallel(work: Callable[[T], Coroutine[Any, Any, None]], items: li
             group.create_task(go_on())
 
 
-def _folder_name(key: LogKey) -> str:
-    return f"{key[0].hex}-{key[1]}"
-
-
 def _step_all(recoveries: list[Recovery]) -> list[bool]:
     """Bring each a step further, as long as the loop has not too much to replay; says which are done."""
     done, batches = [], 0
@@ -340,14 +325,3 @@ def _step_all(recoveries: list[Recovery]) -> list[bool]:
         done.append(batches < BATCHES_PER_CALL and (recovery.step() or recovery.step()))
         batches += len(recovery.replayed)
     return done
-
-
-def _remove_folders(disk: Disk, parent: str, folders: list[str], flushed: FlushedOffsets) -> None:
-    """The flushed points first, then all names at once, so that no half removed log is ever found."""
-    flushed.sync()
-    for folder in folders:
-        disk.rename(folder, folder + DELETED)
-    disk.sync_directory(parent)
-    for folder in folders:
-        disk.remove_tree(folder + DELETED)
-    disk.sync_directory(parent)

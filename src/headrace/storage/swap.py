@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from headrace.runtime.disk import Disk, DiskFull
 from headrace.storage import checkpoint as checkpoints
 from headrace.storage.checkpoint import CHECKPOINT, Checkpoint, SegmentMark
-from headrace.storage.segment import DELETED, SUFFIXES, file_name
+from headrace.storage.segment import CLEANED_SUFFIXES, DELETED, SUFFIXES, file_name
 
 MANIFEST = "compaction"
 DRAFTS = "cleaned"
@@ -65,7 +65,7 @@ def exchange(disk: Disk, folder: str, group: Group) -> None:
         for suffix in SUFFIXES:
             name = file_name(base, suffix)
             path, draft = f"{folder}/{name}", f"{folder}/{DRAFTS}/{name}"
-            has_successor = base == group.mark.base_offset
+            has_successor = base == group.mark.base_offset and suffix in CLEANED_SUFFIXES
             if has_successor and not disk.exists(draft):
                 continue  # exchanged before, by somebody whom a crash has stopped
             if disk.exists(path):

@@ -3,6 +3,8 @@
 start   the start offset is made durable first, then whole segments below it are removed
 end     checkpoints, the flushed point and the gaps of the segment are lowered durably first, so that recovery
         expects no more than what is left; then the files are cut
+
+A cut log ends with a batch, never in a gap: a follower, who gets nothing but batches, could not come to an end there.
 """
 
 from __future__ import annotations
@@ -11,15 +13,14 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.model.errors import OffsetOutOfRange, StorageFailure
-from headrace.runtime.disk import Disk, File
+from headrace.runtime.disk import Disk
 from headrace.storage import checkpoint as checkpoints
 from headrace.storage.checkpoint import Checkpoint
 from headrace.storage.errors import CorruptBatch
-from headrace.storage.gaps import Gaps
-from headrace.storage.recovery import write_start_offset
 from headrace.storage.scan import BadBatch, headers, replayed
 from headrace.storage.see_through import see_through
 from headrace.storage.segment import DELETED, GAPS, Segment
+from headrace.storage.start_offset import write_start_offset
 from headrace.storage.state import Replayed, forget_dropped
 
 if TYPE_CHECKING:
@@ -73,31 +74,21 @@ async def _truncate(log: Log, offset: int) -> None:
         if offset >= log.end_offset:
             return
         end_offset = log.end_offset
-        segment = [found for found in log.segments if found.base_offset <= offset][-1]
-        file = segment.open(create=True)
-        interval = log.config.index_interval_bytes
-        try:
-            twin, cut_offset, gaps = await log.disk.run(_measure, segment, file, offset, interval)
-        except BadBatch as bad:
-            raise CorruptBatch(str(log.quarantine(segment, bad, segment.base_offset))) from bad
+        segment, twin, cut_offset = await _measure(log, offset)
         if cut_offset < log.start_offset:
-            raise OffsetOutOfRange(f"the batch of offset {offset} begins below the start {log.start_offset}")
-        if cut_offset < log.flushed_offset:
-            log.slot.record(cut_offset, segment.base_offset, twin.size)
-        await log.disk.run(_lower_promises, log, segment, cut_offset, gaps)
-        log.ensure_usable()
-        assert log.end_offset == end_offset, "appended to while it was cut"
-        doomed = log.segments[log.segments.index(segment) + 1 :]
-        log.drop_segments(doomed)
-        file.truncate(twin.size)
-        segment.cut(twin)
-        segment.gaps = gaps
-        if gaps is not None:  # nothing is appended to a cleaned segment
-            segment = Segment(log.disk, log.folder, cut_offset)
-            log.segments.append(segment)
-        log.end_at(segment, cut_offset)
+            raise OffsetOutOfRange(f"nothing is left of the log below offset {offset} but what lies below its start")
+        with log.slot.lowered(cut_offset, segment.base_offset, twin.size):
+            await log.disk.run(_lower_promises, log, segment, twin, cut_offset)
+            log.ensure_usable()
+            assert log.end_offset == end_offset, "appended to while it was cut"
+            doomed = log.segments[log.segments.index(segment) + bool(twin.size) :]
+            log.drop_segments(doomed)
+            if twin.size:
+                segment.open().truncate(twin.size)
+                segment.cut(twin)
+            log.end_at(cut_offset)
         try:
-            await log.disk.run(_make_durable, log.disk, log.folder, file, doomed)
+            await log.disk.run(_make_durable, log.disk, log.folder, None if segment.dropped else segment, doomed)
             checkpoint, tail = await log.disk.run(_tail, log.disk, log.folder, list(log.segments))
         except StorageFailure as error:
             log.fail(error)
@@ -109,33 +100,50 @@ async def _truncate(log: Log, offset: int) -> None:
         forget_dropped(log.state, log.segments)
 
 
-def _measure(segment: Segment, file: File, offset: int, index_interval_bytes: int) -> tuple[Segment, int, Gaps | None]:
-    """The segment as it will be after the cut, the offset where it will end: that of a whole batch; and its gaps."""
-    twin = segment.twin()
-    next_offset = segment.base_offset
-    for position, header in headers(file, 0, segment.size, segment.gaps):
-        if header.last_offset >= offset:
-            offset = min(header.base_offset, offset)  # which may lie in the gap before it
-            break
-        twin.note(header, header.last_offset, position, index_interval_bytes)
-        next_offset = header.next_offset
-    if segment.gaps is None or offset == segment.base_offset:
-        return twin, offset, None
-    return twin, offset, segment.gaps.cut(next_offset, offset)
+async def _measure(log: Log, offset: int) -> tuple[Segment, Segment, int]:
+    """The segment with the last batch that ends by `offset`; as it will be after the cut; and where that batch ends.
+
+    If nothing is left of it, the segment goes as a whole, and with it the gap behind the segment before.
+    """
+    at = len([found for found in log.segments if found.base_offset <= offset]) - 1
+    while True:
+        segment = log.segments[at]
+        try:
+            twin, end_offset = await log.disk.run(_twin_below, segment, offset, log.config.index_interval_bytes)
+        except BadBatch as bad:
+            raise CorruptBatch(str(log.quarantine(segment, bad, segment.base_offset))) from bad
+        if twin.size or not at or not log.segments[at - 1].ends_before(segment.base_offset):
+            return segment, twin, end_offset
+        at, offset = at - 1, segment.base_offset
 
 
-def _lower_promises(log: Log, segment: Segment, offset: int, gaps: Gaps | None) -> None:
+def _twin_below(segment: Segment, offset: int, index_interval_bytes: int) -> tuple[Segment, int]:
+    twin, end_offset = segment.twin(), segment.base_offset
+    if segment.size:
+        for position, header in headers(segment.open(), 0, segment.size, segment.gaps):
+            if header.last_offset >= offset:
+                break
+            twin.note(header, header.last_offset, position, index_interval_bytes)
+            end_offset = header.next_offset
+    if segment.cleaned is not None:
+        twin.gaps = segment.cleaned.cut(end_offset, end_offset)
+    elif segment.copied is not None:
+        twin.gaps = segment.copied.cut(end_offset)
+    return twin, end_offset
+
+
+def _lower_promises(log: Log, segment: Segment, twin: Segment, offset: int) -> None:
     log.slot.sync()
     checkpoints.remove_above(log.disk, log.folder, offset)
-    if gaps is not None:
-        log.disk.write_atomically(segment.path_of(GAPS), gaps.encode())
-    elif segment.gaps is not None:
-        log.disk.remove(segment.path_of(GAPS))
-        log.disk.sync_directory(log.folder)
+    if twin.size and twin.cleaned is not None:
+        log.disk.write_atomically(segment.path_of(GAPS), twin.cleaned.encode())
+    elif twin.size and twin.copied is not None:
+        twin.copied.save()
 
 
-def _make_durable(disk: Disk, folder: str, file: File, doomed: list[Segment]) -> None:
-    file.sync()
+def _make_durable(disk: Disk, folder: str, kept: Segment | None, doomed: list[Segment]) -> None:
+    if kept is not None:
+        kept.open().sync()
     _remove_files(disk, folder, doomed)
 
 

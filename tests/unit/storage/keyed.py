@@ -124,8 +124,17 @@ class Reference:
                 if batch.header.is_transactional:
                     batch.is_aborted = not is_commit
 
-    def clean(self, end_offset: int, range_end: int, now_ms: int, config: LogConfig, expiration_ms: int) -> None:
-        """A pass that knew the keys below `end_offset`, over segments up to `range_end`."""
+    def clean(
+        self,
+        end_offset: int,
+        range_end: int,
+        now_ms: int,
+        config: LogConfig,
+        expiration_ms: int,
+        *,
+        keeps_last: bool,
+    ) -> None:
+        """A pass that knew the keys below `end_offset`, over segments up to `range_end`, where the log may end."""
         known = [batch for batch in self.batches if batch.header.base_offset < end_offset and batch.is_there]
         newest = {
             line.key: line.offset
@@ -137,7 +146,7 @@ class Reference:
         last = self._last_batches(ranged, now_ms, expiration_ms)
         open_producers: set[int] = set()
         for batch in known:
-            is_last = last.get(batch.producer_id) is batch
+            is_last = last.get(batch.producer_id) is batch or (keeps_last and batch.header.next_offset == range_end)
             if batch.is_marker:
                 self._clean_marker(batch, batch.producer_id in open_producers, is_last, now_ms, config)
                 open_producers.discard(batch.producer_id)
@@ -271,11 +280,13 @@ class Keyed:
             for following in self.log.segments[1:]
             if following.base_offset <= min(self.log.flushed_offset, self.log.compactable_offset())
         ]
-        now_ms = self.now_ms
+        now_ms, keeps_last = self.now_ms, not self.log.active.size
         cleaned = self.run(self.store.cleaner.clean(self.log))
         if cleaned:
             expiration_ms = self.store_config.producer_expiration_ms
-            self.reference.clean(self.log.cleaned_offset, ranged[-1], now_ms, self.config, expiration_ms)
+            self.reference.clean(
+                self.log.cleaned_offset, ranged[-1], now_ms, self.config, expiration_ms, keeps_last=keeps_last
+            )
         return cleaned
 
     # The end of the process

@@ -276,17 +276,38 @@ def test_a_cleaned_log_can_be_cut_anywhere() -> None:
         bench.clean()
         left = bench.lines()
         bench.run(bench.log.truncate(offset))
-        assert bench.log.end_offset == offset
+        end_offset = max([line.offset + 1 for line in left if line.offset < offset], default=0)
+        assert bench.log.end_offset == end_offset
         assert bench.lines() == [line for line in left if line.offset < offset]
         for restart in (bench.kill, bench.cut_power):
             restart()
             bench.open()
             assert bench.log.quarantined is None
-            assert bench.log.end_offset == offset
+            assert bench.log.end_offset == end_offset
             assert bench.lines() == [line for line in left if line.offset < offset]
-        assert bench.put((b"next", b"x")) == offset
+        assert bench.put((b"next", b"x")) == end_offset
         bench.flush()
-        assert bench.lines()[-1].offset == offset
+        assert bench.lines()[-1].offset == end_offset
+
+
+def test_a_cut_takes_the_gap_before_it_along_so_that_the_log_ends_with_a_batch() -> None:
+    for offset in (2, 3, 4):
+        bench = Keyed(config=replace(COMPACT, segment_bytes=150))
+        bench.put((b"a", b"1"))
+        for number in range(4):
+            bench.put((b"b", b"x" * 100 + b"%d" % number))
+        bench.put((b"b", b"x" * 100))
+        bench.flush()
+        bench.clean()
+        bench.check()
+        assert [header.base_offset for _, header in bench.batches()] == [0, 4, 5]
+        bench.run(bench.log.truncate(offset))
+        for restart in (bench.kill, bench.cut_power):
+            assert (bench.log.end_offset, len(bench.lines())) == (1, 1)
+            restart()
+            bench.open()
+            assert bench.log.quarantined is None
+        assert bench.put((b"next", b"x")) == 1
 
 
 def test_a_crash_while_a_cleaned_log_is_cut_leaves_what_was_there_or_what_was_wanted() -> None:
@@ -304,7 +325,7 @@ def test_a_crash_while_a_cleaned_log_is_cut_leaves_what_was_there_or_what_was_wa
         bench.cut_power()
         bench.open()
         assert bench.log.quarantined is None
-        assert offset <= bench.log.end_offset <= 20
+        assert max(line.offset + 1 for line in left if line.offset < offset) <= bench.log.end_offset <= 20
         assert bench.lines() == [line for line in left if line.offset < bench.log.end_offset]
 
 

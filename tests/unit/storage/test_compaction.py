@@ -12,7 +12,7 @@ from tests.unit.storage.keyed import COMPACT, FOLDER, QUIET, Keyed
 
 from headrace.storage import timestamps
 from headrace.storage.cleaner import plan_of
-from headrace.storage.cleaning import DELETE_HORIZON
+from headrace.storage.cleaning import DELETE_HORIZON, Rules
 from headrace.storage.config import DAY_MS, MIB
 from headrace.storage.log import Log, LogSlice
 from headrace.wire.batch import LOG_APPEND_TIME, Record
@@ -270,13 +270,29 @@ def test_reading_inside_a_gap_gives_the_next_batch() -> None:
             assert bench.lines(offset, size_bytes_max) == expected
 
 
-def test_when_only_gaps_are_left_before_the_end_there_is_nothing_to_read_yet() -> None:
+def test_the_last_batch_of_a_log_keeps_its_header_so_that_followers_reach_the_end() -> None:
     bench = Keyed()
     bench.put((b"a", b"1"))
     bench.put((None, b"without a key"))
     bench.roll()
     bench.clean()
     bench.check()
+    assert [line.offset for line in bench.lines()] == [0]
+    assert [header.next_offset for _, header in bench.batches()] == [1, 2]
+    bench.put((b"b", b"1"))
+    bench.roll()
+    bench.clean()
+    bench.check()
+    assert [header.next_offset for _, header in bench.batches()] == [1, 3]
+
+
+def test_when_only_gaps_are_left_before_the_end_there_is_nothing_to_read_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Rules, "_is_last", lambda *_: False)
+    bench = Keyed()
+    bench.put((b"a", b"1"))
+    bench.put((None, b"without a key"))
+    bench.roll()
+    bench.clean()
     assert bench.log.read(1, 100, 2).next_offset == 2
     assert bench.read(1) == b""
     for restart in (bench.kill, bench.cut_power):
@@ -287,7 +303,6 @@ def test_when_only_gaps_are_left_before_the_end_there_is_nothing_to_read_yet() -
     offset = bench.put((b"b", b"1"))
     assert offset == 2
     bench.flush()
-    bench.check()
     assert [line.offset for line in bench.lines(1)] == [2]
 
 

@@ -65,3 +65,16 @@ def test_a_full_disk_does_not_stop_a_flush() -> None:
     disk.capacity_bytes = 0
     slot.record(10, 0, 500)
     assert FlushedOffsets(disk, "/data").claim(FIRST).point is None
+
+
+def test_while_a_log_is_cut_no_flush_promises_more_than_is_left() -> None:
+    disk = make_disk()
+    slot = FlushedOffsets(disk, "/data").claim(FIRST)
+    slot.record(100, 0, 5000)
+    with slot.lowered(40, 0, 2000):
+        slot.record(120, 0, 6000)
+        assert FlushedOffsets(disk, "/data").claim(FIRST).point == FlushedPoint(40, 0, 2000)
+    with slot.lowered(90, 0, 4500):
+        assert FlushedOffsets(disk, "/data").claim(FIRST).point == FlushedPoint(40, 0, 2000)
+    slot.record(41, 0, 2100)
+    assert FlushedOffsets(disk, "/data").claim(FIRST).point == FlushedPoint(41, 0, 2100)

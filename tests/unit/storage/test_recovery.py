@@ -12,8 +12,9 @@ from tests.unit.storage.workbench import DATA, FIRST_SEGMENT, FOLDER, TOPIC, Tal
 from headrace.runtime.disk import DiskFull
 from headrace.storage.config import LogConfig
 from headrace.storage.errors import LogQuarantined
+from headrace.storage.folder import MARKER
 from headrace.storage.recovery import STEP_BYTES
-from headrace.storage.store import MARKER, Opening, open_store
+from headrace.storage.store import Opening, open_store
 from headrace.testkit.disk import SimDisk
 
 FLUSHED = f"{DATA}/flushed-offsets"

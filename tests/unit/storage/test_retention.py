@@ -114,3 +114,16 @@ def test_a_crash_in_the_middle_brings_nothing_back() -> None:
     bench.open()
     bench.check()
     assert bench.log.start_offset == 6
+
+
+def test_a_log_whose_leader_is_elsewhere_deletes_nothing_by_itself() -> None:
+    bench = Workbench(config=LogConfig(segment_bytes=1000, retention_ms=1, retention_bytes=1))
+    bench.append_many(20)
+    bench.log.deletes_old = False
+    assert bench.run(delete_old(bench.log, 1 << 50)) == 0
+    assert bench.log.start_offset == 0
+    bench.advance_start(12)
+    assert bench.log.start_offset == 12
+    bench.check()
+    bench.log.deletes_old = True
+    assert bench.run(delete_old(bench.log, 1 << 50))

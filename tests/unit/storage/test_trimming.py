@@ -8,7 +8,9 @@ import pytest
 from tests.unit.storage.workbench import FIRST_SEGMENT, FOLDER, Workbench
 
 from headrace.model.errors import OffsetOutOfRange
+from headrace.runtime.disk import DiskFailed
 from headrace.storage.config import LogConfig
+from headrace.storage.log import LogSlice
 
 CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=200)
 
@@ -140,7 +142,7 @@ def test_truncation_forgets_epochs_and_state_of_what_is_gone() -> None:
 def test_truncation_to_nothing_leaves_an_empty_log() -> None:
     bench = make_bench()
     bench.truncate(0)
-    assert (bench.log.end_offset, log_files(bench)) == (0, [0])
+    assert (bench.log.end_offset, log_files(bench)) == (0, [])
     bench.append_many(2)
     bench.check()
 
@@ -180,3 +182,77 @@ def test_time_lookups_forget_what_was_cut() -> None:
     assert bench.run(bench.log.max_timestamp()) == (100, 0)
     assert bench.run(bench.log.offset_for_timestamp(500)) is None
     assert bench.world.disk.open(FIRST_SEGMENT).size() == bench.batches[0].size_bytes
+
+
+def test_a_cut_below_the_flushed_point_is_no_damage_after_any_stop() -> None:
+    for how in ("kill", "cut_power"):
+        bench = make_bench()
+        bench.truncate(7)
+        getattr(bench, how)()
+        bench.open()
+        bench.check()
+        assert bench.log.end_offset == 7
+
+
+def test_a_flush_that_ends_during_a_cut_does_not_promise_what_is_gone() -> None:
+    for seed in range(40):
+        bench = Workbench(seed, CONFIG)
+        bench.append_many(10)
+        for _ in range(5):
+            bench.append(b"not flushed")
+
+        async def work(bench: Workbench = bench, pause: float = seed * 0.0001) -> None:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(bench.store.flusher.flush(bench.log))
+                await asyncio.sleep(pause)
+                await bench.log.truncate(4)
+
+        bench.run(work())
+        assert (bench.log.end_offset, bench.log.flushed_offset) == (4, 4)
+        bench.durable_end = 4
+        bench.forget_what_was_lost()
+        bench.kill()
+        bench.open()
+        bench.check()
+
+
+def test_what_is_kept_unflushed_by_a_cut_is_flushed_with_the_next_round() -> None:
+    for seed in range(20):
+        bench = Workbench(seed, CONFIG)
+        bench.append_many(3)
+        for _ in range(10):
+            bench.append(b"x" * 100)
+        bench.truncate(11)
+        bench.append(b"next")
+        bench.flush()
+        bench.check()
+        bench.cut_power()
+        bench.open()
+        bench.check()
+        assert bench.log.end_offset == 12
+
+
+def test_a_slice_that_was_handed_out_never_holds_other_bytes_after_a_cut() -> None:
+    for offset in (0, 3):
+        bench = Workbench()
+        bench.world.disk.cold_chance = 0
+        bench.append_many(5)
+        found = bench.log.read(2, 1 << 20, 5)
+        assert isinstance(found, LogSlice)
+        before = found.bytes()
+        bench.truncate(offset)
+        for _ in range(9):
+            bench.append(b"of another leader")
+        assert before.startswith(found.bytes())
+        found.release()
+        bench.flush()
+        bench.check()
+
+
+def test_a_lowered_promise_that_cannot_be_written_stops_the_cut() -> None:
+    bench = make_bench()
+    bench.world.disk.fail_next("pwrite", "*/flushed-offsets")
+    with pytest.raises(DiskFailed):
+        bench.run(bench.log.truncate(7))
+    bench.check()
+    assert bench.log.end_offset == 20
