@@ -4,6 +4,7 @@
 #   make check                  style, types, layers, unit tests: about a minute
 #   make test                   all of that and simulation, integration and real clients: what CI runs
 #   make sim SEED=17 SEEDS=200  the simulations, from a seed, as many as asked for
+#   make chaos MINUTES=30       real processes, killed, paused and cut off from each other; as root (docs/chaos.md)
 #   make bench ARGS='...'       Headrace beside its peers on this machine
 #   make requirements           pin the newest versions anew
 #   make clean                  remove what was built; data and results stay
@@ -17,9 +18,10 @@ THIS := --no-deps --no-build-isolation --editable .
 
 SEED ?= 1
 SEEDS ?= 20
+MINUTES ?= 5
 ARGS ?=
 
-.PHONY: run check test static sim bench requirements clean
+.PHONY: run check test static sim chaos bench requirements clean
 .DEFAULT_GOAL := check
 
 run: $(VENV)/run.stamp
@@ -40,6 +42,9 @@ static: $(VENV)/dev.stamp
 sim: $(VENV)/dev.stamp
 	HEADRACE_SEED=$(SEED) HEADRACE_SEEDS=$(SEEDS) $(BIN)/pytest -q tests/simulation
 
+chaos: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED)
+
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m bench $(ARGS)
 
@@ -48,6 +53,7 @@ COMPILE = $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe 
 
 requirements: $(VENV)/dev.stamp
 	$(COMPILE) requirements/run.in --output-file requirements/run.txt
+	$(COMPILE) requirements/zookeeper.in --output-file requirements/zookeeper.txt
 	$(COMPILE) requirements/dev.in --output-file requirements/dev.txt
 
 clean:
@@ -64,6 +70,8 @@ $(VENV)/run.stamp: requirements/run.txt pyproject.toml | $(BIN)/python
 	$(BIN)/python -m compileall -q src  # else every start compiles anew where PYTHONDONTWRITEBYTECODE is set
 	touch $@
 
-$(VENV)/dev.stamp: requirements/dev.txt $(VENV)/run.stamp
+# PySpark comes as source only, half a gigabyte: the first time it takes some minutes, then pip has it in its cache.
+$(VENV)/dev.stamp: requirements/dev.txt requirements/zookeeper.txt $(VENV)/run.stamp
 	$(PIP) --require-hashes --requirement requirements/dev.txt
+	$(PIP) --no-build-isolation --require-hashes --requirement requirements/zookeeper.txt
 	touch $@

@@ -16,7 +16,7 @@ from headrace.model.errors import HeadraceError
 from headrace.runtime.clock import Clock, SystemClock
 from headrace.runtime.disk import Disk, SystemDisk
 from headrace.runtime.network import SystemNetwork
-from headrace.wire.apis import APIS
+from headrace.wire.apis import APIS, OWN_KEYS
 
 _FREE_BYTES_MIN = 1 << 30
 _FREE_SHARE_MIN = 0.1
@@ -129,7 +129,8 @@ async def _check_advertised(cluster: Cluster, node_id: int) -> Finding:
 
 
 def _judge_versions(transport: Transport) -> Finding:
-    missing = [api.name for api in APIS.values() if api.key not in transport.versions]
+    # Our own requests, from 10000 on, are not missed in another's broker.
+    missing = [api.name for api in APIS.values() if api.key not in transport.versions and api.key < OWN_KEYS]
     too_old = [
         api.name
         for api in APIS.values()

@@ -22,6 +22,8 @@ _NEXT_STEP: tuple[tuple[type[HeadraceError], str], ...] = (
     (errors.InvalidConfig, "`headrace topic describe NAME --configs` shows all settings"),
     (errors.InvalidPartitions, "`headrace topic describe NAME` shows how many it has"),
     (errors.InvalidReplicationFactor, "leave out --replication-factor to take the broker's default"),
+    (errors.InvalidReplicaAssignment, "`headrace cluster info` shows the brokers"),
+    (errors.NoReassignmentInProgress, "`headrace cluster reassign status` shows the moves"),
     (errors.MessageTooLarge, "raise it by `headrace topic alter NAME --set max.message.bytes=N`"),
     (errors.TransactionalIdNotFound, "`headrace transaction list` shows what there is"),
     (errors.InvalidTransactionState, "`headrace transaction describe ID` shows it"),

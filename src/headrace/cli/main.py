@@ -15,12 +15,14 @@ import click
 
 _COMMANDS = {
     "serve": ("headrace.cli.serve", "Start a broker."),
+    "zookeeper": ("headrace.cli.zookeeper", "Start ZooKeeper, for a cluster on many hosts."),
     "topic": ("headrace.cli.topic", "List, create, describe, alter, trim and delete topics."),
     "produce": ("headrace.cli.produce", "Write records from stdin, a file or an argument."),
     "consume": ("headrace.cli.consume", "Read records to stdout."),
     "tail": ("headrace.cli.tail", "Watch topics live."),
     "group": ("headrace.cli.group", "List, describe, reset and delete consumer groups; show their lag."),
     "transaction": ("headrace.cli.transaction", "List, describe and abort transactions; find those that hang."),
+    "cluster": ("headrace.cli.cluster", "Show brokers and partitions, check health, move, drain and elect."),
     "log": ("headrace.cli.log", "Look into a data folder: dump and verify segment files."),
     "bench": ("headrace.cli.bench", "Put a quick load on a broker."),
     "doctor": ("headrace.cli.doctor", "Check this machine and a broker; say what to do."),

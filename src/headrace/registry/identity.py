@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import msgspec
 
 from headrace.model.ids import id_to_text
-from headrace.registry.counters import advance
-from headrace.registry.interface import Create, KeyExists, Registry, RegistryDamaged, Set
+from headrace.registry.interface import Create, Entry, KeyExists, Registry, RegistryDamaged, Set
 from headrace.runtime.entropy import Entropy
 
 CLUSTER_ID_KEY = "/cluster/id"
-BROKER_CONFIGS_KEY = "/configs/brokers"
+CONFIGS_KEY = "/configs"
+BROKER_CONFIGS_KEY = f"{CONFIGS_KEY}/brokers"
 
 
 async def cluster_id(registry: Registry, entropy: Entropy) -> str:
@@ -27,20 +27,18 @@ async def cluster_id(registry: Registry, entropy: Entropy) -> str:
             continue
 
 
-async def next_broker_epoch(registry: Registry, node_id: int) -> int:
-    """The number of this start of the broker, from 1; what an earlier start left behind has a smaller one."""
-    return await advance(registry, f"/brokers/{node_id}/epoch") + 1
-
-
 async def load_broker_configs(registry: Registry) -> dict[str, str]:
     """Broker settings that were altered while a broker ran."""
-    entry = await registry.get(BROKER_CONFIGS_KEY)
+    return decode_configs(await registry.get(BROKER_CONFIGS_KEY))
+
+
+def decode_configs(entry: Entry | None) -> dict[str, str]:
     if entry is None:
         return {}
     try:
         return msgspec.json.decode(entry.value, type=dict[str, str])
     except msgspec.MsgspecError as error:
-        raise RegistryDamaged(f"The registry's key {BROKER_CONFIGS_KEY} cannot be read: {error}") from error
+        raise RegistryDamaged(f"The registry's key {entry.key} cannot be read: {error}") from error
 
 
 async def store_broker_configs(registry: Registry, dynamic: Mapping[str, str]) -> None:

@@ -8,14 +8,20 @@ Rules that every implementation keeps, and that tests/unit/registry/test_contrac
   blind write. A key that was deleted and created again starts at 0, so what may be confused with its
   predecessor carries an identity of its own (a topic its id).
 - When `commit` returns, the change survives a power cut. When it is cancelled, it may have happened or not.
-- An ephemeral key lives as long as its session. A session ends when it is closed, or when its process does.
+- An ephemeral key lives as long as its session. A session ends when it is closed, or some time after its process
+  ended or could not be heard any more. A registry object holds at most one session at a time.
+- Whoever holds a session commits by it: when it is over, `commit` raises `SessionLost` and changes nothing,
+  until a new one is opened. So what a broker decided in a life that has ended has no effect.
+- `OutcomeUnknown` says that a commit may have happened or not: read again and compare.
 - A watch is called on the event loop, once per changed key, in the order of the commits; it tells that the
-  key changed, not what it was: read again.
+  key changed, not what it was: read again. When changes may have been missed (the connection was lost), it is
+  called with the prefix itself: read all of it again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Protocol
 
 import msgspec
@@ -38,7 +44,10 @@ class Registry(Protocol):
         """All operations in order, or none and a `RegistryConflict` that says which one did not fit."""
         ...
 
-    async def open_session(self) -> Session: ...
+    async def open_session(self, on_state: Callable[[SessionState], None] | None = None) -> Session:
+        """`on_state` is called on the event loop with every change that is not its holder's doing: first with `HELD`,
+        before this returns. Closing the session is not told."""
+        ...
 
     async def close_session(self, session: Session) -> None:
         """Remove the session's keys. Closing it again does nothing."""
@@ -59,6 +68,14 @@ class Entry(msgspec.Struct, frozen=True):
 
 class Session(msgspec.Struct, frozen=True):
     id: int
+
+
+class SessionState(Enum):
+    """In doubt, the session may be over already, and others may have been told so; the holder learns it last."""
+
+    HELD = "held"
+    DOUBTED = "doubted"
+    LOST = "lost"
 
 
 class Watch(Protocol):
@@ -132,6 +149,14 @@ class RegistryTooNew(HeadraceError):
 
 class RegistryUnavailable(RetriableError):
     """The registry cannot be read or written now."""
+
+
+class CommitTooLarge(HeadraceError):
+    """The commit is larger than the registry takes in one piece."""
+
+
+class OutcomeUnknown(RegistryUnavailable):
+    """The connection was lost under a commit: it may have happened or not."""
 
 
 def check_key(key: str) -> None:

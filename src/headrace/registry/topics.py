@@ -1,4 +1,4 @@
-"""The topics that exist: one key per topic, `/topics/<name>`.
+"""The topics that exist: one key per topic, `/topics/<name>`, written after those of its partitions.
 
 A topic is what its id says it is; a name can be given again after a delete. So every change names the id it
 means, and a change that was meant for a predecessor of the same name is refused.
@@ -7,7 +7,7 @@ means, and a change that was meant for a predecessor of the same name is refused
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -17,17 +17,21 @@ from headrace.model.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
+from headrace.model.partition_record import PartitionRecord
 from headrace.registry.interface import (
     BadVersion,
+    Check,
     Create,
     Delete,
     Entry,
     KeyExists,
     NoKey,
+    Operation,
     Registry,
     RegistryDamaged,
     Set,
 )
+from headrace.registry.partitions import PARTITIONS_KEY, chunks, creations, parse_partition_key, partition_key
 
 TOPICS_KEY = "/topics"
 
@@ -40,8 +44,6 @@ class TopicRecord(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int
     configs: dict[str, str] = {}
     created_ms: int
-    created_epoch: int = 0
-    """Epoch of the broker that made it; leader epochs count from there."""
 
 
 class Topics:
@@ -52,11 +54,13 @@ class Topics:
 
     async def load(self) -> list[TopicRecord]:
         """All topics, sorted by name."""
-        return [_decode(entry) for entry in await self._registry.entries(TOPICS_KEY)]
+        return [decode_topic(entry) for entry in await self._registry.entries(TOPICS_KEY)]
 
-    async def create(self, record: TopicRecord) -> None:
+    async def create(self, record: TopicRecord, partitions: Sequence[PartitionRecord]) -> None:
+        """The topic exists from the last commit on, with all its partitions; before that, nobody sees it."""
+        topic = Create(topic_key(record.name), msgspec.json.encode(record))
         try:
-            await self._registry.commit([Create(_key(record.name), msgspec.json.encode(record))])
+            await self._write(record.id, 0, partitions, topic)
         except KeyExists:
             raise TopicAlreadyExists(f"Topic '{record.name}' already exists.") from None
 
@@ -79,18 +83,42 @@ class Topics:
 
         return await self._change(name, topic_id, with_configs)
 
-    async def add_partitions(self, name: str, topic_id: uuid.UUID, total: int) -> TopicRecord:
-        """Grow the topic to `total` partitions; a topic never shrinks."""
+    async def add_partitions(
+        self, name: str, topic_id: uuid.UUID, total: int, partitions: Sequence[PartitionRecord]
+    ) -> None:
+        """Grow the topic to `total` partitions, these being the new ones; a topic never shrinks."""
+        entry, record = await self._find(name, topic_id)
+        first = total - len(partitions)
+        if record.partitions != first:
+            raise InvalidPartitions(
+                f"The topic {name} currently has {record.partitions} partition(s); {total} would not be an increase."
+            )
+        grown = msgspec.structs.replace(record, partitions=total)
+        topic = Set(entry.key, msgspec.json.encode(grown), entry.version)
+        try:
+            await self._write(topic_id, first, partitions, topic)
+        except KeyExists:
+            # Left behind by an attempt that was cut off: they were never part of the topic.
+            await self._clear_away(topic_id, first)
+            await self._write(topic_id, first, partitions, topic)
 
-        def with_partitions(record: TopicRecord) -> TopicRecord:
-            if total <= record.partitions:
-                raise InvalidPartitions(
-                    f"The topic {name} currently has {record.partitions} partition(s); "
-                    f"{total} would not be an increase."
-                )
-            return msgspec.structs.replace(record, partitions=total)
+    async def _clear_away(self, topic_id: uuid.UUID, first: int) -> None:
+        """Remove partitions beyond the topic's number."""
+        entries = await self._registry.entries(f"{PARTITIONS_KEY}/{topic_id.hex}")
+        beyond = [entry for entry in entries if parse_partition_key(entry.key)[1] >= first]
+        for chunk in chunks([Delete(entry.key, entry.version) for entry in beyond]):
+            await self._registry.commit(chunk)
 
-        return await self._change(name, topic_id, with_partitions)
+    async def _write(
+        self, topic_id: uuid.UUID, first: int, partitions: Sequence[PartitionRecord], topic: Operation
+    ) -> None:
+        """In as many commits as it takes, the topic's own key in the last one, unless the partitions were cleared away
+        meanwhile as those of nobody."""
+        *before, last = chunks(creations(topic_id, first, partitions))
+        for chunk in before:
+            await self._registry.commit(chunk)
+        checks = [Check(partition_key(topic_id, first), 0)] if before else []
+        await self._registry.commit([*checks, *last, topic])
 
     async def _change(
         self, name: str, topic_id: uuid.UUID, change: Callable[[TopicRecord], TopicRecord]
@@ -105,20 +133,20 @@ class Topics:
             return changed
 
     async def _find(self, name: str, topic_id: uuid.UUID) -> tuple[Entry, TopicRecord]:
-        entry = await self._registry.get(_key(name))
+        entry = await self._registry.get(topic_key(name))
         if entry is None:
             raise UnknownTopicOrPartition(f"There is no topic '{name}'")
-        record = _decode(entry)
+        record = decode_topic(entry)
         if record.id != topic_id:
             raise UnknownTopicId(f"Topic '{name}' has been deleted and created again meanwhile")
         return entry, record
 
 
-def _key(name: str) -> str:
+def topic_key(name: str) -> str:
     return f"{TOPICS_KEY}/{name}"
 
 
-def _decode(entry: Entry) -> TopicRecord:
+def decode_topic(entry: Entry) -> TopicRecord:
     try:
         return msgspec.json.decode(entry.value, type=TopicRecord)
     except msgspec.MsgspecError as error:

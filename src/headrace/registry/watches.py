@@ -31,6 +31,12 @@ class Watches:
                 if watch in self._watches and (key == watch.prefix or is_beneath(key, watch.prefix)):
                     watch.changed(key)
 
+    def tell_all(self) -> None:
+        """Anything may have changed."""
+        for watch in list(self._watches):
+            if watch in self._watches:
+                watch.changed(watch.prefix)
+
 
 class Watch(msgspec.Struct, eq=False):
     prefix: str

@@ -1,65 +1,115 @@
-"""A registry in memory that keeps the contract of headrace.registry.interface.
+"""A registry in memory that keeps the contract of headrace.registry.interface, and can be made to fail as one does.
 
-Several `SimRegistry` objects may share one `SimRegistryState`: they belong to several brokers, or to one
+Several `SimRegistry` objects may share one `SimRegistryState`, the ensemble: they belong to several brokers, or to one
 broker before and after a crash. Every call lets other tasks run first, so that races show.
+
+As it is made, nothing takes time and nothing fails. A scenario sets on the ensemble, before it is used:
+- `delay_seconds`: how long anything is under way, by seed. Per client, requests, answers and watches stay in order.
+- `session_timeout_seconds`: sessions end when they are not heard of for so long. Pings are timers of the host that
+  opened the session, so a host that has crashed stops pinging by itself.
+- `break_chance`: how often a connection breaks under a commit, and is made again at once.
+A client is cut off by `disconnect` until `reconnect`. Its session is in doubt when it notices, and lost only when it
+has come back and is told so, however long the ensemble has known.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from contextvars import Context, copy_context
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from headrace.registry.interface import (
-    BadVersion,
-    Check,
-    Create,
-    Delete,
     Entry,
-    KeyExists,
-    KeyNotEmpty,
-    NoKey,
     Operation,
+    OutcomeUnknown,
+    RegistryConflict,
     RegistryUnavailable,
     Session,
     SessionLost,
-    Set,
+    SessionState,
     check_key,
     is_beneath,
 )
-from headrace.registry.watches import Watch, Watches
+from headrace.testkit.ensemble import SimRegistryState
+
+__all__ = ["SimRegistry", "SimRegistryState"]
+
+T = TypeVar("T")
+
+STEP_SECONDS = 1e-6  # between two that arrive one after the other
+PINGS_PER_TIMEOUT = 3
+PINGS_MISSED = 2  # in a row, before a client takes its connection for dead
 
 
-@dataclass(slots=True)
-class SimRegistryState:
-    """What survives: the entries, and which session holds which key."""
+class _Connection:
+    """`is_cut`: nothing gets through. `dropped`: the client has noticed it."""
 
-    entries: dict[str, Entry] = field(default_factory=dict)
-    holders: dict[str, int] = field(default_factory=dict)
-    sessions: set[int] = field(default_factory=set)
-    sessions_opened: int = 0
-    listeners: list[Watches] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.is_cut = False
+        self.dropped = asyncio.Event()
+
+
+@dataclass(eq=False, slots=True)
+class _Held:
+    """A session as its holder sees it. What the holder is told, it is told in its own context."""
+
+    session: Session
+    on_state: Callable[[SessionState], None] | None
+    context: Context
+    state: SessionState = SessionState.HELD
+    pings_missed: int = 0
+
+    def turn(self, state: SessionState) -> None:
+        if self.state is not state and self.state is not SessionState.LOST:  # which is final
+            self.state = state
+            if self.on_state is not None:
+                self.on_state(state)
+
+
+@dataclass(eq=False, slots=True)
+class _Watch:
+    prefix: str
+    changed: Callable[[str], None]
+    context: Context
+    siblings: dict[_Watch, None]
+
+    def cancel(self) -> None:
+        self.siblings.pop(self, None)
 
 
 class SimRegistry:
-    """Implements `Registry`. `unavailable = True` makes every call fail, as a lost ensemble does."""
+    """Implements `Registry`. `unavailable = True` makes every call fail, as an ensemble without a majority does."""
 
     def __init__(self, state: SimRegistryState | None = None) -> None:
         self.state = state if state is not None else SimRegistryState()
         self.unavailable = False
-        self._watches = Watches()
-        self._own_sessions: set[int] = set()
-        self.state.listeners.append(self._watches)
+        self._is_cut_off = False
+        self._connection = _Connection()
+        self._watches: dict[_Watch, None] = {}
+        self._held: _Held | None = None
+        self._is_over = False
+        self._last_sent = 0.0
+        self._last_heard = 0.0
+        self.state.clients.append(self)
+
+    @property
+    def session_state(self) -> SessionState | None:
+        if self._is_over:
+            return SessionState.LOST
+        return None if self._held is None else self._held.state
 
     async def get(self, key: str) -> Entry | None:
         check_key(key)
-        await self._arrive()
-        return self.state.entries.get(key)
+        return await self._ask(lambda: self.state.entries.get(key))
 
     async def entries(self, prefix: str) -> Sequence[Entry]:
         check_key(prefix)
-        await self._arrive()
-        return [entry for key, entry in sorted(self.state.entries.items()) if is_beneath(key, prefix)]
+        return await self._ask(
+            lambda: [entry for key, entry in sorted(self.state.entries.items()) if is_beneath(key, prefix)]
+        )
 
     async def children(self, key: str) -> Sequence[str]:
         return sorted({entry.key[len(key) + 1 :].split("/", 1)[0] for entry in await self.entries(key)})
@@ -67,78 +117,182 @@ class SimRegistry:
     async def commit(self, operations: Sequence[Operation]) -> None:
         for operation in operations:
             check_key(operation.key)
-        await self._arrive()
-        entries, holders = dict(self.state.entries), dict(self.state.holders)
-        for operation in operations:
-            self._apply(entries, holders, operation)
-        self.state.entries, self.state.holders = entries, holders
-        self._tell([operation.key for operation in operations if not isinstance(operation, Check)])
+        if self.state.on_commit is not None:
+            self.state.on_commit(self, operations, self.session_state)
+        if self._is_over:
+            raise SessionLost("The session is over; open a new one")
+        session = None if self._held is None else self._held.session
+        connection = self._connection
+        await self._send(connection)
+        if self.state.break_chance and self.state.random.random() < self.state.break_chance:
+            self.disconnect()
+            self.reconnect()
+        refused: RegistryConflict | None = None
+        if not connection.is_cut or self.state.random.random() < 0.5:
+            try:
+                self.state.commit(operations, session)
+            except RegistryConflict as conflict:
+                refused = conflict
+        if not await self._hear_back(connection):
+            raise OutcomeUnknown("The connection was lost under a commit")
+        if refused is not None:
+            raise refused
 
-    async def open_session(self) -> Session:
-        await self._arrive()
-        self.state.sessions_opened += 1
-        session = Session(self.state.sessions_opened)
-        self.state.sessions.add(session.id)
-        self._own_sessions.add(session.id)
+    async def open_session(self, on_state: Callable[[SessionState], None] | None = None) -> Session:
+        assert self._held is None, "a session is open already"
+        session = await self._ask(lambda: self.state.open_session(self))
+        self._held, self._is_over = _Held(session, on_state, copy_context()), False
+        if on_state is not None:
+            on_state(SessionState.HELD)
+        self._ping_later(self._held)
         return session
 
     async def close_session(self, session: Session) -> None:
-        await self._arrive()
-        self.expire(session)
+        if self._held is None or self._held.session != session:
+            return
+        self._held, self._is_over = None, True
+        with suppress(RegistryUnavailable):  # then it ends when its time is up
+            await self._ask(lambda: self.state.expire(session))
 
     def expire(self, session: Session) -> None:
         """End a session from outside, as an ensemble does that hears nothing any more."""
-        self.state.sessions.discard(session.id)
-        self._own_sessions.discard(session.id)
-        gone = [key for key, holder in self.state.holders.items() if holder == session.id]
-        for key in gone:
-            del self.state.entries[key], self.state.holders[key]
-        self._tell(gone)
+        self.state.expire(session)
 
-    def watch(self, prefix: str, changed: Callable[[str], None]) -> Watch:
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> _Watch:
         check_key(prefix)
-        return self._watches.add(prefix, changed)
+        watch = _Watch(prefix, changed, copy_context(), self._watches)
+        self._watches[watch] = None
+        return watch
 
     async def close(self) -> None:
+        if self._held is not None and not self._connection.is_cut:
+            self.state.expire(self._held.session)
         self.crash()
 
     def crash(self) -> None:
-        """The process is gone: its watches are told nothing more and its sessions end."""
-        if self._watches in self.state.listeners:
-            self.state.listeners.remove(self._watches)
-        for number in sorted(self._own_sessions):
-            self.expire(Session(number))
+        """The process is gone: it is told nothing more, and its session ends, with timeouts when its time is up."""
+        held, self._held, self._is_over = self._held, None, True
+        self._watches.clear()
+        if self in self.state.clients:
+            self.state.clients.remove(self)
+        if held is not None and self.state.session_timeout_seconds is None:
+            self.state.expire(held.session)
 
-    def _apply(self, entries: dict[str, Entry], holders: dict[str, int], operation: Operation) -> None:
-        key, found = operation.key, entries.get(operation.key)
-        if isinstance(operation, Create):
-            if found:
-                raise KeyExists(f"{key} exists already")
-            if operation.session:
-                if operation.session.id not in self.state.sessions:
-                    raise SessionLost(f"{key}: session {operation.session.id} is over")
-                holders[key] = operation.session.id
-            entries[key] = Entry(key, operation.value, 0)
-            return
-        if not found:
-            raise NoKey(f"{key} does not exist")
-        if found.version != operation.version:
-            raise BadVersion(f"{key} has version {found.version}, not {operation.version}")
-        match operation:
-            case Set(_, value, version):
-                entries[key] = Entry(key, value, version + 1)
-            case Delete():
-                if any(is_beneath(other, key) for other in entries):
-                    raise KeyNotEmpty(f"{key} has keys beneath it")
-                del entries[key]
-                holders.pop(key, None)
+    def disconnect(self, *, silently: bool = False) -> None:
+        """Cut the client off. It notices at once or, if `silently`, when its pings are not answered."""
+        self._is_cut_off = self._connection.is_cut = True
+        if not silently:
+            self._drop()
 
-    def _tell(self, keys: Sequence[str]) -> None:
-        loop = asyncio.get_running_loop()
-        for watches in self.state.listeners:
-            loop.call_soon(watches.tell, keys)
+    def reconnect(self) -> None:
+        """The way is free again: the client comes back, and hears what has become of its session."""
+        self._is_cut_off = False
+        self._drop()
+        self._tell_in_order(self._come_back, context=self._held.context if self._held else None)
 
-    async def _arrive(self) -> None:
-        await asyncio.sleep(0)
-        if self.unavailable:
+    def hear(self, keys: Sequence[str]) -> None:
+        """What the ensemble tells of: it gets through as long as the connection holds."""
+        for key in keys:
+            for watch in self._watches:
+                if key == watch.prefix or is_beneath(key, watch.prefix):
+                    self._tell_in_order(self._tell, self._connection, watch, key, context=watch.context)
+
+    def hear_of_the_end(self, session: Session) -> None:
+        """The ensemble hangs up; the client comes back at once, and is told."""
+        held = self._held
+        if held is not None and held.session == session and not self._connection.is_cut:
+            self._tell_in_order(held.turn, SessionState.DOUBTED, context=held.context)
+            self._tell_in_order(self._lose, held, context=held.context)
+
+    async def _ask(self, question: Callable[[], T]) -> T:
+        connection = self._connection
+        await self._send(connection)
+        if not connection.is_cut:
+            self.state.expire_silent()
+            answer = question()
+            if await self._hear_back(connection):
+                return answer
+        await connection.dropped.wait()
+        raise RegistryUnavailable("The registry cannot be reached")
+
+    async def _send(self, connection: _Connection) -> None:
+        """Return when a request arrives; whether it does, `connection` says."""
+        now = asyncio.get_running_loop().time()
+        self._last_sent = max(now + self.state.delay(), self._last_sent + STEP_SECONDS) if self._takes_time else now
+        was_dropped = connection.dropped.is_set()
+        await asyncio.sleep(self._last_sent - now)
+        if self.unavailable or was_dropped:
             raise RegistryUnavailable("The registry cannot be reached")
+
+    async def _hear_back(self, connection: _Connection) -> bool:
+        """Return when the answer is there; False when it never comes."""
+        if self._takes_time:
+            arrived = asyncio.Event()
+            self._tell_in_order(arrived.set, context=None)
+            await arrived.wait()
+        if connection.is_cut:
+            await connection.dropped.wait()
+        return not connection.is_cut
+
+    @property
+    def _takes_time(self) -> bool:
+        return self.state.delay_seconds[1] > 0
+
+    def _tell_in_order(self, callback: Callable[..., object], *arguments: Any, context: Context | None) -> None:
+        loop = asyncio.get_running_loop()
+        if self._takes_time:
+            self._last_heard = max(loop.time() + self.state.delay(), self._last_heard + STEP_SECONDS)
+            loop.call_at(self._last_heard, callback, *arguments, context=context)
+        else:
+            loop.call_soon(callback, *arguments, context=context)
+
+    def _tell(self, connection: _Connection, watch: _Watch, key: str) -> None:
+        if watch in self._watches and not connection.is_cut:
+            watch.changed(key)
+
+    def _tell_of_everything(self) -> None:
+        for watch in self._watches:
+            self._tell_in_order(self._tell, self._connection, watch, watch.prefix, context=watch.context)
+
+    def _drop(self) -> None:
+        if not self._connection.dropped.is_set():
+            self._connection.is_cut = True
+            self._connection.dropped.set()
+            if self._held is not None:
+                loop, held = asyncio.get_running_loop(), self._held
+                loop.call_soon(held.turn, SessionState.DOUBTED, context=held.context)
+
+    def _come_back(self) -> None:
+        if self._is_cut_off or not self._connection.dropped.is_set():
+            return
+        self._connection = _Connection()
+        if self._held is not None and self.state.hear_of(self._held.session):
+            self._held.pings_missed = 0
+            self._held.turn(SessionState.HELD)
+        elif self._held is not None:
+            self._lose(self._held)
+        self._tell_of_everything()
+
+    def _lose(self, held: _Held) -> None:
+        if held is self._held:
+            self._held, self._is_over = None, True
+            held.turn(SessionState.LOST)
+            self._tell_of_everything()
+
+    def _ping_later(self, held: _Held) -> None:
+        if self.state.session_timeout_seconds is not None:
+            interval = self.state.session_timeout_seconds / PINGS_PER_TIMEOUT
+            asyncio.get_running_loop().call_later(interval, self._ping, held, context=held.context)
+
+    def _ping(self, held: _Held) -> None:
+        if held is not self._held:
+            return
+        if self._is_cut_off or self.unavailable:
+            held.pings_missed += 1
+            if held.pings_missed == PINGS_MISSED:
+                self._drop()
+        elif self._connection.dropped.is_set():
+            self._tell_in_order(self._come_back, context=held.context)
+        elif self.state.hear_of(held.session):
+            held.pings_missed = 0
+        self._ping_later(held)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
+from headrace.model.partition_record import PartitionRecord
 from headrace.registry.sqlite import SqliteRegistry
 from headrace.registry.topics import TopicRecord, Topics
 from headrace.runtime.disk import SystemDisk
@@ -85,5 +86,5 @@ async def _register(path: Path) -> None:
 
     registry = await SqliteRegistry.open(str(path), run)
     record = TopicRecord(name="orders", id=TOPIC_ID, partitions=1, created_ms=0)
-    await Topics(registry).create(record)
+    await Topics(registry).create(record, [PartitionRecord(replicas=(1,), isr=(1,))])
     await registry.close()

@@ -16,11 +16,11 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.model.ids import id_from_text
+from headrace.model.partition_record import PartitionRecord
 from headrace.registry.counters import advance
 from headrace.registry.identity import (
     cluster_id,
     load_broker_configs,
-    next_broker_epoch,
     store_broker_configs,
 )
 from headrace.registry.interface import Create, RegistryDamaged
@@ -53,43 +53,47 @@ def orders(**changes: object) -> TopicRecord:
     return TopicRecord(**{**values, **changes})  # type: ignore[arg-type]
 
 
+def placed(count: int) -> list[PartitionRecord]:
+    return [PartitionRecord(replicas=(1,), isr=(1,))] * count
+
+
 async def test_a_created_topic_is_loaded_as_it_was_given() -> None:
     state = SimRegistryState()
     record = orders(configs={"retention.ms": "1000"})
-    await Topics(SimRegistry(state)).create(record)
+    await Topics(SimRegistry(state)).create(record, placed(4))
     assert await Topics(SimRegistry(state)).load() == [record]
 
 
 async def test_topics_are_loaded_sorted_by_name() -> None:
     topics = Topics(SimRegistry())
     for name in ("b", "a.x", "a", "c-d"):
-        await topics.create(orders(name=name))
+        await topics.create(orders(name=name, id=uuid.uuid5(uuid.NAMESPACE_DNS, name)), placed(4))
     assert [record.name for record in await topics.load()] == ["a", "a.x", "b", "c-d"]
 
 
 async def test_a_name_that_exists_is_refused() -> None:
     topics = Topics(SimRegistry())
-    await topics.create(orders())
+    await topics.create(orders(), placed(4))
     with pytest.raises(TopicAlreadyExists, match="'orders' already exists"):
-        await topics.create(orders(id=uuid.UUID(int=8)))
+        await topics.create(orders(id=uuid.UUID(int=8)), placed(4))
     assert await topics.load() == [orders()]
 
 
 async def test_a_deleted_topic_is_gone_and_its_name_free() -> None:
     topics = Topics(SimRegistry())
-    await topics.create(orders())
+    await topics.create(orders(), placed(4))
     await topics.delete("orders", uuid.UUID(int=7))
     assert await topics.load() == []
-    await topics.create(orders(id=uuid.UUID(int=8)))
+    await topics.create(orders(id=uuid.UUID(int=8)), placed(4))
 
 
 async def test_a_change_meant_for_a_predecessor_of_the_same_name_is_refused() -> None:
     topics = Topics(SimRegistry())
-    await topics.create(orders())
+    await topics.create(orders(), placed(4))
     with pytest.raises(UnknownTopicId):
         await topics.delete("orders", uuid.UUID(int=1))
     with pytest.raises(UnknownTopicId):
-        await topics.add_partitions("orders", uuid.UUID(int=1), 9)
+        await topics.add_partitions("orders", uuid.UUID(int=1), 9, placed(5))
     assert await topics.load() == [orders()]
 
 
@@ -100,17 +104,17 @@ async def test_a_topic_that_does_not_exist_cannot_be_changed() -> None:
 
 async def test_a_topic_grows_and_never_shrinks() -> None:
     topics = Topics(SimRegistry())
-    await topics.create(orders())
-    assert await topics.add_partitions("orders", uuid.UUID(int=7), 6) == orders(partitions=6)
-    for total in (6, 5, 0, -1):
+    await topics.create(orders(), placed(4))
+    await topics.add_partitions("orders", uuid.UUID(int=7), 6, placed(2))
+    for total in (6, 5):
         with pytest.raises(InvalidPartitions, match="would not be an increase"):
-            await topics.add_partitions("orders", uuid.UUID(int=7), total)
+            await topics.add_partitions("orders", uuid.UUID(int=7), total, placed(2))
     assert await topics.load() == [orders(partitions=6)]
 
 
 async def test_changes_of_configs_at_the_same_time_are_all_kept() -> None:
     topics = Topics(SimRegistry())
-    await topics.create(orders())
+    await topics.create(orders(), placed(4))
 
     async def set_one(number: int) -> None:
         def change(configs: Mapping[str, str]) -> Mapping[str, str]:
@@ -179,12 +183,6 @@ async def test_the_cluster_id_is_made_once() -> None:
     first = await cluster_id(registry, entropy)
     assert id_from_text(first).version == 4
     assert await cluster_id(registry, entropy) == first
-
-
-async def test_the_broker_epoch_grows_with_every_start() -> None:
-    registry = SimRegistry()
-    assert [await next_broker_epoch(registry, 1) for _ in range(3)] == [1, 2, 3]
-    assert await next_broker_epoch(registry, 2) == 1
 
 
 async def test_altered_broker_configs_are_kept() -> None:

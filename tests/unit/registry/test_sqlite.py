@@ -23,7 +23,8 @@ from headrace.registry.interface import (
     Set,
 )
 from headrace.registry.producer_ids import ProducerIds
-from headrace.registry.sqlite import FORMAT_VERSION, SqliteRegistry
+from headrace.registry.sqlite import SqliteRegistry
+from headrace.registry.sqlite_file import FORMAT_VERSION
 
 
 async def in_thread(work: Callable[[], Any]) -> Any:
@@ -144,6 +145,26 @@ async def test_a_cancelled_commit_leaves_the_registry_usable(path: str) -> None:
     run.let_go.set()
     await registry.commit([Create("/b", b"")])
     assert await registry.get("/b") == Entry("/b", b"", 0)
+    await registry.close()
+
+
+async def test_a_cancelled_commit_does_not_happen_after_its_session_was_closed(path: str) -> None:
+    run = HeldThread()
+    registry = await SqliteRegistry.open(path, run)
+    old = await registry.open_session()
+    run.begun.clear()
+    run.let_go.clear()
+    reading = asyncio.ensure_future(registry.get("/a"))
+    await run.begun.wait()
+    waiting = asyncio.ensure_future(registry.commit([Create("/a", b"", old)]))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    run.let_go.set()
+    await reading
+    await registry.close_session(old)
+    await registry.open_session()
+    await registry.commit([Create("/b", b"")])
+    assert await registry.get("/a") is None
     await registry.close()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.testkit.loop import Deadlock, SimLoop, run
+from headrace.testkit.loop import Deadlock, Life, SimLoop, run
 
 
 def test_an_hour_passes_at_once() -> None:
@@ -205,8 +205,57 @@ def test_tasks_that_nobody_holds_live_on() -> None:
     assert run(1, main) == ["done"]
 
 
+def test_a_paused_life_runs_all_that_was_due_at_once_when_it_wakes() -> None:
+    async def main(loop: SimLoop) -> dict[str, list[float]]:
+        seen: dict[str, list[float]] = {"paused": [], "other": []}
+
+        async def tick(name: str) -> None:
+            for at in range(1, 6):
+                loop.call_at(at, lambda: seen[name].append(round(loop.time(), 3)))
+            while True:
+                await asyncio.sleep(0.4)
+                seen[name].append(round(loop.time(), 3))
+
+        life = Life()
+        loop.begin(life, tick("paused"), "paused")
+        loop.create_task(tick("other"))
+        await asyncio.sleep(0.5)
+        loop.pause(life, 3.0)
+        assert loop.is_paused(life)
+        await asyncio.sleep(3.2)
+        assert not loop.is_paused(life)
+        return seen
+
+    seen = run(1, main)
+    assert seen["paused"] == [0.4, 3.5, 3.5, 3.5, 3.5]  # three timers, and one sleep that was long over
+    assert len(seen["other"]) == 9 + 3
+
+
+def test_a_paused_life_can_end() -> None:
+    async def main(loop: SimLoop) -> list[str]:
+        seen: list[str] = []
+        life = Life()
+
+        async def sleep() -> None:
+            await asyncio.sleep(1)
+            seen.append("awake")
+
+        loop.begin(life, sleep(), "sleeper")
+        await asyncio.sleep(0)
+        loop.pause(life, 2.0)
+        await asyncio.sleep(1.5)
+        loop.end(life)
+        await asyncio.sleep(3)
+        return seen
+
+    assert run(1, main) == []
+
+
 def test_asyncio_has_the_private_parts_that_the_loop_rests_on() -> None:
     loop = asyncio.new_event_loop()
-    for name in ("_ready", "_run_once", "_selector", "_process_events", "_write_to_self"):
+    for name in ("_ready", "_stopping", "_run_once", "_write_to_self"):
         assert hasattr(loop, name)
+    handle = loop.call_soon(print)
+    for name in ("_cancelled", "_context", "_run"):
+        assert hasattr(handle, name)
     loop.close()

@@ -1,0 +1,208 @@
+"""`headrace cluster ...`: brokers, where partitions are, who leads them, and whether all is well."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import click
+
+from headrace.cli.cluster_health import Finding, held_by, judge
+from headrace.cli.cluster_progress import wait_until_none
+from headrace.cli.cluster_reassign import reassign
+from headrace.cli.failure import FAILED
+from headrace.cli.output import chat, output_option, print_rows, print_table, to_json, wants_json
+from headrace.cli.session import confirm, server_option, with_cluster, yes_option
+from headrace.client.cluster import Cluster
+from headrace.client.cluster_admin import ClusterAdmin, ClusterMembers, PartitionPlace, Refusals
+from headrace.client.metadata import TopicPartition
+from headrace.model.errors import ElectionNotNeeded
+
+_PLACE_COLUMNS = ("topic", "partition", "leader", "epoch", "replicas", "in_sync", "eligible", "adding", "removing")
+
+
+@click.group()
+def cluster() -> None:
+    """Show brokers and partitions, check health, move partitions, drain brokers, elect leaders."""
+
+
+cluster.add_command(reassign)
+
+
+@cluster.command()
+@server_option
+@output_option
+def info(server: str, output: str | None) -> None:
+    """Show the cluster and its brokers."""
+
+    async def work(cluster: Cluster) -> tuple[ClusterMembers, Sequence[PartitionPlace]]:
+        admin = ClusterAdmin(cluster)
+        return await admin.members(), await admin.places()
+
+    members, places = with_cluster(server, work)
+    rows = _broker_rows(members, places)
+    controller = members.controller_id if members.controller_id in members.brokers else None
+    if wants_json(output):
+        summary = {"cluster_id": members.cluster_id, "controller": controller, "partitions": len(places)}
+        click.echo(to_json(summary | {"brokers": rows}))
+        return
+    who = "none" if controller is None else f"broker {controller}"
+    click.echo(f"cluster {members.cluster_id}  controller {who}  {len(places)} partitions\n")
+    print_table(rows, ("broker", "address", "rack", "leaders", "replicas", "state"))
+
+
+@cluster.command()
+@server_option
+@output_option
+def health(server: str, output: str | None) -> int:
+    """Tell what is wrong. Exit code 0 if every partition has a leader and all its replicas in sync, else 1."""
+
+    async def work(cluster: Cluster) -> tuple[ClusterMembers, Sequence[PartitionPlace], Sequence[Finding]]:
+        admin = ClusterAdmin(cluster)
+        members, places = await admin.members(), await admin.places()
+        wanted = await admin.min_insync(place.target.topic for place in places)
+        return members, places, judge(members, places, wanted)
+
+    members, places, findings = with_cluster(server, work)
+    rows = [
+        {"problem": found.problem, "subject": found.subject, "detail": found.detail, "grave": found.is_grave}
+        for found in findings
+    ]
+    if rows or wants_json(output):
+        print_rows(rows, ("problem", "subject", "detail"), output)
+    is_ill = any(found.is_grave for found in findings)
+    verdict = "not well" if is_ill else "well"
+    chat(f"the cluster is {verdict}: {len(members.brokers)} brokers up, {len(places)} partitions")
+    return FAILED if is_ill else 0
+
+
+@cluster.command()
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.option("--under-replicated", is_flag=True, help="Only those with replicas that are behind.")
+@click.option("--offline", is_flag=True, help="Only those that nobody leads.")
+@server_option
+@output_option
+def partitions(topics: Sequence[str], under_replicated: bool, offline: bool, server: str, output: str | None) -> None:
+    """Show where the partitions of the TOPICs are, or of all."""
+    places = with_cluster(server, lambda cluster: ClusterAdmin(cluster).places(topics))
+    rows = [
+        _place_row(place)
+        for place in places
+        if not (under_replicated or offline) or (under_replicated and place.behind) or (offline and place.is_offline)
+    ]
+    print_rows(rows, _PLACE_COLUMNS, output)
+
+
+@cluster.command()
+@click.argument("broker", type=click.IntRange(0))
+@click.option("--undo", is_flag=True, help="Use the broker again.")
+@click.option("--wait", is_flag=True, help="Return when it holds nothing any more.")
+@server_option
+def drain(broker: int, undo: bool, wait: bool, server: str) -> None:
+    """Let BROKER hold nothing any more: its leads and its replicas go to the others.
+
+    It lasts over restarts, until it is undone.
+    """
+    if undo and wait:
+        raise click.UsageError("--wait waits for a drain, not for its end")
+
+    async def work(cluster: Cluster) -> None:
+        admin = ClusterAdmin(cluster)
+        await admin.drain(broker, is_drained=not undo)
+        if wait:
+            await wait_until_none(partial(_held, admin, broker), f"replicas on broker {broker}")
+
+    with_cluster(server, work)
+    if undo:
+        chat(f"broker {broker} is used again; `headrace cluster reassign --add-broker {broker}` gives it its share")
+    elif wait:
+        chat(f"broker {broker} holds nothing any more and can be stopped")
+    else:
+        chat(f"broker {broker} is draining; `headrace cluster info` shows what it still holds")
+
+
+@cluster.command("elect-leader")
+@click.option("--topic", help="Only of this topic.")
+@click.option("--partition", type=click.IntRange(0), help="Only this partition of it.")
+@click.option("--unclean", is_flag=True, help="Of partitions that nobody leads: take a replica that may lack records.")
+@yes_option
+@server_option
+@output_option
+def elect_leader(
+    *, topic: str | None, partition: int | None, unclean: bool, yes: bool, server: str, output: str | None
+) -> int:
+    """Let the preferred replicas lead again, which are the first of each partition.
+
+    With --unclean, a replica that is not in sync leads a partition that nobody else can lead. Records that were
+    acknowledged and that it lacks are lost: do it only when the brokers that have them will not come back.
+    """
+    if topic is None and (partition is not None or unclean):
+        raise click.UsageError("--partition and --unclean need --topic")
+    if unclean:
+        confirm(f"Lose the records of {topic} that only the brokers have which are down?", yes)
+
+    async def work(cluster: Cluster) -> tuple[Sequence[TopicPartition], Refusals]:
+        admin = ClusterAdmin(cluster)
+        places = [
+            place
+            for place in await admin.places([] if topic is None else [topic])
+            if place.target.partition == partition or (partition is None and _is_due(place, unclean))
+        ]
+        targets = [place.target for place in places]
+        return targets, await (admin.elect_unclean(targets) if unclean else admin.prefer(targets))
+
+    targets, refused = with_cluster(server, work)
+    rows = [
+        {"topic": target.topic, "partition": target.partition, "result": _result(target, refused)} for target in targets
+    ]
+    print_rows(rows, ("topic", "partition", "result"), output)
+    if not rows:
+        chat("nothing to elect: every partition is led as it should be")
+    return FAILED if any(not isinstance(error, ElectionNotNeeded) for error in refused.values()) else 0
+
+
+def _is_due(place: PartitionPlace, unclean: bool) -> bool:
+    return place.is_offline if unclean else place.leader != place.replicas[0]
+
+
+def _result(target: TopicPartition, refused: Refusals) -> str:
+    error = refused.get(target)
+    return "elected" if error is None else error.message
+
+
+async def _held(admin: ClusterAdmin, node_id: int) -> int:
+    return held_by(await admin.places()).get(node_id, 0)
+
+
+def _broker_rows(members: ClusterMembers, places: Sequence[PartitionPlace]) -> list[dict[str, Any]]:
+    held, led = held_by(places), Counter(place.leader for place in places)
+    rows = []
+    for node_id in sorted(members.brokers.keys() | held.keys()):
+        broker = members.brokers.get(node_id)
+        rows.append(
+            {
+                "broker": node_id,
+                "address": None if broker is None else str(broker.address),
+                "rack": None if broker is None else broker.rack,
+                "leaders": led[node_id],
+                "replicas": held.get(node_id, 0),
+                "state": "down" if broker is None else "draining" if broker.is_draining else "up",
+            }
+        )
+    return rows
+
+
+def _place_row(place: PartitionPlace) -> dict[str, Any]:
+    return {
+        "topic": place.target.topic,
+        "partition": place.target.partition,
+        "leader": None if place.is_offline else place.leader,
+        "epoch": place.leader_epoch,
+        "replicas": place.replicas,
+        "in_sync": place.in_sync,
+        "eligible": place.eligible,
+        "adding": place.adding,
+        "removing": place.removing,
+    }

@@ -1,0 +1,63 @@
+"""Which partitions are to go where: read from a plan in Kafka's format, or made by spreading over brokers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from headrace.client.cluster_admin import BrokerView, PartitionPlace
+from headrace.client.metadata import TopicPartition
+from headrace.machines.placement import spread
+from headrace.model.broker_record import BrokerRecord
+from headrace.model.partition_record import NO_EPOCH
+
+Moves = Mapping[TopicPartition, Sequence[int]]
+
+
+class PlannedPartition(msgspec.Struct):
+    topic: str
+    partition: int
+    replicas: list[int]
+
+
+class Plan(msgspec.Struct):
+    """As kafka-reassign-partitions writes it; `log_dirs` are not looked at, a broker has one folder."""
+
+    version: int
+    partitions: list[PlannedPartition]
+
+
+def read_plan(data: bytes) -> Moves:
+    """The replicas by partition; raises ValueError with a sentence for the user."""
+    try:
+        plan = msgspec.json.decode(data, type=Plan)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"it is not a plan in the format of kafka-reassign-partitions: {error}") from None
+    if plan.version != 1:
+        raise ValueError(f"it is of version {plan.version}; 1 is known")
+    moves = {TopicPartition(planned.topic, planned.partition): planned.replicas for planned in plan.partitions}
+    if len(moves) != len(plan.partitions):
+        raise ValueError("it names a partition twice")
+    return moves
+
+
+def spread_over(places: Iterable[PartitionPlace], brokers: Iterable[BrokerView]) -> Moves:
+    """The few moves that spread these partitions evenly over these brokers, and off all others."""
+    current = {place.target: heading_for(place) for place in places}
+    usable = {
+        broker.node_id: BrokerRecord(
+            node_id=broker.node_id,
+            epoch=NO_EPOCH,
+            host=broker.address.host,
+            port=broker.address.port,
+            rack=broker.rack,
+        )
+        for broker in brokers
+    }
+    return spread(current, usable)
+
+
+def heading_for(place: PartitionPlace) -> tuple[int, ...]:
+    """The replicas that a partition has when the move under way is done."""
+    return tuple(node_id for node_id in place.replicas if node_id not in place.removing)

@@ -1,0 +1,279 @@
+"""`headrace cluster reassign`: move partitions to other brokers while they are in use.
+
+The new replicas copy first; the old ones go when the new are in sync. Nothing is lost when it is cancelled meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, BinaryIO
+
+import click
+from click.core import ParameterSource
+
+from headrace.cli.cluster_plan import Moves, heading_for, read_plan, spread_over
+from headrace.cli.cluster_progress import wait_until_none
+from headrace.cli.failure import FAILED, Failure
+from headrace.cli.output import chat, output_option, print_rows
+from headrace.cli.session import dry_run_option, server_option, with_cluster
+from headrace.client.cluster import Cluster
+from headrace.client.cluster_admin import BrokerView, ClusterAdmin, ClusterMembers, PartitionPlace, Refusals
+from headrace.client.metadata import TopicPartition
+from headrace.model.errors import InvalidReplicationFactor
+
+_BYTES_PER_MEGABYTE = 1_000_000
+_LIFT = "lift the throttle afterwards by `headrace cluster reassign throttle off`"
+
+
+class BrokersType(click.ParamType[tuple[int, ...]]):
+    """Node ids divided by commas."""
+
+    name = "brokers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(node_id) for node_id in value.split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not a list of broker ids such as 1,2,3", param, ctx)
+
+
+class RateType(click.ParamType[int]):
+    """Megabytes per second, in bytes; `off` is 0."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if value == "off":
+            return 0
+        try:
+            rate = int(float(value) * _BYTES_PER_MEGABYTE)
+        except (ValueError, OverflowError):
+            rate = 0
+        if rate < 1:
+            self.fail(f"{value!r} is not a rate in MB/s such as 20 or 0.5", param, ctx)
+        return rate
+
+
+@click.group(invoke_without_command=True)
+@click.option("--topic", "topics", multiple=True, help="Only partitions of these; repeatable.")
+@click.option("--to", type=BrokersType(), metavar="ID,ID,...", help="Spread the topics over exactly these brokers.")
+@click.option("--add-broker", "added", multiple=True, type=int, metavar="ID", help="Give it its share; repeatable.")
+@click.option("--remove-broker", "removed", multiple=True, type=int, metavar="ID", help="Take all off it; repeatable.")
+@click.option("--plan", type=click.File("rb"), metavar="FILE", help="As of kafka-reassign-partitions; - for stdin.")
+@click.option("--throttle", type=RateType(), metavar="MB/S", help="The most that each broker copies in a second.")
+@click.option("--wait", is_flag=True, help="Return when everything has arrived, and lift the throttle then.")
+@dry_run_option
+@server_option
+@output_option
+@click.pass_context
+def reassign(
+    ctx: click.Context,
+    *,
+    topics: Sequence[str],
+    to: tuple[int, ...] | None,
+    added: Sequence[int],
+    removed: Sequence[int],
+    plan: BinaryIO | None,
+    throttle: int | None,
+    wait: bool,
+    dry_run: bool,
+    server: str,
+    output: str | None,
+) -> int:
+    """Move partitions to other brokers.
+
+    \b
+    headrace cluster reassign --add-broker 4 --dry-run     what would go to the new broker
+    headrace cluster reassign --topic orders --to 1,2,3    spread one topic over these brokers
+    headrace cluster reassign --plan moves.json --wait     a plan of kafka-reassign-partitions
+    """
+    if ctx.invoked_subcommand is not None:
+        if any(ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in ctx.params):
+            raise click.UsageError(
+                f"options stand behind {ctx.invoked_subcommand}, and those of moves have no place there"
+            )
+        return 0
+    if [plan is not None, to is not None, bool(added or removed)].count(True) != 1:
+        raise click.UsageError("say what to move by one of --plan, --to with --topic, or --add-broker/--remove-broker")
+    if to is not None and not topics:
+        raise click.UsageError("--to needs --topic; to use all brokers for all topics say --add-broker")
+
+    async def work(cluster: Cluster) -> tuple[list[dict[str, Any]], Refusals]:
+        admin = ClusterAdmin(cluster)
+        places = {place.target: place for place in await admin.places(topics)}
+        if plan is not None:
+            moves = _checked(_read(plan), places.keys(), topics)
+        else:
+            members = await admin.members()
+            nodes = to if to is not None else _remaining(members, places.values(), added, removed)
+            moves = _spread(places.values(), [_usable(members, node_id) for node_id in nodes])
+        refused = {} if dry_run else await _begin(admin, moves, throttle, wait=wait)
+        return [_move_row(places[target], moves[target], refused, dry_run) for target in sorted(moves)], refused
+
+    rows, refused = with_cluster(server, work)
+    print_rows(rows, ("topic", "partition", "replicas", "target", "result"), output)
+    chat(_summary(len(rows), len(refused), throttle, wait=wait, dry_run=dry_run))
+    return FAILED if refused else 0
+
+
+@reassign.command()
+@server_option
+@output_option
+def status(server: str, output: str | None) -> None:
+    """Show the moves that are under way, and how much has been copied."""
+    rows = with_cluster(server, _status)
+    print_rows(rows, ("topic", "partition", "replicas", "adding", "removing", "copied_bytes", "size_bytes"), output)
+    if not rows:
+        chat("no partition is moving")
+
+
+@reassign.command()
+@click.option("--topic", "topics", multiple=True, help="Only partitions of these; repeatable.")
+@server_option
+def cancel(topics: Sequence[str], server: str) -> int:
+    """End the moves that are under way: every partition stays where it was, and new copies are dropped."""
+
+    async def work(cluster: Cluster) -> tuple[int, Refusals]:
+        admin = ClusterAdmin(cluster)
+        moving = [target for target in await admin.moves() if not topics or target.topic in topics]
+        return len(moving), await admin.move(dict.fromkeys(moving))
+
+    count, refused = with_cluster(server, work)
+    for target, error in refused.items():
+        chat(f"{target}: {error.message}")
+    chat(f"{count - len(refused)} moves cancelled")
+    return FAILED if refused else 0
+
+
+@reassign.command("throttle")
+@click.argument("rate", type=RateType(), metavar="MB/S|off")
+@server_option
+def set_throttle(rate: int, server: str) -> None:
+    """Bound what each broker copies in a second to catch up; `off` lifts the bound."""
+    with_cluster(server, lambda cluster: ClusterAdmin(cluster).throttle(rate or None))
+    chat(f"throttle set to {rate / _BYTES_PER_MEGABYTE:g} MB/s on every broker" if rate else "throttle lifted")
+
+
+async def _begin(admin: ClusterAdmin, moves: Moves, throttle: int | None, *, wait: bool) -> Refusals:
+    if not moves:
+        return {}
+    if throttle is not None:
+        await admin.throttle(throttle or None)
+    refused = await admin.move(moves)
+    if wait:
+        await _wait(admin, {target: moves[target] for target in moves if target not in refused})
+        if throttle:
+            await admin.throttle(None)
+    return refused
+
+
+async def _wait(admin: ClusterAdmin, moves: Moves) -> None:
+    async def left() -> int:
+        return len((await admin.moves()).keys() & moves.keys())
+
+    await wait_until_none(left, "partitions moving")
+    there = {place.target: place.replicas for place in await admin.places({target.topic for target in moves})}
+    astray = [target for target, replicas in moves.items() if there.get(target) != tuple(replicas)]
+    if astray:
+        raise Failure(
+            f"{len(astray)} of {len(moves)} partitions are not where they should be, such as {astray[0]}: "
+            "somebody cancelled or changed the moves; `headrace cluster partitions` shows where they are"
+        )
+
+
+async def _status(cluster: Cluster) -> list[dict[str, Any]]:
+    admin = ClusterAdmin(cluster)
+    moving = [place for place in await admin.places() if place.is_moving]
+    members = await admin.members()
+    nodes = {node_id for place in moving for node_id in (place.leader, *place.adding)} & members.brokers.keys()
+    targets = [place.target for place in moving]
+    sizes = {node_id: await admin.sizes(node_id, targets) for node_id in sorted(nodes)}
+
+    def size(node_id: int, target: TopicPartition) -> int:
+        return sizes.get(node_id, {}).get(target, 0)
+
+    return [
+        {
+            "topic": place.target.topic,
+            "partition": place.target.partition,
+            "replicas": place.replicas,
+            "adding": place.adding,
+            "removing": place.removing,
+            "copied_bytes": sum(size(node_id, place.target) for node_id in place.adding),
+            "size_bytes": size(place.leader, place.target) * len(place.adding),
+        }
+        for place in moving
+    ]
+
+
+def _read(plan: BinaryIO) -> Moves:
+    try:
+        return read_plan(plan.read())
+    except ValueError as error:
+        raise Failure(f"{plan.name} cannot be used: {error}") from None
+
+
+def _checked(moves: Moves, known: Collection[TopicPartition], topics: Sequence[str]) -> Moves:
+    chosen = {target: replicas for target, replicas in moves.items() if not topics or target.topic in topics}
+    for target in chosen:
+        if target not in known:
+            raise Failure(f"there is no partition {target}; `headrace cluster partitions` shows what there is")
+    return chosen
+
+
+def _spread(places: Collection[PartitionPlace], brokers: Collection[BrokerView]) -> Moves:
+    try:
+        return spread_over(places, brokers)
+    except InvalidReplicationFactor:
+        most = max(len(heading_for(place)) for place in places)
+        raise Failure(
+            f"{most} replicas do not fit on {len(brokers)} brokers; name more, or lower the number by --plan"
+        ) from None
+
+
+def _remaining(
+    members: ClusterMembers, places: Collection[PartitionPlace], added: Sequence[int], removed: Sequence[int]
+) -> Sequence[int]:
+    """The brokers that hold something, with the new and without the old ones. One that is down may come back: nothing
+    is taken off it unless that is said."""
+    holding = {node_id for place in places for node_id in heading_for(place)}.difference(removed)
+    for node_id in sorted(holding - members.brokers.keys()):
+        raise Failure(
+            f"broker {node_id} holds replicas and is down; start it, or take all off it by --remove-broker {node_id}"
+        )
+    staying = {node_id for node_id in holding if not members.brokers[node_id].is_draining}
+    return sorted(staying.union(added).difference(removed))
+
+
+def _usable(members: ClusterMembers, node_id: int) -> BrokerView:
+    broker = members.brokers.get(node_id)
+    if broker is None:
+        raise Failure(f"broker {node_id} is not up; `headrace cluster info` shows which are")
+    if broker.is_draining:
+        raise Failure(f"broker {node_id} is draining; `headrace cluster drain {node_id} --undo` lets it be used again")
+    return broker
+
+
+def _move_row(place: PartitionPlace, target: Sequence[int], refused: Refusals, dry_run: bool) -> dict[str, Any]:
+    error = refused.get(place.target)
+    return {
+        "topic": place.target.topic,
+        "partition": place.target.partition,
+        "replicas": heading_for(place),
+        "target": target,
+        "result": "not begun" if dry_run else "begun" if error is None else error.message,
+    }
+
+
+def _summary(count: int, refused: int, throttle: int | None, *, wait: bool, dry_run: bool) -> str:
+    if not count:
+        return "nothing to move: all is where it should be"
+    if dry_run:
+        return f"{count} partitions would move (--dry-run)"
+    if wait:
+        return f"{count - refused} partitions have arrived"
+    return f"{count - refused} partitions are moving; `headrace cluster reassign status` shows how far they are" + (
+        f"; {_LIFT}" if throttle else ""
+    )

@@ -1,0 +1,104 @@
+"""What the registry holds beneath some keys, as this process has last seen it.
+
+A mirror lags behind, but it never goes back, and it tells of every key that it finds changed, in the order in which it
+learnt of the changes. Decisions that rest on it are safe because they are written by compare-and-set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from headrace.model.errors import HeadraceError
+from headrace.registry.interface import Entry, Registry, is_beneath
+
+log = logging.getLogger(__name__)
+
+MANY = 8  # more keys than this of one parent are read in one go
+RETRY_SECONDS = 0.2
+
+
+class Mirror:
+    """`changed(key, entry)` is called on the loop, with None for a key that is gone."""
+
+    def __init__(
+        self, registry: Registry, prefixes: Sequence[str], changed: Callable[[str, Entry | None], None]
+    ) -> None:
+        self._registry = registry
+        self._prefixes = prefixes
+        self._changed = changed
+        self._entries: dict[str, Entry] = {}
+        self._dirty: dict[str, None] = {}
+        self._wake = asyncio.Event()
+        self._reading = asyncio.Lock()
+        self._watches = [registry.watch(prefix, self._on_watch) for prefix in prefixes]
+
+    def get(self, key: str) -> Entry | None:
+        return self._entries.get(key)
+
+    def beneath(self, prefix: str) -> list[Entry]:
+        return [entry for key, entry in self._entries.items() if is_beneath(key, prefix)]
+
+    async def open(self) -> None:
+        """Read everything once; after that `run` keeps it up to date."""
+        await self.read(self._prefixes)
+
+    async def run(self) -> None:
+        """Follow the registry for ever. While it cannot be read, what was seen last stays."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            keys, self._dirty = list(self._dirty), {}
+            try:
+                await self.read(keys)
+            except HeadraceError as error:
+                log.warning("the registry cannot be read: %s", error)
+                self._dirty = {**dict.fromkeys(keys), **self._dirty}
+                await asyncio.sleep(RETRY_SECONDS)
+                self._wake.set()
+
+    def close(self) -> None:
+        for watch in self._watches:
+            watch.cancel()
+
+    async def read(self, keys: Iterable[str]) -> None:
+        """Look at these keys now, of a prefix at all beneath it, and tell what has changed."""
+        async with self._reading:
+            keys = dict.fromkeys(keys)
+            parents = Counter(_parent(key) for key in keys)
+            whole = dict.fromkeys(
+                key if key in self._prefixes else _parent(key)
+                for key in keys
+                if key in self._prefixes or parents[_parent(key)] > MANY
+            )
+            for prefix in whole:
+                self._take_all(prefix, await self._registry.entries(prefix))
+            for key in keys:
+                if key in self._prefixes or _parent(key) not in whole:
+                    self._take(key, await self._registry.get(key))
+
+    def _take_all(self, prefix: str, entries: Sequence[Entry]) -> None:
+        found = {entry.key for entry in entries}
+        for entry in entries:
+            self._take(entry.key, entry)
+        for key in [key for key in self._entries if is_beneath(key, prefix) and key not in found]:
+            self._take(key, None)
+
+    def _take(self, key: str, entry: Entry | None) -> None:
+        if self._entries.get(key) == entry:
+            return
+        if entry is None:
+            del self._entries[key]
+        else:
+            self._entries[key] = entry
+        self._changed(key, entry)
+
+    def _on_watch(self, key: str) -> None:
+        self._dirty[key] = None
+        self._wake.set()
+
+
+def _parent(key: str) -> str:
+    return key.rpartition("/")[0]

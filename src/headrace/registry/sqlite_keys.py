@@ -1,0 +1,201 @@
+"""The registry's keys in SQLite: what `SqliteRegistry` and `SharedSqliteRegistry` have in common. Who holds a session,
+and who is told of a change, is up to them.
+
+Blocking work runs where the caller says (`Disk.run`), never on the loop. Commits that arrive while one is
+under way join the next: one sync for all of them, each still all or nothing by itself (a savepoint).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from headrace.model.errors import HeadraceError
+from headrace.registry.interface import (
+    BadVersion,
+    Check,
+    Create,
+    Delete,
+    Entry,
+    KeyExists,
+    KeyNotEmpty,
+    NoKey,
+    Operation,
+    RegistryConflict,
+    Session,
+    SessionLost,
+    Set,
+    check_key,
+)
+from headrace.registry.sqlite_file import Transaction, TypedErrors, beneath
+from headrace.registry.watches import Watch, Watches
+
+T = TypeVar("T")
+
+
+class Run(Protocol):
+    """Runs blocking work off the loop; the Disk door's `run` is one."""
+
+    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+class _Commit(msgspec.Struct):
+    operations: Sequence[Operation]
+    session: Session | None
+    done: bool = False
+    refused: HeadraceError | None = None
+    changed: list[str] = msgspec.field(default_factory=list)
+
+
+class SqliteKeys:
+    """All of `Registry` but the sessions."""
+
+    def __init__(self, connection: sqlite3.Connection, run: Run) -> None:
+        self._connection = connection
+        self._run = run
+        self._loop = asyncio.get_running_loop()
+        self._watches = Watches()
+        self._waiting: list[_Commit] = []
+        # At most one disk thread works for the registry. The thread lock matters only after a cancellation,
+        # when the turn has passed on while the cancelled caller's thread is still busy.
+        self._turn = asyncio.Lock()
+        self._using_connection = threading.Lock()
+        self._session: Session | None = None
+        self._is_over = False
+
+    async def get(self, key: str) -> Entry | None:
+        check_key(key)
+        rows = await self._select("WHERE key = ?", key)
+        return rows[0] if rows else None
+
+    async def entries(self, prefix: str) -> Sequence[Entry]:
+        check_key(prefix)
+        return await self._select("WHERE key > ? AND key < ? ORDER BY key", *beneath(prefix))
+
+    async def children(self, key: str) -> Sequence[str]:
+        entries = await self.entries(key)
+        return sorted({entry.key[len(key) + 1 :].split("/", 1)[0] for entry in entries})
+
+    async def commit(self, operations: Sequence[Operation]) -> None:
+        for operation in operations:
+            check_key(operation.key)
+            if isinstance(operation, Create) and operation.session not in (None, self._session):
+                raise SessionLost(f"{operation.key}: session {operation.session.id} is over")
+        if self._is_over:
+            raise _session_lost()
+        commit = _Commit(operations, self._session)
+        self._waiting.append(commit)
+        await self._work_off(commit)
+        assert commit.done
+        if commit.refused:
+            raise commit.refused
+
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> Watch:
+        check_key(prefix)
+        return self._watches.add(prefix, changed)
+
+    async def _blocking(self, work: Callable[[], T]) -> T:
+        """In a disk thread, when it is its turn."""
+        async with self._turn:
+            return await self._run(work)
+
+    async def _select(self, where: str, *parameters: str) -> list[Entry]:
+        return await self._blocking(lambda: self._query(where, parameters))
+
+    async def _work_off(self, commit: _Commit) -> None:
+        async with self._turn:
+            if not commit.done:
+                await self._run(self._commit_waiting)
+
+    # From here on in a disk thread.
+
+    def _stands(self, session: Session | None) -> bool:
+        """Whether one may commit by this session; asked within the transaction."""
+        return session is self._session
+
+    def _note(self, changed: Sequence[str]) -> None:
+        """Called within the transaction that changes these keys."""
+
+    def _tell(self, changed: Sequence[str]) -> None:
+        """Called when they are changed for good."""
+        raise NotImplementedError
+
+    def _query(self, where: str, parameters: Sequence[str]) -> list[Entry]:
+        with self._using_connection, TypedErrors():
+            rows = self._connection.execute(f"SELECT key, value, version FROM entries {where}", parameters)
+            return [Entry(*row) for row in rows]
+
+    def _commit_waiting(self) -> None:
+        """Commit everything that waits, with one sync."""
+        with self._using_connection:
+            commits, self._waiting = self._waiting, []
+            changed: list[str] = []
+            try:
+                with TypedErrors(), Transaction(self._connection):
+                    for commit in commits:
+                        self._apply(commit)
+                    changed = [key for commit in commits if not commit.refused for key in commit.changed]
+                    self._note(changed)
+            except HeadraceError as error:
+                changed = []
+                for commit in commits:
+                    commit.refused = commit.refused or error
+            for commit in commits:
+                commit.done = True
+            self._tell(changed)
+
+    def _apply(self, commit: _Commit) -> None:
+        if not self._stands(commit.session):
+            commit.refused = _session_lost()
+            return
+        self._connection.execute("SAVEPOINT one")
+        try:
+            for operation in commit.operations:
+                self._apply_one(operation)
+                if not isinstance(operation, Check):
+                    commit.changed.append(operation.key)
+        except RegistryConflict as conflict:
+            self._connection.execute("ROLLBACK TO one")
+            commit.refused = conflict
+        self._connection.execute("RELEASE one")
+
+    def _apply_one(self, operation: Operation) -> None:
+        key, execute = operation.key, self._connection.execute
+        found = execute("SELECT version FROM entries WHERE key = ?", (key,)).fetchone()
+        if isinstance(operation, Create):
+            if found:
+                raise KeyExists(f"{key} exists already")
+            session = operation.session.id if operation.session else None
+            execute("INSERT INTO entries VALUES (?, ?, 0, ?)", (key, operation.value, session))
+            return
+        if not found:
+            raise NoKey(f"{key} does not exist")
+        if found[0] != operation.version:
+            raise BadVersion(f"{key} has version {found[0]}, not {operation.version}")
+        match operation:
+            case Set(_, value, version):
+                execute("UPDATE entries SET value = ?, version = ? WHERE key = ?", (value, version + 1, key))
+            case Delete():
+                if execute("SELECT 1 FROM entries WHERE key > ? AND key < ? LIMIT 1", beneath(key)).fetchone():
+                    raise KeyNotEmpty(f"{key} has keys beneath it")
+                execute("DELETE FROM entries WHERE key = ?", (key,))
+
+    def _close(self) -> None:
+        with self._using_connection, TypedErrors():
+            self._connection.close()
+
+
+def delete_keys_of(connection: sqlite3.Connection, session: int) -> list[str]:
+    """Within a transaction: remove the keys of a session; which they were."""
+    rows = connection.execute("SELECT key FROM entries WHERE session = ?", (session,)).fetchall()
+    connection.execute("DELETE FROM entries WHERE session = ?", (session,))
+    return [key for (key,) in rows]
+
+
+def _session_lost() -> SessionLost:
+    return SessionLost("The session is over; open a new one")

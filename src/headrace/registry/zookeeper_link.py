@@ -1,0 +1,215 @@
+"""ZooKeeper as the loop sees it: kazoo keeps the connection in threads of its own, and this brings what they say here.
+
+Everything is asked for in order, and ZooKeeper answers one client in that order. What is not there is None; kazoo's
+other errors end here, but for the one that says why a step of a transaction did not fit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from kazoo.exceptions import (
+    KazooException,
+    NodeExistsError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+)
+from kazoo.protocol.states import KazooState
+
+from headrace.registry.interface import CommitTooLarge, OutcomeUnknown, RegistryUnavailable, SessionLost
+from headrace.registry.zookeeper_client import ZooKeeperClient
+from headrace.registry.zookeeper_plan import BYTES_MAX, Step, StepKind, size_of
+from headrace.runtime.eager import in_task
+
+PATIENCE_SECONDS = 5.0
+"""Added to the session's timeout it makes the deadline of a call: kazoo finds out earlier that a connection is dead."""
+
+READS_AT_ONCE = 500
+
+
+class ZooKeeperLink:
+    """`turned` is told, on the loop, when the connection is there, when it is not, and when the session was lost;
+    `changed` the path of every node that changes after `watch_beneath`."""
+
+    def __init__(
+        self, hosts: str, timeout_seconds: float, turned: Callable[[str], None], changed: Callable[[str], None]
+    ) -> None:
+        self._hosts = hosts
+        self._deadline_seconds = timeout_seconds + PATIENCE_SECONDS
+        self._loop = asyncio.get_running_loop()
+        self._turned = turned
+        self._changed = changed
+        self._connected = asyncio.Event()
+        self._may_be_behind = True
+        self._client = ZooKeeperClient(hosts, timeout_seconds, self._hear_in_thread)
+        self._client.add_listener(self._turn_in_thread)
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connected.is_set()
+
+    @property
+    def session_timeout_seconds(self) -> float:
+        return self._client.negotiated_seconds
+
+    @property
+    def session_id(self) -> int | None:
+        """The number of ZooKeeper's session, while connected."""
+        identity = self._client.client_id
+        return None if identity is None else int(identity[0])
+
+    def start(self) -> None:
+        self._client.start_async()
+
+    async def stop(self) -> None:
+        """End ZooKeeper's session if it can be told; else it ends when its time is up."""
+        self._connected.clear()
+        await asyncio.to_thread(self._client.stop)
+
+    def release(self) -> None:
+        self._client.close()
+
+    async def until_connected(self) -> None:
+        await self.until(self._connected.wait())
+
+    async def until(self, event: Awaitable[object]) -> None:
+        await in_task()  # a request's handler may have come here without a wait
+        try:
+            async with asyncio.timeout(self._deadline_seconds):
+                await event
+        except TimeoutError:
+            raise self._unreachable() from None
+
+    async def catch_up(self) -> None:
+        """Connect, and let the server that answers catch up with the others if there is reason to."""
+        await self.until_connected()
+        if self._may_be_behind:
+            self._may_be_behind = False
+            try:
+                await self._ask(self._client.sync_async("/"))
+            except BaseException:
+                self._may_be_behind = True
+                raise
+
+    async def get_all(self, paths: Sequence[str]) -> list[tuple[bytes, int] | None]:
+        """Value and version of each node."""
+        found: list[tuple[bytes, int] | None] = []
+        for start in range(0, len(paths), READS_AT_ONCE):
+            found += await self._ask(self._client.get_all_async(paths[start : start + READS_AT_ONCE]))
+        return found
+
+    async def children_of_all(self, paths: Sequence[str]) -> list[list[str] | None]:
+        found: list[list[str] | None] = []
+        for start in range(0, len(paths), READS_AT_ONCE):
+            found += await self._ask(self._client.children_of_all_async(paths[start : start + READS_AT_ONCE]))
+        return found
+
+    async def owner(self, path: str) -> int | None:
+        """The session of ZooKeeper that an ephemeral node belongs to."""
+        stat = await self._ask(self._client.exists_async(path))
+        return None if stat is None else int(stat.ephemeralOwner)
+
+    async def make(self, paths: Iterable[str], *, are_ephemeral: bool = False) -> None:
+        """Nodes without a value; those that are there stay as they are."""
+        for result in [self._client.create_async(path, ephemeral=are_ephemeral) for path in paths]:
+            with suppress(NodeExistsError):
+                await self._ask(result)
+
+    def remove_if_empty(self, paths: Iterable[str]) -> None:
+        """Some time soon, if at all: nobody waits for it."""
+        for path in paths:
+            self._client.delete_async(path)
+
+    async def transact(self, steps: Sequence[Step]) -> tuple[Step, Exception] | None:
+        """All of them, or the one that did not fit and why."""
+        if not self.is_connected:  # what waits in a queue would happen later, when nobody expects it any more
+            raise self._unreachable()
+        size = size_of(steps)
+        if size > BYTES_MAX:
+            raise CommitTooLarge(f"A commit of {size} bytes is too large for ZooKeeper, which takes {BYTES_MAX}")
+        try:
+            results = await self._answer_of(self._begin(steps))
+        except SessionExpiredError as error:
+            if steps[0].operation is not None:
+                raise self._unreachable(error) from error
+            raise SessionLost("The session is over; open a new one") from error
+        except (KazooException, TimeoutError) as error:
+            self._may_be_behind = True
+            raise OutcomeUnknown(f"The connection to ZooKeeper was lost under a commit: {error!r}") from error
+        for step, result in zip(steps, results, strict=True):
+            # kazoo raises nothing here: the errors stand among the results, the one that counts between its shadows.
+            if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
+                self._may_be_behind = True
+                return step, result
+        return None
+
+    def watch_beneath(self, path: str, watching: Callable[[Exception | None], None]) -> None:
+        """Until the connection ends. `watching` is told when it stands, or why it does not."""
+        result = self._client.watch_beneath_async(path)
+        result.rawlink(lambda done: self._on_loop(watching, done.exception))
+
+    def _begin(self, steps: Sequence[Step]) -> Any:
+        transaction = self._client.transaction()
+        for step in steps:
+            match step.kind:
+                case StepKind.CHECK:
+                    transaction.check(step.path, step.version)
+                case StepKind.CREATE:
+                    transaction.create(step.path, step.value, ephemeral=step.is_ephemeral)
+                case StepKind.SET:
+                    transaction.set_data(step.path, step.value, step.version)
+                case StepKind.DELETE:
+                    transaction.delete(step.path, step.version)
+        return transaction.commit_async()
+
+    async def _ask(self, result: Any) -> Any:
+        try:
+            return await self._answer_of(result)
+        except NodeExistsError:
+            raise
+        except (KazooException, TimeoutError) as error:
+            raise self._unreachable(error) from error
+
+    async def _answer_of(self, result: Any) -> Any:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        result.rawlink(lambda done: self._on_loop(_settle, future, done))
+        await in_task()
+        async with asyncio.timeout(self._deadline_seconds):
+            return await future
+
+    def _unreachable(self, error: Exception | None = None) -> RegistryUnavailable:
+        reason = "" if error is None else f": {error!r}"
+        return RegistryUnavailable(f"ZooKeeper at {self._hosts} cannot be reached{reason}")
+
+    def _turn(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            self._may_be_behind = True
+            self._connected.set()
+        else:
+            self._connected.clear()
+        self._turned(state)
+
+    # From here on in threads of kazoo's, which may do no more than call the loop.
+
+    def _turn_in_thread(self, state: str) -> None:
+        self._on_loop(self._turn, state)
+
+    def _hear_in_thread(self, path: str) -> None:
+        self._on_loop(self._changed, path)
+
+    def _on_loop(self, callback: Callable[..., None], *arguments: Any) -> None:
+        with suppress(RuntimeError):  # the loop is closed, so nobody is left who would want to know
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
+
+def _settle(future: asyncio.Future[Any], result: Any) -> None:
+    if future.done():
+        return
+    if result.exception is not None:
+        future.set_exception(result.exception)
+    else:
+        future.set_result(result.value)

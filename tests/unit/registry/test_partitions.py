@@ -1,0 +1,189 @@
+"""The partitions' keys: changed by compare-and-set, made before their topic, removed after it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+
+import pytest
+from msgspec.structs import replace
+
+from headrace.model.errors import InvalidPartitions
+from headrace.model.partition_record import PartitionRecord
+from headrace.registry.interface import (
+    Check,
+    Create,
+    Entry,
+    NoKey,
+    Operation,
+    OutcomeUnknown,
+    RegistryDamaged,
+    RegistryUnavailable,
+    Set,
+)
+from headrace.registry.partitions import (
+    OPERATIONS_MAX,
+    PARTITIONS_KEY,
+    PartitionRecords,
+    chunks,
+    creations,
+    decode_partition,
+    encode_partition,
+    parse_partition_key,
+    partition_key,
+)
+from headrace.registry.topics import TopicRecord, Topics, topic_key
+from headrace.testkit.registry import SimRegistry
+
+ID = uuid.UUID(int=7)
+RECORD = PartitionRecord(replicas=(1, 2), isr=(1,), elr=(2,), leader=1, leader_epoch=4, leader_broker_epoch=3)
+MANY = 2 * OPERATIONS_MAX + 1
+
+
+class BreakingRegistry(SimRegistry):
+    """Its connection is lost under the commits with these numbers, before or after they are done."""
+
+    def __init__(self, *, before: AbstractSet[int] = frozenset(), after: AbstractSet[int] = frozenset()) -> None:
+        super().__init__()
+        self.commits = 0
+        self.before, self.after = before, after
+
+    async def commit(self, operations: Sequence[Operation]) -> None:
+        self.commits += 1
+        number = self.commits
+        if number in self.before:
+            raise OutcomeUnknown("The connection was lost under a commit")
+        await super().commit(operations)
+        if number in self.after:
+            raise OutcomeUnknown("The connection was lost under a commit")
+
+
+def topic(partitions: int) -> TopicRecord:
+    return TopicRecord(name="t", id=ID, partitions=partitions, created_ms=0)
+
+
+async def indexes(registry: SimRegistry) -> list[int]:
+    return sorted(int(name) for name in await registry.children(f"{PARTITIONS_KEY}/{ID.hex}"))
+
+
+def test_keys_and_records_come_back_as_they_were_written() -> None:
+    key = partition_key(ID, 17)
+    assert parse_partition_key(key) == (ID, 17)
+    assert decode_partition(Entry(key, encode_partition(RECORD), 0)) == RECORD
+
+
+@pytest.mark.parametrize("key", ["/partitions/x/0", f"/partitions/{ID.hex}", f"/partitions/{ID.hex}/x"])
+def test_what_is_no_partition_is_named_as_damage(key: str) -> None:
+    with pytest.raises(RegistryDamaged, match=key):
+        parse_partition_key(key)
+    with pytest.raises(RegistryDamaged, match=key):
+        decode_partition(Entry(key, b"{}", 0))
+
+
+def test_no_commit_is_larger_than_what_a_registry_takes() -> None:
+    sizes = [len(chunk) for chunk in chunks(creations(ID, 0, [RECORD] * MANY))]
+    assert sizes == [OPERATIONS_MAX, OPERATIONS_MAX, 1]
+
+
+async def test_a_change_is_decided_again_when_another_was_faster() -> None:
+    registry = SimRegistry()
+    key = partition_key(ID, 0)
+    await registry.commit([Create(key, encode_partition(RECORD))])
+    asked: list[PartitionRecord] = []
+
+    def decide(record: PartitionRecord) -> PartitionRecord:
+        asked.append(record)
+        if len(asked) == 1:  # now another writes
+            other = replace(RECORD, isr=(1, 2), elr=())
+            registry.state.commit([Set(key, encode_partition(other), 0)], None)
+        return replace(record, leader_epoch=record.leader_epoch + 1)
+
+    changed = await PartitionRecords(registry).change(ID, 0, decide)
+    assert asked == [RECORD, replace(RECORD, isr=(1, 2), elr=())]
+    assert changed == replace(RECORD, isr=(1, 2), elr=(), leader_epoch=5)
+
+
+async def test_a_change_that_is_not_wanted_or_of_nothing_writes_nothing() -> None:
+    registry = SimRegistry()
+    records = PartitionRecords(registry)
+    assert await records.change(ID, 0, lambda record: record) is None
+    await registry.commit([Create(partition_key(ID, 0), encode_partition(RECORD))])
+    assert await records.change(ID, 0, lambda _: None) is None
+    entry = await registry.get(partition_key(ID, 0))
+    assert entry is not None
+    assert entry.version == 0
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_change_whose_outcome_is_unknown_is_made_once(when: str) -> None:
+    registry = BreakingRegistry(**{when: {2}})
+    await registry.commit([Create(partition_key(ID, 0), encode_partition(RECORD))])
+
+    def strike(record: PartitionRecord) -> PartitionRecord | None:
+        return None if not record.elr else replace(record, elr=(), leader_epoch=record.leader_epoch + 1)
+
+    await PartitionRecords(registry).change(ID, 0, strike)
+    entry = await registry.get(partition_key(ID, 0))
+    assert entry is not None
+    assert (decode_partition(entry).leader_epoch, entry.version) == (5, 1)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_all_partitions_are_removed_also_when_the_connection_breaks_in_the_midst(when: str) -> None:
+    registry = BreakingRegistry(**{when: {5}})
+    for chunk in chunks(creations(ID, 0, [RECORD] * MANY)):
+        await registry.commit(chunk)
+    other = uuid.UUID(int=8)
+    await registry.commit(creations(other, 0, [RECORD]))
+    await PartitionRecords(registry).remove_all(ID)
+    assert await indexes(registry) == []
+    assert await registry.get(partition_key(other, 0)) is not None
+
+
+async def test_a_large_topic_is_seen_only_when_all_its_partitions_are_there() -> None:
+    registry = BreakingRegistry(before={3})
+    with pytest.raises(RegistryUnavailable):
+        await Topics(registry).create(topic(MANY), [RECORD] * MANY)
+    assert await registry.get(topic_key("t")) is None
+    assert len(await indexes(registry)) == 2 * OPERATIONS_MAX
+
+
+async def test_a_topic_whose_partitions_were_cleared_away_meanwhile_does_not_come_to_be() -> None:
+    class Clearing(SimRegistry):
+        async def commit(self, operations: Sequence[Operation]) -> None:
+            if any(isinstance(operation, Check) for operation in operations):
+                await PartitionRecords(SimRegistry(self.state)).remove_all(ID)
+            await super().commit(operations)
+
+    registry = Clearing()
+    with pytest.raises(NoKey):
+        await Topics(registry).create(topic(MANY), [RECORD] * MANY)
+    assert await registry.get(topic_key("t")) is None
+
+
+async def test_what_a_growth_that_was_cut_off_left_behind_is_replaced() -> None:
+    registry = BreakingRegistry(before={3})
+    topics = Topics(registry)
+    await topics.create(topic(1), [RECORD])
+    with pytest.raises(RegistryUnavailable):
+        await topics.add_partitions("t", ID, MANY + 1, [RECORD] * MANY)
+    assert len(await indexes(registry)) == OPERATIONS_MAX + 1
+    elsewhere = replace(RECORD, replicas=(2, 3), isr=(2, 3), leader=2)
+    await topics.add_partitions("t", ID, MANY, [elsewhere] * (MANY - 1))
+    assert await indexes(registry) == list(range(MANY))
+    (record,) = await topics.load()
+    assert record.partitions == MANY
+    entry = await registry.get(partition_key(ID, 1))
+    assert entry is not None
+    assert decode_partition(entry) == elsewhere
+
+
+async def test_partitions_are_added_behind_those_that_are_there() -> None:
+    registry = SimRegistry()
+    topics = Topics(registry)
+    await topics.create(topic(2), [RECORD] * 2)
+    with pytest.raises(InvalidPartitions):
+        await topics.add_partitions("t", ID, 4, [RECORD])
+    await topics.add_partitions("t", ID, 3, [RECORD])
+    assert await indexes(registry) == [0, 1, 2]
