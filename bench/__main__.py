@@ -42,7 +42,9 @@ def main() -> int:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Headrace against its peers, in turn.")
-    parser.add_argument("--only", metavar="NAMES", help="workloads, comma separated: " + ", ".join(all_workloads()))
+    parser.add_argument(
+        "--only", metavar="NAMES", help="workloads or their first words, comma separated: " + ", ".join(all_workloads())
+    )
     parser.add_argument(
         "--peers", metavar="NAMES", default="", help="peers besides Headrace; `all` fetches all of them"
     )
@@ -90,11 +92,13 @@ def _choose_peers(options: argparse.Namespace) -> tuple[dict[str, Peer], dict[st
 
 def _choose_workloads(options: argparse.Namespace) -> list[Workload]:
     known = all_workloads()
-    names = options.only.split(",") if options.only else list(known)
-    unknown = set(names) - set(known)
-    if unknown:
-        raise BenchFailure(f"no such workload: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    return [known[name] for name in names]
+    chosen: list[Workload] = []
+    for asked in options.only.split(",") if options.only else known:
+        named = [asked] if asked in known else [name for name in known if name.startswith(f"{asked}-")]
+        if not named:
+            raise BenchFailure(f"no such workload: {asked}; there are {', '.join(known)}")
+        chosen += [known[name] for name in named]
+    return chosen
 
 
 def _measure(

@@ -24,8 +24,11 @@ _INK, _FAINT = "#24292f", "#d0d7de"
 _COLOURS = {
     "headrace": "#0b6e99",
     "headrace-cache": "#5fb0d3",
+    "headrace-3": "#084c6b",
     "kafka-fsync": "#c2571a",
     "kafka": "#e8a87c",
+    "kafka-3-fsync": "#c2571a",
+    "kafka-3": "#e8a87c",
     "redis-fsync": "#8c2f39",
     "redis": "#c97b84",
     "nats-fsync": "#4f772d",

@@ -1,7 +1,7 @@
-"""What a server process costs, read from /proc, and how it is started and ended.
+"""What a server costs, read from /proc, and how it is started and ended.
 
-A server may be a tree of processes (RabbitMQ's is); CPU and memory are sums over the tree. CPU of children
-that have ended is counted too, through the parent's cutime and cstime.
+A server may be several processes (a cluster is), and each of them a tree (RabbitMQ's is); CPU and memory are sums over
+all of them. CPU of children that have ended is counted too, through the parent's cutime and cstime.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +18,20 @@ from pathlib import Path
 from bench.failure import BenchFailure
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_STOP_SECONDS_MAX = 60
+# Its data is thrown away, so no harm is done by not waiting for, say, a Kafka node whose fellow voters are gone.
+_STOP_SECONDS_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a server is started: its command line and what it needs in its environment."""
+    """How a server is started: its command line and what it needs in its environment.
+
+    `beside` are the further processes of a cluster. They are all started at once, and stopped in this order.
+    """
 
     command: list[str]
     environment: dict[str, str]
+    beside: Sequence[list[str]] = ()
 
 
 class ServerProcess:
@@ -36,55 +42,64 @@ class ServerProcess:
         self._output = output
         self.started_at = time.monotonic()
         with output.open("ab") as log:
-            self._process = subprocess.Popen(
-                launch.command,
-                env={**os.environ, **launch.environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            self._processes = [
+                subprocess.Popen(
+                    command,
+                    env={**os.environ, **launch.environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+                for command in (launch.command, *launch.beside)
+            ]
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._processes[0].pid
 
     def check_alive(self) -> None:
-        code = self._process.poll()
-        if code is not None:
-            tail = self._output.read_text(errors="replace")[-2000:]
-            raise BenchFailure(f"{self.name} ended with code {code}; its last words:\n{tail}")
+        for process in self._processes:
+            code = process.poll()
+            if code is not None:
+                tail = self._output.read_text(errors="replace")[-2000:]
+                raise BenchFailure(f"{self.name} ended with code {code}; its last words:\n{tail}")
 
     def cpu_seconds(self) -> float:
-        return sum(_cpu_ticks(pid) for pid in process_tree(self.pid)) / _TICKS_PER_SECOND
+        return sum(_cpu_ticks(pid) for pid in self._trees()) / _TICKS_PER_SECOND
 
     def rss_bytes(self) -> int:
-        return sum(_status_bytes(pid, "VmRSS") for pid in process_tree(self.pid))
+        return sum(_status_bytes(pid, "VmRSS") for pid in self._trees())
 
     def peak_rss_bytes(self) -> int:
         """Since the start or the last `forget_peak`."""
-        return sum(_status_bytes(pid, "VmHWM") for pid in process_tree(self.pid))
+        return sum(_status_bytes(pid, "VmHWM") for pid in self._trees())
 
     def forget_peak(self) -> None:
-        for pid in process_tree(self.pid):
+        for pid in self._trees():
             Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def kill(self) -> None:
-        """SIGKILL to the whole tree: what a crash of the process leaves behind."""
-        if self._process.poll() is None:
-            os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
+        """SIGKILL to all of it: what a crash of the process leaves behind."""
+        for pid in self._trees():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for process in self._processes:
+            process.wait()
 
     def stop(self) -> None:
-        if self._process.poll() is not None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(_STOP_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        with suppress(ProcessLookupError):  # whatever it left behind in its process group
-            os.killpg(self.pid, signal.SIGKILL)
+        deadline = time.monotonic() + _STOP_SECONDS_MAX
+        for process in self._processes:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(deadline - time.monotonic(), 0))
+        self.kill()
+        for process in self._processes:
+            with suppress(ProcessLookupError):  # whatever it left behind in its process group
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def _trees(self) -> list[int]:
+        return [pid for process in self._processes if process.poll() is None for pid in process_tree(process.pid)]
 
 
 def process_tree(root: int) -> list[int]:

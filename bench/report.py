@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from bench.figures import Metric, Spread, ratio, spread
 from bench.peers.peer import Peer
@@ -83,13 +84,22 @@ def outcome_section(outcome: Outcome, peers: Mapping[str, Peer]) -> str:
 
 
 def comparisons(measured: Sequence[str], peers: Mapping[str, Peer]) -> list[tuple[str, str]]:
-    """Each peer against the Headrace of its own durability, where that was measured, else the other one."""
-    ours = [name for name in measured if name in ("headrace", "headrace-cache")]
+    """Each peer against the Headrace that is most like it: of as many brokers, then of the same durability.
+
+    A cluster of ours is compared with one broker of ours as well.
+    """
+    ours = [name for name in measured if name in ("headrace", "headrace-cache", "headrace-3")]
+    alone = [name for name in ours if peers[name].brokers == 1]
+
+    def unlike(own: str, other: str) -> tuple[bool, bool]:
+        return peers[own].brokers != peers[other].brokers, peers[own].flushes != peers[other].flushes
+
     pairs = []
     for name in measured:
-        if name not in ours and ours:
-            equal = [own for own in ours if peers[own].flushes == peers[name].flushes]
-            pairs.append(((equal or ours)[0], name))
+        if name in ours and peers[name].brokers > 1 and alone:
+            pairs.append((name, min(alone, key=partial(unlike, name))))
+        elif name not in ours and ours:
+            pairs.append((min(ours, key=partial(unlike, name)), name))
     return pairs
 
 

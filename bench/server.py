@@ -46,7 +46,7 @@ class Server:
         return self.peer.address(self.port)
 
     def wait_ready(self) -> None:
-        """Until it answers: a Kafka peer a metadata request, any other a connection."""
+        """Until it answers: a Kafka peer a metadata request, with all of its brokers; any other a connection."""
         deadline = time.monotonic() + _READY_SECONDS_MAX
         while not self._answers():
             self.process.check_alive()
@@ -64,7 +64,7 @@ class Server:
         name = f"bench-{next(self._topic_numbers)}"
         admin = self._admin_client()
         first = min(partitions, _PARTITIONS_PER_REQUEST)
-        topic = NewTopic(name, first, 1, config=dict(self.peer.topic_config))
+        topic = NewTopic(name, first, self.peer.brokers, config=dict(self.peer.topic_config))
         self._wait(admin.create_topics([topic])[name])
         for total in range(first, partitions, _PARTITIONS_PER_REQUEST):
             grown = NewPartitions(name, min(partitions, total + _PARTITIONS_PER_REQUEST))
@@ -93,7 +93,7 @@ class Server:
         if self.peer.protocol != "kafka":
             return True
         try:
-            return bool(self._admin_client().list_topics(timeout=5).brokers)
+            return len(self._admin_client().list_topics(timeout=5).brokers) == self.peer.brokers
         except KafkaException:
             return False
 

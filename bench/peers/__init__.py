@@ -18,10 +18,13 @@ def known_peers(ref: str | None) -> dict[str, Peer]:
     peers: list[Peer] = [
         Headrace("headrace", source, flushes=True),
         Headrace("headrace-cache", source, flushes=False),
+        Headrace("headrace-3", source, flushes=True, brokers=3),
     ]
     if ref is not None:
-        peers.append(Headrace.of_ref(ref, source.parent))
+        peers.append(Headrace.of_ref("headrace", ref, source.parent))
+        peers.append(Headrace.of_ref("headrace-3", ref, source.parent, brokers=3))
     peers += [Kafka("kafka-fsync", flushes=True), Kafka("kafka", flushes=False)]
+    peers += [Kafka("kafka-3-fsync", flushes=True, brokers=3), Kafka("kafka-3", flushes=False, brokers=3)]
     peers += [Redis("redis-fsync", flushes=True), Redis("redis", flushes=False)]
     peers += [Nats("nats-fsync", flushes=True), Nats("nats", flushes=False), RabbitMq()]
     return {peer.name: peer for peer in peers}

@@ -1,13 +1,17 @@
-"""Headrace itself, as it lies in a source folder: the working tree, or another commit laid out beside it."""
+"""Headrace itself, as it lies in a source folder: the working tree, or another commit laid out beside it.
+
+One broker, or a cluster of several on a ZooKeeper of their own, whose cost is counted with theirs.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.cache import cached, run_tool
+from bench.peers.peer import SESSION_SECONDS, cluster_topic_config
 from bench.processes import Launch
 from bench.sockets import free_port
 
@@ -18,14 +22,15 @@ NEVER_FLUSH = {"flush.messages": "9223372036854775807"}
 class Headrace:
     protocol = "kafka"
 
-    def __init__(self, name: str, source: Path, *, flushes: bool) -> None:
+    def __init__(self, name: str, source: Path, *, flushes: bool, brokers: int = 1) -> None:
         self.name = name
         self.flushes = flushes
-        self.topic_config: Mapping[str, str] = {} if flushes else NEVER_FLUSH
+        self.brokers = brokers
+        self.topic_config: Mapping[str, str] = {**({} if flushes else NEVER_FLUSH), **cluster_topic_config(brokers)}
         self._source = source
 
     @classmethod
-    def of_ref(cls, ref: str, repository: Path) -> Headrace:
+    def of_ref(cls, name: str, ref: str, repository: Path, *, brokers: int = 1) -> Headrace:
         commit = run_tool(["git", "rev-parse", "--verify", f"{ref}^{{commit}}"], cwd=repository).strip()
 
         def lay_out(part: Path) -> None:
@@ -33,31 +38,44 @@ class Headrace:
             run_tool(["git", "archive", "-o", str(archive), commit, "src"], cwd=repository)
             run_tool(["tar", "-xf", str(archive), "-C", str(part)])
 
-        return cls(f"headrace@{ref}", cached(f"headrace-{commit}", lay_out) / "src", flushes=True)
+        source = cached(f"headrace-{commit}", lay_out) / "src"
+        return cls(f"{name}@{ref}", source, flushes=True, brokers=brokers)
 
     def missing(self) -> str | None:
-        main = self._source / "headrace" / "cli" / "main.py"
-        return None if main.exists() else f"{main} does not exist"
+        command = self._source / "headrace" / "cli" / ("main.py" if self.brokers == 1 else "zookeeper.py")
+        return None if command.exists() else f"{command} does not exist"
 
     def fetch(self) -> None:
         """It is here; but compile it, as an installation does, or its first start alone would pay for that."""
         run_tool([sys.executable, "-m", "compileall", "-q", str(self._source)])
 
     def version(self) -> str:
-        text = run_tool([sys.executable, "-c", _CALL, "version"], environment=self._environment())
+        text = run_tool([*_CALL, "version"], environment=self._environment())
         return f"Headrace {json.loads(text)['headrace']}"
 
     def launch(self, folder: Path, port: int) -> Launch:
-        listen = ["--kafka", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{free_port()}"]
-        arguments = ["serve", "--data", str(folder / "data"), *listen, "--set", "num.partitions=4"]
-        return Launch([sys.executable, "-c", _CALL, *arguments], self._environment())
+        if self.brokers == 1:
+            return Launch(self._serve(folder / "data", port, 1, []), self._environment())
+        registry = free_port()
+        joining = ["--registry", f"zookeeper://127.0.0.1:{registry}/bench", "--session-timeout", str(SESSION_SECONDS)]
+        brokers = [
+            self._serve(folder / f"data-{number}", free_port() if number > 1 else port, number, joining)
+            for number in range(1, self.brokers + 1)
+        ]
+        zookeeper = [*_CALL, "zookeeper", "--data", str(folder / "zookeeper"), "--listen", f"127.0.0.1:{registry}"]
+        return Launch(brokers[0], self._environment(), beside=[*brokers[1:], zookeeper])
 
     def address(self, port: int) -> str:
         return f"127.0.0.1:{port}"
+
+    def _serve(self, data: Path, port: int, number: int, joining: Sequence[str]) -> list[str]:
+        listen = ["--kafka", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{free_port()}"]
+        node = ["--node-id", str(number), "--set", "num.partitions=4", *joining]
+        return [*_CALL, "serve", "--data", str(data), *listen, *node]
 
     def _environment(self) -> dict[str, str]:
         return {"PYTHONPATH": str(self._source)}
 
 
 # What the installed command does; this way any source folder can be run by the same interpreter.
-_CALL = "from headrace.cli.main import main; main()"
+_CALL = [sys.executable, "-c", "from headrace.cli.main import main; main()"]

@@ -1,12 +1,13 @@
-"""Apache Kafka, one KRaft node, from its Maven artefacts; default durability, or an fsync for every batch."""
+"""Apache Kafka from its Maven artefacts, one KRaft node or several; default durability, or an fsync for every batch."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.cache import cache_folder, cached, run_tool
+from bench.peers.peer import SESSION_SECONDS, cluster_topic_config
 from bench.processes import Launch
 from bench.sockets import free_port
 
@@ -17,25 +18,21 @@ _ARTEFACTS = [
     ("org.apache.kafka", "kafka-tools", VERSION),
     ("org.slf4j", "slf4j-simple", "1.7.36"),
 ]
-# As Kafka's own start script sets them, with the heap at the 1 GB that it gives a broker.
-_JAVA = [
-    "java",
-    "-Xms1G",
-    "-Xmx1G",
-    "-XX:+UseG1GC",
-    "-XX:MaxGCPauseMillis=20",
-    "-XX:InitiatingHeapOccupancyPercent=35",
-]
+# As Kafka's own start script sets them, with the heap at the 1 GB that it gives a broker, or at half of it for each of
+# a cluster, which shares one host.
+_JAVA = ["java", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"]
+_HEAP_MB, _HEAP_MB_IN_CLUSTER = 1024, 512
 _QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 
 
 class Kafka:
     protocol = "kafka"
-    topic_config: Mapping[str, str] = {}
 
-    def __init__(self, name: str, *, flushes: bool) -> None:
+    def __init__(self, name: str, *, flushes: bool, brokers: int = 1) -> None:
         self.name = name
         self.flushes = flushes
+        self.brokers = brokers
+        self.topic_config: Mapping[str, str] = cluster_topic_config(brokers)
 
     def missing(self) -> str | None:
         if shutil.which("java") is None:
@@ -49,45 +46,42 @@ class Kafka:
         return f"Apache Kafka {VERSION}"
 
     def launch(self, folder: Path, port: int) -> Launch:
-        properties = folder / "server.properties"
         classes = ["-cp", f"{_jars()}/*", _QUIET]
-        if not properties.exists():
-            properties.write_text(self._properties(folder, port))
-            run_tool(
-                [
-                    "java",
-                    *classes,
-                    "kafka.tools.StorageTool",
-                    "format",
-                    "-t",
-                    _CLUSTER_ID,
-                    "-c",
-                    str(properties),
-                ]
-            )
-        return Launch([*_JAVA, *classes, "kafka.Kafka", str(properties)], {})
+        files = [folder / f"server-{number}.properties" for number in range(1, self.brokers + 1)]
+        if not files[0].exists():
+            controllers = [free_port() for _ in files]
+            for number, file in enumerate(files, start=1):
+                file.write_text(self._properties(folder, number, free_port() if number > 1 else port, controllers))
+                format_folder = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(file)]
+                run_tool(["java", *classes, *format_folder])
+        heap_mb = _HEAP_MB if self.brokers == 1 else _HEAP_MB_IN_CLUSTER
+        java = [*_JAVA, f"-Xms{heap_mb}m", f"-Xmx{heap_mb}m", *classes]
+        commands = [[*java, "kafka.Kafka", str(file)] for file in files]
+        return Launch(commands[0], {}, beside=commands[1:])
 
     def address(self, port: int) -> str:
         return f"127.0.0.1:{port}"
 
-    def _properties(self, folder: Path, port: int) -> str:
-        controller = free_port()
+    def _properties(self, folder: Path, number: int, port: int, controllers: Sequence[int]) -> str:
+        """Of one node; they count from 1, and every one has a vote."""
+        voters = ",".join(f"{voter}@127.0.0.1:{controller}" for voter, controller in enumerate(controllers, start=1))
         settings = {
             "process.roles": "broker,controller",
-            "node.id": "1",
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+            "node.id": str(number),
+            "controller.quorum.voters": voters,
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controllers[number - 1]}",
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-            "log.dirs": str(folder / "logs"),
+            "log.dirs": str(folder / f"logs-{number}"),
             "num.partitions": "4",
-            "offsets.topic.replication.factor": "1",
-            "transaction.state.log.replication.factor": "1",
+            "offsets.topic.replication.factor": str(self.brokers),
+            "transaction.state.log.replication.factor": str(self.brokers),
             "transaction.state.log.min.isr": "1",
-            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.replication.factor": str(self.brokers),
             "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
+            "broker.session.timeout.ms": str(SESSION_SECONDS * 1000),
             # Files of deleted topics go soon, so that one round's page cache serves the next.
             "log.segment.delete.delay.ms": "1000",
         }

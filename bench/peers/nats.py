@@ -14,6 +14,7 @@ VERSION = "v2.12.1"
 
 class Nats:
     protocol = "nats"
+    brokers = 1
     topic_config: Mapping[str, str] = {}
 
     def __init__(self, name: str, *, flushes: bool) -> None:

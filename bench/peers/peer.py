@@ -8,6 +8,15 @@ from typing import Protocol
 
 from bench.processes import Launch
 
+SESSION_SECONDS = 30
+"""How long a cluster waits for a silent broker: load and brokers fill the machine, and nobody is to be voted out."""
+
+
+def cluster_topic_config(brokers: int) -> dict[str, str]:
+    """What is recommended for replicated topics, of every cluster the same: an acknowledgement means two replicas at
+    least, and as long as nobody falls behind it means all of them."""
+    return {"min.insync.replicas": "2"} if brokers > 1 else {}
+
 
 class Peer(Protocol):
     """One server in one setting. `flushes`: an acknowledgement means that the record is on disk."""
@@ -15,6 +24,7 @@ class Peer(Protocol):
     name: str
     flushes: bool
     protocol: str  # kafka, redis, nats or amqp: decides which load can be put on it
+    brokers: int  # how many it is made of; each topic has a replica on every one
     topic_config: Mapping[str, str]
 
     def missing(self) -> str | None:

@@ -18,6 +18,7 @@ class RabbitMq:
     name = "rabbitmq"
     flushes = True
     protocol = "amqp"
+    brokers = 1
     topic_config: Mapping[str, str] = {}
 
     def missing(self) -> str | None:

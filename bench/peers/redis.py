@@ -13,6 +13,7 @@ from bench.processes import Launch
 
 class Redis:
     protocol = "redis"
+    brokers = 1
     topic_config: Mapping[str, str] = {}
 
     def __init__(self, name: str, *, flushes: bool) -> None:

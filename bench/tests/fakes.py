@@ -16,10 +16,10 @@ class FakePeer:
     protocol = "redis"  # ready as soon as its port accepts
     topic_config: Mapping[str, str] = {}
 
-    def __init__(self, name: str, *, flushes: bool = True, command: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, *, flushes: bool = True, brokers: int = 1) -> None:
         self.name = name
         self.flushes = flushes
-        self._command = command
+        self.brokers = brokers
 
     def missing(self) -> str | None:
         return None

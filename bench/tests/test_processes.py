@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,40 @@ def test_a_server_that_died_is_reported_with_its_last_words(tmp_path: Path) -> N
     _wait(lambda: not _is_running(server.pid))
     with pytest.raises(BenchFailure, match="mayfly ended with code 3; its last words:\nno disk"):
         server.check_alive()
+
+
+def test_a_cluster_is_charged_for_all_of_its_processes_and_all_of_them_end(tmp_path: Path) -> None:
+    sleep, burn = ["sleep", "1000"], ["python3", "-c", "while True: pass"]
+    # A child in a session of its own, as ZooKeeper's is, is not reached through the process group.
+    apart = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'], start_new_session=True)"
+    server = ServerProcess("cluster", Launch(sleep, {}, beside=[burn, ["python3", "-c", apart]]), tmp_path / "out")
+    try:
+        _wait(lambda: server.cpu_seconds() > 0.3 and len(_children()) == 4)
+        server.check_alive()
+        everyone = _children()
+    finally:
+        server.kill()
+    _wait(lambda: not any(_is_running(pid) for pid in everyone))
+
+
+def test_a_cluster_that_lost_one_of_its_processes_is_reported(tmp_path: Path) -> None:
+    launch = Launch(["sleep", "1000"], {}, beside=[["sh", "-c", "echo no port; exit 4"]])
+    server = ServerProcess("cluster", launch, tmp_path / "out")
+    try:
+        _wait(lambda: "no port" in (tmp_path / "out").read_text() and len(_running(_children())) == 1)
+        with pytest.raises(BenchFailure, match="cluster ended with code 4; its last words:\nno port"):
+            server.check_alive()
+    finally:
+        server.stop()
+
+
+def _children() -> list[int]:
+    """Of this process, with theirs."""
+    return _running(process_tree(os.getpid())[1:])
+
+
+def _running(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if _is_running(pid)]
 
 
 def _is_running(pid: int) -> bool:

@@ -15,8 +15,11 @@ from bench.tests.fakes import FakePeer, FakeWorkload
 _PEERS = {
     "headrace": FakePeer("headrace"),
     "headrace-cache": FakePeer("headrace-cache", flushes=False),
+    "headrace-3": FakePeer("headrace-3", brokers=3),
     "kafka-fsync": FakePeer("kafka-fsync"),
     "kafka": FakePeer("kafka", flushes=False),
+    "kafka-3-fsync": FakePeer("kafka-3-fsync", brokers=3),
+    "kafka-3": FakePeer("kafka-3", flushes=False, brokers=3),
 }
 
 
@@ -44,8 +47,18 @@ def test_the_table_has_figures_ratios_failures_and_what_is_missing() -> None:
 
 
 def test_like_is_compared_with_like_where_both_were_measured() -> None:
-    assert comparisons(list(_PEERS), _PEERS) == [("headrace", "kafka-fsync"), ("headrace-cache", "kafka")]
+    single = ["headrace", "headrace-cache", "kafka-fsync", "kafka"]
+    assert comparisons(single, _PEERS) == [("headrace", "kafka-fsync"), ("headrace-cache", "kafka")]
     assert comparisons(["headrace", "kafka"], _PEERS) == [("headrace", "kafka")]
+
+
+def test_a_cluster_is_compared_with_clusters_and_with_one_broker_of_its_own_kind() -> None:
+    assert comparisons(["headrace", "headrace-3", "kafka-3-fsync", "kafka-3"], _PEERS) == [
+        ("headrace-3", "headrace"),
+        ("headrace-3", "kafka-3-fsync"),
+        ("headrace-3", "kafka-3"),
+    ]
+    assert comparisons(["headrace-3", "kafka-3"], _PEERS) == [("headrace-3", "kafka-3")]
 
 
 def test_the_json_holds_every_sample() -> None:

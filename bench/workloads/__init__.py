@@ -17,6 +17,8 @@ _SMALL_BATCHES = {"batch.size": "16384"}
 _NO_LINGER = {"linger.ms": "0"}
 _FLUSHING = ("headrace", "kafka-fsync")
 _CACHING = ("headrace-cache", "kafka")
+# Three brokers with a replica each, and what one broker with one replica does: the price of replication.
+_REPLICATED = ("headrace-3", "headrace", "kafka-3-fsync", "kafka-3")
 
 
 def all_workloads() -> dict[str, Workload]:
@@ -38,6 +40,11 @@ def all_workloads() -> dict[str, Workload]:
         StartFresh(peers=_FLUSHING),
         StartAfterKill(peers=_FLUSHING),
         Partitions(peers=_FLUSHING),
+        Produce("replicas-1k", records=1_000_000, size=1024, settings={}, peers=_REPLICATED),
+        Produce("replicas-100", records=5_000_000, size=100, settings={}, peers=_REPLICATED),
+        # Kafka takes up a connection's next request when the last one is answered, which with replicas is a round
+        # trip to the followers and their disks: at higher rates its latency is the length of that queue.
+        Latency("replicas-latency", seconds=60, rate=100, settings=_NO_LINGER, peers=_REPLICATED),
         Queue(
             records=50_000,
             size=100,

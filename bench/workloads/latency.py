@@ -1,4 +1,4 @@
-"""End to end at a thousand records a second, open loop: from a record's due time until a consumer has it."""
+"""End to end at a steady rate, open loop: from a record's due time until a consumer has it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from bench.figures import Metric
 from bench.workloads.workload import CPU_S_PER_M, PARTITIONS, PEAK_RSS_MB, Turn, Workload, charge
 
-_RATE = 1000
 _SIZE = 100
 
 
@@ -24,17 +23,19 @@ class Latency(Workload):
     )
     plotted = metrics[:2]
 
-    def __init__(self, name: str, *, seconds: int, settings: Mapping[str, str], peers: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, *, seconds: int, settings: Mapping[str, str], peers: Sequence[str], rate: int = 1000
+    ) -> None:
         self.name = name
         chosen = "".join(f", {key}={value}" for key, value in settings.items())
-        self.title = f"end to end at {_RATE}/s, {_SIZE} B{chosen}"
+        self.title = f"end to end at {rate}/s, {_SIZE} B{chosen}"
         self.peers = peers
-        self._seconds = seconds
-        self._settings = {**{f"p.{key}": value for key, value in settings.items()}, "rate": str(_RATE)}
+        self._records = seconds * rate
+        self._settings = {**{f"p.{key}": value for key, value in settings.items()}, "rate": str(rate)}
 
     def measure(self, turn: Turn) -> dict[str, float]:
         topic = turn.server.create_topic(PARTITIONS)
-        records = turn.scaled(self._seconds * _RATE)
+        records = turn.scaled(self._records)
         cost = charge(turn.server, turn.start_load, "latency", topic, records, _SIZE, **self._settings)
         turn.server.delete_topic(topic)
         journey, acks = cost.load["e2e_us"], cost.load["ack_us"]

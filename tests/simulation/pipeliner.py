@@ -48,11 +48,15 @@ class Pipeliner(Client):
         self.identity = identity
         while self.unacknowledged or not self.is_done:
             try:
-                transport = await self.cluster.any_transport()
+                transport = await self._connect()
                 await self._pump(transport)
                 transport.close()
             except HeadraceError:
+                self.cluster.distrust()
                 await self.think(0.05)
+
+    async def _connect(self) -> Transport:
+        return await self.cluster.transport((await self.cluster.partition(TOPIC, self.partition)).leader)
 
     async def _pump(self, transport: Transport) -> None:
         """Keep the pipeline full until something goes wrong; then the caller begins anew, with a new connection."""

@@ -13,7 +13,8 @@ import pytest
 from tests.simulation.scenario import Scenario, StillUnwell
 
 from headrace.broker.offsets_log import OffsetsLog
-from headrace.broker.partition import Appended, Partition, PartitionState
+from headrace.broker.partition import Appended, Partition
+from headrace.broker.partition_state import PartitionState
 from headrace.broker.state_log import StoredRecord
 from headrace.storage.flush import Flush
 from headrace.storage.log import Log
@@ -61,11 +62,11 @@ def leave_a_torn_tail_where_it_is(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_what_groups_committed_when_starting(patch: pytest.MonkeyPatch) -> None:
-    async def replay_nothing(_: OffsetsLog) -> AsyncIterator[StoredRecord]:
+    async def load_nothing(_: OffsetsLog, _partition: Partition) -> AsyncIterator[StoredRecord]:
         return
         yield StoredRecord(b"", None, None)
 
-    patch.setattr(OffsetsLog, "replay", replay_nothing)
+    patch.setattr(OffsetsLog, "load", load_nothing)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from tests.simulation.test_transactions import Story
 
-from headrace.broker.partition import Partition, PartitionState
+from headrace.broker.led_transactions import LedTransactions
+from headrace.broker.partition import Partition
+from headrace.broker.partition_state import PartitionState
 from headrace.broker.state_log import StateLog, StoredRecord
-from headrace.broker.transaction_coordinator import TransactionCoordinator
 from headrace.broker.transaction_markers import TransactionMarkers
+from headrace.broker.transaction_verification import TransactionVerification
 from headrace.machines.partition_transactions import PartitionTransactions
 from headrace.machines.transaction_state import Transaction
 from headrace.testkit.brokers import BrokerFailed
@@ -25,11 +27,11 @@ def answer_before_the_markers_stand(patch: pytest.MonkeyPatch) -> None:
     async def at_once(*_: object) -> None:
         return
 
-    patch.setattr(TransactionCoordinator, "_over", at_once)
+    patch.setattr(LedTransactions, "_over", at_once)
 
 
 def take_batches_without_asking_the_coordinator(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(TransactionCoordinator, "verify", lambda *_: None)
+    patch.setattr(TransactionVerification, "verify", lambda *_: None)
 
 
 def leave_the_epoch_alone_at_the_end(patch: pytest.MonkeyPatch) -> None:
@@ -59,13 +61,13 @@ def do_not_finish_after_a_crash_what_was_decided(patch: pytest.MonkeyPatch) -> N
 
 
 def take_offsets_in_transactions_for_committed(patch: pytest.MonkeyPatch) -> None:
-    replay = StateLog.replay
+    load = StateLog.load
 
-    async def replay_plainly(self: StateLog) -> Any:
-        async for stored in replay(self):
+    async def load_plainly(self: StateLog, partition: Partition) -> Any:
+        async for stored in load(self, partition):
             yield stored._replace(transaction=None) if isinstance(stored, StoredRecord) else stored
 
-    patch.setattr(StateLog, "replay", replay_plainly)
+    patch.setattr(StateLog, "load", load_plainly)
 
 
 @pytest.mark.parametrize(

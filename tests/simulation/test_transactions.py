@@ -127,7 +127,7 @@ class Story:
         while True:
             try:
                 ends = await find_offsets(judge.cluster, targets)
-                partitions = self.broker.broker.catalogue.topic(LEDGER).partitions if self.broker.broker else []
+                partitions = self.broker.broker.catalogue.topic(LEDGER).led if self.broker.broker else {}
                 if partitions and all(
                     partitions[target.partition].last_stable_offset == at.offset for target, at in ends.items()
                 ):

@@ -1,8 +1,8 @@
 """One broker: its topics, its coordinators, and the table of requests that it serves.
 
-Start order: registry, logs (recovery), then everything else; groups are read in the background and answer "loading"
-until then. Stop order: readers and group members are answered, logs are flushed and closed, the marker of a clean
-shutdown is written last.
+Start order: registry, logs (recovery), then everything else; it joins the cluster when its door is open, and groups are
+read when the lead of their partition begins. Stop order: leads are handed over, readers and group members are answered,
+logs are flushed and closed, the marker of a clean shutdown is written last.
 """
 
 from __future__ import annotations
@@ -12,42 +12,47 @@ import os
 from functools import partial
 
 from headrace.broker.catalogue import Catalogue
+from headrace.broker.cluster import ClusterMember
 from headrace.broker.cluster_admin import ClusterAdmin
 from headrace.broker.config_admin import ConfigAdmin
 from headrace.broker.consumer_group_requests import ConsumerGroupRequests
 from headrace.broker.coordinator import Coordinator
+from headrace.broker.drain_requests import DrainRequests
+from headrace.broker.election_requests import ElectionRequests
 from headrace.broker.fetch import Fetch
+from headrace.broker.find_coordinator import FindCoordinator
 from headrace.broker.group_requests import GroupRequests
 from headrace.broker.handlers import Handlers
 from headrace.broker.identity import BrokerIdentity
 from headrace.broker.list_offsets import ListOffsets
+from headrace.broker.membership import confirm_start, number_start
 from headrace.broker.metadata import Metadata
 from headrace.broker.offset_requests import OffsetRequests
 from headrace.broker.offsets_log import OffsetsLog
+from headrace.broker.partition_changes import PartitionChanges
 from headrace.broker.produce import Produce
+from headrace.broker.reassignment_requests import ReassignmentRequests
 from headrace.broker.topic_admin import TopicAdmin
 from headrace.broker.transaction_coordinator import TransactionCoordinator
 from headrace.broker.transaction_markers import TransactionMarkers
 from headrace.broker.transaction_requests import TransactionRequests
 from headrace.broker.transaction_tools import TransactionTools
+from headrace.broker.transaction_verification import TransactionVerification
 from headrace.broker.transactional_offsets import TransactionalOffsets
 from headrace.broker.transactions_log import TransactionsLog
+from headrace.broker.verified_transactions import VerifiedTransactions
 from headrace.machines.consumer_groups import ConsumerGroupConfig
 from headrace.machines.fetch_sessions import FetchSessions
 from headrace.machines.group_state import GroupConfig
 from headrace.model.broker_configs import BrokerConfig
-from headrace.registry.identity import (
-    cluster_id,
-    load_broker_configs,
-    next_broker_epoch,
-    store_broker_configs,
-)
+from headrace.registry.identity import load_broker_configs, store_broker_configs
 from headrace.registry.interface import Registry
+from headrace.registry.partitions import PartitionRecords
 from headrace.registry.producer_ids import ProducerIds
-from headrace.registry.topics import Topics
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
 from headrace.runtime.entropy import Entropy
+from headrace.runtime.network import Network
 from headrace.runtime.supervise import Supervisor
 from headrace.storage.config import StoreConfig
 from headrace.storage.store import LogStore, open_store
@@ -60,6 +65,7 @@ class Broker:
     def __init__(
         self,
         catalogue: Catalogue,
+        cluster: ClusterMember,
         store: LogStore,
         registry: Registry,
         identity: BrokerIdentity,
@@ -70,6 +76,7 @@ class Broker:
     ) -> None:
         config = catalogue.config
         self.catalogue = catalogue
+        self.cluster = cluster
         self.store = store
         self.registry = registry
         self.identity = identity
@@ -82,31 +89,41 @@ class Broker:
             config.offset_metadata_max_bytes,
             clock,
         )
+        verified = VerifiedTransactions()
+        self._transactions_log = TransactionsLog(catalogue, clock)
+        self._markers = TransactionMarkers(catalogue, cluster.peers, verified, store.flusher.flush, clock)
         self.transactions = TransactionCoordinator(
-            TransactionsLog(catalogue, clock),
-            TransactionMarkers(catalogue, store.flusher.flush, clock),
-            ProducerIds(registry).next,
-            config,
-            clock,
+            self._transactions_log, self._markers, ProducerIds(registry).next, config, clock
         )
-        catalogue.on_deleted = lambda topic: self.coordinator.forget_topic(topic.name)
+        self._verification = TransactionVerification(self.transactions, self._transactions_log, verified, cluster.peers)
+        for coordinator in (self.coordinator, self.transactions):
+            catalogue.on_lead.append(coordinator.begin)
+            catalogue.on_resign.append(coordinator.end)
+        catalogue.on_gone.append(lambda topic: self.coordinator.forget_topic(topic.name))
         sessions = FetchSessions(
             partial(entropy.integer, 1, 2**31 - 1), config.max_incremental_fetch_session_cache_slots
         )
         self.fetch = Fetch(catalogue, sessions, clock)
         self._clock = clock
-        self._cluster = ClusterAdmin(catalogue, disk, os.path.abspath(folder))
-        self.handlers = self._serve(Produce(catalogue, self.transactions, store, disk, clock), entropy)
-        self._cluster.advertise(handler.api for handler in self.handlers)
+        self._admin = ClusterAdmin(catalogue, disk, os.path.abspath(folder))
+        produce = Produce(catalogue, self._verification, store, disk, clock, lambda: cluster.membership.is_held)
+        self.handlers = self._serve(produce, entropy)
+        self._admin.advertise(handler.api for handler in self.handlers)
 
     def start(self, supervisor: Supervisor) -> None:
         supervisor.spawn(self.coordinator.load(), "load groups")
         supervisor.spawn(self.transactions.load(), "transactions")
         supervisor.spawn(self._keep_house(), "housekeeping")
 
+    async def join(self, host: str, port: int) -> None:
+        """The door is open at this address: be one of the cluster, and lead what is to be led here."""
+        self.identity.host, self.identity.port = host, port
+        await self.cluster.join(host, port, self.identity.rack)
+
     async def stop(self) -> None:
         """Flush and close everything; the doors are closed already."""
         await self.store.close(self.identity.epoch)
+        await self.cluster.leave()
         await self.registry.close()
 
     def answer_waiting(self) -> None:
@@ -117,17 +134,18 @@ class Broker:
 
     def _serve(self, produce: Produce, entropy: Entropy) -> Handlers:
         metadata = Metadata(self.catalogue, self.identity, self.offsets_log.ensure)
-        topics = TopicAdmin(self.catalogue, self.identity)
+        topics = TopicAdmin(self.catalogue, self._clock)
         configs = ConfigAdmin(self.catalogue, self.identity, partial(store_broker_configs, self.registry))
         list_offsets = ListOffsets(self.catalogue)
-        groups = GroupRequests(self.coordinator, self.identity, entropy)
+        coordinators = FindCoordinator(self.catalogue, self.offsets_log, self._transactions_log)
+        groups = GroupRequests(self.coordinator, entropy)
         offsets = OffsetRequests(self.coordinator, self.catalogue, self._clock)
         consumers = ConsumerGroupRequests(self.coordinator, self.catalogue, entropy)
         transactions = TransactionRequests(self.transactions, self.catalogue, self.offsets_log)
-        tools = TransactionTools(self.transactions, self.catalogue)
-        transactional_offsets = TransactionalOffsets(
-            self.coordinator, self.transactions, self.offsets_log, self.catalogue, self._clock
-        )
+        tools = TransactionTools(self.transactions, self.catalogue, self._markers)
+        transactional_offsets = TransactionalOffsets(self.coordinator, self._verification, self.catalogue, self._clock)
+        changes = PartitionChanges(self.catalogue, PartitionRecords(self.registry))
+        reassignments = ReassignmentRequests(self.catalogue, changes)
         return Handlers(
             {
                 apis.PRODUCE: produce.handle,
@@ -136,14 +154,14 @@ class Broker:
                 apis.METADATA: metadata.handle,
                 apis.OFFSET_COMMIT: offsets.commit,
                 apis.OFFSET_FETCH: offsets.fetch,
-                apis.FIND_COORDINATOR: groups.find_coordinator,
+                apis.FIND_COORDINATOR: coordinators.handle,
                 apis.JOIN_GROUP: groups.join,
                 apis.HEARTBEAT: groups.heartbeat,
                 apis.LEAVE_GROUP: groups.leave,
                 apis.SYNC_GROUP: groups.sync,
                 apis.DESCRIBE_GROUPS: groups.describe,
                 apis.LIST_GROUPS: groups.list,
-                apis.API_VERSIONS: self._cluster.api_versions,
+                apis.API_VERSIONS: self._admin.api_versions,
                 apis.CREATE_TOPICS: topics.create_topics,
                 apis.DELETE_TOPICS: topics.delete_topics,
                 apis.DELETE_RECORDS: topics.delete_records,
@@ -161,11 +179,15 @@ class Broker:
                 apis.OFFSET_FOR_LEADER_EPOCH: list_offsets.offset_for_leader_epoch,
                 apis.DESCRIBE_CONFIGS: configs.describe,
                 apis.ALTER_CONFIGS: configs.alter,
-                apis.DESCRIBE_LOG_DIRS: self._cluster.describe_log_dirs,
+                apis.DESCRIBE_LOG_DIRS: self._admin.describe_log_dirs,
                 apis.CREATE_PARTITIONS: topics.create_partitions,
                 apis.DELETE_GROUPS: groups.delete,
                 apis.INCREMENTAL_ALTER_CONFIGS: configs.alter_incrementally,
                 apis.OFFSET_DELETE: offsets.delete,
+                apis.ELECT_LEADERS: ElectionRequests(self.catalogue, changes).elect,
+                apis.ALTER_PARTITION_REASSIGNMENTS: reassignments.alter,
+                apis.LIST_PARTITION_REASSIGNMENTS: reassignments.list,
+                apis.DRAIN_BROKER: DrainRequests(self.catalogue, self.registry).drain,
                 apis.DESCRIBE_CLUSTER: metadata.describe_cluster,
                 apis.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
             }
@@ -191,19 +213,23 @@ async def open_broker(
     settings: dict[str, str],
     registry: Registry,
     disk: Disk,
+    network: Network,
     clock: Clock,
     entropy: Entropy,
     supervisor: Supervisor,
 ) -> Broker:
-    """Recover what is in the folder and return a broker that can serve; its doors are still to be opened."""
+    """Recover what is in the folder and return a broker that can `join` when its door is open."""
     config = BrokerConfig.from_settings(settings, await load_broker_configs(registry))
     store = await open_store(disk, folder, clock, _store_config(config))
-    epoch = await next_broker_epoch(registry, node_id)
-    identity = BrokerIdentity(node_id, await cluster_id(registry, entropy), epoch, rack)
+    start = await number_start(registry, disk, folder, node_id, entropy)
+    identity = BrokerIdentity(node_id, start.cluster_id, start.epoch, rack)
     store.start(supervisor.spawn)
-    catalogue = Catalogue(Topics(registry), store, config, clock, entropy, epoch)
-    await catalogue.open()
-    broker = Broker(catalogue, store, registry, identity, clock, entropy, disk, folder)
+    catalogue = Catalogue(registry, config, clock, entropy)
+    cluster = ClusterMember(catalogue, store, registry, network, clock, entropy, supervisor, node_id, start)
+    broker = Broker(catalogue, cluster, store, registry, identity, clock, entropy, disk, folder)
+    await cluster.open()
+    if not start.has_all:
+        await confirm_start(disk, folder, node_id, start)
     broker.start(supervisor)
     return broker
 

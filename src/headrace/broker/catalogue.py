@@ -1,193 +1,154 @@
-"""The topics that this broker holds: what the registry says, and the open logs behind it.
+"""The topics of the cluster, the partitions that this broker leads, and how topics are made, changed and deleted.
 
-The registry is the truth. A topic is written there before its folders exist and taken out before they are removed, so a
-crash in between leaves either a topic whose folders are made at the next start, or folders that nobody claims and that
-are then deleted. When `create` returns, every partition takes writes.
+The registry is the truth, and any broker may change it. A topic's partitions are written before the topic itself, and
+its leaders chosen with them, so when it exists it can be led at once; when `create` returns, every partition takes
+writes. What was changed here is seen here when the call returns; other brokers follow by their mirrors.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from uuid import UUID
 
-from headrace.broker.counts import TopicCounts
-from headrace.broker.partition import Partition, PartitionState
+from headrace.broker.directory import MIRRORED, Directory
+from headrace.broker.partition import Partition
+from headrace.broker.topic import Topic
+from headrace.machines.placement import place
 from headrace.model.broker_configs import BrokerConfig
+from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import (
     HeadraceError,
     InvalidPartitions,
     InvalidTopic,
+    NotLeader,
     TopicAlreadyExists,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from headrace.model.names import check_topic_name, is_internal
+from headrace.model.names import check_topic_name
+from headrace.model.partition_record import NO_EPOCH, NO_LEADER, Nodes, PartitionRecord
 from headrace.model.topic_configs import TopicConfig
-from headrace.registry.topics import TopicRecord, Topics
+from headrace.registry.interface import Registry
+from headrace.registry.mirror import Mirror
+from headrace.registry.partitions import partition_key
+from headrace.registry.topics import TopicRecord, Topics, topic_key
 from headrace.runtime.clock import Clock
 from headrace.runtime.entropy import Entropy
-from headrace.storage.config import LogConfig
-from headrace.storage.store import LogStore, Opening
+
+__all__ = ["Catalogue", "Topic"]
 
 PARTITIONS_MAX = 100_000  # per topic: a typing error must not fill the disk with folders
 
 
-class Topic:
-    __slots__ = ("config", "counts", "partitions", "record")
-
-    def __init__(self, record: TopicRecord, config: TopicConfig) -> None:
-        self.record = record
-        self.config = config
-        self.counts = TopicCounts()
-        self.partitions: list[Partition] = []
-
-    @property
-    def name(self) -> str:
-        return self.record.name
-
-    @property
-    def id(self) -> UUID:
-        return self.record.id
-
-    @property
-    def is_internal(self) -> bool:
-        return is_internal(self.record.name)
-
-
-class Catalogue:
-    """`version` changes with every change of topics, partitions or configs; caches of metadata hang on it."""
-
-    def __init__(
-        self,
-        records: Topics,
-        store: LogStore,
-        config: BrokerConfig,
-        clock: Clock,
-        entropy: Entropy,
-        broker_epoch: int,
-    ) -> None:
-        self.config = config
-        self.version = 0
-        self._records = records
-        self._store = store
+class Catalogue(Directory):
+    def __init__(self, registry: Registry, config: BrokerConfig, clock: Clock, entropy: Entropy) -> None:
+        super().__init__(config)
+        self.mirror = Mirror(registry, MIRRORED, self.take)
+        self.on_lead: list[Callable[[Partition], None]] = []
+        """This broker leads a partition from now on, in the epoch that it bears."""
+        self.on_resign: list[Callable[[Partition], None]] = []
+        self.settled: Callable[[], Awaitable[None]] = _at_once
+        """Returns when the replicas here are as the records say; raises what stands in the way."""
+        self.until_led: Callable[[Topic], Awaitable[None]] = _led_here
+        """Returns when the leaders of a new topic know of it."""
+        self._records = Topics(registry)
         self._clock = clock
         self._entropy = entropy
-        self._broker_epoch = broker_epoch
-        self._by_name: dict[str, Topic] = {}
-        self._by_id: dict[UUID, Topic] = {}
         self._changing = asyncio.Lock()
-        self.on_deleted: Callable[[Topic], None] | None = None
-
-    def __iter__(self) -> Iterator[Topic]:
-        return iter(self._by_name.values())
-
-    def __len__(self) -> int:
-        return len(self._by_name)
 
     # Looking up
 
     def partition(self, topic: str, index: int) -> Partition:
+        """A partition that this broker leads."""
         try:
-            if index >= 0:
-                return self._by_name[topic].partitions[index]
-        except (KeyError, IndexError):
-            pass
-        raise UnknownTopicOrPartition(f"there is no partition {topic}-{index}")
+            return self._by_name[topic].led[index]
+        except KeyError:
+            raise self._not_led(self._by_name.get(topic), topic, index) from None
 
     def partition_by_id(self, topic_id: UUID, index: int) -> Partition:
         topic = self._by_id.get(topic_id)
         if topic is None:
             raise UnknownTopicId(f"there is no topic with id {topic_id}")
-        if not 0 <= index < len(topic.partitions):
-            raise UnknownTopicOrPartition(f"there is no partition {topic.name}-{index}")
-        return topic.partitions[index]
+        partition = topic.led.get(index)
+        if partition is None:
+            raise self._not_led(topic, topic.name, index)
+        return partition
 
-    def find(self, name: str) -> Topic | None:
-        return self._by_name.get(name)
-
-    def find_by_id(self, topic_id: UUID) -> Topic | None:
-        return self._by_id.get(topic_id)
-
-    def topic(self, name: str) -> Topic:
-        topic = self._by_name.get(name)
-        if topic is None:
-            raise UnknownTopicOrPartition(f"there is no topic {name}")
-        return topic
+    def _not_led(self, topic: Topic | None, name: str, index: int) -> HeadraceError:
+        if topic is None or not 0 <= index < topic.partition_count:
+            return UnknownTopicOrPartition(f"there is no partition {name}-{index}")
+        return NotLeader(f"another broker leads {name}-{index}, or nobody does now")
 
     # Changing
 
-    async def open(self) -> None:
-        """Open the log of every partition that the registry knows; delete what it does not know."""
-        for record in await self._records.load():
-            self._publish(Topic(record, TopicConfig.build(record.configs, self.config.topic_defaults)))
-
-        def wanted(topic_id: UUID, partition: int) -> Opening | None:
-            topic = self._by_id.get(topic_id)
-            known = topic is not None and partition < topic.record.partitions
-            return self._opening(topic.config) if topic is not None and known else None
-
-        await self._store.open_all(wanted)
-        for topic in self._by_name.values():
-            await self._open_partitions(topic)
-
-    async def create(self, name: str, partitions: int, configs: dict[str, str], *, dry_run: bool = False) -> Topic:
-        """Make a topic that takes writes when this returns."""
+    async def create(
+        self,
+        name: str,
+        partitions: int,
+        configs: dict[str, str],
+        *,
+        replication: int | None = None,
+        assignment: Sequence[Nodes] = (),
+        dry_run: bool = False,
+    ) -> Topic:
+        """Make a topic that takes writes when this returns. Its replicas are placed as `assignment` says, or so that
+        the brokers have equally much to do."""
         check_topic_name(name)
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidPartitions(f"a topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}")
         config = TopicConfig.build(configs, self.config.topic_defaults)
         async with self._changing:
             self._refuse_existing(name)
+            if replication is None:
+                replication = min(self.config.default_replication_factor, len(self.usable_brokers()))
+            places = self._places(assignment or self._placed(partitions, replication))
             record = TopicRecord(
                 name=name,
                 id=self._entropy.uuid(),
                 partitions=partitions,
                 configs=configs,
                 created_ms=self._clock.now_ms(),
-                created_epoch=self._broker_epoch,
             )
             topic = Topic(record, config)
+            topic.places = dict(enumerate(places))
             if dry_run:
                 return topic
-            await self._records.create(record)
+            await self._records.create(record, places)
+            await self._see(topic.id, range(partitions), name)
             try:
-                await self._open_partitions(topic)
+                await self.settled()
             except HeadraceError:
                 # Without its logs it would be in the way of every later attempt to create it.
-                await self._records.delete(name, record.id)
+                await self._delete(name, record.id)
                 raise
-            self._publish(topic)
-            return topic
+        topic = self.topic(name)
+        await self.until_led(topic)
+        return topic
 
     async def delete(self, name: str) -> None:
         async with self._changing:
-            topic = self.topic(name)
-            await self._records.delete(name, topic.id)
-            del self._by_name[name]
-            del self._by_id[topic.id]
-            self.version += 1
-            for partition in topic.partitions:
-                partition.retire()
-            if self.on_deleted is not None:
-                self.on_deleted(topic)
-            await self._store.delete_all([(topic.id, partition.index) for partition in topic.partitions])
+            await self._delete(name, self.topic(name).id)
+            await self.settled()
 
-    async def add_partitions(self, name: str, total: int, *, dry_run: bool = False) -> None:
+    async def add_partitions(
+        self, name: str, total: int, *, assignment: Sequence[Nodes] = (), dry_run: bool = False
+    ) -> None:
         async with self._changing:
             topic = self.topic(name)
-            if total <= len(topic.partitions):
-                raise InvalidPartitions(
-                    f"topic {name} has {len(topic.partitions)} partitions already; {total} is no more"
-                )
+            count = topic.partition_count
+            if total <= count:
+                raise InvalidPartitions(f"topic {name} has {count} partitions already; {total} is no more")
             if total > PARTITIONS_MAX:
                 raise InvalidPartitions(f"a topic has at most {PARTITIONS_MAX} partitions, not {total}")
+            places = self._places(assignment or self._placed(total - count, topic.replication))
             if dry_run:
                 return
-            if total > topic.record.partitions:  # else it was written by an attempt that found no room on the disk
-                topic.record = await self._records.add_partitions(name, topic.id, total)
-            await self._open_partitions(topic)
-            self.version += 1
+            await self._records.add_partitions(name, topic.id, total, places)
+            await self._see(topic.id, range(count, total), name)
+            await self.settled()
+        await self.until_led(topic)
 
     async def change_configs(
         self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]], *, dry_run: bool = False
@@ -195,30 +156,21 @@ class Catalogue:
         """`change` turns the topic's overrides into the new ones, or raises what is wrong with them."""
         async with self._changing:
             topic = self.topic(name)
-            config = TopicConfig.build(change(topic.record.configs), self.config.topic_defaults)
-            if dry_run:
-                return
-            topic.record = await self._records.change_configs(name, topic.id, change)
-            self._configure(topic, config)
-            self.version += 1
+            TopicConfig.build(change(topic.record.configs), self.config.topic_defaults)
+            if not dry_run:
+                await self._records.change_configs(name, topic.id, change)
+                await self.mirror.read([topic_key(name)])
 
     def check_defaults(self, config: BrokerConfig) -> None:
         """Raise `InvalidConfig` if a topic's own configs do not go with these defaults."""
         for topic in self._by_name.values():
             TopicConfig.build(topic.record.configs, config.topic_defaults)
 
-    def reconfigure(self, config: BrokerConfig) -> None:
-        """The broker's own defaults have changed: so have those of its topics."""
-        self.config = config
-        for topic in self._by_name.values():
-            self._configure(topic, TopicConfig.build(topic.record.configs, config.topic_defaults))
-        self.version += 1
-
     def expire(self) -> None:
         """End the waits of producers whose time is up, and forget producers that are long gone."""
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         for topic in self._by_name.values():
-            for partition in topic.partitions:
+            for partition in topic.replicas.values():
                 partition.expire(now)
                 partition.state.expire(partition.log.start_offset, now_ms, self.config.producer_id_expiration_ms)
 
@@ -232,44 +184,50 @@ class Catalogue:
                 if other.replace(".", "_") == alike:
                     raise InvalidTopic(f"Topic '{name}' collides with existing topic: {other}")
 
-    def _publish(self, topic: Topic) -> None:
-        self._by_name[topic.name] = topic
-        self._by_id[topic.id] = topic
-        self.version += 1
+    async def _see(self, topic_id: UUID, indexes: range, name: str) -> None:
+        """Take in what was just written, without waiting for the watch."""
+        await self.mirror.read([*(partition_key(topic_id, index) for index in indexes), topic_key(name)])
 
-    async def _open_partitions(self, topic: Topic) -> None:
-        """Make partitions of logs, and logs where there are none yet, up to the number in the topic's record."""
-        missing = range(len(topic.partitions), topic.record.partitions)
-        logs = await self._store.create_all((topic.id, index, self._opening(topic.config)) for index in missing)
-        leader_epoch = self._broker_epoch - topic.record.created_epoch
-        topic.partitions += [
-            Partition(log, self._store.flusher, topic.name, topic.config, leader_epoch, topic.counts) for log in logs
-        ]
+    async def _delete(self, name: str, topic_id: UUID) -> None:
+        await self._records.delete(name, topic_id)
+        await self.mirror.read([topic_key(name)])
 
-    def _configure(self, topic: Topic, config: TopicConfig) -> None:
-        topic.config = config
-        for partition in topic.partitions:
-            partition.config = config
-            partition.log.config = self._log_config(config)
+    # Placing
 
-    def _opening(self, config: TopicConfig) -> Opening:
-        return Opening(self._log_config(config), PartitionState())
+    def usable_brokers(self) -> dict[int, BrokerRecord]:
+        """Those that may be given something to hold."""
+        return {
+            node_id: node
+            for node_id, node in self.nodes.items()
+            if node_id not in self.drained and not node.is_draining
+        }
 
-    def _log_config(self, config: TopicConfig) -> LogConfig:
-        # The active segment is never compacted, so it must be rolled in time for what must be.
-        segment_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.compacts else config.segment_ms
-        jitter_ms = min(config.segment_jitter_ms, segment_ms - 1)
-        return LogConfig(
-            segment_bytes=config.segment_bytes,
-            segment_ms=segment_ms - (self._entropy.integer(0, jitter_ms) if jitter_ms > 0 else 0),
-            index_interval_bytes=config.index_interval_bytes,
-            index_bytes_max=config.segment_index_bytes,
-            retention_ms=config.retention_ms if config.deletes else -1,
-            retention_bytes=config.retention_bytes if config.deletes else -1,
-            flush_messages=config.flush_messages,
-            compacts=config.compacts,
-            min_cleanable_dirty_ratio=config.min_cleanable_dirty_ratio,
-            min_compaction_lag_ms=config.min_compaction_lag_ms,
-            max_compaction_lag_ms=config.max_compaction_lag_ms,
-            delete_retention_ms=config.delete_retention_ms,
+    def _placed(self, partitions: int, replication: int) -> list[Nodes]:
+        load, leaders = Counter[int](), Counter[int]()
+        for topic in self._by_name.values():
+            for record in topic.places.values():
+                load.update(record.replicas)
+                leaders[record.replicas[0]] += 1
+        return place(partitions, replication, self.usable_brokers(), load, leaders)
+
+    def _places(self, assignment: Sequence[Nodes]) -> list[PartitionRecord]:
+        """New partitions: everybody who is up has everything, because there is nothing."""
+        return [self._new_record(tuple(replicas)) for replicas in assignment]
+
+    def _new_record(self, replicas: Nodes) -> PartitionRecord:
+        up = tuple(node_id for node_id in replicas if node_id in self.nodes)
+        leader = self.nodes[up[0]] if up else None
+        return PartitionRecord(
+            replicas=replicas,
+            isr=up or replicas,
+            leader=leader.node_id if leader else NO_LEADER,
+            leader_broker_epoch=leader.epoch if leader else NO_EPOCH,
         )
+
+
+async def _at_once() -> None:
+    return
+
+
+async def _led_here(_topic: Topic) -> None:
+    return

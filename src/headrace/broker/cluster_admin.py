@@ -76,7 +76,7 @@ class ClusterAdmin:
                 continue
             held = [
                 DescribeLogDirsPartition(partition_index=partition.index, partition_size=partition.log.size_bytes)
-                for partition in topic.partitions
+                for partition in topic.replicas.values()
                 if wanted is None or partition.index in wanted[topic.name]
             ]
             result.topics.append(DescribeLogDirsTopic(name=topic.name, partitions=held))

@@ -13,6 +13,7 @@ from headrace.machines.assignors import TopicPartition
 from headrace.machines.consumer_group_heartbeat import Heartbeat, HeartbeatAnswer, check_heartbeat
 from headrace.machines.consumer_group_state import by_topic
 from headrace.machines.consumer_groups import ConsumerGroup
+from headrace.machines.groups import Group
 from headrace.model.errors import GroupIdNotFound, HeadraceError
 from headrace.runtime.entropy import Entropy
 from headrace.wire.messages import consumer_group_describe as described
@@ -42,10 +43,11 @@ class ConsumerGroupRequests:
     ) -> ConsumerGroupHeartbeatResponse:
         try:
             beat = _heartbeat(request, context)
-            check_heartbeat(beat, context.version, self._coordinator.consumers.config.assignors)
+            check_heartbeat(beat, context.version, self._coordinator.config.consumer.assignors)
             if not beat.member_id:  # version 0 only
                 beat = replace(beat, member_id=str(self._entropy.uuid()))
-            answer = await self._coordinator.consumer_heartbeat(beat)
+            groups = await self._coordinator.ensure(beat.group_id)
+            answer = await groups.consumer_heartbeat(beat)
         except HeadraceError as error:
             return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
         return ConsumerGroupHeartbeatResponse(
@@ -58,19 +60,22 @@ class ConsumerGroupRequests:
     async def describe(
         self, request: ConsumerGroupDescribeRequest, _context: RequestContext
     ) -> ConsumerGroupDescribeResponse:
-        groups = [self._describe(group_id) for group_id in request.group_ids]
-        return ConsumerGroupDescribeResponse(groups=[await self._settled(group) for group in groups])
+        return ConsumerGroupDescribeResponse(groups=[await self._describe(group_id) for group_id in request.group_ids])
 
-    def _describe(self, group_id: str) -> DescribedGroup:
+    async def _describe(self, group_id: str) -> DescribedGroup:
+        """The description, once what it tells is durable."""
         try:
-            self._coordinator.ensure_loaded(group_id)
-            group = self._coordinator.find(group_id)
-            if group is None:
-                raise GroupIdNotFound(f"Group {group_id} not found.")
-            if not isinstance(group, ConsumerGroup):
-                raise GroupIdNotFound(f"Group {group_id} is not a consumer group.")
+            groups = self._coordinator.of(group_id)
+            answer = self._described(group_id, groups.find(group_id))
+            await groups.settle()
         except HeadraceError as error:
             return _refused(group_id, error)
+        return answer
+
+    def _described(self, group_id: str, group: Group | ConsumerGroup | None) -> DescribedGroup:
+        if not isinstance(group, ConsumerGroup):
+            reason = "not found" if group is None else "is not a consumer group"
+            return _refused(group_id, GroupIdNotFound(f"Group {group_id} {reason}."))
         return DescribedGroup(
             group_id=group_id,
             group_state=group.phase.value,
@@ -106,14 +111,6 @@ class ConsumerGroupRequests:
                 if topic is not None
             ]
         )
-
-    async def _settled(self, group: DescribedGroup) -> DescribedGroup:
-        """The description, once what it tells is durable."""
-        try:
-            await self._coordinator.settle(group.group_id)
-        except HeadraceError as error:
-            return _refused(group.group_id, error)
-        return group
 
 
 def _heartbeat(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> Heartbeat:

@@ -1,7 +1,7 @@
 """The groups of the newer protocol (KIP-848): runs their machines, and keeps what they decide in `__consumer_offsets`.
 
 What a machine decides is appended, applied in the same step, and told when it is durable: also a heartbeat that changes
-nothing tells what an earlier one has changed. Whether a group may be of this kind at all is the coordinator's matter.
+nothing tells what an earlier one has changed. Whether a group may be of this kind at all is for `LedGroups` to say.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from headrace.broker.alarms import Alarms
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.consumer_group_records import ConsumerGroupStored, consumer_group_records, end_records
-from headrace.broker.offsets_log import OffsetsLog, durable
+from headrace.broker.offsets_log import OffsetsLead, durable
 from headrace.broker.state_log import KeyValue
 from headrace.machines.consumer_group_heartbeat import JOIN_EPOCH, Decision, Heartbeat, HeartbeatAnswer
 from headrace.machines.consumer_group_state import ConsumerGroupEvent, ConsumerGroupState
@@ -28,17 +28,17 @@ _RETRY_MS = 1000
 
 
 class ConsumerGroups:
+    """Those of one partition of the log, during one lead."""
+
     def __init__(
-        self, offsets_log: OffsetsLog, catalogue: Catalogue, config: ConsumerGroupConfig, now_ms: Callable[[], int]
+        self, lead: OffsetsLead, view: Callable[[], TopicView], config: ConsumerGroupConfig, now_ms: Callable[[], int]
     ) -> None:
         self.groups: dict[str, ConsumerGroup] = {}
-        self.config = config
-        self._log = offsets_log
-        self._catalogue = catalogue
+        self._lead = lead
+        self._view = view
+        self._config = config
         self._now_ms = now_ms
         self._alarms = Alarms(now_ms)
-        self._view = TopicView({})
-        self._view_version = -1
         self._replayed: dict[str, ConsumerGroupState] = {}
 
     def __contains__(self, group_id: str) -> bool:
@@ -57,7 +57,7 @@ class ConsumerGroups:
         now_ms = self._now_ms()
         for group_id, state in self._replayed.items():
             if state.epoch:  # else only tombstones were left of it
-                group = self.groups[group_id] = ConsumerGroup.restore(group_id, self.config, state, now_ms)
+                group = self.groups[group_id] = ConsumerGroup.restore(group_id, self._config, state, now_ms)
                 self._arm(group)
         self._replayed.clear()
 
@@ -69,10 +69,10 @@ class ConsumerGroups:
         if group is None:
             if beat.member_epoch != JOIN_EPOCH:
                 raise GroupIdNotFound(f"Group {beat.group_id} not found.")
-            group = ConsumerGroup(beat.group_id, self.config)
+            group = ConsumerGroup(beat.group_id, self._config)
         if beat.member_epoch < JOIN_EPOCH:
-            return group.leave(beat, self.view())
-        return group.heartbeat(beat, self.view())
+            return group.leave(beat, self._view())
+        return group.heartbeat(beat, self._view())
 
     def store(self, group_id: str, events: Sequence[ConsumerGroupEvent], before: Sequence[KeyValue] = ()) -> None:
         """Append and apply in one step; `before`: what else must be in the log by then. Raises with nothing changed."""
@@ -82,7 +82,7 @@ class ConsumerGroups:
         self._append(group_id, [*before, *consumer_group_records(group_id, events, now_ms)])
         group = self.groups.get(group_id)
         if group is None:
-            group = self.groups[group_id] = ConsumerGroup(group_id, self.config)
+            group = self.groups[group_id] = ConsumerGroup(group_id, self._config)
         group.apply(events, now_ms)
         self._arm(group)
 
@@ -91,7 +91,7 @@ class ConsumerGroups:
         answer = decision.answer
         if answer.member_epoch > JOIN_EPOCH:
             self.groups[group_id].renew_session(answer.member_id, self._now_ms())
-        await durable(self._log.settled(group_id))
+        await durable(self._lead.settled())
         return answer
 
     # Ending
@@ -122,18 +122,9 @@ class ConsumerGroups:
     def stop(self) -> None:
         self._alarms.stop()
 
-    def view(self) -> TopicView:
-        """The topics as they are; the same object until they change."""
-        if self._view_version != self._catalogue.version:
-            self._view_version = self._catalogue.version
-            self._view = TopicView(
-                {topic.name: TopicShape(topic.id, len(topic.partitions)) for topic in self._catalogue}
-            )
-        return self._view
-
     def _append(self, group_id: str, records: Sequence[KeyValue]) -> None:
         """Nobody is told yet: whoever is going to be waits for all that is in the log."""
-        wait = self._log.append(group_id, records)
+        wait = self._lead.append(group_id, records)
         if wait is not None:
             wait.add_done_callback(asyncio.Future.exception)
 
@@ -146,7 +137,7 @@ class ConsumerGroups:
         group_id = group.group_id
         if self.groups.get(group_id) is not group:
             return
-        events = group.tick(self._now_ms(), self.view())
+        events = group.tick(self._now_ms(), self._view())
         if not events:
             self._arm(group)
             return
@@ -155,3 +146,21 @@ class ConsumerGroups:
         except HeadraceError as error:
             log.warning("members of group %s whose time is up stay for now: %s", group_id, error)
             self._alarms.set(group_id, self._now_ms() + _RETRY_MS, partial(self._on_alarm, group))
+
+
+class TopicsSeen:
+    """What the groups of all partitions know of the topics: made once per version of the catalogue."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._view = TopicView({})
+        self._version = -1
+
+    def view(self) -> TopicView:
+        """The topics as they are; the same object until they change."""
+        if self._version != self._catalogue.version:
+            self._version = self._catalogue.version
+            self._view = TopicView(
+                {topic.name: TopicShape(topic.id, topic.partition_count) for topic in self._catalogue}
+            )
+        return self._view

@@ -15,10 +15,11 @@ import asyncio
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.partition import Partition
-from headrace.broker.readings import Reading, read_partition
+from headrace.broker.readings import Follower, Reading, copy_partition, read_partition
 from headrace.machines.fetch_sessions import FetchEntry, FetchSession, FetchSessions
 from headrace.model.errors import HeadraceError, InvalidFetchSessionEpoch, UnsupportedCompressionType
 from headrace.model.ids import ZERO_ID
+from headrace.model.partition_record import NO_EPOCH
 from headrace.runtime.clock import Clock
 from headrace.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -34,10 +35,11 @@ class _Reader:
     """One entry of a fetch and the partition that it means. While it watches, a move of the partition makes the
     entry worth looking at again and wakes the fetch that waits."""
 
-    __slots__ = ("_entry", "_is_watching", "_poll", "partition")
+    __slots__ = ("_copies", "_entry", "_is_watching", "_poll", "partition")
 
-    def __init__(self, entry: FetchEntry, partition: Partition, poll: _Poll) -> None:
+    def __init__(self, entry: FetchEntry, partition: Partition, poll: _Poll, *, copies: bool) -> None:
         self.partition = partition
+        self._copies = copies
         self._entry = entry
         self._poll = poll
         self._is_watching = False
@@ -45,7 +47,7 @@ class _Reader:
     def watch(self) -> None:
         if not self._is_watching:
             self._is_watching = True
-            self.partition.watch(self)
+            self.partition.watch(self, copies=self._copies)
 
     def unwatch(self) -> None:
         if self._is_watching:
@@ -55,6 +57,9 @@ class _Reader:
     def on_moved(self, new_bytes: int) -> None:
         self._entry.mark_ready()
         self._poll.on_moved(new_bytes)
+
+    def on_committed(self) -> None:
+        self._entry.mark_ready()
 
 
 class _Poll:
@@ -106,6 +111,7 @@ class Fetch:
                 uses_topic_ids=context.version >= _TOPIC_IDS_SINCE,
                 size=sum(len(topic.partitions) for topic in request.topics),
                 now_ms=self._clock.now_ms(),
+                privileged=_follower(request) is not None,
             )
         except HeadraceError as error:
             return FetchResponse(error_code=error.code)
@@ -155,9 +161,10 @@ class Fetch:
     ) -> FetchResponse:
         deadline = self._clock.monotonic() + request.max_wait_ms / 1000
         epoch = session.epoch
+        follower = _follower(request)
         idle: dict[FetchEntry, Reading] = {}  # found empty; still true of those that are not looked at again
         while session.epoch == epoch:
-            readings, size_bytes, is_urgent = self._read(session, poll, request, knows_zstd=knows_zstd)
+            readings, size_bytes, is_urgent = self._read(session, poll, request, follower, knows_zstd=knows_zstd)
             left = deadline - self._clock.monotonic()
             is_over = size_bytes >= request.min_bytes or is_urgent or left <= 0 or self._is_stopping
             if session.id or not is_over:
@@ -170,7 +177,7 @@ class Fetch:
             if is_over:
                 await _load(readings)
                 if session.epoch == epoch:
-                    return self._answer(session, [*readings, *idle.values()])
+                    return self._answer(session, [*readings, *idle.values()], counts=follower is None)
             for reading in readings:
                 reading.release()
                 if reading.is_exhausted:
@@ -181,20 +188,31 @@ class Fetch:
         return FetchResponse(error_code=InvalidFetchSessionEpoch.code)
 
     def _read(
-        self, session: FetchSession, poll: _Poll, request: FetchRequest, *, knows_zstd: bool
+        self,
+        session: FetchSession,
+        poll: _Poll,
+        request: FetchRequest,
+        follower: Follower | None,
+        *,
+        knows_zstd: bool,
     ) -> tuple[list[Reading], int, bool]:
         """Look at every entry that is ready; what was found, how many bytes it is, and whether it may not wait."""
         readings: list[Reading] = []
         room = min(request.max_bytes, self._catalogue.config.fetch_max_bytes)
         size_bytes = 0
         is_urgent = False
+        now = self._clock.monotonic()
         for entry in list(session.ready):
             try:
-                partition = self._partition(entry, poll)
+                partition = self._partition(entry, poll, copies=follower is not None)
                 if not knows_zstd and partition.config.compression_type == "zstd":
                     raise UnsupportedCompressionType(f"zstd, as {partition.topic} has it, needs Fetch {_ZSTD_SINCE}")
                 budget = min(entry.max_bytes, room - size_bytes)
-                reading = read_partition(partition, entry, budget, request.isolation_level, may_exceed=size_bytes == 0)
+                if follower is None:
+                    may_exceed = size_bytes == 0
+                    reading = read_partition(partition, entry, budget, request.isolation_level, may_exceed=may_exceed)
+                else:
+                    reading = copy_partition(partition, entry, budget, follower, now, may_exceed=size_bytes == 0)
             except HeadraceError as error:
                 reading = Reading.refused(entry, error)
                 is_urgent = True
@@ -205,11 +223,12 @@ class Fetch:
             readings.append(reading)
         return readings, size_bytes, is_urgent
 
-    def _answer(self, session: FetchSession, readings: list[Reading]) -> FetchResponse:
+    def _answer(self, session: FetchSession, readings: list[Reading], *, counts: bool) -> FetchResponse:
         response = FetchResponse(session_id=session.id)
         topics: dict[object, FetchableTopicResponse] = {}
         for reading in readings:
-            reading.count()
+            if counts:
+                reading.count()
             entry, data = reading.entry, reading.data
             is_changed = entry.answered(
                 data.high_watermark,
@@ -228,18 +247,20 @@ class Fetch:
             topic.partitions.append(data)
         return response
 
-    def _partition(self, entry: FetchEntry, poll: _Poll) -> Partition:
-        """The partition that an entry means now: topics come and go while a session lives."""
+    def _partition(self, entry: FetchEntry, poll: _Poll, *, copies: bool) -> Partition:
+        """The partition that an entry means now: topics and leaders come and go while a session lives."""
         reader = entry.handle
-        if reader is not None and not reader.partition.is_retired:
+        if reader is not None and reader.partition.is_leader:
             found: Partition = reader.partition
             return found
-        entry.handle = None
+        if reader is not None:
+            reader.unwatch()
+            entry.handle = None
         if entry.topic_id != ZERO_ID:
             partition = self._catalogue.partition_by_id(entry.topic_id, entry.partition)
         else:
             partition = self._catalogue.partition(entry.topic, entry.partition)
-        entry.handle = _Reader(entry, partition, poll)
+        entry.handle = _Reader(entry, partition, poll, copies=copies)
         return partition
 
     def _forget(self, session: FetchSession) -> None:
@@ -247,6 +268,14 @@ class Fetch:
         for entry in session.entries.values():
             if entry.handle is not None:
                 entry.handle.unwatch()
+
+
+def _follower(request: FetchRequest) -> Follower | None:
+    """Which broker copies by this request; consumers have no number."""
+    state = request.replica_state
+    if state is not None and state.replica_id >= 0:
+        return Follower(state.replica_id, state.replica_epoch)
+    return Follower(request.replica_id, NO_EPOCH) if request.replica_id >= 0 else None
 
 
 async def _load(readings: list[Reading]) -> None:

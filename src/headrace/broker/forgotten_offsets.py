@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from headrace.broker.group_records import offset_record
-from headrace.broker.offsets_log import OffsetsLog, durable
+from headrace.broker.offsets_log import OffsetsLead, durable
 from headrace.broker.state_log import KeyValue
 from headrace.machines.offsets import GroupOffsets, OffsetForgotten
 from headrace.model.errors import HeadraceError
@@ -16,9 +16,9 @@ log = logging.getLogger(__name__)
 
 
 class ForgottenOffsets:
-    def __init__(self, offsets: GroupOffsets, offsets_log: OffsetsLog) -> None:
+    def __init__(self, offsets: GroupOffsets, lead: OffsetsLead) -> None:
         self._offsets = offsets
-        self._log = offsets_log
+        self._lead = lead
 
     async def forget(self, events: Sequence[OffsetForgotten]) -> None:
         """Return when it is durable."""
@@ -36,7 +36,7 @@ class ForgottenOffsets:
     def forget_group(self, group_id: str, ends: Sequence[KeyValue]) -> asyncio.Future[None] | None:
         """All that a group has committed goes together with the group; `ends` are its own tombstones."""
         gone = self._offsets.forget_group(group_id)
-        wait = self._log.append(group_id, [*map(offset_record, gone), *ends])
+        wait = self._lead.append(group_id, [*map(offset_record, gone), *ends])
         for event in gone:
             self._offsets.apply(event)
         return wait
@@ -47,7 +47,7 @@ class ForgottenOffsets:
             by_group.setdefault(event.group_id, []).append(event)
         waits = []
         for group_id, gone in by_group.items():
-            wait = self._log.append(group_id, [offset_record(event) for event in gone])
+            wait = self._lead.append(group_id, [offset_record(event) for event in gone])
             if wait is not None:
                 waits.append(wait)
             for event in gone:

@@ -6,17 +6,13 @@ from collections.abc import Iterator
 
 from headrace.broker.context import RequestContext
 from headrace.broker.coordinator import Coordinator
-from headrace.broker.identity import BrokerIdentity
+from headrace.broker.led_groups import LedGroups
 from headrace.machines.group_effects import Departed, Departure, JoinRequest
 from headrace.machines.group_state import GroupState
+from headrace.machines.groups import Group
 from headrace.machines.subscribed_topics import CONSUMER_PROTOCOL_TYPE
-from headrace.model.errors import (
-    GroupIdNotFound,
-    HeadraceError,
-    InvalidRequest,
-    UnknownMemberId,
-    UnsupportedVersion,
-)
+from headrace.model.errors import GroupIdNotFound, HeadraceError, UnknownMemberId
+from headrace.model.names import check_group_id
 from headrace.runtime.entropy import Entropy
 from headrace.wire.messages.delete_groups import (
     DeletableGroupResult,
@@ -29,23 +25,12 @@ from headrace.wire.messages.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-from headrace.wire.messages.find_coordinator import (
-    Coordinator as FoundCoordinator,
-)
-from headrace.wire.messages.find_coordinator import (
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-)
 from headrace.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from headrace.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 from headrace.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 from headrace.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from headrace.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
-_GROUP = 0
-_TRANSACTION = 1
-_SHARE = 2
-_BATCHED_FIND_SINCE = 4
 _BATCHED_LEAVE_SINCE = 3
 _NULL_PROTOCOL_SINCE = 7
 _ERROR_FOR_UNKNOWN_GROUP_SINCE = 6
@@ -54,31 +39,16 @@ _CONSUMER = "consumer"
 
 
 class GroupRequests:
-    def __init__(self, coordinator: Coordinator, identity: BrokerIdentity, entropy: Entropy) -> None:
+    def __init__(self, coordinator: Coordinator, entropy: Entropy) -> None:
         self._coordinator = coordinator
-        self._identity = identity
         self._entropy = entropy
-
-    async def find_coordinator(
-        self, request: FindCoordinatorRequest, context: RequestContext
-    ) -> FindCoordinatorResponse:
-        if context.version >= _BATCHED_FIND_SINCE:
-            return FindCoordinatorResponse(
-                coordinators=[await self._find(key, request.key_type) for key in request.coordinator_keys]
-            )
-        found = await self._find(request.key, request.key_type)
-        return FindCoordinatorResponse(
-            error_code=found.error_code,
-            error_message=found.error_message,
-            node_id=found.node_id,
-            host=found.host,
-            port=found.port,
-        )
 
     async def join(self, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
         stem = request.group_instance_id or context.client_id or ""
         try:
-            answer = await self._coordinator.join(
+            check_group_id(request.group_id)
+            groups = await self._coordinator.ensure(request.group_id)
+            answer = await groups.join(
                 request.group_id,
                 JoinRequest(
                     member_id=request.member_id,
@@ -120,7 +90,7 @@ class GroupRequests:
 
     async def sync(self, request: SyncGroupRequest, _context: RequestContext) -> SyncGroupResponse:
         try:
-            answer = await self._coordinator.sync(
+            answer = await self._groups(request.group_id).sync(
                 request.group_id,
                 request.member_id,
                 request.generation_id,
@@ -140,7 +110,7 @@ class GroupRequests:
 
     async def heartbeat(self, request: HeartbeatRequest, _context: RequestContext) -> HeartbeatResponse:
         try:
-            self._coordinator.heartbeat(
+            self._groups(request.group_id).heartbeat(
                 request.group_id, request.member_id, request.generation_id, request.group_instance_id
             )
         except HeadraceError as error:
@@ -153,7 +123,7 @@ class GroupRequests:
         else:
             departures = [Departure(request.member_id)]
         try:
-            departed = self._coordinator.leave(request.group_id, departures)
+            departed = self._groups(request.group_id).leave(request.group_id, departures)
         except UnknownMemberId as error:
             # There is no such group. The batched form says that of each member, not of the request.
             departed = [Departed(one.member_id, one.instance_id, error.code) for one in departures]
@@ -188,44 +158,32 @@ class GroupRequests:
         for group_id in dict.fromkeys(request.groups_names):
             result = DeletableGroupResult(group_id=group_id)
             try:
-                await self._coordinator.delete(group_id)
+                await self._coordinator.of(group_id).delete(group_id)
             except HeadraceError as error:
                 result.error_code = error.code
             response.results.append(result)
         return response
 
-    def _listed(self) -> Iterator[ListedGroup]:
-        for group in self._coordinator.groups.values():
-            yield ListedGroup(group.group_id, group.protocol_type or "", group.state.value, _CLASSIC)
-        for consumers in self._coordinator.consumers.groups.values():
-            yield ListedGroup(consumers.group_id, CONSUMER_PROTOCOL_TYPE, consumers.phase.value, _CONSUMER)
+    def _groups(self, group_id: str) -> LedGroups:
+        """Where somebody who says that he is a member of this group is known, if he is."""
+        check_group_id(group_id)
+        return self._coordinator.of(group_id)
 
-    async def _find(self, key: str, key_type: int) -> FoundCoordinator:
-        try:
-            if key_type == _SHARE:
-                raise UnsupportedVersion("coordinators of share groups (2) are not served yet; the others (0, 1) are")
-            if key_type not in (_GROUP, _TRANSACTION):
-                raise InvalidRequest(f"there is no kind of coordinator {key_type}")
-            if key_type == _GROUP:
-                # An empty group id has a coordinator too: some clients ask for it before they refuse it themselves.
-                await self._coordinator.ensure_log()
-        except HeadraceError as error:
-            return FoundCoordinator(key=key, node_id=-1, port=-1, error_code=error.code, error_message=error.message)
-        return FoundCoordinator(
-            key=key,
-            node_id=self._identity.node_id,
-            host=self._identity.host,
-            port=self._identity.port,
-            error_message="",
-        )
+    def _listed(self) -> Iterator[ListedGroup]:
+        for groups in self._coordinator:
+            for group in groups:
+                if isinstance(group, Group):
+                    yield ListedGroup(group.group_id, group.protocol_type or "", group.state.value, _CLASSIC)
+                else:
+                    yield ListedGroup(group.group_id, CONSUMER_PROTOCOL_TYPE, group.phase.value, _CONSUMER)
 
     def _describe(self, group_id: str, version: int) -> DescribedGroup:
         try:
-            self._coordinator.ensure_loaded(group_id)
-            group = self._coordinator.groups.get(group_id)
+            groups = self._coordinator.of(group_id)
+            group = groups.classic.get(group_id)
             if group is None:
                 if version >= _ERROR_FOR_UNKNOWN_GROUP_SINCE:
-                    reason = "is not a classic group" if group_id in self._coordinator.consumers else "not found"
+                    reason = "is not a classic group" if group_id in groups.consumers else "not found"
                     raise GroupIdNotFound(f"Group {group_id} {reason}.")
                 return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
         except HeadraceError as error:

@@ -6,7 +6,7 @@ from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.partition import Partition
 from headrace.broker.readings import READ_COMMITTED, check_leader_epoch
-from headrace.model.errors import HeadraceError, UnsupportedVersion
+from headrace.model.errors import HeadraceError, OffsetNotAvailable, UnsupportedVersion
 from headrace.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -87,6 +87,9 @@ async def _look_up(
     """No match is offset -1 and timestamp -1, which the answer holds already."""
     log = partition.log
     end_offset = partition.last_stable_offset if isolation_level == READ_COMMITTED else partition.high_watermark
+    if timestamp in (_LATEST, _MAX_TIMESTAMP) and not partition.is_settled:
+        # Its predecessor may have told of more: nobody may be told that the end has moved back.
+        raise OffsetNotAvailable("the new leader does not know yet what is committed; ask again")
     if timestamp == _LATEST:
         answer.offset, answer.leader_epoch = end_offset, partition.leader_epoch
     elif timestamp in (_EARLIEST, _EARLIEST_LOCAL, _EARLIEST_PENDING_UPLOAD):

@@ -1,25 +1,30 @@
 """Metadata, DescribeTopicPartitions and DescribeCluster: where things are.
 
-One broker is the whole cluster here, so it leads every partition and coordinates every group. Answers for all topics
-are large and asked for again and again: the topics' part is made once per version of the catalogue.
+What is told is what this broker's mirror of the registry shows. Answers for all topics are large and asked for again
+and again: a topic's part is made once per change of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from headrace.broker.catalogue import Catalogue, Topic
+from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.identity import BrokerIdentity
+from headrace.broker.partition import Partition
+from headrace.broker.topic import Topic
+from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import (
     HeadraceError,
     InvalidRequest,
+    LeaderNotAvailable,
     TopicAlreadyExists,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from headrace.model.ids import ZERO_ID
 from headrace.model.names import CONSUMER_OFFSETS, check_topic_name, is_internal
+from headrace.model.partition_record import NO_LEADER, PartitionRecord
 from headrace.wire.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -56,15 +61,12 @@ class Metadata:
         self._catalogue = catalogue
         self._ensure_offsets_log = ensure_offsets_log
         self._identity = identity
-        self._described: dict[str, MetadataResponseTopic] = {}
-        self._described_version = -1
 
     async def handle(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
-        identity = self._identity
         response = MetadataResponse(
-            brokers=[MetadataResponseBroker(identity.node_id, identity.host, identity.port, identity.rack)],
-            cluster_id=identity.cluster_id,
-            controller_id=identity.node_id,
+            brokers=[MetadataResponseBroker(node.node_id, node.host, node.port, node.rack) for node in self._nodes()],
+            cluster_id=self._identity.cluster_id,
+            controller_id=self._controller_id(),
         )
         if request.topics is None or (context.version == 0 and not request.topics):
             response.topics = [self._describe(topic) for topic in self._catalogue]
@@ -98,7 +100,7 @@ class Metadata:
             response.topics.append(described)
             room -= len(described.partitions)
             topic = self._catalogue.find(name)
-            if topic is not None and first + len(described.partitions) < len(topic.partitions):
+            if topic is not None and first + len(described.partitions) < topic.partition_count:
                 response.next_cursor = NextCursor(topic_name=name, partition_index=first + len(described.partitions))
                 break
         return response
@@ -106,7 +108,6 @@ class Metadata:
     async def describe_cluster(
         self, request: DescribeClusterRequest, _context: RequestContext
     ) -> DescribeClusterResponse:
-        identity = self._identity
         if request.endpoint_type == _CONTROLLER_ENDPOINTS:
             error = InvalidRequest("this cluster has no controllers apart from its brokers; ask for endpoint type 1")
             return DescribeClusterResponse(
@@ -114,9 +115,18 @@ class Metadata:
             )
         return DescribeClusterResponse(
             endpoint_type=request.endpoint_type,
-            cluster_id=identity.cluster_id,
-            controller_id=identity.node_id,
-            brokers=[DescribeClusterBroker(identity.node_id, identity.host, identity.port, identity.rack)],
+            cluster_id=self._identity.cluster_id,
+            controller_id=self._controller_id(),
+            brokers=[
+                DescribeClusterBroker(
+                    broker_id=node.node_id,
+                    host=node.host,
+                    port=node.port,
+                    rack=node.rack,
+                    is_draining=node.is_draining or node.node_id in self._catalogue.drained,
+                )
+                for node in self._nodes()
+            ],
         )
 
     async def _find(self, asked: MetadataRequestTopic, may_create: bool, version: int) -> MetadataResponseTopic:
@@ -151,43 +161,80 @@ class Metadata:
         except TopicAlreadyExists:
             return self._catalogue.topic(name)  # another client asked for it while we waited
 
+    def _nodes(self) -> list[BrokerRecord]:
+        return sorted(self._catalogue.nodes.values(), key=_node_id)
+
+    def _controller_id(self) -> int:
+        """A client that is told of no controller would not know whom to ask; any broker will do."""
+        controller = self._catalogue.controller
+        return self._identity.node_id if controller is None else controller.node_id
+
     def _describe(self, topic: Topic) -> MetadataResponseTopic:
-        if self._described_version != self._catalogue.version:
-            self._described.clear()
-            self._described_version = self._catalogue.version
-        described = self._described.get(topic.name)
-        if described is None:
-            node = [self._identity.node_id]
-            described = self._described[topic.name] = MetadataResponseTopic(
+        if topic.described is None:
+            topic.described = MetadataResponseTopic(
                 name=topic.name,
                 topic_id=topic.id,
                 is_internal=topic.is_internal,
-                partitions=[
-                    MetadataResponsePartition(0, index, node[0], partition.leader_epoch, node, node)
-                    for index, partition in enumerate(topic.partitions)
-                ],
+                partitions=[self._partition(topic, index) for index in range(topic.partition_count)],
             )
-        return described
+        return topic.described
+
+    def _partition(self, topic: Topic, index: int) -> MetadataResponsePartition:
+        record = topic.places.get(index)
+        if record is None:
+            return MetadataResponsePartition(LeaderNotAvailable.code, index, NO_LEADER, -1, [], [], [])
+        leader = self._leader(record, topic.led.get(index))
+        return MetadataResponsePartition(
+            0 if leader != NO_LEADER else LeaderNotAvailable.code,
+            index,
+            leader,
+            record.leader_epoch,
+            list(record.replicas),
+            list(record.isr),
+            self._offline(record),
+        )
+
+    def _leader(self, record: PartitionRecord, here: Partition | None) -> int:
+        """Who is up and leads. A leader that has gone is not worth asking, nor is this one if it may be replaced."""
+        if here is not None and here.is_forsaken:
+            return NO_LEADER
+        return record.leader if record.leader in self._catalogue.nodes else NO_LEADER
+
+    def _offline(self, record: PartitionRecord) -> list[int]:
+        return [node_id for node_id in record.replicas if node_id not in self._catalogue.nodes]
 
     def _page(self, name: str, first: int, room: int) -> DescribeTopicPartitionsResponseTopic:
         topic = self._catalogue.find(name)
         if topic is None:
             return DescribeTopicPartitionsResponseTopic(error_code=UnknownTopicOrPartition.code, name=name)
-        node = [self._identity.node_id]
+        indexes = range(first, min(first + room, topic.partition_count))
         return DescribeTopicPartitionsResponseTopic(
             name=name,
             topic_id=topic.id,
             is_internal=topic.is_internal,
             partitions=[
-                DescribeTopicPartitionsResponsePartition(
-                    partition_index=partition.index,
-                    leader_id=node[0],
-                    leader_epoch=partition.leader_epoch,
-                    replica_nodes=node,
-                    isr_nodes=node,
-                    eligible_leader_replicas=[],
-                    last_known_elr=[],
-                )
-                for partition in topic.partitions[first : first + room]
+                self._described(index, record, topic.led.get(index))
+                for index in indexes
+                if (record := topic.places.get(index)) is not None
             ],
         )
+
+    def _described(
+        self, index: int, record: PartitionRecord, here: Partition | None
+    ) -> DescribeTopicPartitionsResponsePartition:
+        leader = self._leader(record, here)
+        return DescribeTopicPartitionsResponsePartition(
+            error_code=0 if leader != NO_LEADER else LeaderNotAvailable.code,
+            partition_index=index,
+            leader_id=leader,
+            leader_epoch=record.leader_epoch,
+            replica_nodes=list(record.replicas),
+            isr_nodes=list(record.isr),
+            eligible_leader_replicas=list(record.elr),
+            last_known_elr=[],
+            offline_replicas=self._offline(record),
+        )
+
+
+def _node_id(node: BrokerRecord) -> int:
+    return node.node_id

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from headrace.broker.catalogue import Catalogue
+from headrace.broker.catalogue import Catalogue, Topic
 from headrace.broker.context import RequestContext
 from headrace.broker.coordinator import Coordinator
+from headrace.broker.led_groups import LedGroups
 from headrace.machines.offsets import CommittedOffset, OffsetCommitted, OffsetForgotten
 from headrace.model.errors import (
     GroupIdNotFound,
@@ -23,6 +24,7 @@ from headrace.model.ids import ZERO_ID
 from headrace.runtime.clock import Clock
 from headrace.wire.messages.offset_commit import (
     OffsetCommitRequest,
+    OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -36,6 +38,8 @@ from headrace.wire.messages.offset_delete import (
 )
 from headrace.wire.messages.offset_fetch import (
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
@@ -57,12 +61,9 @@ class OffsetRequests:
         self._clock = clock
 
     async def commit(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
-        response = OffsetCommitResponse()
-        events: list[OffsetCommitted] = []
-        pending: list[OffsetCommitResponsePartition] = []
         try:
-            await self._coordinator.ensure_log()
-            self._coordinator.committing_group(
+            groups = await self._coordinator.ensure(request.group_id)
+            groups.check_commit(
                 request.group_id,
                 request.member_id,
                 request.generation_id_or_member_epoch,
@@ -70,24 +71,25 @@ class OffsetRequests:
                 GroupIdNotFound if context.version >= _GROUP_NOT_FOUND_SINCE else IllegalGeneration,
                 self._named(request),
             )
-            refusal = None
         except HeadraceError as error:
-            refusal = error
+            return _refused_commit(request, error)
+        response = OffsetCommitResponse()
+        events: list[OffsetCommitted] = []
+        pending: list[OffsetCommitResponsePartition] = []
         for topic in request.topics:
             answers = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
             for asked in topic.partitions:
                 answer = OffsetCommitResponsePartition(partition_index=asked.partition_index)
                 answers.partitions.append(answer)
                 try:
-                    if refusal is not None:
-                        raise refusal
-                    events.append(self._event(request, topic, asked, context.version))
+                    known = self._topic(topic, asked.partition_index, context.version)
+                    events.append(self._event(groups, request, known, asked))
                     pending.append(answer)
                 except HeadraceError as error:
                     answer.error_code = error.code
             response.topics.append(answers)
         try:
-            await self._coordinator.commit(request.group_id, events)
+            await groups.commit(request.group_id, events)
         except HeadraceError as error:
             for answer in pending:
                 answer.error_code = error.code
@@ -95,26 +97,28 @@ class OffsetRequests:
 
     async def fetch(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
         if context.version >= _GROUPS_SINCE:
-            groups = [
-                self._fetch_group(group, context.version, must_be_stable=request.require_stable)
-                for group in request.groups
-            ]
-            return OffsetFetchResponse(groups=[await self._settled(group) for group in groups])
+            return OffsetFetchResponse(
+                groups=[
+                    await self._fetch_group(group, context.version, must_be_stable=request.require_stable)
+                    for group in request.groups
+                ]
+            )
         response = OffsetFetchResponse()
         try:
-            self._coordinator.ensure_loaded(request.group_id)
-        except HeadraceError as error:
-            return _refused_fetch(request, error)
-        for name, indexes in self._wanted(request.group_id, request.topics):
-            answers = OffsetFetchResponseTopic(name=name)
-            for index in indexes:
-                found, error_code = self._find(request.group_id, name, index, must_be_stable=request.require_stable)
-                answers.partitions.append(
-                    OffsetFetchResponsePartition(index, found.offset, found.leader_epoch, found.metadata, error_code)
-                )
-            response.topics.append(answers)
-        try:
-            await self._coordinator.settle(request.group_id)
+            groups = self._coordinator.of(request.group_id)
+            for name, indexes in self._wanted(groups, request.group_id, request.topics):
+                answers = OffsetFetchResponseTopic(name=name)
+                for index in indexes:
+                    found, error_code = self._find(
+                        groups, request.group_id, name, index, must_be_stable=request.require_stable
+                    )
+                    answers.partitions.append(
+                        OffsetFetchResponsePartition(
+                            index, found.offset, found.leader_epoch, found.metadata, error_code
+                        )
+                    )
+                response.topics.append(answers)
+            await groups.settle()
         except HeadraceError as error:
             return _refused_fetch(request, error)
         return response
@@ -123,8 +127,8 @@ class OffsetRequests:
         response = OffsetDeleteResponse()
         gone: list[OffsetForgotten] = []
         try:
-            self._coordinator.ensure_loaded(request.group_id)
-            group = self._coordinator.find(request.group_id)
+            groups = self._coordinator.of(request.group_id)
+            group = groups.find(request.group_id)
             if group is None:
                 raise GroupIdNotFound(f"there is no group {request.group_id}")
             group.check_offset_delete()
@@ -137,15 +141,15 @@ class OffsetRequests:
                 if group.is_subscribed_to(topic.name):
                     answer.error_code = GroupSubscribedToTopic.code
                 else:
-                    event = self._coordinator.offsets.forget(request.group_id, topic.name, asked.partition_index)
+                    event = groups.offsets.forget(request.group_id, topic.name, asked.partition_index)
                     if event is not None:
                         gone.append(event)
-                    elif self._is_unknown(topic.name, asked.partition_index):
+                    elif not _has(self._catalogue.find(topic.name), asked.partition_index):
                         answer.error_code = UnknownTopicOrPartition.code
                 answers.partitions.append(answer)
             response.topics.append(answers)
         try:
-            await self._coordinator.forget(gone)
+            await groups.forget(gone)
         except HeadraceError as error:
             return OffsetDeleteResponse(error_code=error.code)
         return response
@@ -159,111 +163,132 @@ class OffsetRequests:
             named += [(topic_id, asked.partition_index) for asked in topic.partitions]
         return named
 
-    def _event(
-        self, request: OffsetCommitRequest, topic: OffsetCommitRequestTopic, asked: Any, version: int
-    ) -> OffsetCommitted:
+    def _topic(self, topic: OffsetCommitRequestTopic, index: int, version: int) -> Topic:
+        """The topic that is meant; who leads the partition does not matter."""
         if version >= _TOPIC_IDS_SINCE:
-            partition = self._catalogue.partition_by_id(topic.topic_id, asked.partition_index)
+            known = self._catalogue.find_by_id(topic.topic_id)
+            if known is None:
+                raise UnknownTopicId(f"there is no topic with id {topic.topic_id}")
         else:
-            partition = self._catalogue.partition(topic.name, asked.partition_index)
-        return self._coordinator.offsets.commit(
+            known = self._catalogue.topic(topic.name)
+        if not _has(known, index):
+            raise UnknownTopicOrPartition(f"there is no partition {known.name}-{index}")
+        return known
+
+    def _event(
+        self, groups: LedGroups, request: OffsetCommitRequest, topic: Topic, asked: OffsetCommitRequestPartition
+    ) -> OffsetCommitted:
+        return groups.offsets.commit(
             request.group_id,
-            partition.topic,
+            topic.name,
             asked.partition_index,
             asked.committed_offset,
             now_ms=self._clock.now_ms(),
             leader_epoch=asked.committed_leader_epoch,
             metadata=asked.committed_metadata,
-            topic_id=partition.topic_id,
+            topic_id=topic.id,
             retention_ms=request.retention_time_ms,
         )
 
-    def _fetch_group(self, asked: Any, version: int, *, must_be_stable: bool) -> OffsetFetchResponseGroup:
-        answer = OffsetFetchResponseGroup(group_id=asked.group_id)
+    async def _fetch_group(
+        self, asked: OffsetFetchRequestGroup, version: int, *, must_be_stable: bool
+    ) -> OffsetFetchResponseGroup:
+        """The answer for one group, once what it tells is durable."""
         try:
-            self._coordinator.check_fetch(asked.group_id, asked.member_id, asked.member_epoch)
+            groups = self._coordinator.of(asked.group_id)
+            groups.check_fetch(asked.group_id, asked.member_id, asked.member_epoch)
+            topics = self._fetch_topics(groups, asked, version, must_be_stable=must_be_stable)
+            await groups.settle()
         except HeadraceError as error:
-            answer.error_code = error.code
-            return answer
+            return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error.code)
+        return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics)
+
+    def _fetch_topics(
+        self, groups: LedGroups, asked: OffsetFetchRequestGroup, version: int, *, must_be_stable: bool
+    ) -> list[OffsetFetchResponseTopics]:
         if version >= _TOPIC_IDS_SINCE and asked.topics is not None:
-            answer.topics = [
-                self._fetch_by_id(
-                    asked.group_id, topic.topic_id, topic.partition_indexes, must_be_stable=must_be_stable
-                )
+            return [
+                self._fetch_by_id(groups, asked.group_id, topic, must_be_stable=must_be_stable)
                 for topic in asked.topics
             ]
-            return answer
-        for name, indexes in self._wanted(asked.group_id, asked.topics):
+        answers = []
+        for name, indexes in self._wanted(groups, asked.group_id, asked.topics):
             topic = self._catalogue.find(name)
             if version >= _TOPIC_IDS_SINCE and topic is None:
                 continue
-            answer.topics.append(
-                OffsetFetchResponseTopics(
-                    name=name,
-                    topic_id=topic.id if topic is not None else ZERO_ID,
-                    partitions=self._found(asked.group_id, name, indexes, must_be_stable=must_be_stable),
-                )
-            )
-        return answer
-
-    async def _settled(self, answer: OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
-        """The answer, once what it tells is durable."""
-        try:
-            await self._coordinator.settle(answer.group_id)
-        except HeadraceError as error:
-            return OffsetFetchResponseGroup(group_id=answer.group_id, error_code=error.code)
-        return answer
+            found = self._found(groups, asked.group_id, name, indexes, must_be_stable=must_be_stable)
+            topic_id = topic.id if topic is not None else ZERO_ID
+            answers.append(OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=found))
+        return answers
 
     def _fetch_by_id(
-        self, group_id: str, topic_id: UUID, indexes: list[int], *, must_be_stable: bool
+        self, groups: LedGroups, group_id: str, asked: OffsetFetchRequestTopics, *, must_be_stable: bool
     ) -> OffsetFetchResponseTopics:
-        topic = self._catalogue.find_by_id(topic_id)
+        topic = self._catalogue.find_by_id(asked.topic_id)
         if topic is not None:
-            found = self._found(group_id, topic.name, indexes, must_be_stable=must_be_stable)
-            return OffsetFetchResponseTopics(topic_id=topic_id, partitions=found)
+            found = self._found(groups, group_id, topic.name, asked.partition_indexes, must_be_stable=must_be_stable)
+            return OffsetFetchResponseTopics(topic_id=asked.topic_id, partitions=found)
         return OffsetFetchResponseTopics(
-            topic_id=topic_id,
-            partitions=[OffsetFetchResponsePartitions(index, -1, -1, "", UnknownTopicId.code) for index in indexes],
+            topic_id=asked.topic_id,
+            partitions=[
+                OffsetFetchResponsePartitions(index, -1, -1, "", UnknownTopicId.code)
+                for index in asked.partition_indexes
+            ],
         )
 
     def _found(
-        self, group_id: str, topic: str, indexes: Iterable[int], *, must_be_stable: bool
+        self, groups: LedGroups, group_id: str, topic: str, indexes: Iterable[int], *, must_be_stable: bool
     ) -> list[OffsetFetchResponsePartitions]:
         answers = []
         for index in indexes:
-            found, error_code = self._find(group_id, topic, index, must_be_stable=must_be_stable)
+            found, error_code = self._find(groups, group_id, topic, index, must_be_stable=must_be_stable)
             answers.append(
                 OffsetFetchResponsePartitions(index, found.offset, found.leader_epoch, found.metadata, error_code)
             )
         return answers
 
-    def _find(self, group_id: str, topic: str, index: int, *, must_be_stable: bool) -> tuple[CommittedOffset, int]:
+    def _find(
+        self, groups: LedGroups, group_id: str, topic: str, index: int, *, must_be_stable: bool
+    ) -> tuple[CommittedOffset, int]:
         """The committed offset and an error code: one that may be about to change is not stable."""
-        if must_be_stable and self._coordinator.offsets.is_pending(group_id, topic, index):
+        if must_be_stable and groups.offsets.is_pending(group_id, topic, index):
             return _MISSING, UnstableOffsetCommit.code
-        return self._committed(group_id, topic, index) or _MISSING, 0
+        return self._committed(groups, group_id, topic, index) or _MISSING, 0
 
-    def _wanted(self, group_id: str, topics: list[Any] | None) -> Iterable[tuple[str, list[int]]]:
+    def _wanted(self, groups: LedGroups, group_id: str, topics: list[Any] | None) -> Iterable[tuple[str, list[int]]]:
         """The partitions that were asked for, or all that the group has committed (no topics named)."""
         if topics is not None:
             return [(topic.name, topic.partition_indexes) for topic in topics]
         committed: dict[str, list[int]] = {}
-        for name, index, _ in self._coordinator.offsets.fetch_all(group_id):
-            if self._committed(group_id, name, index) is not None:
+        for name, index, _ in groups.offsets.fetch_all(group_id):
+            if self._committed(groups, group_id, name, index) is not None:
                 committed.setdefault(name, []).append(index)
         return committed.items()
 
-    def _committed(self, group_id: str, name: str, index: int) -> CommittedOffset | None:
+    def _committed(self, groups: LedGroups, group_id: str, name: str, index: int) -> CommittedOffset | None:
         """None too for an offset in an earlier topic of the same name."""
         topic = self._catalogue.find(name)
-        return self._coordinator.offsets.fetch(group_id, name, index, topic.id if topic is not None else ZERO_ID)
+        return groups.offsets.fetch(group_id, name, index, topic.id if topic is not None else ZERO_ID)
 
-    def _is_unknown(self, topic: str, index: int) -> bool:
-        try:
-            self._catalogue.partition(topic, index)
-        except UnknownTopicOrPartition:
-            return True
-        return False
+
+def _has(topic: Topic | None, index: int) -> bool:
+    return topic is not None and 0 <= index < topic.partition_count
+
+
+def _refused_commit(request: OffsetCommitRequest, error: HeadraceError) -> OffsetCommitResponse:
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=error.code)
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
 
 
 def _refused_fetch(request: OffsetFetchRequest, error: HeadraceError) -> OffsetFetchResponse:

@@ -1,23 +1,26 @@
 """The log behind the group coordinator: `__consumer_offsets`, in Kafka's record format, so that its tools can read it.
 
-What is appended here is the truth; the coordinator's maps are rebuilt from it at every start.
+What is appended here is the truth; the coordinator's maps of a partition are rebuilt from it whenever its lead begins.
+Whoever has built them appends by the `OffsetsLead` that it was given for that lead, and by no later one: what it
+decided may be wrong by then.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Sequence
 
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.partition import Partition
 from headrace.broker.state_log import COMMIT_SECONDS, KeyValue, StateLog, StoredMarker, StoredRecord
-from headrace.machines.offsets import Transaction
 from headrace.model.errors import (
     CoordinatorNotAvailable,
     HeadraceError,
     InvalidProducerEpoch,
     InvalidTransactionState,
+    NotCoordinator,
+    NotLeader,
+    UnknownTopicOrPartition,
 )
 from headrace.model.names import CONSUMER_OFFSETS
 from headrace.runtime.clock import Clock
@@ -26,62 +29,27 @@ from headrace.wire.batch import TRANSACTIONAL, Record, build_batch, parse_header
 
 class OffsetsLog:
     def __init__(self, catalogue: Catalogue, clock: Clock) -> None:
+        self.clock = clock
         self._catalogue = catalogue
-        self._clock = clock
         self._log = StateLog(catalogue, clock, CONSUMER_OFFSETS)
-        self.on_marker: Callable[[Transaction, bool], None] | None = None
-        """Told when a transaction that has commits here has ended, and whether they count."""
-        # Markers that were appended before the log was read to its end: the reader may have passed them by.
-        self._early: list[StoredMarker] | None = []
 
     async def ensure(self) -> None:
         """Make the topic when the first group shows up."""
         config = self._catalogue.config
         await self._log.ensure(
-            config.offsets_topic_num_partitions, {"segment.bytes": str(config.offsets_topic_segment_bytes)}
+            config.offsets_topic_num_partitions,
+            {"segment.bytes": str(config.offsets_topic_segment_bytes)},
+            config.offsets_topic_replication_factor,
         )
-        self._listen()
 
-    def append(self, group_id: str, records: Sequence[KeyValue]) -> asyncio.Future[None] | None:
-        """Append in one batch; None when it is committed already, else what to wait for by `durable`."""
-        end_offset = self._log.append(group_id, records)
-        return self._wait(self.partition_of(group_id), end_offset)
+    def append(self, group_id: str, records: Sequence[KeyValue]) -> int:
+        """Append in one batch; the offset up to which the log must be committed for it to count."""
+        return self._log.append(group_id, records)
 
-    def append_transactional(
-        self, group_id: str, records: Sequence[KeyValue], producer_id: int, producer_epoch: int
-    ) -> asyncio.Future[None] | None:
-        """The same as part of a producer's transaction: it counts when the transaction is committed."""
-        now_ms = self._clock.now_ms()
-        batch = build_batch(
-            [Record(key=key, value=value, timestamp_ms=now_ms) for key, value in records],
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            attributes=TRANSACTIONAL,
-        )
-        partition = self.partition_of(group_id)
-        try:
-            appended = partition.append_unnumbered(memoryview(batch), parse_header(batch), now_ms)
-        except (InvalidProducerEpoch, InvalidTransactionState):
-            raise
-        except HeadraceError as error:
-            raise _not_available(error) from error
-        return self._wait(partition, appended.end_offset)
-
-    def settled(self, group_id: str) -> asyncio.Future[None] | None:
-        """None when all that was appended for this group is committed, else what to wait for by `durable`."""
-        if self._catalogue.find(CONSUMER_OFFSETS) is None:
-            return None
-        partition = self.partition_of(group_id)
-        return self._wait(partition, partition.log.end_offset)
-
-    async def replay(self) -> AsyncIterator[StoredRecord | StoredMarker]:
-        """Every record from the start of every partition; of a damaged one, what stands before the damage."""
-        self._listen()
-        async for stored in self._log.replay():
-            yield stored
-        early, self._early = self._early or [], None
-        for marker in early:
-            yield marker
+    def load(self, partition: Partition) -> AsyncIterator[StoredRecord | StoredMarker]:
+        """Every record of a partition whose lead has just begun; of a damaged one, what stands before the damage. Ends
+        when all of it is committed; raises `NotCoordinator` if the lead has ended before that."""
+        return self._log.load(partition)
 
     def ensure_readable(self, group_id: str) -> None:
         """A group whose records are damaged must not look like one that never committed: its readers would begin
@@ -89,27 +57,80 @@ class OffsetsLog:
         self._log.ensure_readable(group_id)
 
     def partition_of(self, group_id: str) -> Partition:
-        """Where everything of this group lies. The log must have been `ensure`d."""
+        """Where everything of this group lies, if this broker leads it; raises `NotCoordinator`."""
         return self._log.partition_of(group_id)
 
-    def _wait(self, partition: Partition, end_offset: int) -> asyncio.Future[None] | None:
+    def index_of(self, group_id: str) -> int:
+        """In which partition everything of this group lies, whoever leads it. The log must have been `ensure`d."""
+        return self._log.index_of(group_id)
+
+
+class OffsetsLead:
+    """One partition of the log for as long as this broker leads it in one epoch. Then it `is_over` for good, also if
+    the broker comes to lead the partition again."""
+
+    def __init__(self, offsets_log: OffsetsLog, partition: Partition) -> None:
+        self.partition = partition
+        self.is_over = False
+        self._log = offsets_log
+        self._clock = offsets_log.clock
+
+    @property
+    def is_blank(self) -> bool:
+        """Nothing is stored here, so there is nothing to load."""
+        log = self.partition.log
+        return log.quarantined is None and log.start_offset == log.end_offset
+
+    def ensure_held(self) -> None:
+        if self.is_over:
+            raise NotCoordinator(f"this broker no longer leads {CONSUMER_OFFSETS}-{self.partition.index}")
+
+    def load(self) -> AsyncIterator[StoredRecord | StoredMarker]:
+        return self._log.load(self.partition)
+
+    def append(self, group_id: str, records: Sequence[KeyValue]) -> asyncio.Future[None] | None:
+        """Append in one batch; None when it is committed already, else what to wait for by `durable`."""
+        self._ensure_writable()
+        return self._wait(self._log.append(group_id, records))
+
+    def append_transactional(
+        self, records: Sequence[KeyValue], producer_id: int, producer_epoch: int
+    ) -> asyncio.Future[None] | None:
+        """The same as part of a producer's transaction: it counts when the transaction is committed."""
+        self._ensure_writable()
+        now_ms = self._clock.now_ms()
+        batch = build_batch(
+            [Record(key=key, value=value, timestamp_ms=now_ms) for key, value in records],
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            attributes=TRANSACTIONAL,
+        )
         try:
-            return partition.committed(end_offset, self._clock.monotonic() + COMMIT_SECONDS)
+            appended = self.partition.append_unnumbered(memoryview(batch), parse_header(batch), now_ms)
+        except (InvalidProducerEpoch, InvalidTransactionState):
+            raise
         except HeadraceError as error:
-            raise _not_available(error) from error
+            raise refusal(error) from error
+        return self._wait(appended.end_offset)
 
-    def _listen(self) -> None:
-        """Have the markers told that end transactions with commits in this log."""
-        topic = self._catalogue.find(CONSUMER_OFFSETS)
-        for partition in topic.partitions if topic is not None else ():
-            if partition.on_marker is None:
-                partition.on_marker = partial(self._on_marker, partition.index)
+    def settled(self) -> asyncio.Future[None] | None:
+        """None when all that was appended here is committed, else what to wait for by `durable`."""
+        self.ensure_held()
+        return self._wait(self.partition.log.end_offset)
 
-    def _on_marker(self, index: int, producer_id: int, is_commit: bool) -> None:
-        if self._early is not None:
-            self._early.append(StoredMarker((index, producer_id), is_commit))
-        elif self.on_marker is not None:
-            self.on_marker((index, producer_id), is_commit)
+    def _wait(self, end_offset: int) -> asyncio.Future[None] | None:
+        try:
+            return self.partition.committed(end_offset, self._clock.monotonic() + COMMIT_SECONDS)
+        except HeadraceError as error:
+            raise refusal(error) from error
+
+    def _ensure_writable(self) -> None:
+        """Raise unless what is appended now can be committed."""
+        self.ensure_held()
+        try:
+            self.partition.ensure_enough()
+        except HeadraceError as error:
+            raise refusal(error) from error
 
 
 async def durable(wait: asyncio.Future[None] | None) -> None:
@@ -118,9 +139,12 @@ async def durable(wait: asyncio.Future[None] | None) -> None:
         if wait is not None:
             await wait
     except HeadraceError as error:
-        raise _not_available(error) from error
+        raise refusal(error) from error
 
 
-def _not_available(error: HeadraceError) -> CoordinatorNotAvailable:
-    """A member that hears of a full disk gives up; one that hears that its coordinator is away comes again."""
+def refusal(error: HeadraceError) -> HeadraceError:
+    """A member that hears of a full disk gives up; one that hears that its coordinator is away comes again, and one
+    that hears that there is another looks for it."""
+    if isinstance(error, NotLeader | NotCoordinator | UnknownTopicOrPartition):
+        return NotCoordinator(error.message)
     return CoordinatorNotAvailable(f"the log of groups and offsets takes no writes: {error.message}")

@@ -1,34 +1,46 @@
-"""One partition that this broker leads: its log, its producers, and everybody who waits for it to move.
+"""One replica of a partition that this broker holds: its log, what is derived from it, and everybody who waits for it.
 
-    append -> in the log, not yet readable -> flushed -> high watermark moves -> producers answered, readers woken
+    append -> in the log, not yet readable -> flushed here, and by the followers that count -> high watermark moves
+           -> producers answered, readers woken
+
+It leads, or it follows another broker's; which of the two changes with the partition's record in the registry, and
+every lead has an epoch of its own. Only a leader takes batches from producers, and only in the epoch in which it leads.
 
 Invariants: log start <= last stable offset <= high watermark <= log end. Consumers see nothing above the high
-watermark, those that read committed transactions only nothing above the last stable offset. The high watermark is never
-above what is durable (or, where the topic chose `flush.messages` > 1, what is appended). Between the check of a
-producer's sequence and its application nothing else happens: both run in one call without a wait.
+watermark, those that read committed transactions only nothing above the last stable offset. The high watermark never
+goes back, and is never above what is durable here (or, where the topic chose `flush.messages` > 1, what is appended).
+Between the check of a producer's sequence and its application nothing else happens: both run in one call without a
+wait.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from headrace.broker.commit_waits import CommitWaits
 from headrace.broker.counts import TopicCounts
-from headrace.machines.partition_transactions import AbortedTransaction
-from headrace.machines.producers import ProducerStates
-from headrace.model.errors import HeadraceError, RequestTimedOut, StorageFailure, UnknownTopicOrPartition
+from headrace.broker.partition_state import PartitionState
+from headrace.machines.in_sync import InSync
+from headrace.model.errors import (
+    HeadraceError,
+    NotEnoughReplicas,
+    NotLeader,
+    StorageFailure,
+    UnknownTopicOrPartition,
+)
+from headrace.model.partition_record import PartitionRecord
 from headrace.model.topic_configs import TopicConfig
 from headrace.storage.errors import LogQuarantined
 from headrace.storage.flusher import Flusher
 from headrace.storage.log import Log
 from headrace.storage.reading import ColdRead, LogSlice
-from headrace.storage.state import Replayed
 from headrace.wire.batch import BatchHeader, parse_header, set_log_append_time
 from headrace.wire.control import Marker, build_marker
 
 FLUSH_MS_NEVER = 2**63 - 1
+_PLENTY = 1 << 40  # more than any reader waits for
 
 
 class Appended(NamedTuple):
@@ -44,57 +56,33 @@ class Watcher(Protocol):
 
     def on_moved(self, new_bytes: int) -> None: ...
 
-
-class PartitionState:
-    """What is derived from a partition's log: producers and transactions. Rebuilt by replay, kept in checkpoints."""
-
-    __slots__ = ("producers",)
-
-    def __init__(self) -> None:
-        self.producers = ProducerStates()
-
-    def restore(self, snapshot: bytes) -> None:
-        self.producers = ProducerStates.restore(snapshot) if snapshot else ProducerStates()
-
-    def replay(self, batch: Replayed) -> None:
-        header, marker = batch
-        if header.producer_id < 0:
-            return
-        if marker is not None:
-            self.producers.apply_marker(
-                header, header.base_offset, marker.coordinator_epoch, is_commit=marker.is_commit
-            )
-        elif not header.is_control:
-            self.producers.apply(header, header.base_offset)
-
-    def snapshot(self) -> bytes:
-        return self.producers.snapshot()
-
-    def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The transactions with anything between these offsets that came to nothing."""
-        return self.producers.transactions.aborted(start_offset, end_offset)
-
-    def forget_aborted(self, markers: Sequence[int]) -> None:
-        self.producers.transactions.forget(markers)
-
-    def expire(self, start_offset: int, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers that have been silent for long, and what was aborted below the log's start."""
-        self.producers.expire(now_ms, expiration_ms)
-        self.producers.transactions.trim(start_offset)
+    def on_committed(self) -> None:
+        """Of one that copies: more is committed, or the log starts later, which it is told with the next answer. That
+        is not worth one."""
+        ...
 
 
 class Partition:
     __slots__ = (
         "_appended_bytes",
         "_appended_bytes_before",
+        "_copiers",
         "_flush_timer",
         "_flusher",
+        "_here",
+        "_led_epoch",
+        "_told",
         "_waiting",
         "_watchers",
+        "changing",
         "config",
         "counts",
+        "epoch_start",
         "high_watermark",
+        "in_sync",
         "index",
+        "is_forsaken",
+        "is_leader",
         "is_retired",
         "leader_epoch",
         "log",
@@ -104,15 +92,7 @@ class Partition:
         "topic_id",
     )
 
-    def __init__(
-        self,
-        log: Log,
-        flusher: Flusher,
-        topic: str,
-        config: TopicConfig,
-        leader_epoch: int,
-        counts: TopicCounts,
-    ) -> None:
+    def __init__(self, log: Log, flusher: Flusher, topic: str, config: TopicConfig, counts: TopicCounts) -> None:
         assert isinstance(log.state, PartitionState)
         self.log = log
         self.counts = counts
@@ -120,25 +100,109 @@ class Partition:
         self.topic_id = log.topic_id
         self.index = log.partition
         self.config = config
-        self.leader_epoch = leader_epoch
         self.state = log.state
+        self.is_leader = False
+        self.is_forsaken = False
         self.is_retired = False
-        self.high_watermark = log.end_offset
-        self.state.producers.transactions.committed(self.high_watermark)
+        self.leader_epoch = self._led_epoch = -1
+        self.epoch_start = 0  # where the log ended when this lead began
+        self.in_sync: InSync | None = None
+        self.high_watermark = log.start_offset  # not known better until a leader tells, or this one leads
+        self.changing = asyncio.Lock()
+        """Held by whoever cuts the log: a lead begins only when nobody does."""
         self.on_marker: Callable[[int, bool], None] | None = None
         """Told of every marker at once: by which producer, and whether it commits."""
+        self._told = 0  # by the leader: what is committed
         self._flusher = flusher
         self._flush_timer: asyncio.TimerHandle | None = None
         self._appended_bytes = 0  # by this process, at all
         self._appended_bytes_before = (0, 0)  # at the last two moves of the high watermark
-        self._waiting: deque[tuple[int, float, asyncio.Future[None]]] = deque()
+        self._waiting = CommitWaits()  # for the high watermark
+        self._here = CommitWaits()  # for this broker's own disk: acks=1
         self._watchers: dict[Watcher, None] = {}
+        self._copiers: dict[Watcher, None] = {}
         log.on_flushed = self._on_flushed
         log.on_failed = self._on_failed
         log.compactable_offset = lambda: self.last_stable_offset
 
+    # Leading and following
+
+    def lead(self, node_id: int, record: PartitionRecord, now: float) -> None:
+        """From now on this broker appends, in the record's epoch."""
+        assert record.leader_epoch >= self.leader_epoch
+        assert record.leader_epoch > self._led_epoch, "an epoch has one lead (I11)"
+        self._resign()
+        self.leader_epoch = self._led_epoch = record.leader_epoch
+        self.epoch_start = self.log.end_offset
+        self.in_sync = InSync(node_id, record, self.log.end_offset, now)
+        self.is_leader = True
+        # Also without a batch of this epoch: followers that have more than we had must be told where we part.
+        self.log.epochs.assign(record.leader_epoch, self.log.end_offset)
+        if self.log.flushed_offset < self.log.end_offset:
+            self._flusher.mark(self.log)
+        self.move()
+
+    def follow(self, leader_epoch: int) -> None:
+        """Another broker leads, or nobody does, in this epoch."""
+        assert leader_epoch >= self.leader_epoch
+        if leader_epoch == self.leader_epoch and not self.is_leader:
+            return
+        self._resign()
+        self._told = 0
+        self.leader_epoch = leader_epoch
+        # An epoch in which we led and appended nothing is not part of our history.
+        self.log.epochs.truncate_end(self.log.end_offset)
+
+    def update(self, record: PartitionRecord) -> None:
+        """The record has changed under the present lead: its in-sync set, or its replicas."""
+        assert self.in_sync is not None
+        assert record.leader_epoch == self.leader_epoch
+        self.in_sync.settle(record)
+        self.move()
+
+    def retire(self) -> None:
+        """The replica is taken away, or the topic deleted: nobody waits for it any longer."""
+        self.is_retired = True
+        self._resign()
+
+    def forsake(self, is_forsaken: bool) -> None:
+        """Nobody asks this leader any more, and it cannot hear whether it was replaced: it takes nothing until then."""
+        self.is_forsaken = is_forsaken
+        if is_forsaken:
+            self._end_waits(self._gone())
+
+    def ensure_led(self) -> None:
+        if not self.is_leader:
+            raise self._gone()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether this leader knows what is committed: it may have heard of that too late as a follower."""
+        return self.high_watermark >= self.epoch_start
+
+    def note_fetch(self, node_id: int, broker_epoch: int, offset: int, log_start_offset: int, now: float) -> None:
+        """A follower asks for what comes at `offset`: it has everything below on its disk."""
+        assert self.in_sync is not None
+        if self.in_sync.note_fetch(node_id, broker_epoch, offset, log_start_offset, self.log.end_offset, now):
+            self.move()
+
+    def follow_watermark(self, high_watermark: int) -> None:
+        """The leader has told what is committed; it counts here as far as it is on the disk."""
+        self._told = high_watermark
+        self._follow()
+
+    def was_cut(self) -> None:
+        """The log was cut, or begins anew; below what had been committed only by an operator's will."""
+        self._told = 0
+        self.high_watermark = max(min(self.high_watermark, self.log.end_offset), self.log.start_offset)
+        self.state.producers.transactions.committed(self.high_watermark)
+
+    # Writing
+
     def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
         """Append one checked batch, or find that it was appended before. Readable once it is `committed`."""
+        if not self.is_leader:
+            raise self._gone()
         producers = self.state.producers
         if header.producer_id >= 0:
             duplicate = producers.check(header)
@@ -156,6 +220,7 @@ class Partition:
 
     def append_unnumbered(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
         """Append a batch that the broker itself writes for a producer's transaction; it has no sequence."""
+        self.ensure_led()
         self.state.producers.check_unnumbered(header)
         base_offset = self.log.append(batch, header, self.leader_epoch)
         self.state.producers.apply(header, base_offset, now_ms)
@@ -165,6 +230,7 @@ class Partition:
         self, producer_id: int, producer_epoch: int, is_commit: bool, coordinator_epoch: int, now_ms: int
     ) -> Appended:
         """End the producer's transaction in this partition. Its readers know when the marker is `committed`."""
+        self.ensure_led()
         batch = memoryview(build_marker(producer_id, producer_epoch, Marker(is_commit, coordinator_epoch), now_ms))
         header = parse_header(batch)
         producers = self.state.producers
@@ -179,6 +245,30 @@ class Partition:
         """Whether the producer's transaction was ended here already, in this epoch or a later one."""
         return self.state.producers.has_marker(producer_id, producer_epoch)
 
+    def ensure_enough(self) -> None:
+        """Raise unless a batch that every in-sync replica must have can be committed now."""
+        if self.in_sync is not None and not self.in_sync.is_enough(self._enough(self.in_sync)):
+            raise NotEnoughReplicas(
+                f"{len(self.in_sync.record.isr)} in-sync replicas of {self.topic}-{self.index} are fewer than "
+                f"min.insync.replicas, {self.config.min_insync_replicas}"
+            )
+
+    def committed(self, end_offset: int, deadline: float) -> asyncio.Future[None] | None:
+        """None when everything below `end_offset` is committed, else the future to wait for."""
+        if end_offset <= self.high_watermark:
+            return None
+        self._ensure_waitable()
+        return self._waiting.add(end_offset, deadline)
+
+    def durable(self, end_offset: int, deadline: float) -> asyncio.Future[None] | None:
+        """The same of this broker's own disk, whatever its followers have: for acks=1."""
+        if end_offset <= self._durable_offset():
+            return None
+        self._ensure_waitable()
+        return self._here.add(end_offset, deadline)
+
+    # Reading
+
     @property
     def last_stable_offset(self) -> int:
         """Below it every transaction is over, and its end committed."""
@@ -187,18 +277,6 @@ class Partition:
             return self.high_watermark
         # The log may have been trimmed in the middle of a transaction.
         return max(min(first_unstable, self.high_watermark), self.log.start_offset)
-
-    def committed(self, end_offset: int, deadline: float) -> asyncio.Future[None] | None:
-        """None when everything below `end_offset` is committed, else the future to wait for."""
-        if end_offset <= self.high_watermark:
-            return None
-        if self.log.failed is not None:
-            raise self.log.failed
-        if self.is_retired:
-            raise self._gone()
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((end_offset, deadline, future))
-        return future
 
     def ensure_readable(self) -> None:
         """A damaged log says so whatever is asked of it: an offset that is merely "out of range" would make clients
@@ -210,39 +288,51 @@ class Partition:
         """Batches below `end_offset`, or below the high watermark if none is given."""
         return self.log.read(offset, size_bytes_max, self.high_watermark if end_offset is None else end_offset)
 
-    def watch(self, watcher: Watcher) -> None:
-        self._watchers[watcher] = None
+    def watch(self, watcher: Watcher, *, copies: bool = False) -> None:
+        """Be told when there is more that is committed, or, whoever `copies`, more at all."""
+        (self._copiers if copies else self._watchers)[watcher] = None
 
     def unwatch(self, watcher: Watcher) -> None:
         self._watchers.pop(watcher, None)
+        self._copiers.pop(watcher, None)
+
+    def tell_copiers(self) -> None:
+        """What is committed, or where the log starts, has changed."""
+        for copier in self._copiers:
+            copier.on_committed()
 
     def expire(self, now: float) -> None:
         """Producers whose time is up stop waiting; their batches stay and may still be committed."""
-        waiting = self._waiting
-        if waiting and any(deadline <= now for _, deadline, _ in waiting):
-            kept = deque[tuple[int, float, asyncio.Future[None]]]()
-            for entry in waiting:
-                if entry[1] > now:
-                    kept.append(entry)
-                elif not entry[2].done():
-                    entry[2].set_exception(RequestTimedOut("the batch was not committed within the request's timeout"))
-            self._waiting = kept
+        self._waiting.expire(now)
+        self._here.expire(now)
 
-    def retire(self) -> None:
-        """The topic is deleted: nobody waits for it any longer."""
-        self.is_retired = True
+    # Moving
+
+    def _gone(self) -> HeadraceError:
+        if self.is_retired:
+            return UnknownTopicOrPartition(f"{self.topic}-{self.index} is not here any more")
+        return NotLeader(f"another broker leads {self.topic}-{self.index}, or nobody does now")
+
+    def _ensure_waitable(self) -> None:
+        if self.log.failed is not None:
+            raise self.log.failed
+        self.ensure_led()
+
+    def _resign(self) -> None:
+        self.is_leader = self.is_forsaken = False
+        self.in_sync = None
         self._end_waits(self._gone())
-
-    def _gone(self) -> UnknownTopicOrPartition:
-        return UnknownTopicOrPartition(f"topic {self.topic} was deleted")
 
     def _appended(self, base_offset: int, header: BatchHeader, log_append_time_ms: int) -> Appended:
         self._appended_bytes += header.size_bytes
         if self.log.flush_due():
             self._flusher.mark(self.log)
         if self.config.flush_messages > 1:
-            self._advance(self.log.end_offset)
+            self._here.reach(self.log.end_offset)
+            self.move()
             self._flush_later()
+        if self._copiers:
+            _tell(self._copiers, header.size_bytes)
         return Appended(base_offset, self.log.end_offset, log_append_time_ms)
 
     def _flush_later(self) -> None:
@@ -256,10 +346,30 @@ class Partition:
         if self.log.flushed_offset < self.log.end_offset and not self.is_retired:
             self._flusher.mark(self.log)
 
-    def _advance(self, offset: int) -> None:
-        assert self.log.start_offset <= self.high_watermark <= offset <= self.log.end_offset
-        if offset == self.high_watermark:
+    def _durable_offset(self) -> int:
+        """Up to where this replica counts as having the log."""
+        return self.log.end_offset if self.config.flush_messages > 1 else self.log.flushed_offset
+
+    def _enough(self, in_sync: InSync) -> int:
+        return min(self.config.min_insync_replicas, len(in_sync.record.replicas))
+
+    def move(self) -> None:
+        """Let the high watermark go as far as the in-sync set allows."""
+        in_sync = self.in_sync
+        if in_sync is None:
             return
+        offset = in_sync.high_watermark(self._durable_offset(), self.high_watermark, self._enough(in_sync))
+        assert self.high_watermark <= offset <= self.log.end_offset
+        if offset > self.high_watermark:
+            self._advance(offset)
+
+    def _follow(self) -> None:
+        offset = min(self._told, self._durable_offset())
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            self.state.producers.transactions.committed(offset)
+
+    def _advance(self, offset: int) -> None:
         self.high_watermark = offset
         self.state.producers.transactions.committed(offset)
         # At most: a flush covers what was appended since the one before it began, which was behind the end of the one
@@ -267,25 +377,29 @@ class Partition:
         before, last = self._appended_bytes_before
         new_bytes = self._appended_bytes - before
         self._appended_bytes_before = last, self._appended_bytes
-        waiting = self._waiting
-        while waiting and waiting[0][0] <= offset:
-            future = waiting.popleft()[2]
-            if not future.done():
-                future.set_result(None)
-        for watcher in tuple(self._watchers):
-            watcher.on_moved(new_bytes)
+        self._waiting.reach(offset)
+        self.tell_copiers()
+        if self._watchers:
+            assert self.in_sync is not None
+            _tell(self._watchers, new_bytes if len(self.in_sync.record.replicas) == 1 else _PLENTY)
 
     def _on_flushed(self, log: Log) -> None:
-        if log.flushed_offset > self.high_watermark:
-            self._advance(log.flushed_offset)
+        self._here.reach(log.flushed_offset)
+        if self.is_leader:
+            self.move()
+        else:
+            self._follow()
 
     def _on_failed(self, log: Log) -> None:
         self._end_waits(log.failed or StorageFailure(f"the log of {self.topic}-{self.index} is out of service"))
 
     def _end_waits(self, error: HeadraceError) -> None:
-        waiting, self._waiting = self._waiting, deque()
-        for _, _, future in waiting:
-            if not future.done():
-                future.set_exception(error)
-        for watcher in tuple(self._watchers):
-            watcher.on_moved(0)
+        self._waiting.end(error)
+        self._here.end(error)
+        _tell(self._watchers, 0)
+        _tell(self._copiers, 0)
+
+
+def _tell(watchers: dict[Watcher, None], new_bytes: int) -> None:
+    for watcher in tuple(watchers):
+        watcher.on_moved(new_bytes)

@@ -6,19 +6,21 @@ partition that joins a transaction) holds its connection. The request's bytes ar
 are not touched after the first wait. A transactional batch is appended only to a partition that is durably part of its
 producer's open transaction, looked up in the same step, so that its marker cannot miss it.
 
-The answer leaves when everything is committed (acks=all and acks=1 alike, since this broker is the whole in-sync set);
-acks=0 has no answer at all, and an error then closes the connection.
+The answer leaves when everything is committed: on the disk of every in-sync replica (acks=all), or on this broker's own
+(acks=1), which a broker that may have been replaced does not promise. acks=0 has no answer at all, and an error then
+closes the connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from headrace.broker.batch_rules import check_batch, prepare, too_large_for_the_loop
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.partition import Partition
-from headrace.broker.transaction_coordinator import TransactionCoordinator
+from headrace.broker.transaction_verification import TransactionVerification
 from headrace.model.errors import (
     ConcurrentTransactions,
     CoordinatorLoading,
@@ -29,6 +31,7 @@ from headrace.model.errors import (
     InvalidTopic,
     NotCoordinator,
     NotEnoughReplicas,
+    NotLeader,
     ProducerFenced,
     RecordRefused,
     RequestTimedOut,
@@ -48,6 +51,7 @@ from headrace.wire.messages.produce import (
     TopicProduceResponse,
 )
 
+_ACKS_ALL = -1
 _ACKS_NONE = 0
 _TOPIC_IDS_SINCE = 13
 _ENLISTS_SINCE = 12  # of KIP-890: producers no longer say AddPartitionsToTxn
@@ -71,11 +75,18 @@ class _Item:
 
 class Produce:
     def __init__(
-        self, catalogue: Catalogue, transactions: TransactionCoordinator, store: LogStore, disk: Disk, clock: Clock
+        self,
+        catalogue: Catalogue,
+        transactions: TransactionVerification,
+        store: LogStore,
+        disk: Disk,
+        clock: Clock,
+        is_certain: Callable[[], bool],
     ) -> None:
         self._catalogue = catalogue
         self._transactions = transactions
         self._store = store
+        self._is_certain = is_certain
         self._disk = disk
         self._clock = clock
         # One at a time: unpacking must not take the threads that fsync is waiting for.
@@ -96,7 +107,7 @@ class Produce:
                 except HeadraceError as error:
                     _refuse(answer, error)
                     continue
-                must_wait = must_wait or item.is_large or self._must_enlist(request, item, context.version)
+                must_wait = must_wait or item.is_large or self._must_enlist(request, item)
                 items.append(item)
             response.responses.append(
                 TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
@@ -147,9 +158,10 @@ class Produce:
         _ensure_not_internal(topic.name)
         return self._catalogue.partition(topic.name, index)
 
-    def _must_enlist(self, request: ProduceRequest, item: _Item, version: int) -> bool:
-        """Whether the partition is not part of the transaction yet, and the client leaves it to us to see to that."""
-        if version < _ENLISTS_SINCE or not item.header.is_transactional:
+    def _must_enlist(self, request: ProduceRequest, item: _Item) -> bool:
+        """Whether it is not known here that the partition is part of the transaction: newer clients leave it to us to
+        see to that, and for older ones another broker may have."""
+        if not item.header.is_transactional:
             return False
         try:
             self._verify(request, item)
@@ -173,8 +185,9 @@ class Produce:
         self._waiting_bytes += size_bytes
         try:
             items = [item for item in items if not item.is_large or await self._is_sound(item)]
-            if context.version >= _ENLISTS_SINCE and request.transactional_id is not None:
-                items = await self._enlist(request.transactional_id, items)
+            if request.transactional_id is not None:
+                adds = context.version >= _ENLISTS_SINCE
+                items = await self._enlist(request.transactional_id, items, adds=adds)
             return items
         finally:
             self._waiting_bytes -= size_bytes
@@ -190,7 +203,7 @@ class Produce:
             return False
         return True
 
-    async def _enlist(self, transactional_id: str, items: list[_Item]) -> list[_Item]:
+    async def _enlist(self, transactional_id: str, items: list[_Item], *, adds: bool) -> list[_Item]:
         """Make the partitions part of their producer's transaction; what of the items may go on."""
         by_producer: dict[tuple[int, int], list[_Item]] = {}
         for item in items:
@@ -201,7 +214,7 @@ class Produce:
         for (producer_id, producer_epoch), together in by_producer.items():
             try:
                 await self._transactions.enlist(
-                    transactional_id, producer_id, producer_epoch, [item.partition for item in together]
+                    transactional_id, producer_id, producer_epoch, [item.partition for item in together], adds=adds
                 )
             except HeadraceError as error:
                 refused.update(together)
@@ -220,6 +233,15 @@ class Produce:
         except HeadraceError as error:
             raise _told_to_producers(error) from error
 
+    def _ensure_safe(self, partition: Partition, acks: int) -> None:
+        """Raise unless what is acknowledged would be kept, and could be."""
+        if partition.is_forsaken:
+            raise NotLeader(f"another broker may lead {partition.topic}-{partition.index} by now")
+        if acks == _ACKS_ALL:
+            partition.ensure_enough()
+        elif acks != _ACKS_NONE and not self._is_certain():
+            raise NotLeader("this broker is not sure that it still leads; only acks=all can be promised")
+
     def _append_all(
         self, request: ProduceRequest, items: list[_Item], deadline: float | None
     ) -> list[tuple[PartitionProduceResponse, asyncio.Future[None]]]:
@@ -230,10 +252,16 @@ class Produce:
             partition, answer = item.partition, item.answer
             try:
                 self._store.ensure_space()
+                self._ensure_safe(partition, request.acks)
                 if item.header.is_transactional:
                     self._verify(request, item)
                 appended = partition.append(item.batch, item.header, now_ms)
-                wait = None if deadline is None else partition.committed(appended.end_offset, deadline)
+                if deadline is None:
+                    wait = None
+                elif request.acks == _ACKS_ALL:
+                    wait = partition.committed(appended.end_offset, deadline)
+                else:
+                    wait = partition.durable(appended.end_offset, deadline)
             except HeadraceError as error:
                 partition.counts.failed_produces += 1
                 _refuse(answer, error)

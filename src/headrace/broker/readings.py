@@ -6,6 +6,8 @@ and checked only if the answer is really sent.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from headrace.broker.partition import Partition
 from headrace.machines.fetch_sessions import FetchEntry
 from headrace.model.errors import FencedLeaderEpoch, HeadraceError, OffsetOutOfRange, UnknownLeaderEpoch
@@ -16,6 +18,13 @@ _COLD_BYTES_MAX = 1 << 20  # what one cold read may take of memory, however much
 _NOTHING = b""
 
 READ_COMMITTED = 1
+
+
+class Follower(NamedTuple):
+    """Who copies; -1 as the epoch of its start if it does not say."""
+
+    node_id: int
+    broker_epoch: int
 
 
 class Reading:
@@ -113,7 +122,33 @@ def read_partition(
         data.diverging_epoch = _divergence(partition, entry)
         if data.diverging_epoch is not None:
             return reading
-    offset = entry.fetch_offset
+    return _fill(reading, partition, size_bytes_max, may_exceed=may_exceed)
+
+
+def copy_partition(
+    partition: Partition, entry: FetchEntry, size_bytes_max: int, follower: Follower, now: float, *, may_exceed: bool
+) -> Reading:
+    """The same for a broker that copies the log: it is given all there is, committed or not. That it asks for what
+    comes at an offset, in a history that is ours, says that it has everything below on its disk."""
+    partition.ensure_readable()
+    check_leader_epoch(partition, entry.current_leader_epoch)
+    log = partition.log
+    data = PartitionData(partition_index=entry.partition, log_start_offset=log.start_offset, records=_NOTHING)
+    reading = Reading(entry, data, partition, log.end_offset)
+    if entry.last_fetched_epoch >= 0:
+        data.diverging_epoch = _divergence(partition, entry)
+    if data.diverging_epoch is None and log.start_offset <= entry.fetch_offset <= log.end_offset:
+        partition.note_fetch(follower.node_id, follower.broker_epoch, entry.fetch_offset, entry.log_start_offset, now)
+    data.high_watermark = partition.high_watermark
+    data.last_stable_offset = partition.last_stable_offset
+    if data.diverging_epoch is not None:
+        return reading
+    return _fill(reading, partition, size_bytes_max, may_exceed=may_exceed)
+
+
+def _fill(reading: Reading, partition: Partition, size_bytes_max: int, *, may_exceed: bool) -> Reading:
+    """Give it the batches that come at its offset."""
+    offset, end_offset = reading.entry.fetch_offset, reading.end_offset
     if offset >= end_offset:
         if offset > partition.log.end_offset:
             raise OffsetOutOfRange(f"offset {offset} lies behind the end of the log, {partition.log.end_offset}")

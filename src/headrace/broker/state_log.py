@@ -1,7 +1,9 @@
 """The log behind a coordinator: an internal, compacted topic whose records are the coordinator's truth.
 
 All records of one owner (a group, a transactional id) lie in one partition, chosen by the hash that Kafka uses, so what
-is appended for an owner becomes durable in that order. A partition that cannot be read to its end is damaged: its
+is appended for an owner becomes durable in that order. Who leads that partition coordinates its owners: it reads the
+partition when its lead begins, all of it, also what is not committed yet, since nobody else can append in between; and
+it says nothing of what it read before that is committed. A partition that cannot be read to its end is damaged: its
 owners are out of service, because half of what was stored looks like a past that never was.
 """
 
@@ -9,12 +11,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from functools import lru_cache
+from math import inf
 from typing import NamedTuple
 
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.partition import Partition
 from headrace.machines.offsets import Transaction
-from headrace.model.errors import CoordinatorNotAvailable, HeadraceError, TopicAlreadyExists
+from headrace.model.errors import (
+    CoordinatorNotAvailable,
+    HeadraceError,
+    NotCoordinator,
+    NotLeader,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
 from headrace.runtime.clock import Clock
 from headrace.storage.reading import LogSlice
 from headrace.wire.batch import HEADER_SIZE, Record, build_batch, parse_header, read_records
@@ -49,27 +60,34 @@ class StateLog:
         self._topic = topic
         self._damaged: set[Partition] = set()
 
-    async def ensure(self, partitions: int, configs: Mapping[str, str]) -> None:
-        """Make the topic when the first owner shows up."""
+    async def ensure(self, partitions: int, configs: Mapping[str, str], replication: int) -> None:
+        """Make the topic when the first owner shows up, with as many replicas as there can be."""
         if self._catalogue.find(self._topic) is not None:
             return
+        replication = min(replication, max(len(self._catalogue.usable_brokers()), 1))
+        own = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            # Whatever is the default for other topics: more than the leader, unless one failure would then stop it.
+            "min.insync.replicas": str((replication + 1) // 2),
+        }
         try:
-            await self._catalogue.create(
-                self._topic, partitions, {"cleanup.policy": "compact", "compression.type": "producer", **configs}
-            )
+            await self._catalogue.create(self._topic, partitions, {**own, **configs}, replication=replication)
         except TopicAlreadyExists:
             return  # made by another request while this one waited
         except HeadraceError as error:
-            raise self._not_available(error) from error
+            raise self._refused(error) from error
 
     def append(self, owner: str, records: Sequence[KeyValue]) -> int:
         """Append in one batch; the offset up to which the log must be `committed` for it to count."""
         now_ms = self._clock.now_ms()
         batch = build_batch([Record(key=key, value=value, timestamp_ms=now_ms) for key, value in records])
         try:
-            return self.partition_of(owner).append(memoryview(batch), parse_header(batch), now_ms).end_offset
+            partition = self.partition_of(owner)
+            partition.ensure_enough()
+            return partition.append(memoryview(batch), parse_header(batch), now_ms).end_offset
         except HeadraceError as error:
-            raise self._not_available(error) from error
+            raise self._refused(error) from error
 
     def is_committed(self, owner: str, end_offset: int) -> bool:
         return end_offset <= self.partition_of(owner).high_watermark
@@ -81,22 +99,33 @@ class StateLog:
             if wait is not None:
                 await wait
         except HeadraceError as error:
-            raise self._not_available(error) from error
+            raise self._refused(error) from error
 
-    async def replay(self) -> AsyncIterator[StoredRecord | StoredMarker]:
-        """Every record from the start of every partition; of a damaged one, what stands before the damage."""
-        topic = self._catalogue.find(self._topic)
-        for partition in topic.partitions if topic is not None else ():
-            try:
-                partition.ensure_readable()
-                offset = partition.log.start_offset
-                while offset < partition.high_watermark:
-                    data, offset = await _read(partition, offset)
-                    for stored in _stored(partition.index, data):
-                        yield stored
-            except HeadraceError as error:
-                self._damaged.add(partition)
-                log.critical("what lies in %s-%d is out of service: %s", self._topic, partition.index, error)
+    async def load(self, partition: Partition) -> AsyncIterator[StoredRecord | StoredMarker]:
+        """Every record of a partition whose lead has just begun; of a damaged one, what stands before the damage. Ends
+        when all of it is committed; raises `NotCoordinator` if the lead has ended before that."""
+        epoch = partition.leader_epoch
+        end_offset = partition.log.end_offset
+        self._damaged.discard(partition)
+        try:
+            partition.ensure_readable()
+            offset = partition.log.start_offset
+            while offset < end_offset:
+                data, offset = await _read(partition, offset, end_offset)
+                _check_lead(partition, epoch)
+                for stored in _stored(partition.index, data):
+                    yield stored
+            wait = partition.committed(end_offset, inf)
+            if wait is not None:
+                await wait
+        except HeadraceError as error:
+            _check_lead(partition, epoch)
+            self._damaged.add(partition)
+            log.critical("what lies in %s-%d is out of service: %s", self._topic, partition.index, error)
+        _check_lead(partition, epoch)
+
+    def is_damaged(self, partition: Partition) -> bool:
+        return partition in self._damaged
 
     def ensure_readable(self, owner: str) -> None:
         """An owner whose records are damaged must not look like one that never was."""
@@ -104,15 +133,29 @@ class StateLog:
             raise CoordinatorNotAvailable(f"what was stored of {owner} is damaged; the broker's log says where")
 
     def partition_of(self, owner: str) -> Partition:
-        """Where everything of this owner lies. The topic must have been `ensure`d."""
-        partitions = self._catalogue.topic(self._topic).partitions
-        return partitions[java_hash(owner) % len(partitions)]
+        """Where everything of this owner lies, if this broker leads it; else somebody else is to be asked."""
+        try:
+            return self._catalogue.partition(self._topic, self.index_of(owner))
+        except (NotLeader, UnknownTopicOrPartition) as error:
+            raise NotCoordinator(f"another broker coordinates {owner}: {error.message}") from error
 
-    def _not_available(self, error: HeadraceError) -> CoordinatorNotAvailable:
+    def index_of(self, owner: str) -> int:
+        """In which partition everything of this owner lies, whoever leads it."""
+        topic = self._catalogue.find(self._topic)
+        if topic is None:
+            raise NotCoordinator(f"nobody coordinates {owner}: there is no {self._topic} yet")
+        return java_hash(owner) % topic.partition_count
+
+    def _refused(self, error: HeadraceError) -> HeadraceError:
         """A client that hears of a full disk gives up; one that hears that its coordinator is away comes again."""
+        if isinstance(error, NotCoordinator):
+            return error
+        if isinstance(error, NotLeader):
+            return NotCoordinator(error.message)
         return CoordinatorNotAvailable(f"{self._topic} takes no writes: {error.message}")
 
 
+@lru_cache(maxsize=4096)  # transactional batches ask for the same few, again and again
 def java_hash(text: str) -> int:
     """`String.hashCode` without its sign, as Kafka chooses the partition of an owner."""
     value = 0
@@ -122,8 +165,13 @@ def java_hash(text: str) -> int:
     return value & 0x7FFFFFFF
 
 
-async def _read(partition: Partition, offset: int) -> tuple[bytes, int]:
-    piece = partition.read(offset, _READ_BYTES)
+def _check_lead(partition: Partition, epoch: int) -> None:
+    if not partition.is_leader or partition.leader_epoch != epoch:
+        raise NotCoordinator(f"another broker leads {partition.topic}-{partition.index} now")
+
+
+async def _read(partition: Partition, offset: int, end_offset: int) -> tuple[bytes, int]:
+    piece = partition.read(offset, _READ_BYTES, end_offset)
     if isinstance(piece, LogSlice):
         data = piece.bytes()
         piece.release()

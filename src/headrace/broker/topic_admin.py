@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
-from headrace.broker.catalogue import Catalogue, Topic
+from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
-from headrace.broker.identity import BrokerIdentity
+from headrace.broker.topic import Topic
 from headrace.model.errors import (
     HeadraceError,
     InvalidConfig,
     InvalidPartitions,
     InvalidReplicaAssignment,
-    InvalidReplicationFactor,
     InvalidRequest,
     InvalidTopic,
     OffsetOutOfRange,
     PolicyViolation,
+    RequestTimedOut,
     TopicDeletionDisabled,
     UnknownTopicId,
-    UnknownTopicOrPartition,
 )
 from headrace.model.ids import ZERO_ID
 from headrace.model.names import is_internal
 from headrace.model.topic_configs import describe_topic
+from headrace.runtime.clock import Clock
 from headrace.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -52,12 +53,13 @@ from headrace.wire.messages.delete_topics import (
 
 _USE_DEFAULT = -1
 _HIGH_WATERMARK = -1
+_LOOK_SECONDS = 0.05
 
 
 class TopicAdmin:
-    def __init__(self, catalogue: Catalogue, identity: BrokerIdentity) -> None:
+    def __init__(self, catalogue: Catalogue, clock: Clock) -> None:
         self._catalogue = catalogue
-        self._identity = identity
+        self._clock = clock
 
     async def create_topics(self, request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
         times_named = Counter(topic.name for topic in request.topics)
@@ -108,7 +110,10 @@ class TopicAdmin:
                 if times_named[asked.name] > 1:
                     raise InvalidRequest("Duplicate topic name.")
                 self._check_new_partitions(asked)
-                await self._catalogue.add_partitions(asked.name, asked.count, dry_run=request.validate_only)
+                assigned = [tuple(one.broker_ids) for one in asked.assignments or ()]
+                await self._catalogue.add_partitions(
+                    asked.name, asked.count, assignment=assigned, dry_run=request.validate_only
+                )
             except HeadraceError as error:
                 result.error_code, result.error_message = error.code, error.message
             response.results.append(result)
@@ -121,7 +126,10 @@ class TopicAdmin:
             for asked in topic.partitions:
                 result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1)
                 try:
-                    result.low_watermark = await self._delete_records(topic.name, asked.partition_index, asked.offset)
+                    deadline = self._clock.monotonic() + request.timeout_ms / 1000
+                    result.low_watermark = await self._delete_records(
+                        topic.name, asked.partition_index, asked.offset, deadline
+                    )
                 except HeadraceError as error:
                     result.error_code = error.code
                 results.partitions.append(result)
@@ -134,19 +142,17 @@ class TopicAdmin:
         if asked.assignments and (asked.num_partitions != _USE_DEFAULT or asked.replication_factor != _USE_DEFAULT):
             raise InvalidRequest("A manual partition assignment and a number of partitions exclude each other.")
         partitions = asked.num_partitions
-        if asked.assignments:
-            partitions = self._check_assignments(_assigned(asked))
+        assigned = _assigned(asked)
+        if assigned:
+            partitions = self._check_assignments(assigned)
         elif partitions == _USE_DEFAULT and context.version >= 4:
             partitions = self._catalogue.config.num_partitions
-        if asked.replication_factor not in (1, _USE_DEFAULT):
-            raise InvalidReplicationFactor(
-                f"Unable to replicate the partition {asked.replication_factor} time(s): "
-                "The target replication factor must be from 1 to the number of brokers, 1."
-            )
         return await self._catalogue.create(
             asked.name,
             partitions,
             _configs(asked),
+            replication=None if asked.replication_factor == _USE_DEFAULT else asked.replication_factor,
+            assignment=[tuple(assigned[index]) for index in sorted(assigned)],
             dry_run=dry_run,
         )
 
@@ -158,22 +164,27 @@ class TopicAdmin:
 
     def _check_brokers(self, replicas: list[list[int]]) -> None:
         for brokers in replicas:
-            if brokers != [self._identity.node_id]:
+            if not brokers or len(set(brokers)) < len(brokers):
                 raise InvalidReplicaAssignment(
-                    f"a partition can only be placed on broker {self._identity.node_id}, not on {brokers}"
+                    f"the replicas of a partition are on different brokers, not on {brokers}"
                 )
+            if len(brokers) != len(replicas[0]):
+                raise InvalidReplicaAssignment("all partitions must have equally many replicas")
+            unknown = [node_id for node_id in brokers if node_id not in self._catalogue.nodes]
+            if unknown:
+                raise InvalidReplicaAssignment(f"broker {unknown[0]} is not up; a partition cannot be placed there")
 
     def _check_new_partitions(self, asked: CreatePartitionsTopic) -> None:
         topic = self._catalogue.topic(asked.name)
         if topic.is_internal:
             raise InvalidTopic(f"{asked.name} is internal and cannot be changed")
-        if asked.count <= len(topic.partitions):
+        if asked.count <= topic.partition_count:
             raise InvalidPartitions(
-                f"The topic {asked.name} currently has {len(topic.partitions)} partition(s); "
+                f"The topic {asked.name} currently has {topic.partition_count} partition(s); "
                 f"{asked.count} would not be an increase."
             )
         if asked.assignments is not None:
-            if len(asked.assignments) != asked.count - len(topic.partitions):
+            if len(asked.assignments) != asked.count - topic.partition_count:
                 raise InvalidReplicaAssignment("there must be one assignment for each new partition")
             self._check_brokers([assignment.broker_ids for assignment in asked.assignments])
 
@@ -183,7 +194,7 @@ class TopicAdmin:
             name=topic.name,
             topic_id=topic.id,
             num_partitions=topic.record.partitions,
-            replication_factor=1,
+            replication_factor=topic.replication,
             configs=[
                 CreatableTopicConfigs(
                     name=entry.name, value=entry.value, read_only=entry.read_only, config_source=entry.source
@@ -204,7 +215,8 @@ class TopicAdmin:
             raise InvalidRequest("Neither topic name nor id was specified.")
         return self._catalogue.topic(asked.name)
 
-    async def _delete_records(self, topic: str, index: int, offset: int) -> int:
+    async def _delete_records(self, topic: str, index: int, offset: int, deadline: float) -> int:
+        """Returns when no replica that could lead next has anything below the offset: what is gone stays gone."""
         partition = self._catalogue.partition(topic, index)
         if is_internal(topic):
             raise PolicyViolation(f"records of {topic} cannot be deleted")
@@ -215,9 +227,16 @@ class TopicAdmin:
         if not 0 <= offset <= partition.high_watermark:
             raise OffsetOutOfRange(f"offset {offset} is not in the log up to {partition.high_watermark}")
         await partition.log.advance_start(offset)
-        if partition.is_retired:
-            raise UnknownTopicOrPartition(f"topic {topic} was deleted")
-        return partition.log.start_offset
+        partition.tell_copiers()
+        while True:
+            partition.ensure_led()
+            assert partition.in_sync is not None
+            low_watermark = partition.in_sync.low_watermark(partition.log.start_offset, self._catalogue.nodes)
+            if low_watermark >= offset:
+                return low_watermark
+            if self._clock.monotonic() >= deadline:
+                raise RequestTimedOut("not every replica has deleted the records yet")
+            await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _configs(asked: CreatableTopic) -> dict[str, str]:

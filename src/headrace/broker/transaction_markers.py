@@ -1,27 +1,46 @@
 """The markers of transactions that are decided: each of their partitions is told, however long that takes.
 
-A marker counts when it is on disk, also where a topic does not otherwise wait for its disk: a transaction that its
-coordinator holds for ended must not be open again after a power cut. A partition that was told is not told twice.
+A partition that this broker leads is told directly, others by a request to their leaders; when a leader changes, the
+next attempt goes to the new one. A marker counts when it is committed, and on the leader's disk also where a topic does
+not otherwise wait for that: a transaction that its coordinator holds for ended must not be open again after a power
+cut. A partition that was told is not told twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from typing import NamedTuple
 
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.partition import Partition
+from headrace.broker.peers import Peers
+from headrace.broker.transaction_records import by_topic
+from headrace.broker.verified_transactions import VerifiedTransactions
 from headrace.machines.transaction_state import Producer, TopicPartition, Transaction
-from headrace.model.errors import HeadraceError, InvalidProducerEpoch, UnknownTopicOrPartition
+from headrace.model.errors import HeadraceError, InvalidProducerEpoch, NotLeader, UnknownTopicOrPartition
 from headrace.runtime.clock import Clock
 from headrace.storage.log import Log
+from headrace.wire.batch import parse_header
+from headrace.wire.control import Marker, build_marker
+from headrace.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 
 log = logging.getLogger(__name__)
 
+KEEPS_EPOCH, BUMPS_EPOCH = 1, 2  # Kafka's transaction versions: what an end does to the producer's epoch
+
 _COMMIT_SECONDS = 5.0
+_CALL_SECONDS = 10.0
 _PAUSE_SECONDS_MIN = 0.1
-_PAUSE_SECONDS_MAX = 30.0
+_PAUSE_SECONDS_MAX = 5.0
+# What has failed once may wait long at the other end, and must not hold up what goes well.
+_LANE, _LANE_AGAIN = "markers", "markers again"
 
 
 def pauses() -> Iterator[float]:
@@ -32,57 +51,135 @@ def pauses() -> Iterator[float]:
         pause = min(pause * 2, _PAUSE_SECONDS_MAX)
 
 
+class Outcome(NamedTuple):
+    """How a transaction has ended. If it `bumps`, the epoch is the one in which the producer goes on from here."""
+
+    producer: Producer
+    coordinator_epoch: int
+    is_commit: bool
+    bumps: bool
+
+
 class TransactionMarkers:
-    def __init__(self, catalogue: Catalogue, flush: Callable[[Log], Awaitable[None]], clock: Clock) -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        peers: Peers,
+        verified: VerifiedTransactions,
+        flush: Callable[[Log], Awaitable[None]],
+        clock: Clock,
+    ) -> None:
         self._catalogue = catalogue
+        self._peers = peers
+        self._verified = verified
         self._flush = flush
         self._clock = clock
 
     async def tell_all(self, transaction: Transaction, coordinator_epoch: int) -> None:
         """Return when every partition of the transaction that still exists knows the outcome, durably."""
-        async with asyncio.TaskGroup() as tasks:
-            for where in sorted(transaction.partitions):
-                tasks.create_task(self._tell(where, transaction, coordinator_epoch))
-
-    async def write(self, partition: Partition, producer: Producer, coordinator_epoch: int, *, is_commit: bool) -> None:
-        """Append one marker, and return when it is durable."""
-        appended = partition.append_marker(
-            producer.id, producer.epoch, is_commit, coordinator_epoch, self._clock.now_ms()
+        outcome = Outcome(
+            transaction.producer, coordinator_epoch, transaction.is_commit, bumps=transaction.previous is not None
         )
-        await self._durable(partition, appended.end_offset)
-
-    async def _tell(self, where: TopicPartition, transaction: Transaction, coordinator_epoch: int) -> None:
-        """Tell one partition, again and again until it has taken it. It holds up nobody but its own transaction."""
+        untold: Collection[TopicPartition] = transaction.partitions
+        lane = _LANE
         for pause in pauses():
-            try:
-                partition = self._catalogue.partition(*where)
-            except UnknownTopicOrPartition:
+            refused = await self._try_to_tell(untold, outcome, lane)
+            if not refused:
                 return
-            try:
-                await self._try_to_tell(partition, transaction, coordinator_epoch)
-                return
-            except HeadraceError as error:
-                if partition.is_retired:
-                    return
+            for (topic, index), error in refused.items():
                 log.error(
                     "%s-%d does not take the end of the transaction of %s, which its readers wait for: %s",
-                    *where,
+                    topic,
+                    index,
                     transaction.transactional_id,
                     error,
                 )
             await asyncio.sleep(pause)
+            untold, lane = refused, _LANE_AGAIN
 
-    async def _try_to_tell(self, partition: Partition, transaction: Transaction, coordinator_epoch: int) -> None:
-        producer = transaction.producer
+    async def tell(self, partition: Partition, outcome: Outcome) -> None:
+        """Tell one partition that is led here, unless it knows; return when that is durable."""
+        producer = outcome.producer
+        self._verified.forget(partition, producer.id)
         if partition.has_marker(producer.id, producer.epoch):
             # By an attempt before this one, or before a crash: it may still be on its way to the disk.
+            _check(partition, outcome, producer.epoch)
             await self._durable(partition, partition.log.end_offset)
             return
+        if outcome.bumps:
+            # Then the partition has not seen this epoch before. If it has, this marker was under way for long, and what
+            # is open here is the next transaction.
+            _check(partition, outcome, producer.epoch - 1)
+        appended = partition.append_marker(
+            producer.id, producer.epoch, outcome.is_commit, outcome.coordinator_epoch, self._clock.now_ms()
+        )
+        await self._durable(partition, appended.end_offset)
+
+    async def _try_to_tell(
+        self, partitions: Collection[TopicPartition], outcome: Outcome, lane: str
+    ) -> dict[TopicPartition, HeadraceError]:
+        """One attempt at all of them; those that have not taken it, and why."""
+        refused: dict[TopicPartition, HeadraceError] = {}
+        by_node: dict[int, list[TopicPartition]] = {}
+        async with asyncio.TaskGroup() as tasks:
+            for where in sorted(partitions):
+                try:
+                    self._catalogue.partition(*where)
+                    tasks.create_task(self._tell_here(where, outcome, refused))
+                except NotLeader as error:
+                    leader = self._catalogue.leader_node(*where)
+                    if leader is None:
+                        refused[where] = error
+                    else:
+                        by_node.setdefault(leader.node_id, []).append(where)
+                except UnknownTopicOrPartition:
+                    continue  # deleted: it has no readers who wait
+            for node_id, there in by_node.items():
+                tasks.create_task(self._tell_node(node_id, there, outcome, lane, refused))
+        return refused
+
+    async def _tell_here(
+        self, where: TopicPartition, outcome: Outcome, refused: dict[TopicPartition, HeadraceError]
+    ) -> None:
         try:
-            await self.write(partition, producer, coordinator_epoch, is_commit=transaction.is_commit)
-        except InvalidProducerEpoch as error:
-            # A newer epoch of this producer has written here, and it cannot have done so in the midst of this one.
-            log.error("%s-%d knows of a later transaction already: %s", partition.topic, partition.index, error)
+            await self.tell(self._catalogue.partition(*where), outcome)
+        except HeadraceError as error:
+            _note(where, error, refused)
+
+    async def _tell_node(
+        self,
+        node_id: int,
+        partitions: Sequence[TopicPartition],
+        outcome: Outcome,
+        lane: str,
+        refused: dict[TopicPartition, HeadraceError],
+    ) -> None:
+        """Have the leader of these partitions tell them."""
+        from headrace.client.errors import refusal  # no broker needs it before it has somebody to tell
+
+        marker = WritableTxnMarker(
+            producer_id=outcome.producer.id,
+            producer_epoch=outcome.producer.epoch,
+            transaction_result=outcome.is_commit,
+            topics=[
+                WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
+                for topic, indexes in by_topic(frozenset(partitions)).items()
+            ],
+            coordinator_epoch=outcome.coordinator_epoch,
+            transaction_version=BUMPS_EPOCH if outcome.bumps else KEEPS_EPOCH,
+        )
+        try:
+            answer = await self._peers.call(
+                node_id, WriteTxnMarkersRequest(markers=[marker]), timeout_seconds=_CALL_SECONDS, lane=lane
+            )
+        except HeadraceError as error:
+            refused.update(dict.fromkeys(partitions, error))
+            return
+        codes = _codes(answer)
+        for where in partitions:
+            code = codes.get(where, UnknownTopicOrPartition.code)
+            if code:
+                _note(where, refusal(code), refused)
 
     async def _durable(self, partition: Partition, end_offset: int) -> None:
         wait = partition.committed(end_offset, self._clock.monotonic() + _COMMIT_SECONDS)
@@ -90,3 +187,27 @@ class TransactionMarkers:
             await wait
         if partition.log.flushed_offset < end_offset:
             await self._flush(partition.log)
+
+
+def _check(partition: Partition, outcome: Outcome, producer_epoch: int) -> None:
+    """Raise if a marker of this epoch would come too late."""
+    marker = Marker(outcome.is_commit, outcome.coordinator_epoch)
+    header = parse_header(build_marker(outcome.producer.id, producer_epoch, marker, 0))
+    partition.state.producers.check_marker(header, outcome.coordinator_epoch)
+
+
+def _note(where: TopicPartition, error: HeadraceError, refused: dict[TopicPartition, HeadraceError]) -> None:
+    if isinstance(error, InvalidProducerEpoch):
+        # A newer epoch of this producer has written here, and it cannot have done so in the midst of this one.
+        log.error("%s-%d knows of a later transaction already: %s", *where, error)
+    else:
+        refused[where] = error
+
+
+def _codes(answer: WriteTxnMarkersResponse) -> dict[TopicPartition, int]:
+    return {
+        (topic.name, result.partition_index): result.error_code
+        for marker in answer.markers
+        for topic in marker.topics
+        for result in topic.partitions
+    }

@@ -10,9 +10,8 @@ from collections.abc import Iterable
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.offsets_log import OffsetsLog
-from headrace.broker.partition import Partition
 from headrace.broker.transaction_coordinator import TransactionCoordinator
-from headrace.machines.transaction_state import Producer
+from headrace.machines.transaction_state import Producer, TopicPartition
 from headrace.model.errors import (
     HeadraceError,
     InvalidProducerEpoch,
@@ -23,7 +22,7 @@ from headrace.model.errors import (
     ProducerFenced,
     TransactionAbortable,
 )
-from headrace.model.names import check_group_id, is_internal
+from headrace.model.names import CONSUMER_OFFSETS, check_group_id, is_internal
 from headrace.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from headrace.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -83,11 +82,10 @@ class TransactionRequests:
             check_group_id(request.group_id)
             _check_transactional_id(request.transactional_id)
             await self._offsets_log.ensure()
-            await self._coordinator.enlist(
+            await self._coordinator.of(request.transactional_id).enlist(
                 request.transactional_id,
-                request.producer_id,
-                request.producer_epoch,
-                [self._offsets_log.partition_of(request.group_id)],
+                Producer(request.producer_id, request.producer_epoch),
+                [(CONSUMER_OFFSETS, self._offsets_log.index_of(request.group_id))],
             )
         except HeadraceError as error:
             return AddOffsetsToTxnResponse(error_code=_code(error, context.version, _FENCES_SINCE))
@@ -96,7 +94,7 @@ class TransactionRequests:
     async def end(self, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
         try:
             _check_transactional_id(request.transactional_id)
-            producer = await self._coordinator.end(
+            producer = await self._coordinator.of(request.transactional_id).end(
                 request.transactional_id,
                 Producer(request.producer_id, request.producer_epoch),
                 is_commit=request.committed,
@@ -113,25 +111,27 @@ class TransactionRequests:
             return Producer(await self._coordinator.new_producer_id(), 0)
         _check_transactional_id(request.transactional_id)
         claim = None if request.producer_id < 0 else Producer(request.producer_id, request.producer_epoch)
-        return await self._coordinator.init(request.transactional_id, request.transaction_timeout_ms, claim)
+        led = await self._coordinator.ensure(request.transactional_id)
+        return await led.init(request.transactional_id, request.transaction_timeout_ms, claim)
 
     async def _add(
         self, transactional_id: str, producer: Producer, topics: list[AddPartitionsToTxnTopic], version: int
     ) -> list[AddPartitionsToTxnTopicResult]:
         """All of the partitions or none: if one cannot be added, the others are not even tried."""
-        partitions: list[Partition] = []
-        refused: dict[tuple[str, int], int] = {}
+        partitions: list[TopicPartition] = []
+        refused: dict[TopicPartition, int] = {}
         for topic in topics:
             for index in topic.partitions:
                 try:
-                    partitions.append(self._find(topic.name, index))
+                    self._check(topic.name, index, version)
+                    partitions.append((topic.name, index))
                 except HeadraceError as error:
                     refused[topic.name, index] = error.code
         others = OperationNotAttempted.code if refused else 0
         if not refused:
             try:
                 _check_transactional_id(transactional_id)
-                await self._coordinator.enlist(transactional_id, producer.id, producer.epoch, partitions)
+                await self._coordinator.of(transactional_id).enlist(transactional_id, producer, partitions)
             except HeadraceError as error:
                 others = _code(error, version, _FENCES_SINCE)
         return [
@@ -147,8 +147,8 @@ class TransactionRequests:
         def verified(topic: str, index: int) -> int:
             try:
                 _check_transactional_id(transactional_id)
-                partition = self._find(topic, index)
-                self._coordinator.verify(transactional_id, producer.id, producer.epoch, partition)
+                self._check(topic, index, version)
+                self._coordinator.of(transactional_id).verify(transactional_id, producer, (topic, index))
             except InvalidTransactionState as error:
                 return TransactionAbortable.code if version >= _ABORTABLE_SINCE else error.code
             except HeadraceError as error:
@@ -159,10 +159,12 @@ class TransactionRequests:
             _added(topic.name, ((index, verified(topic.name, index)) for index in topic.partitions)) for topic in topics
         ]
 
-    def _find(self, topic: str, index: int) -> Partition:
-        if is_internal(topic):
+    def _check(self, topic: str, index: int, version: int) -> None:
+        """Raise unless the partition exists, whoever leads it, and may take part in transactions. The newer versions
+        are for brokers, which commit offsets for their clients."""
+        if is_internal(topic) and not (topic == CONSUMER_OFFSETS and version >= _BATCHED_SINCE):
             raise InvalidTopic(f"{topic} is internal: only the broker writes to it")
-        return self._catalogue.partition(topic, index)
+        self._catalogue.place(topic, index)
 
 
 def _added(topic: str, codes: Iterable[tuple[int, int]]) -> AddPartitionsToTxnTopicResult:

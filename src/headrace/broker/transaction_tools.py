@@ -1,25 +1,31 @@
 """What operators ask: which transactions there are, what partitions know of producers, and the end of one that hangs.
+And what coordinators ask: that the partitions led here hear how a transaction has ended.
 
-These requests go to whoever looks after the cluster; producers never send them.
+Producers never send these requests. Coordinators name the version of the transaction in their markers, operators do
+not: theirs are refused where the coordinator is here and counts the partition in.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.transaction_coordinator import TransactionCoordinator
+from headrace.broker.transaction_markers import BUMPS_EPOCH, Outcome, TransactionMarkers
 from headrace.broker.transaction_records import by_topic
 from headrace.machines.transaction_state import Producer, Transaction, TransactionStatus
 from headrace.model.errors import (
     HeadraceError,
     InvalidRequest,
     InvalidTopic,
+    InvalidTransactionState,
     TransactionalIdNotFound,
 )
 from headrace.model.names import TRANSACTION_STATE
 from headrace.model.patterns import compiled
+from headrace.runtime.eager import in_task
 from headrace.wire.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -47,13 +53,15 @@ from headrace.wire.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 
+_BY_OPERATOR = 0  # instead of the version of a transaction
 _NEVER_SEEN = ("PrepareEpochFence", "Dead")  # Kafka's names for states that no id of ours is ever in
 
 
 class TransactionTools:
-    def __init__(self, coordinator: TransactionCoordinator, catalogue: Catalogue) -> None:
+    def __init__(self, coordinator: TransactionCoordinator, catalogue: Catalogue, markers: TransactionMarkers) -> None:
         self._coordinator = coordinator
         self._catalogue = catalogue
+        self._markers = markers
 
     async def describe(
         self, request: DescribeTransactionsRequest, _context: RequestContext
@@ -78,7 +86,7 @@ class TransactionTools:
                     producer_id=transaction.producer.id,
                     transaction_state=transaction.status,
                 )
-                for transaction in self._coordinator.transactions
+                for transaction in self._coordinator
                 if (not states or transaction.status in states)
                 and (not producer_ids or transaction.producer.id in producer_ids)
                 and (request.duration_filter < 0 or self._coordinator.open_ms(transaction) > request.duration_filter)
@@ -100,24 +108,27 @@ class TransactionTools:
         )
 
     async def write_markers(self, request: WriteTxnMarkersRequest, _context: RequestContext) -> WriteTxnMarkersResponse:
+        """Every partition for itself, side by side: each waits until its marker is committed."""
+        await in_task()
         response = WriteTxnMarkersResponse()
-        for marker in request.markers:
-            result = WritableTxnMarkerResult(producer_id=marker.producer_id)
-            for topic in marker.topics:
-                told = WritableTxnMarkerTopicResult(name=topic.name)
-                for index in topic.partition_indexes:
-                    code = await self._write_marker(marker, topic.name, index)
-                    told.partitions.append(WritableTxnMarkerPartitionResult(partition_index=index, error_code=code))
-                result.topics.append(told)
-            response.markers.append(result)
+        async with asyncio.TaskGroup() as tasks:
+            for marker in request.markers:
+                result = WritableTxnMarkerResult(producer_id=marker.producer_id)
+                response.markers.append(result)
+                for topic in marker.topics:
+                    told = WritableTxnMarkerTopicResult(name=topic.name)
+                    result.topics.append(told)
+                    for index in topic.partition_indexes:
+                        answer = WritableTxnMarkerPartitionResult(partition_index=index)
+                        told.partitions.append(answer)
+                        tasks.create_task(self._write_marker(marker, topic.name, answer))
         return response
 
     def _describe(self, transactional_id: str) -> DescribedTransaction:
         try:
             if not transactional_id:
                 raise InvalidRequest("the transactional id is empty")
-            self._coordinator.ensure_loaded(transactional_id)
-            transaction = self._coordinator.transactions.find(transactional_id)
+            transaction = self._coordinator.of(transactional_id).transactions.find(transactional_id)
             if transaction is None:
                 raise TransactionalIdNotFound(f"there is no transactional id {transactional_id}")
         except HeadraceError as error:
@@ -156,21 +167,34 @@ class TransactionTools:
         ]
         return answer
 
-    async def _write_marker(self, marker: WritableTxnMarker, topic: str, index: int) -> int:
+    async def _write_marker(
+        self, marker: WritableTxnMarker, topic: str, answer: WritableTxnMarkerPartitionResult
+    ) -> None:
         try:
-            if marker.producer_id < 0 or marker.producer_epoch < 0:
-                raise InvalidRequest("a marker ends the transaction of a producer, and names it by its id and epoch")
-            if topic == TRANSACTION_STATE:
-                raise InvalidTopic(f"nobody writes transactions to {topic}")
-            await self._coordinator.write_marker(
-                self._catalogue.partition(topic, index),
-                Producer(marker.producer_id, marker.producer_epoch),
-                max(marker.coordinator_epoch, 0),  # tools that know of no coordinator say -1
-                is_commit=marker.transaction_result,
-            )
+            outcome = self._outcome(marker, topic, answer.partition_index)
+            await self._markers.tell(self._catalogue.partition(topic, answer.partition_index), outcome)
         except HeadraceError as error:
-            return error.code
-        return 0
+            answer.error_code = error.code
+
+    def _outcome(self, marker: WritableTxnMarker, topic: str, index: int) -> Outcome:
+        if marker.producer_id < 0 or marker.producer_epoch < 0:
+            raise InvalidRequest("a marker ends the transaction of a producer, and names it by its id and epoch")
+        if topic == TRANSACTION_STATE:
+            raise InvalidTopic(f"nobody writes transactions to {topic}")
+        if marker.transaction_version == _BY_OPERATOR:
+            self._coordinator.ensure_loaded()
+            holder = self._coordinator.holder(marker.producer_id, (topic, index))
+            if holder is not None:
+                raise InvalidTransactionState(
+                    f"this is the transaction of {holder.transactional_id}, in state {holder.status}: end it there, "
+                    "so that it ends alike in all its partitions"
+                )
+        return Outcome(
+            Producer(marker.producer_id, marker.producer_epoch),
+            max(marker.coordinator_epoch, 0),  # tools that know of no coordinator say -1
+            marker.transaction_result,
+            bumps=marker.transaction_version == BUMPS_EPOCH,
+        )
 
 
 def _named(pattern: str | None) -> Callable[[Transaction], bool]:

@@ -11,10 +11,9 @@ from __future__ import annotations
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.coordinator import Coordinator
-from headrace.broker.group_records import offset_record
-from headrace.broker.offsets_log import OffsetsLog, durable
-from headrace.broker.transaction_coordinator import TransactionCoordinator
-from headrace.machines.offsets import OffsetCommitted, Transaction
+from headrace.broker.led_groups import LedGroups
+from headrace.broker.transaction_verification import TransactionVerification
+from headrace.machines.offsets import OffsetCommitted
 from headrace.model.errors import (
     ConcurrentTransactions,
     CoordinatorLoading,
@@ -40,76 +39,77 @@ class TransactionalOffsets:
     def __init__(
         self,
         coordinator: Coordinator,
-        transactions: TransactionCoordinator,
-        offsets_log: OffsetsLog,
+        transactions: TransactionVerification,
         catalogue: Catalogue,
         clock: Clock,
     ) -> None:
         self._coordinator = coordinator
         self._transactions = transactions
-        self._log = offsets_log
         self._catalogue = catalogue
         self._clock = clock
-        offsets_log.on_marker = self._on_marker
 
     async def commit(self, request: TxnOffsetCommitRequest, context: RequestContext) -> TxnOffsetCommitResponse:
-        response = TxnOffsetCommitResponse()
-        events: list[OffsetCommitted] = []
-        pending: list[TxnOffsetCommitResponsePartition] = []
-        for topic in request.topics:
-            answers = TxnOffsetCommitResponseTopic(name=topic.name)
-            for asked in topic.partitions:
-                answer = TxnOffsetCommitResponsePartition(partition_index=asked.partition_index)
-                answers.partitions.append(answer)
-                try:
-                    events.append(self._event(request.group_id, topic.name, asked))
-                    pending.append(answer)
-                except HeadraceError as error:
-                    answer.error_code = error.code
-            response.topics.append(answers)
+        response = TxnOffsetCommitResponse(
+            topics=[
+                TxnOffsetCommitResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        TxnOffsetCommitResponsePartition(partition_index=asked.partition_index)
+                        for asked in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+        answers = [answer for topic in response.topics for answer in topic.partitions]
         try:
-            await self._join(request, context.version)
+            check_group_id(request.group_id)
+            groups = await self._coordinator.ensure(request.group_id)
+            events = self._events(request, groups, answers)
+            await self._join(request, groups, context.version)
             await self._append(request, events)
         except HeadraceError as error:
-            for answer in pending:
-                answer.error_code = _told(error).code
+            for answer in answers:
+                answer.error_code = answer.error_code or _told(error).code
         return response
 
-    async def _join(self, request: TxnOffsetCommitRequest, version: int) -> None:
-        """Let the group's partition be part of the transaction, if the client leaves that to us."""
-        check_group_id(request.group_id)
-        self._coordinator.ensure_loaded(request.group_id)
-        await self._log.ensure()
-        if version >= _ENLISTS_SINCE:
-            await self._transactions.enlist(
-                request.transactional_id,
-                request.producer_id,
-                request.producer_epoch,
-                [self._log.partition_of(request.group_id)],
-            )
+    def _events(
+        self, request: TxnOffsetCommitRequest, groups: LedGroups, answers: list[TxnOffsetCommitResponsePartition]
+    ) -> list[OffsetCommitted]:
+        """What can be committed; the answers to the rest say why it cannot."""
+        events = []
+        asked = [(topic.name, partition) for topic in request.topics for partition in topic.partitions]
+        for (topic, partition), answer in zip(asked, answers, strict=True):
+            try:
+                events.append(self._event(groups, request.group_id, topic, partition))
+            except HeadraceError as error:
+                answer.error_code = error.code
+        return events
+
+    async def _join(self, request: TxnOffsetCommitRequest, groups: LedGroups, version: int) -> None:
+        """Let the group's partition be part of the transaction, if the client leaves that to us; else have it
+        confirmed that it is."""
+        await self._transactions.enlist(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            [groups.partition],
+            adds=version >= _ENLISTS_SINCE,
+        )
 
     async def _append(self, request: TxnOffsetCommitRequest, events: list[OffsetCommitted]) -> None:
         """Check, append and note the commits in one step; return when they are durable."""
-        self._check_member(request, events)
-        partition = self._log.partition_of(request.group_id)
-        self._transactions.verify(request.transactional_id, request.producer_id, request.producer_epoch, partition)
-        if not events:
-            return
-        wait = self._log.append_transactional(
-            request.group_id,
-            [offset_record(event) for event in events],
-            request.producer_id,
-            request.producer_epoch,
+        groups = self._coordinator.of(request.group_id)
+        self._check_member(request, groups, events)
+        self._transactions.verify(
+            request.transactional_id, request.producer_id, request.producer_epoch, groups.partition
         )
-        for event in events:
-            self._coordinator.offsets.add_pending((partition.index, request.producer_id), event)
-        await durable(wait)
+        await groups.commit_pending(events, request.producer_id, request.producer_epoch)
 
-    def _check_member(self, request: TxnOffsetCommitRequest, events: list[OffsetCommitted]) -> None:
+    def _check_member(self, request: TxnOffsetCommitRequest, groups: LedGroups, events: list[OffsetCommitted]) -> None:
         """A producer that does not say for which member it commits is not asked: older ones cannot."""
-        self._coordinator.ensure_loaded(request.group_id)
         if request.generation_id >= 0 or request.member_id or request.group_instance_id is not None:
-            self._coordinator.committing_group(
+            groups.check_commit(
                 request.group_id,
                 request.member_id,
                 request.generation_id,
@@ -118,9 +118,11 @@ class TransactionalOffsets:
                 [(event.committed.topic_id, event.partition) for event in events],
             )
 
-    def _event(self, group_id: str, topic: str, asked: TxnOffsetCommitRequestPartition) -> OffsetCommitted:
-        partition = self._catalogue.partition(topic, asked.partition_index)
-        return self._coordinator.offsets.commit(
+    def _event(
+        self, groups: LedGroups, group_id: str, topic: str, asked: TxnOffsetCommitRequestPartition
+    ) -> OffsetCommitted:
+        self._catalogue.place(topic, asked.partition_index)
+        return groups.offsets.commit(
             group_id,
             topic,
             asked.partition_index,
@@ -128,12 +130,8 @@ class TransactionalOffsets:
             now_ms=self._clock.now_ms(),
             leader_epoch=asked.committed_leader_epoch,
             metadata=asked.committed_metadata,
-            topic_id=partition.topic_id,
+            topic_id=self._catalogue.topic(topic).id,
         )
-
-    def _on_marker(self, transaction: Transaction, is_commit: bool) -> None:
-        for event in self._coordinator.offsets.end_transaction(transaction, is_commit=is_commit):
-            self._coordinator.note_offsets(event.group_id)
 
 
 def _told(error: HeadraceError) -> HeadraceError:

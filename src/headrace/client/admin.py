@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import LeaderNotAvailable, only, raise_for
+from headrace.client.errors import only, raise_for
 from headrace.client.metadata import TopicPartition, TopicView
+from headrace.model.errors import LeaderNotAvailable
 from headrace.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,

@@ -18,6 +18,7 @@ from headrace.client.errors import Unreachable, raise_for, refusal
 from headrace.client.metadata import ClusterView, PartitionView, TopicView
 from headrace.client.tcp import TcpDialer
 from headrace.client.transport import Dialer, Transport, api_of, choose_version
+from headrace.client.transports import Transports
 from headrace.model.errors import (
     CoordinatorNotAvailable,
     HeadraceError,
@@ -74,12 +75,13 @@ class Cluster:
         self.entropy = entropy
         self.view = ClusterView()
         self._bootstrap = tuple(bootstrap)
-        self._dialer = dialer
-        self._transports: dict[tuple[Address, str], Transport] = {}
-        self._dialling: dict[tuple[Address, str], asyncio.Lock] = {}
+        self._transports = Transports(dialer, self.settings.dial_timeout_seconds)
         self._coordinators: dict[str, int] = {}
         self._refreshing = asyncio.Lock()
         self._refreshed_at: float | None = None
+        self._asked: Address | None = None
+        self._told_by: Address | None = None
+        self._shunned: Address | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -89,9 +91,7 @@ class Cluster:
 
     def close(self) -> None:
         """Close every connection; calls under way end with ConnectionLost."""
-        for transport in self._transports.values():
-            transport.close()
-        self._transports.clear()
+        self._transports.close()
 
     # --- one attempt ---
 
@@ -187,12 +187,15 @@ class Cluster:
         )
         answer: MetadataResponse = await self.call(request)
         raise_for(answer.error_code)
+        self._told_by = self._asked
         self.view = self.view.merged(answer, complete=names is None)
         self._refreshed_at = self.clock.monotonic()
         return self.view
 
     def distrust(self) -> None:
-        """What is known may be out of date: refresh at the next look."""
+        """What is known may be out of date: refresh at the next look, and not from who told it."""
+        if self._refreshed_at is not None:
+            self._shunned = self._told_by
         self._refreshed_at = None
 
     async def topic(self, name: str, *, create: bool = False) -> TopicView:
@@ -253,11 +256,7 @@ class Cluster:
     # --- transports ---
 
     async def transport(self, node_id: int, lane: str = "") -> Transport:
-        """The open transport to a broker; dials if there is none.
-
-        A broker answers the requests of a connection one after another, so what may wait there for long
-        (Fetch, JoinGroup) goes by a lane of its own.
-        """
+        """The open transport to a broker, by this lane; dials if there is none."""
         node = self.view.nodes.get(node_id)
         if node is None:
             await self.refresh(self.view.topics)
@@ -265,7 +264,7 @@ class Cluster:
         if node is None:
             raise Unreachable(f"broker {node_id} is not in the cluster's metadata; it may be down")
         try:
-            return await self._dialled(node.address, lane)
+            return await self._transports.dialled(node.address, lane)
         except Unreachable as error:
             raise Unreachable(
                 f"broker {node_id} advertises {node.address}, which cannot be reached from here "
@@ -273,32 +272,24 @@ class Cluster:
             ) from error
 
     async def any_transport(self) -> Transport:
-        """A transport to whichever broker answers: one that is open, a known broker, a bootstrap address."""
-        for (_, lane), transport in self._transports.items():
-            if not lane and not transport.closed:
-                return transport
+        """A transport to whichever broker answers: one that is open, a known broker, a bootstrap address. Whoever gave
+        us metadata that led nowhere comes last: it may be cut off from the others."""
         failures = []
         known = [node.address for node in self.view.nodes.values()]
-        for address in dict.fromkeys([*known, *self._bootstrap]):
+        candidates = dict.fromkeys([*known, *self._bootstrap])
+        is_open = self._transports.any_open(but=self._shunned)
+        for address in sorted(candidates, key=lambda address: (address == self._shunned, address != is_open)):
             try:
-                return await self._dialled(address, "")
+                transport = await self._transports.dialled(address, "")
+                self._asked = address
+                return transport
             except Unreachable as error:
                 failures.append(error.message)
         raise Unreachable("; ".join(failures))
 
     def close_lane(self, lane: str) -> None:
         """Close the connections of a lane that nobody uses any more."""
-        for key in [key for key in self._transports if key[1] == lane]:
-            self._transports.pop(key).close()
-
-    async def _dialled(self, address: Address, lane: str) -> Transport:
-        key = (address, lane)
-        async with self._dialling.setdefault(key, asyncio.Lock()):
-            transport = self._transports.get(key)
-            if transport is None or transport.closed:
-                transport = await self._dialer.dial(*address, self.settings.dial_timeout_seconds)
-                self._transports[key] = transport
-            return transport
+        self._transports.close_lane(lane)
 
 
 def _unknown_topic(name: str, code: int | None) -> HeadraceError:

@@ -47,12 +47,6 @@ class NoCommittedOffset(HeadraceError):
     """The group has committed no offset for a partition and `start` is "none"."""
 
 
-class LeaderNotAvailable(RetriableError):
-    """The partition has no leader at present."""
-
-    code = 5
-
-
 class BrokerNotAvailable(RetriableError):
     """The broker is not available."""
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from headrace.client.address import Address
-from headrace.client.errors import LeaderNotAvailable
+from headrace.model.errors import LeaderNotAvailable
 from headrace.wire.messages.metadata import (
     MetadataResponse,
     MetadataResponsePartition,

@@ -22,28 +22,32 @@ from headrace.doors.admin.http import AdminDoor
 from headrace.doors.kafka.listener import DoorLimits, KafkaDoor
 from headrace.model.broker_configs import BrokerConfig
 from headrace.model.errors import HeadraceError, InvalidConfig
-from headrace.registry.sqlite import SqliteRegistry
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import SystemDisk
 from headrace.runtime.entropy import SystemEntropy
 from headrace.runtime.limits import raise_open_files_limit
 from headrace.runtime.network import SystemNetwork
 from headrace.runtime.supervise import BackgroundTaskDied, Supervisor
+from headrace.server.folder_form import refuse_folder_of_several
 from headrace.server.metrics import Metrics
-from headrace.server.settings import ServeSettings
+from headrace.server.registries import open_registry
+from headrace.server.settings import ServeSettings, show_address
+from headrace.server.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
 _DRAIN_SECONDS = 10.0
+_WEDGED_SECONDS = 20.0
 _SWITCH_SECONDS = 0.0005
 _DESCRIPTORS_PER_CONNECTION_SHARE = 2  # half of the descriptors may be log files, the rest are connections
 
 
 def serve(settings: ServeSettings) -> int:
     """Run until SIGTERM or SIGINT; the exit code."""
+    who = f"broker-{settings.node_id} " if settings.is_child else ""
     logging.basicConfig(
         level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        format=f"%(asctime)s %(levelname)s {who}%(name)s %(message)s",
         stream=sys.stderr,
     )
     try:
@@ -72,9 +76,12 @@ async def _serve(settings: ServeSettings) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    if settings.is_child:
+        _stop_with_parent(stop)
 
+    refuse_folder_of_several(settings.data)
     disk.make_directory(settings.data)
-    registry = await SqliteRegistry.open(os.path.join(settings.data, "registry.db"), disk.run)
+    registry = await open_registry(settings, disk, clock)
     broker = await open_broker(
         settings.data,
         settings.node_id,
@@ -82,18 +89,21 @@ async def _serve(settings: ServeSettings) -> None:
         settings.broker,
         registry,
         disk,
+        network,
         clock,
         entropy,
         supervisor,
     )
     door = KafkaDoor("PLAINTEXT", broker.handlers, network, clock, _limits(broker.catalogue.config, descriptors))
-    broker.identity.host, broker.identity.port = await _listen(door, settings)
+    address = await _listen(door, settings)
     admin = AdminDoor(Metrics(broker, door, clock))
     try:
         http_host, http_port = await admin.listen(*settings.http)
     except OSError as error:
         raise _cannot_listen("--http", settings.http, error) from error
     supervisor.spawn(door.sweep_for_ever(), "door")
+    supervisor.spawn(Watchdog(clock, _WEDGED_SECONDS).run(), "watchdog")
+    await broker.join(*address)
     admin.is_ready = True
     _settle_memory()
     _announce(settings, broker, http_host, http_port)
@@ -102,6 +112,17 @@ async def _serve(settings: ServeSettings) -> None:
     finally:
         admin.is_ready = False
         await _take_down(broker, door, admin, supervisor)
+
+
+def _stop_with_parent(stop: asyncio.Event) -> None:
+    """Nothing is ever written to our standard input: it is readable when the process at its other end is gone."""
+    loop, pipe = asyncio.get_running_loop(), sys.stdin.fileno()
+
+    def parent_has_ended() -> None:
+        loop.remove_reader(pipe)
+        stop.set()
+
+    loop.add_reader(pipe, parent_has_ended)
 
 
 async def _listen(door: KafkaDoor, settings: ServeSettings) -> tuple[str, int]:
@@ -128,6 +149,7 @@ async def _until(stop: asyncio.Event, supervisor: Supervisor) -> None:
 
 
 async def _take_down(broker: Broker, door: KafkaDoor, admin: AdminDoor, supervisor: Supervisor) -> None:
+    await broker.cluster.hand_over()
     door.stop_listening()
     broker.answer_waiting()
     await door.drain(_DRAIN_SECONDS)
@@ -147,8 +169,12 @@ def _settle_memory() -> None:
 
 def _cannot_listen(option: str, address: tuple[str, int], error: OSError) -> InvalidConfig:
     if error.errno == errno.EADDRINUSE:
-        return InvalidConfig(f"{_show(*address)} is taken; stop the other server, or choose another with {option}")
-    return InvalidConfig(f"cannot listen on {_show(*address)}: {error.strerror or error}; choose another with {option}")
+        return InvalidConfig(
+            f"{show_address(*address)} is taken; stop the other server, or choose another with {option}"
+        )
+    return InvalidConfig(
+        f"cannot listen on {show_address(*address)}: {error.strerror or error}; choose another with {option}"
+    )
 
 
 def _limits(config: BrokerConfig, descriptors: int) -> DoorLimits:
@@ -161,16 +187,14 @@ def _limits(config: BrokerConfig, descriptors: int) -> DoorLimits:
     )
 
 
-def _show(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def _announce(settings: ServeSettings, broker: Broker, http_host: str, http_port: int) -> None:
     """One line for scripts on stdout, and for a person at the terminal a first thing to try."""
-    server = _show(broker.identity.host, broker.identity.port)
-    http = _show(http_host, http_port)
+    server = show_address(broker.identity.host, broker.identity.port)
+    http = show_address(http_host, http_port)
     sys.stdout.write(f"ready kafka={server} http={http} node={settings.node_id} version={__version__}\n")
     sys.stdout.flush()
+    if settings.is_child:
+        return
     command = os.path.relpath(sys.argv[0]) if os.path.basename(sys.argv[0]) == "headrace" else "headrace"
     default = "" if server == "127.0.0.1:9092" else f" --server {server}"
     sys.stderr.write(

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from headrace import __version__
 from headrace.broker.broker import Broker
+from headrace.broker.partition import Partition
 from headrace.doors.kafka.listener import KafkaDoor
 from headrace.model.histogram import Histogram
 from headrace.runtime.clock import Clock
@@ -62,6 +63,7 @@ class Metrics:
             "groups": None if self._broker.coordinator.is_loaded else "the groups are still being read",
             "disk": "the disk is nearly full: produce is refused" if store.space_refused else None,
             "logs": f"{len(failed)} partitions are out of service; see the log" if failed else None,
+            "registry": None if self._broker.cluster.membership.is_held else "the registry cannot be reached",
         }
 
     def render(self) -> str:
@@ -82,7 +84,11 @@ class Metrics:
         out.add("kafka_brokers", 1)
         identity = self._broker.identity
         out.add("kafka_broker_info", 1, {"id": identity.node_id, "address": f"{identity.host}:{identity.port}"})
-        out.add("kafka_controller_kafkacontroller_activecontrollercount", 1)
+        out.add(
+            "kafka_controller_kafkacontroller_activecontrollercount", int(self._broker.cluster.controller.is_presiding)
+        )
+
+        out.add("headrace_registry_session_held", int(self._broker.cluster.membership.is_held))
 
     def _add_door(self, out: Exposition) -> None:
         door = self._door
@@ -98,10 +104,12 @@ class Metrics:
 
     def _add_topics(self, out: Exposition) -> None:
         topics = list(self._broker.catalogue)
-        partitions = sum(len(topic.partitions) for topic in topics)
+        partitions = sum(len(topic.replicas) for topic in topics)
+        led = [partition for topic in topics for partition in topic.led.values()]
         out.add("kafka_server_replicamanager_partitioncount", partitions)
-        out.add("kafka_server_replicamanager_leadercount", partitions)
-        out.add("kafka_server_replicamanager_underreplicatedpartitions", 0)
+        out.add("kafka_server_replicamanager_leadercount", len(led))
+        out.add("kafka_server_replicamanager_underreplicatedpartitions", _count(map(_is_underreplicated, led)))
+        out.add("kafka_server_replicamanager_underminisrpartitioncount", _count(map(_is_under_minimum, led)))
         for topic in topics:
             label: Labels = {"topic": topic.name}
             counts = topic.counts
@@ -115,29 +123,36 @@ class Metrics:
                 ("failedfetchrequests", counts.failed_fetches),
             ):
                 out.add(f"kafka_server_brokertopicmetrics_{name}_total", value, label, kind="counter")
-            out.add("kafka_topic_partitions", len(topic.partitions), label)
+            out.add("kafka_topic_partitions", topic.partition_count, label)
         if partitions > _PARTITION_SERIES_MAX:
             return
         for topic in topics:
-            for partition in topic.partitions:
+            for partition in topic.led.values():
                 where: Labels = {"topic": topic.name, "partition": partition.index}
                 out.add("kafka_topic_partition_current_offset", partition.high_watermark, where)
                 out.add("kafka_topic_partition_oldest_offset", partition.log.start_offset, where)
                 out.add("kafka_topic_partition_leader", self._broker.identity.node_id, where)
+                if partition.in_sync is not None:
+                    record = partition.in_sync.record
+                    out.add("kafka_topic_partition_replicas", len(record.replicas), where)
+                    out.add("kafka_topic_partition_in_sync_replica", len(record.isr), where)
+            for partition in topic.replicas.values():
+                where = {"topic": topic.name, "partition": partition.index}
                 out.add("kafka_log_log_size", partition.log.size_bytes, where)
 
     def _add_groups(self, out: Exposition) -> None:
         coordinator, catalogue = self._broker.coordinator, self._broker.catalogue
-        for group in coordinator.groups.values():
-            label: Labels = {"consumergroup": group.group_id}
-            out.add("kafka_consumergroup_members", len(group.describe().members), label)
-            for name, index, committed in coordinator.offsets.fetch_all(group.group_id):
-                topic = catalogue.find(name)
-                where: Labels = {**label, "topic": name, "partition": index}
-                out.add("kafka_consumergroup_current_offset", committed.offset, where)
-                if topic is not None and index < len(topic.partitions):
-                    lag = max(topic.partitions[index].high_watermark - committed.offset, 0)
-                    out.add("kafka_consumergroup_lag", lag, where)
+        for led in coordinator:
+            for group in led.classic.values():
+                label: Labels = {"consumergroup": group.group_id}
+                out.add("kafka_consumergroup_members", len(group.describe().members), label)
+                for name, index, committed in led.offsets.fetch_all(group.group_id):
+                    topic = catalogue.find(name)
+                    where: Labels = {**label, "topic": name, "partition": index}
+                    out.add("kafka_consumergroup_current_offset", committed.offset, where)
+                    partition = None if topic is None else topic.local(index)
+                    if partition is not None:  # as far as this broker knows, if it only follows
+                        out.add("kafka_consumergroup_lag", max(partition.high_watermark - committed.offset, 0), where)
 
     def _add_storage(self, out: Exposition) -> None:
         store = self._broker.store
@@ -162,6 +177,14 @@ class Metrics:
                     1,
                     {"file": report.path, "position": report.position, "offset": report.offset},
                 )
+
+
+def _is_underreplicated(partition: Partition) -> bool:
+    return partition.in_sync is not None and len(partition.in_sync.record.isr) < len(partition.in_sync.record.replicas)
+
+
+def _is_under_minimum(partition: Partition) -> bool:
+    return partition.in_sync is not None and not partition.in_sync.is_enough(partition.config.min_insync_replicas)
 
 
 def _labels(labels: Labels | None) -> str:

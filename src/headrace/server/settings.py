@@ -13,20 +13,29 @@ from headrace.model.errors import InvalidConfig
 DEFAULT_DATA = "headrace-data"
 DEFAULT_KAFKA = ("127.0.0.1", 9092)
 DEFAULT_HTTP = ("127.0.0.1", 8080)
+DEFAULT_SESSION_SECONDS = 6.0
+
+SHARED_REGISTRY = "sqlite:"
+"""How a registry is named that brokers on this host share: followed by the path of its file."""
 
 Address = tuple[str, int]
 
 
 class ServeSettings(msgspec.Struct, frozen=True):
+    """`is_child`: one of several that another process looks after. It ends when its standard input does."""
+
     data: str = DEFAULT_DATA
     kafka: Address = DEFAULT_KAFKA
     http: Address = DEFAULT_HTTP
     node_id: int = 1
     rack: str | None = None
+    registry: str | None = None
+    session_timeout_seconds: float = DEFAULT_SESSION_SECONDS
     advertised: Address | None = None
     broker: dict[str, str] = msgspec.field(default_factory=dict)
     insecure: bool = False
     log_level: str = "info"
+    is_child: bool = False
 
     def check(self) -> None:
         """Refuse to be reachable from other hosts by accident: this version has neither TLS nor authentication."""
@@ -44,6 +53,10 @@ def parse_address(text: str, what: str) -> Address:
     if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise InvalidConfig(f"{what} must be HOST:PORT, not '{text}'")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def show_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:

@@ -7,18 +7,21 @@
     await broker.start()                    # on what the disk shows now
 
 What the broker does wrong by itself (a background task that dies, a handler that raises, a log that is quarantined
-although nothing has rotted) ends the run with `BrokerFailed`: in a simulation that is a finding.
+although nothing has rotted) ends the run with `BrokerFailed`: in a simulation that is a finding. A broker of a cluster
+may give up when it cannot reach the registry: then it is just down.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.broker.broker import Broker, open_broker
+from headrace.broker.membership import NodeIdTaken
 from headrace.doors.kafka.listener import DoorLimits, KafkaDoor
-from headrace.runtime.supervise import Supervisor
+from headrace.registry.interface import RegistryConflict, RegistryUnavailable
+from headrace.runtime.supervise import BackgroundTaskDied, Supervisor
 from headrace.testkit.disk import SimulatedPowerCut
 from headrace.testkit.registry import SimRegistry, SimRegistryState
 from headrace.testkit.world import Host, World
@@ -26,6 +29,7 @@ from headrace.testkit.world import Host, World
 DATA = "/data"
 PORT = 9092
 DRAIN_SECONDS = 10.0
+GIVING_UP = (RegistryUnavailable, RegistryConflict, NodeIdTaken)
 
 
 class BrokerFailed(Exception):
@@ -33,13 +37,29 @@ class BrokerFailed(Exception):
 
 
 class SimBroker:
-    def __init__(self, world: World, host: Host, settings: Mapping[str, str] | None = None) -> None:
+    """Alone, or one of those that share a registry. `on_open` is called with each start's `Broker` before it joins."""
+
+    def __init__(
+        self,
+        world: World,
+        host: Host,
+        settings: Mapping[str, str] | None = None,
+        *,
+        node_id: int = 1,
+        registry: SimRegistryState | None = None,
+        on_open: Callable[[Broker], None] | None = None,
+    ) -> None:
         self.host = host
+        self.node_id = node_id
         self.broker: Broker | None = None
         self.starts = 0
+        self.times_given_up = 0
         self._world = world
         self._settings = dict(settings or {})
-        self._registry = SimRegistryState()  # as durable as SQLite is: a commit happens as a whole, or not at all
+        # As durable as SQLite is: a commit happens as a whole, or not at all.
+        self._registry = registry or SimRegistryState()
+        self._may_give_up = registry is not None
+        self._on_open = on_open
         self._process: _Process | None = None
         world.loop.set_exception_handler(_tell_of_failures)
 
@@ -49,16 +69,32 @@ class SimBroker:
 
     @property
     def is_up(self) -> bool:
-        return self.broker is not None
+        return self.broker is not None and not (self._process and self._process.stop.is_set())
+
+    @property
+    def is_down(self) -> bool:
+        return self._process is None
+
+    @property
+    def registry(self) -> SimRegistry | None:
+        """The client of the process that runs, also while it starts or stops."""
+        return None if self._process is None else self._process.registry
+
+    @property
+    def may_fail(self) -> bool:
+        """One of its logs has failed, or is about to: then it is out of service until the broker is started again."""
+        return self._process is not None and self._process.may_fail
 
     async def start(self) -> bool:
         """Start it on what the disk shows. False when the power went before it could serve."""
         assert self._process is None, "it runs already"
         self.starts += 1
-        process = self._process = _Process(self.host, SimRegistry(self._registry), self._settings)
+        process = self._process = _Process(
+            self.host, self.node_id, SimRegistry(self._registry), self._settings, self._on_open
+        )
         self.host.disk.on_power_cut = self._on_power_cut
         self.host.start(self._run(process), f"broker {self.starts}")
-        await process.settled
+        await asyncio.shield(process.settled)
         return self.is_up
 
     async def down(self) -> None:
@@ -71,7 +107,7 @@ class SimBroker:
         process = self._process
         if process is not None:
             process.stop.set()
-            await process.ended
+            await asyncio.shield(process.ended)
 
     def kill(self) -> None:
         """As kill -9: what it wrote stays in the page cache."""
@@ -96,9 +132,12 @@ class SimBroker:
             self.broker = None
             await process.close(broker)
         except Exception as error:
-            self._fail(error)
-        else:
-            self._end(keep_page_cache=True)
+            cause = error.__cause__ if isinstance(error, BackgroundTaskDied) else error
+            if not (self._may_give_up and isinstance(cause, GIVING_UP)):
+                self._fail(error)
+                return
+            self.times_given_up += 1
+        self._end(keep_page_cache=True)
 
     def _on_power_cut(self, _: SimulatedPowerCut) -> None:
         self._end(keep_page_cache=False)
@@ -118,7 +157,7 @@ class SimBroker:
 
     def _fail(self, error: Exception) -> None:
         """End the run. Raising would not do: the broker itself might catch it."""
-        failure = BrokerFailed(f"broker {self.starts}: {error!r}")
+        failure = BrokerFailed(f"{self.host.name}, start {self.starts}: {error!r}")
         failure.__cause__ = error
         self._world.loop.halt(failure)
 
@@ -132,7 +171,14 @@ def _tell_of_failures(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) 
 class _Process:
     """One run of the broker, from its start to its end."""
 
-    def __init__(self, host: Host, registry: SimRegistry, settings: dict[str, str]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        node_id: int,
+        registry: SimRegistry,
+        settings: dict[str, str],
+        on_open: Callable[[Broker], None] | None,
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.registry = registry
         self.settled: asyncio.Future[None] = loop.create_future()  # it serves, or never will
@@ -140,7 +186,9 @@ class _Process:
         self.stop = asyncio.Event()
         self.may_fail = False
         self._host = host
+        self._node_id = node_id
         self._settings = settings
+        self._on_open = on_open
         self._supervisor = Supervisor()
         self._broker: Broker | None = None
         self._door: KafkaDoor | None = None
@@ -148,12 +196,24 @@ class _Process:
     async def open(self) -> Broker:
         host, supervisor = self._host, self._supervisor
         broker = self._broker = await open_broker(
-            DATA, 1, None, self._settings, self.registry, host.disk, host.clock, host.entropy, supervisor
+            DATA,
+            self._node_id,
+            None,
+            self._settings,
+            self.registry,
+            host.disk,
+            host.network,
+            host.clock,
+            host.entropy,
+            supervisor,
         )
         self.check()
+        if self._on_open is not None:
+            self._on_open(broker)
         self._door = KafkaDoor("PLAINTEXT", broker.handlers, host.network, host.clock, DoorLimits())
-        broker.identity.host, broker.identity.port = await self._door.listen(host.name, PORT)
+        address = await self._door.listen(host.name, PORT)
         supervisor.spawn(self._door.sweep_for_ever(), "door")
+        await broker.join(*address)
         return broker
 
     async def serve(self) -> None:
@@ -167,6 +227,7 @@ class _Process:
 
     async def close(self, broker: Broker) -> None:
         assert self._door is not None
+        await broker.cluster.hand_over()
         self._door.stop_listening()
         broker.answer_waiting()
         await self._door.drain(DRAIN_SECONDS)

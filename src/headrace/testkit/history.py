@@ -51,6 +51,22 @@ class Found(Operation):
     offset: int = -1
 
 
+@dataclass(slots=True)
+class Mark(Operation):
+    """Where a broker said that the log of a partition starts, or up to where it can be read."""
+
+    what: str = ""
+    offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One broker's copy of a partition at the end: every batch by its first offset, byte for byte."""
+
+    high_watermark: int
+    batches: tuple[tuple[int, bytes], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Poll:
     """Records of one partition that a client got in one go, as (offset, value). `group`: it reads for a group."""
@@ -64,11 +80,18 @@ class Poll:
 
 @dataclass(slots=True)
 class History:
+    """Of one topic. `has_gaps`: its readers see committed transactions only, and pass by what else is in the log.
+    `aborted`: what was written in transactions that were told to be aborted."""
+
     sends: list[Send] = field(default_factory=list)
     polls: list[Poll] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
     found: list[Found] = field(default_factory=list)
     final: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)  # the log of each partition, at the end
+    marks: list[Mark] = field(default_factory=list)
+    replicas: dict[int, dict[int, Replica]] = field(default_factory=dict)  # by partition and node id, at the end
+    aborted: set[bytes] = field(default_factory=set)
+    has_gaps: bool = False
     now: int = 0
 
     def begin_send(self, client: str, partition: int, value: bytes) -> Send:
@@ -95,6 +118,14 @@ class History:
         look.offset, look.ended = offset, self._tick()
         self.found.append(look)
 
+    def begin_mark(self, client: str, what: str, partition: int) -> Mark:
+        """A client asks for a log's start or end; note only what was answered."""
+        return Mark(client, partition, self._tick(), what=what)
+
+    def end_mark(self, mark: Mark, offset: int) -> None:
+        mark.offset, mark.ended = offset, self._tick()
+        self.marks.append(mark)
+
     def polled(self, client: str, records: Iterable[tuple[int, int, bytes]], group: str = "") -> None:
         """One answer to one client, as (partition, offset, value)."""
         moment, by_partition = self._tick(), dict[int, list[tuple[int, bytes]]]()
@@ -106,7 +137,7 @@ class History:
     @property
     def digest(self) -> str:
         whole = hashlib.blake2b(digest_size=16)
-        for part in (self.sends, self.polls, self.commits, self.found, sorted(self.final.items())):
+        for part in (self.sends, self.polls, self.commits, self.found, self.marks, sorted(self.final.items())):
             whole.update(repr(part).encode())
         return whole.hexdigest()
 

@@ -4,13 +4,14 @@ Time hardly moves while anything can run, then jumps to the next timer. There ar
 Ready callbacks run first in, first out, as asyncio promises; `shuffle` breaks that promise to look for races,
 so treat what it finds as a hint.
 
-It rests on private fields of `BaseEventLoop` (`_ready`, `_selector`, `_run_once`), the same in Python 3.11 to
-3.13; its tests pin them.
+It rests on private parts of `BaseEventLoop` (`_ready`, `_stopping`, `_run_once`) and of its handles, the same in Python
+3.11 to 3.13; its tests pin them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
@@ -31,6 +32,7 @@ class Life:
 
 
 _life: ContextVar[Life | None] = ContextVar("life", default=None)
+_NOBODY = Context()
 
 
 class Deadlock(RuntimeError):
@@ -48,7 +50,7 @@ def run(seed: int, main: Callable[[SimLoop], Coroutine[Any, Any, T]], *, shuffle
 
 class SimLoop(asyncio.BaseEventLoop):
     _ready: deque[asyncio.Handle]  # of the base class
-    _scheduled: list[asyncio.TimerHandle]
+    _stopping: bool
 
     def __init__(self, seed: int, *, shuffle: bool = False, start: float = 0.0) -> None:
         super().__init__()
@@ -56,11 +58,13 @@ class SimLoop(asyncio.BaseEventLoop):
         self.set_task_factory(_make_task)
         self._random = Random(seed) if shuffle else None
         self._now = start
-        self._selector = self  # there is nothing real to select on
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []  # a heap
+        self._timers_set = 0
         self._halted: BaseException | None = None
         self._births = 0
         self._living: dict[asyncio.Task[Any], Life | None] = {}
         self._lives_ended = 0
+        self._held: dict[Life, list[asyncio.Handle]] = {}  # what lives that are paused would have run
 
     def __del__(self) -> None:
         pass  # it holds nothing real, so one that was not closed is no leak
@@ -90,16 +94,26 @@ class SimLoop(asyncio.BaseEventLoop):
         """Drop the tasks and callbacks of a life: they just never go on, so nobody of them cleans up."""
         life.ended = True
         self._lives_ended += 1
-        for handle in (*self._ready, *self._scheduled):
+        self._held.pop(life, None)
+        for handle in (*self._ready, *(timer for _, _, timer in self._timers)):
             if _has_ended(handle):
                 handle.cancel()
+
+    def pause(self, life: Life, seconds: float) -> None:
+        """Let nothing of a life run for so long, as SIGSTOP does; then all that was due meanwhile, at once."""
+        assert life not in self._held, "paused already"
+        self._held[life] = []
+        self.call_later(seconds, self._resume, life, context=_NOBODY)
+
+    def is_paused(self, life: Life) -> bool:
+        return life in self._held
 
     def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
         try:
             result = super().run_until_complete(future)
         except BaseException:
             if self._halted is not None:
-                raise self._halted from None
+                raise self._halted from self._halted.__cause__
             raise
         if self._halted is not None:
             raise self._halted
@@ -143,26 +157,52 @@ class SimLoop(asyncio.BaseEventLoop):
         self._living[task] = _life.get()
         task.add_done_callback(self._living.pop)
 
-    def select(self, timeout: float | None) -> list[object]:
-        if timeout is None:
-            raise Deadlock("every task waits and no timer is set")
-        self._now += timeout or TURN_SECONDS
-        return []
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timers_set += 1
+        heapq.heappush(self._timers, (when, self._timers_set, timer))
+        return timer
 
     def _run_once(self) -> None:
-        if self._lives_ended:  # one that lives may have woken one that does not
-            for handle in self._ready:
-                if _has_ended(handle):
-                    handle.cancel()
-        if self._random is not None and len(self._ready) > 1:
-            ready = list(self._ready)
-            self._random.shuffle(ready)
-            self._ready.clear()
-            self._ready.extend(ready)
-        super()._run_once()  # type: ignore[misc]
+        """As the base class does it, but that nothing is waited for: time just moves on. Timers of one moment fire in
+        the order in which they were set."""
+        ready, timers = self._ready, self._timers
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+        if ready or self._stopping:
+            self._now += TURN_SECONDS
+        elif timers:
+            self._now = max(timers[0][0], self._now + TURN_SECONDS)
+        else:
+            raise Deadlock("every task waits and no timer is set")
+        while timers and timers[0][0] <= self._now:
+            ready.append(heapq.heappop(timers)[2])
+        if self._held:
+            self._put_aside()
+        if self._random is not None and len(ready) > 1:
+            self._shuffle(self._random)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            # One that lives may have woken one that does not.
+            if not (handle._cancelled or (self._lives_ended and _has_ended(handle))):  # type: ignore[attr-defined]
+                handle._run()
 
-    def _process_events(self, events: list[object]) -> None:
-        pass
+    def _put_aside(self) -> None:
+        """What belongs to a paused life waits until that goes on."""
+        for _ in range(len(self._ready)):
+            handle = self._ready.popleft()
+            self._held.get(_life_of(handle), self._ready).append(handle)  # type: ignore[arg-type]
+
+    def _shuffle(self, random: Random) -> None:
+        ready = list(self._ready)
+        random.shuffle(ready)
+        self._ready.clear()
+        self._ready.extend(ready)
+
+    def _resume(self, life: Life) -> None:
+        self._ready.extend(self._held.pop(life, ()))
 
     def _write_to_self(self) -> None:
         pass
@@ -188,9 +228,13 @@ class _SimTask(asyncio.Task[Any]):
         return self._birth
 
 
-def _has_ended(handle: asyncio.Handle) -> bool:
+def _life_of(handle: asyncio.Handle) -> Life | None:
     context: Context = handle._context  # type: ignore[attr-defined]
-    life = context.get(_life)
+    return context.get(_life)
+
+
+def _has_ended(handle: asyncio.Handle) -> bool:
+    life = _life_of(handle)
     return life is not None and life.ended
 
 

@@ -122,6 +122,23 @@ class Host:
         self.lose_disk(keep_page_cache=keep_page_cache)
         self.boot()
 
+    def pause(self, seconds: float) -> None:
+        """Let nothing run here for so long, as SIGSTOP does. Time goes on meanwhile, and what was sent here waits."""
+        self._world.note("pause", self.name, seconds)
+        self._world.loop.pause(self._life, seconds)
+
+    def replace_disk(self) -> None:
+        """Have an empty disk from now on. Nothing may run here."""
+        old = self.disk
+        self._world.note("replace disk", self.name, old.digest)
+        self.disk = SimDisk(self.entropy.integer(0, 1 << 60), self._world.loop)
+        self.disk.delay_seconds, self.disk.cold_chance = old.delay_seconds, old.cold_chance
+        self._connect()
+
+    @property
+    def is_paused(self) -> bool:
+        return self._world.loop.is_paused(self._life)
+
     def lose_disk(self, *, keep_page_cache: bool) -> None:
         if self.disk.alive:
             self.disk.crash(keep_page_cache=keep_page_cache)

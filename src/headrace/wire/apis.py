@@ -12,6 +12,10 @@ import msgspec
 from headrace.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from headrace.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from headrace.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from headrace.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
 from headrace.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headrace.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from headrace.wire.messages.consumer_group_heartbeat import (
@@ -33,6 +37,8 @@ from headrace.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponse,
 )
 from headrace.wire.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from headrace.wire.messages.drain_broker import DrainBrokerRequest, DrainBrokerResponse
+from headrace.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from headrace.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from headrace.wire.messages.fetch import FetchRequest, FetchResponse
 from headrace.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -46,6 +52,10 @@ from headrace.wire.messages.join_group import JoinGroupRequest, JoinGroupRespons
 from headrace.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from headrace.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from headrace.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from headrace.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from headrace.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from headrace.wire.messages.metadata import MetadataRequest, MetadataResponse
 from headrace.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
@@ -115,7 +125,10 @@ ALTER_CONFIGS: Final = 33
 DESCRIBE_LOG_DIRS: Final = 35
 CREATE_PARTITIONS: Final = 37
 DELETE_GROUPS: Final = 42
+ELECT_LEADERS: Final = 43
 INCREMENTAL_ALTER_CONFIGS: Final = 44
+ALTER_PARTITION_REASSIGNMENTS: Final = 45
+LIST_PARTITION_REASSIGNMENTS: Final = 46
 OFFSET_DELETE: Final = 47
 DESCRIBE_CLUSTER: Final = 60
 DESCRIBE_PRODUCERS: Final = 61
@@ -124,6 +137,8 @@ LIST_TRANSACTIONS: Final = 66
 CONSUMER_GROUP_HEARTBEAT: Final = 68
 CONSUMER_GROUP_DESCRIBE: Final = 69
 DESCRIBE_TOPIC_PARTITIONS: Final = 75
+OWN_KEYS: Final = 10_000  # our own keys begin here, as our own error codes do
+DRAIN_BROKER: Final = 10_000
 
 
 def _api(key: int, request: type[Any], response: type[Any]) -> Api:
@@ -172,7 +187,10 @@ APIS: Final[dict[int, Api]] = {
         _api(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest, DescribeLogDirsResponse),
         _api(CREATE_PARTITIONS, CreatePartitionsRequest, CreatePartitionsResponse),
         _api(DELETE_GROUPS, DeleteGroupsRequest, DeleteGroupsResponse),
+        _api(ELECT_LEADERS, ElectLeadersRequest, ElectLeadersResponse),
         _api(INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
+        _api(ALTER_PARTITION_REASSIGNMENTS, AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
+        _api(LIST_PARTITION_REASSIGNMENTS, ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
         _api(OFFSET_DELETE, OffsetDeleteRequest, OffsetDeleteResponse),
         _api(DESCRIBE_CLUSTER, DescribeClusterRequest, DescribeClusterResponse),
         _api(DESCRIBE_PRODUCERS, DescribeProducersRequest, DescribeProducersResponse),
@@ -181,5 +199,6 @@ APIS: Final[dict[int, Api]] = {
         _api(CONSUMER_GROUP_HEARTBEAT, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
         _api(CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
         _api(DESCRIBE_TOPIC_PARTITIONS, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
+        _api(DRAIN_BROKER, DrainBrokerRequest, DrainBrokerResponse),
     )
 }

@@ -86,9 +86,18 @@ class House:
     async def _open(self) -> Broker:
         host = self.host
         broker = await open_broker(
-            DATA, 1, "rack-a", self.settings, self.registry, host.disk, host.clock, host.entropy, self.supervisor
+            DATA,
+            1,
+            "rack-a",
+            self.settings,
+            self.registry,
+            host.disk,
+            host.network,
+            host.clock,
+            host.entropy,
+            self.supervisor,
         )
-        broker.identity.host, broker.identity.port = "broker.example", 9092
+        await broker.join("broker.example", 9092)
         return broker
 
     async def _close(self) -> None:

@@ -176,14 +176,14 @@ async def test_commits_are_for_members_of_the_right_epoch(house: House) -> None:
     assert await member.commit(2, generation_id_or_member_epoch=7) == StaleMemberEpoch.code
     assert await commit(house, 2) == UnknownMemberId.code
     assert await committed(house) == (1, "")
-    coordinator = house.broker.coordinator
-    coordinator.check_fetch(GROUP, None, -1)
-    coordinator.check_fetch(GROUP, "m1", 1)
-    coordinator.check_fetch("none", "m1", 1)
+    groups = house.broker.coordinator.of(GROUP)
+    groups.check_fetch(GROUP, None, -1)
+    groups.check_fetch(GROUP, "m1", 1)
+    groups.check_fetch("none", "m1", 1)
     with pytest.raises(StaleMemberEpoch):
-        coordinator.check_fetch(GROUP, "m1", 2)
+        groups.check_fetch(GROUP, "m1", 2)
     with pytest.raises(UnknownMemberId):
-        coordinator.check_fetch(GROUP, "m2", 1)
+        groups.check_fetch(GROUP, "m2", 1)
     await member.leave()
     assert await commit(house, 3) == 0
     assert await listed(house) == {GROUP: "Empty"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -17,8 +18,10 @@ from tests.unit.broker.asking import (
     values,
 )
 from tests.unit.broker.house import House
+from tests.unit.broker.town import Town, in_town
 
 from headrace.wire.batch import parse_header
+from headrace.wire.messages.fetch import ReplicaState
 
 
 @pytest.mark.parametrize("version", range(4, 13))
@@ -330,3 +333,80 @@ async def test_records_come_as_the_log_has_them(house: House) -> None:
     data = fetched(await house.ask(fetch_request({("t", 0): 0}), 11))["t", 0]
     header = parse_header(data.records)
     assert (header.base_offset, header.leader_epoch, header.producer_id) == (0, 0, 3)
+
+
+async def copy(
+    town: Town, node_id: int, offset: int, *, broker_epoch: int = 1, leader_epoch: int = 0, last_epoch: int = -1
+) -> Any:
+    """Fetch from broker 1 as a follower does."""
+    topic_id = town[1].broker.catalogue.topic("t").id
+    request = fetch_request({(topic_id, 0): offset}, current_leader_epoch=leader_epoch, last_fetched_epoch=last_epoch)
+    request.replica_state = ReplicaState(replica_id=node_id, replica_epoch=broker_epoch)
+    return fetched(await town[1].ask(request, 17))[topic_id, 0]
+
+
+@in_town()
+async def test_a_follower_is_given_what_is_not_committed_and_consumers_are_not(town: Town) -> None:
+    await town.make_topic("t")
+    await produce(town[1], "t", b"a")
+    town.isolate(1)
+    town[1].begin(produce_request({("t", 0): batch(b"b")}), 9)
+    await town.until(lambda: town.replica(1, "t").log.end_offset == 2)
+    assert await read_all(town[1], "t") == [b"a"]
+    assert values((await copy(town, 2, 1, last_epoch=0)).records) == [b"b"]
+
+
+@in_town()
+async def test_a_follower_is_believed_only_in_the_present_epoch(town: Town) -> None:
+    await town.make_topic("t")
+    await produce(town[1], "t", b"a")
+    await town.move_lead("t", 2)
+    await town.move_lead("t", 1)
+    town.isolate(1)
+    assert (await copy(town, 2, 1, leader_epoch=0)).error_code == 74
+    assert (await copy(town, 2, 1, leader_epoch=3)).error_code == 75
+    in_sync = town.replica(1, "t").in_sync
+    assert in_sync is not None
+    assert (await copy(town, 2, 1, leader_epoch=2, last_epoch=0)).error_code == 0
+    assert in_sync.lag()[2] == 1
+
+
+@in_town()
+async def test_one_that_holds_no_replica_or_an_earlier_start_of_one_that_does_is_refused(town: Town) -> None:
+    await town.make_topic("t", (1, 2))
+    await produce(town[1], "t", b"a")
+    assert (await copy(town, 3, 1)).error_code == 75, "the leader may not have heard of a move yet"
+    assert (await copy(town, 9, 1)).error_code == 75
+    await town[2].restart()
+    await town.until_in_sync("t")
+    await produce(town[1], "t", b"b")
+    assert (await copy(town, 2, 2, broker_epoch=1, last_epoch=0)).error_code == 77
+    assert (await copy(town, 2, 2, broker_epoch=-1, last_epoch=0)).error_code == 77
+
+
+@in_town()
+async def test_where_histories_part_a_follower_is_told_and_its_offset_counts_for_nothing(town: Town) -> None:
+    await town.make_topic("t")
+    await produce(town[1], "t", b"a")
+    await town.until_alike("t")
+    town.isolate(1)
+    in_sync = town.replica(1, "t").in_sync
+    assert in_sync is not None
+    lag = dict(in_sync.lag())
+    data = await copy(town, 2, 5, last_epoch=0)
+    assert (data.error_code, data.diverging_epoch.epoch, data.diverging_epoch.end_offset) == (0, 0, 1)
+    assert not data.records
+    assert in_sync.lag() == lag
+    assert (await copy(town, 2, 5)).error_code == 1, "out of range, if it says nothing of its history"
+    assert in_sync.lag() == lag
+
+
+@in_town(max_incremental_fetch_session_cache_slots="1")
+async def test_a_follower_gets_a_session_although_consumers_have_them_all(town: Town) -> None:
+    await town.make_topic("t", (1, 2))
+    sessions = town[1].broker.fetch._sessions
+    for session_id in list(sessions._sessions):
+        sessions.close(session_id)
+    await town[1].ask(fetch_request({("t", 0): 0}, session_epoch=0), 11)
+    await asyncio.sleep(2)
+    assert [session.privileged for session in sessions._sessions.values()] == [True]

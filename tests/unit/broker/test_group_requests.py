@@ -8,7 +8,6 @@ import pytest
 from tests.unit.broker.house import House
 from tests.unit.broker.members import GROUP, Member, delete_group, describe, listed
 
-from headrace.wire.messages.find_coordinator import FindCoordinatorRequest
 from headrace.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from headrace.wire.messages.list_groups import ListGroupsRequest
 
@@ -24,20 +23,6 @@ async def a_pair(house: House) -> tuple[Member, Member]:
     assert (await first.sync({first.id: b"one", second.id: b"two"})).assignment == b"one"
     assert (await waiting).assignment == b"two"
     return first, second
-
-
-async def test_this_broker_coordinates_every_group(house: House) -> None:
-    for version in range(4):
-        response = await house.ask(FindCoordinatorRequest(key=GROUP), version)
-        assert (response.error_code, response.node_id, response.host, response.port) == (0, 1, "broker.example", 9092)
-    for version in range(4, 7):
-        response = await house.ask(FindCoordinatorRequest(coordinator_keys=["a", "b"]), version)
-        assert [(one.key, one.error_code, one.node_id) for one in response.coordinators] == [("a", 0, 1), ("b", 0, 1)]
-    found = await house.ask(FindCoordinatorRequest(key="tx", key_type=1), 3)
-    assert (found.error_code, found.node_id) == (0, 1)
-    refused = await house.ask(FindCoordinatorRequest(key="share", key_type=2), 3)
-    assert (refused.error_code, refused.node_id) == (35, -1)
-    assert house.broker.catalogue.find("__consumer_offsets") is not None
 
 
 @pytest.mark.parametrize("version", range(10))
@@ -167,6 +152,7 @@ async def test_groups_are_listed_by_state_and_type(house: House) -> None:
 
 
 async def test_a_group_that_does_not_exist_is_dead(house: House) -> None:
+    await house.broker.offsets_log.ensure()
     assert (await describe(house, "missing", version=5)).group_state == "Dead"
     assert (await describe(house, "missing", version=5)).error_code == 0
     missing = await describe(house, "missing", version=6)
@@ -199,6 +185,7 @@ async def test_a_group_that_was_deleted_can_begin_again(house: House) -> None:
 
 
 async def test_a_request_whose_connection_is_gone_does_no_harm(house: House) -> None:
+    await house.broker.offsets_log.ensure()
     first = Member(house)
     joining = first.begin_join(3)
     await house.turn()

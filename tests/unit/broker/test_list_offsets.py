@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.broker.asking import TIMESTAMP_MS, batch, produce, produce_request
+from tests.unit.broker.asking import TIMESTAMP_MS, batch, produce, produce_request, read_all
 from tests.unit.broker.house import House
+from tests.unit.broker.town import Town, in_town
 
+from headrace.storage.copying import check_copied
+from headrace.wire.batch import stamp
 from headrace.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from headrace.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
@@ -14,6 +17,7 @@ from headrace.wire.messages.offset_for_leader_epoch import (
 )
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
+NOT_AVAILABLE = 78
 
 
 async def look_up(
@@ -121,3 +125,31 @@ async def test_the_end_of_an_epoch(house: House) -> None:
     assert (await end_of(house, 0, current=1))[0] == 74
     assert (await end_of(house, 0, current=9))[0] == 75
     assert (await end_of(house, 0, partition=9))[0] == 3
+
+
+@in_town()
+async def test_a_new_leader_does_not_tell_of_an_end_before_it_knows_it(town: Town) -> None:
+    """Its high watermark lags by a fetch: consumers would see the end go back (I8)."""
+    await town.make_topic("t")
+    await produce(town[1], "t", b"a")
+    await town.until_alike("t")
+    for house in town.up:
+        town.isolate(house.node_id)
+    follower = town.replica(2, "t")
+    follower.log.append_copied(check_copied(memoryview(stamped(b"b"))))
+    await town.move_lead("t", 2)
+    assert (follower.epoch_start, follower.high_watermark) == (2, 1)
+    assert (await look_up(town[2], LATEST))[0] == NOT_AVAILABLE
+    assert (await look_up(town[2], MAX_TIMESTAMP))[0] == NOT_AVAILABLE
+    assert (await look_up(town[2], EARLIEST))[:2] == (0, 0)
+    assert await read_all(town[2], "t") == [b"a"], "what is known to be committed can be read"
+    town.heal()
+    await town.until_alike("t")
+    assert (await look_up(town[2], LATEST))[:2] == (0, 2)
+
+
+def stamped(value: bytes) -> bytearray:
+    """A batch as the leader of epoch 0 has it at offset 1."""
+    data = batch(value)
+    stamp(memoryview(data), 1, 0)
+    return data

@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from tests.unit.broker.house import House
+from tests.unit.broker.town import Town, in_town
 
 from headrace.model.ids import ZERO_ID
+from headrace.registry.brokers import live_key
+from headrace.registry.interface import Entry
+from headrace.registry.topics import TopicRecord, topic_key
 from headrace.wire.messages.describe_cluster import DescribeClusterRequest
 from headrace.wire.messages.describe_topic_partitions import (
     Cursor,
@@ -16,6 +21,8 @@ from headrace.wire.messages.describe_topic_partitions import (
     TopicRequest,
 )
 from headrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+
+LEADER_NOT_AVAILABLE = 5
 
 
 async def ask(house: House, *names: str, version: int = 13, create: bool = False) -> Any:
@@ -165,3 +172,68 @@ async def test_the_cluster_keeps_its_id(house: House) -> None:
     await house.restart()
     assert house.broker.identity.cluster_id == before
     assert house.broker.identity.epoch == 2
+
+
+@in_town()
+async def test_all_brokers_tell_the_same_of_each_other(town: Town) -> None:
+    await town.make_topic("t", (1, 2), (3, 1))
+    await town.until(lambda: all(house.broker.catalogue.find("t") for house in town.up))
+    answers = [await ask(house, "t") for house in town.up]
+    assert [[broker.node_id for broker in answer.brokers] for answer in answers] == [[1, 2, 3]] * 3
+    assert len({answer.controller_id for answer in answers}) == 1
+    assert len({answer.cluster_id for answer in answers}) == 1
+    for answer in answers:
+        found = [(one.leader_id, one.replica_nodes, one.isr_nodes) for one in answer.topics[0].partitions]
+        assert found == [(1, [1, 2], [1, 2]), (3, [3, 1], [3, 1])]
+
+
+@in_town()
+async def test_a_leader_that_is_down_is_not_named(town: Town) -> None:
+    await town.make_topic("t", (3,), (3, 2))
+    town[3].kill()
+    await town.until(lambda: 3 not in town[1].broker.catalogue.nodes)
+    await town.until_led("t", 2, index=1)
+    await town.until(lambda: town[1].broker.catalogue.place("t", 1).leader == 2)
+    first, second = (await ask(town[1], "t")).topics[0].partitions
+    assert (first.error_code, first.leader_id, first.offline_replicas) == (LEADER_NOT_AVAILABLE, -1, [3])
+    assert (second.error_code, second.leader_id, second.leader_epoch) == (0, 2, 1)
+    assert (second.offline_replicas, second.isr_nodes) == ([3], [2])
+    described = await town[1].ask(DescribeTopicPartitionsRequest(topics=[TopicRequest("t")]), 0)
+    assert [one.error_code for one in described.topics[0].partitions] == [LEADER_NOT_AVAILABLE, 0]
+    await town.open(3)
+    await town.until_led("t", 3)
+    await town.until(lambda: town[1].broker.catalogue.place("t", 0).leader == 3)
+    assert (await ask(town[1], "t")).topics[0].partitions[0].leader_id == 3
+
+
+@in_town()
+async def test_a_leader_that_is_gone_is_not_named_even_before_another_is_elected(town: Town) -> None:
+    await town.make_topic("t", (3, 1))
+    catalogue = town[1].broker.catalogue
+    assert (await ask(town[1], "t")).topics[0].partitions[0].leader_id == 3
+    catalogue.take(live_key(3), None)
+    answer = (await ask(town[1], "t")).topics[0].partitions[0]
+    assert (answer.error_code, answer.leader_id) == (LEADER_NOT_AVAILABLE, -1)
+
+
+@in_town()
+async def test_those_that_may_still_lead_are_told(town: Town) -> None:
+    await town.make_topic("t", (1, 2), min_insync_replicas="2")
+    town[2].kill()
+    await town.until(lambda: town.record("t").elr == (2,))
+    await town.until(lambda: town[3].broker.catalogue.place("t", 0).elr == (2,))
+    described = await town[3].ask(DescribeTopicPartitionsRequest(topics=[TopicRequest("t")]), 0)
+    (partition,) = described.topics[0].partitions
+    assert (partition.isr_nodes, partition.eligible_leader_replicas) == ([1], [2])
+
+
+@in_town()
+async def test_a_topic_whose_partitions_are_not_seen_yet_has_no_leaders(town: Town) -> None:
+    catalogue = town[1].broker.catalogue
+    record = TopicRecord(name="t", id=UUID(int=1), partitions=2, created_ms=0)
+    catalogue.take(topic_key("t"), Entry(topic_key("t"), msgspec.json.encode(record), 0))
+    (topic,) = (await ask(town[1], "t")).topics
+    assert [(one.partition_index, one.error_code) for one in topic.partitions] == [(0, 5), (1, 5)]
+    described = await town[1].ask(DescribeTopicPartitionsRequest(topics=[TopicRequest("t")]), 0)
+    assert described.topics[0].error_code == 0
+    catalogue.take(topic_key("t"), None)

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.broker.house import House
 from tests.unit.broker.members import GROUP, Member, commit, commit_request, committed, delete_group, listed
 
+from headrace.broker.coordinator import Coordinator
 from headrace.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -50,6 +51,7 @@ async def test_a_commit_that_names_nothing_leaves_no_group_behind(house: House) 
 
 
 async def test_nothing_committed_is_minus_one(house: House) -> None:
+    await house.broker.offsets_log.ensure()
     await house.make_topic("t")
     assert await committed(house) == (-1, "")
     assert await committed(house, "missing") == (-1, "")
@@ -166,10 +168,12 @@ async def test_a_topic_made_again_does_not_find_the_offsets_of_its_predecessor(h
     assert await committed(house) == (-1, "")
 
 
-async def test_not_even_when_the_broker_had_no_time_to_forget_them(house: House) -> None:
+async def test_not_even_when_the_broker_had_no_time_to_forget_them(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await house.make_topic("t")
     await commit(house, 99)
-    house.broker.catalogue.on_deleted = None
+    monkeypatch.setattr(Coordinator, "forget_topic", lambda *_: None)
     await house.delete_topic("t")
     await house.make_topic("t")
     house.kill(keep_page_cache=False)
@@ -213,9 +217,8 @@ async def test_offsets_are_deleted_one_by_one(house: House) -> None:
 
 
 async def test_an_old_client_is_told_of_an_error_where_it_looks_for_it(house: House) -> None:
-    house.broker.coordinator.is_loaded = False
     asked = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
     request = OffsetFetchRequest(group_id=GROUP, topics=asked)
     response = await house.ask(request, 1)
-    assert [one.error_code for one in response.topics[0].partitions] == [14]
-    assert (await house.ask(request, 2)).error_code == 14
+    assert [one.error_code for one in response.topics[0].partitions] == [16]
+    assert (await house.ask(request, 2)).error_code == 16

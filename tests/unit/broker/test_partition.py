@@ -5,20 +5,32 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.broker.asking import batch, produce
 from tests.unit.broker.house import House
 
 from headrace.broker.partition import Partition
-from headrace.model.errors import RequestTimedOut, StorageFailure, UnknownTopicOrPartition
+from headrace.model.errors import (
+    NotEnoughReplicas,
+    NotLeader,
+    RequestTimedOut,
+    StorageFailure,
+    UnknownTopicOrPartition,
+)
+from headrace.model.partition_record import PartitionRecord
 from headrace.wire.batch import parse_header
 
 
 class Watching:
     def __init__(self) -> None:
         self.moves: list[int] = []
+        self.commits = 0
 
     def on_moved(self, new_bytes: int) -> None:
         self.moves.append(new_bytes)
+
+    def on_committed(self) -> None:
+        self.commits += 1
 
 
 async def a_partition(house: House, **configs: str) -> Partition:
@@ -214,3 +226,169 @@ async def test_producers_that_are_silent_for_long_are_forgotten(house: House) ->
     assert len(partition.state.producers) == 1
     await house.pass_time(4)
     assert len(partition.state.producers) == 0
+
+
+# With followers: what the records say is given by hand, and the followers are
+
+
+LED = PartitionRecord(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=5, leader_broker_epoch=1)
+
+
+async def a_led_partition(house: House, **configs: str) -> Partition:
+    """In epoch 5, with brokers 2 and 3 in sync as far as the registry knows."""
+    partition = await a_partition(house, **configs)
+    partition.lead(1, LED, 0.0)
+    return partition
+
+
+def fetches(partition: Partition, node_id: int, offset: int, start_offset: int = 0) -> None:
+    partition.note_fetch(node_id, 1, offset, start_offset, 0.0)
+
+
+async def test_the_high_watermark_waits_for_every_follower_in_sync(house: House) -> None:
+    partition = await a_led_partition(house)
+    wait = waiting(partition, append(partition, b"a"))
+    await house.pass_time(1)
+    assert (partition.log.flushed_offset, partition.high_watermark) == (1, 0)
+    fetches(partition, 2, 1)
+    assert partition.high_watermark == 0
+    fetches(partition, 3, 1)
+    assert partition.high_watermark == 1
+    await wait
+
+
+async def test_a_follower_that_is_faster_than_the_leaders_disk_does_not_commit_for_it(house: House) -> None:
+    partition = await a_led_partition(house)
+    house.host.disk.delay_seconds = (1.0, 1.0)
+    append(partition, b"a")
+    for node_id in (2, 3):
+        fetches(partition, node_id, 1)
+    assert partition.high_watermark == 0
+    await house.pass_time(3)
+    assert partition.high_watermark == 1
+
+
+async def test_a_commit_is_told_to_consumers_and_an_append_to_those_who_copy(house: House) -> None:
+    partition = await a_led_partition(house)
+    reader, copier = Watching(), Watching()
+    partition.watch(reader)
+    partition.watch(copier, copies=True)
+    append(partition, b"a")
+    assert (reader.moves, len(copier.moves), copier.commits) == ([], 1, 0)
+    await house.pass_time(1)
+    for node_id in (2, 3):
+        fetches(partition, node_id, 1)
+    assert (len(reader.moves), len(copier.moves), copier.commits) == (1, 1, 1)
+    partition.tell_copiers()
+    assert (len(reader.moves), copier.commits) == (1, 2)
+
+
+async def test_acks_of_one_waits_for_the_own_disk_only(house: House) -> None:
+    partition = await a_led_partition(house)
+    end = append(partition, b"a")
+    here = partition.durable(end, 1e9)
+    assert here is not None
+    await here
+    assert (partition.high_watermark, partition.durable(end, 1e9)) == (0, None)
+
+
+async def test_a_smaller_in_sync_set_lets_the_high_watermark_go_on(house: House) -> None:
+    partition = await a_led_partition(house, min_insync_replicas="2")
+    append(partition, b"a")
+    await house.pass_time(1)
+    fetches(partition, 2, 1)
+    partition.update(replace(LED, isr=(1, 2)))
+    assert partition.high_watermark == 1
+    append(partition, b"b")
+    await house.pass_time(1)
+    partition.update(replace(LED, isr=(1,), elr=(2,)))
+    assert partition.high_watermark == 1, "too few are left to commit anything"
+    with pytest.raises(NotEnoughReplicas, match=r"1 in-sync replicas of t-0 are fewer than min.insync.replicas, 2"):
+        partition.ensure_enough()
+
+
+async def test_an_epoch_has_one_lead(house: House) -> None:
+    partition = await a_led_partition(house)
+    partition.follow(6)
+    with pytest.raises(AssertionError):
+        partition.lead(1, LED, 0.0)
+    with pytest.raises(AssertionError):
+        partition.follow(5)
+    partition.lead(1, replace(LED, leader_epoch=7), 0.0)
+    with pytest.raises(AssertionError, match="I11"):
+        partition.lead(1, replace(LED, leader_epoch=7), 0.0)
+
+
+@pytest.mark.parametrize("ending", ["follow", "lead again", "retire"])
+async def test_the_end_of_a_lead_ends_every_wait_and_wakes_all_who_watch(house: House, ending: str) -> None:
+    partition = await a_led_partition(house)
+    reader, copier = Watching(), Watching()
+    partition.watch(reader)
+    partition.watch(copier, copies=True)
+    end = append(partition, b"a")
+    waits = [waiting(partition, end), partition.durable(end, 1e9)]
+    if ending == "follow":
+        partition.follow(6)
+    elif ending == "retire":
+        partition.retire()
+    else:
+        partition.lead(1, replace(LED, leader_epoch=6), 0.0)
+    for wait in waits:
+        assert wait is not None
+        with pytest.raises(UnknownTopicOrPartition if ending == "retire" else NotLeader):
+            wait.result()
+    assert (reader.moves, copier.moves[-1]) == ([0], 0)
+    if ending != "lead again":
+        with pytest.raises(UnknownTopicOrPartition if ending == "retire" else NotLeader):
+            append(partition, b"b")
+        with pytest.raises(UnknownTopicOrPartition if ending == "retire" else NotLeader):
+            partition.committed(end, 1e9)
+
+
+async def test_a_new_lead_counts_only_what_was_fetched_in_it(house: House) -> None:
+    partition = await a_led_partition(house)
+    append(partition, b"a")
+    await house.pass_time(1)
+    fetches(partition, 2, 1)
+    partition.lead(1, replace(LED, leader_epoch=6), 0.0)
+    fetches(partition, 3, 1)
+    assert (partition.high_watermark, partition.is_settled) == (0, False)
+    fetches(partition, 2, 1)
+    assert (partition.high_watermark, partition.is_settled) == (1, True)
+
+
+async def test_what_a_follower_is_told_counts_as_far_as_it_is_on_its_disk(house: House) -> None:
+    partition = await a_led_partition(house)
+    house.host.disk.delay_seconds = (1.0, 1.0)
+    append(partition, b"a")
+    partition.follow(6)
+    partition.follow_watermark(5)
+    assert partition.high_watermark == 0
+    await house.pass_time(3)
+    assert partition.high_watermark == 1, "the flush lets what was told come true"
+    partition.follow_watermark(0)
+    assert partition.high_watermark == 1, "it never goes back"
+
+
+async def test_what_an_earlier_leader_told_does_not_come_true_in_a_new_epoch(house: House) -> None:
+    partition = await a_led_partition(house)
+    house.host.disk.delay_seconds = (1.0, 1.0)
+    append(partition, b"a")
+    partition.follow(6)
+    partition.follow_watermark(1)
+    partition.follow(7)
+    await house.pass_time(3)
+    assert partition.high_watermark == 0
+
+
+async def test_a_cut_takes_the_high_watermark_along(house: House) -> None:
+    partition = await a_led_partition(house)
+    append(partition, b"a")
+    append(partition, b"b")
+    await house.pass_time(1)
+    for node_id in (2, 3):
+        fetches(partition, node_id, 2)
+    partition.follow(6)
+    await partition.log.truncate(1)
+    partition.was_cut()
+    assert partition.high_watermark == 1

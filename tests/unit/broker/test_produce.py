@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import hashlib
 
@@ -18,6 +19,7 @@ from tests.unit.broker.asking import (
     send,
 )
 from tests.unit.broker.house import House, Visit
+from tests.unit.broker.town import Town, in_town
 
 from headrace.wire.batch import parse_header, set_crc
 from headrace.wire.compression import GZIP, NONE, ZSTD
@@ -330,3 +332,72 @@ async def test_what_is_counted(house: House) -> None:
     assert counts.bytes_in > len(data)
     await house.ask(FetchRequest(), 4)
     assert counts.fetches == 0
+
+
+@in_town(2)
+async def test_acks_of_one_is_answered_when_the_leader_has_it_on_its_disk(town: Town) -> None:
+    await town.make_topic("t")
+    town.isolate(1)
+    began = town.world.clock.monotonic()
+    assert (await send(town[1], "t", batch(b"a"), acks=1)).error_code == 0
+    assert town.world.clock.monotonic() - began < 1
+    partition = town.replica(1, "t")
+    assert (partition.log.flushed_offset, partition.high_watermark) == (1, 0)
+    request = produce_request({("t", 0): batch(b"b")}, timeout_ms=2000)
+    assert only(await town[1].ask(request, 9)).error_code == 7, "the others are waited for"
+
+
+@in_town(2)
+async def test_acks_of_one_waits_for_the_disk(town: Town) -> None:
+    await town.make_topic("t")
+    town[1].host.disk.delay_seconds = (1.0, 1.0)
+    asking = town[1].begin(produce_request({("t", 0): batch(b"a")}, acks=1), 9)
+    await asyncio.sleep(1)
+    assert not asking.done()
+    assert only(await asking).error_code == 0
+    assert town.replica(1, "t").log.flushed_offset == 1
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@in_town(2)
+async def test_whoever_waits_is_told_when_the_lead_moves(town: Town, acks: int) -> None:
+    await town.make_topic("t")
+    await town.until_in_sync("t")
+    town.isolate(1)
+    town[1].host.disk.delay_seconds = (0.3, 0.3)
+    asking = town[1].begin(produce_request({("t", 0): batch(b"a")}, acks=acks), 9)
+    await town[1].turn()
+    await town.move_lead("t", 2)
+    assert only(await asking).error_code == 6
+
+
+@in_town(2)
+async def test_too_few_replicas_in_sync_are_told_before_anything_is_appended(town: Town) -> None:
+    await town.make_topic("t", min_insync_replicas="2")
+    assert await produce(town[1], "t", b"a") == 0
+    town[2].kill()
+    await town.until_in_sync("t", 1)
+    await town.until(lambda: town[1].broker.catalogue.place("t", 0).isr == (1,))
+    assert (await send(town[1], "t", batch(b"b"))).error_code == 19
+    partition = town.replica(1, "t")
+    assert partition.log.end_offset == 1
+    assert (await send(town[1], "t", batch(b"c"), acks=1)).error_code == 0, "who asks for less gets less"
+    assert (partition.log.end_offset, partition.high_watermark) == (2, 1)
+    await town.open(2)
+    await town.until_in_sync("t")
+    assert await produce(town[1], "t", b"d") == 2
+
+
+@in_town(2)
+async def test_more_in_sync_replicas_than_there_are_replicas_cannot_be_asked_for(town: Town) -> None:
+    """As Kafka has it: the smaller of the two counts."""
+    await town.make_topic("t", (1,), min_insync_replicas="2")
+    assert await produce(town[1], "t", b"a") == 0
+
+
+@in_town(2)
+async def test_one_who_asks_a_follower_is_sent_away(town: Town) -> None:
+    await town.make_topic("t")
+    await town.until(lambda: town[2].broker.catalogue.find("t") is not None)
+    assert (await send(town[2], "t", batch(b"a"))).error_code == 6
+    assert (await send(town[2], "t", batch(b"a"), acks=1)).error_code == 6

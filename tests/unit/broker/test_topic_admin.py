@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from uuid import UUID
 
 import pytest
 from tests.unit.broker.asking import batch, produce, produce_request, read_all
 from tests.unit.broker.house import House
+from tests.unit.broker.town import Town, in_town
 
+from headrace.registry.brokers import drain
 from headrace.wire.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -176,7 +179,7 @@ async def test_partitions_are_added(house: House) -> None:
     await house.make_topic("t", 2)
     await house.broker.offsets_log.ensure()
     assert await grow(house, "t", 3, dry_run=True) == 0
-    assert len(house.broker.catalogue.topic("t").partitions) == 2
+    assert len(house.broker.catalogue.topic("t").led) == 2
     for count in (2, 1, 0, -1):
         assert await grow(house, "t", count) == 37
     assert await grow(house, "missing", 3) == 3
@@ -233,3 +236,95 @@ async def test_records_that_are_not_on_disk_yet_are_deleted_too(house: House) ->
     await produce(house, "t", b"a", b"b")
     assert house.partition("t").log.flushed_offset == 0
     assert await cut(house, -1) == (0, 2)
+
+
+def placed(name: str, *replicas: list[int]) -> CreatableTopic:
+    assignments = [CreatableReplicaAssignment(index, ids) for index, ids in enumerate(replicas)]
+    return CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=assignments)
+
+
+@in_town()
+async def test_a_topic_has_as_many_replicas_as_were_asked_for(town: Town) -> None:
+    results = await create(town[2], topic("one", 3), topic("two", 3, 2), topic("default", 2, -1), topic("many", 1, 4))
+    assert codes(results) == {"one": 0, "two": 0, "default": 0, "many": 38}
+    assert [results[name].replication_factor for name in ("one", "two", "default")] == [1, 2, 3]
+    assert sorted(town.record("one", index).leader for index in range(3)) == [1, 2, 3]
+    assert {len(town.record("two", index).replicas) for index in range(3)} == {2}
+    for index in range(3):
+        leader = town.leader("two", index)
+        assert await produce(leader, "two", b"a", partition=index) == 0
+
+
+@in_town()
+async def test_replicas_are_placed_where_they_were_asked_for(town: Town) -> None:
+    results = await create(
+        town[1],
+        placed("t", [3, 1], [2, 3]),
+        placed("twice", [3, 3]),
+        placed("uneven", [1, 2], [3]),
+        placed("unknown", [1, 4]),
+        placed("none", []),
+    )
+    assert codes(results) == {"t": 0, "twice": 39, "uneven": 39, "unknown": 39, "none": 39}
+    assert [town.record("t", index).replicas for index in (0, 1)] == [(3, 1), (2, 3)]
+    assert [town.record("t", index).leader for index in (0, 1)] == [3, 2]
+    assert await grow(town[2], "t", 3, [2, 4]) == 39
+    assert await grow(town[2], "t", 3, [2, 1]) == 0
+    assert town.record("t", 2).replicas == (2, 1)
+    assert await produce(town[2], "t", b"a", partition=2) == 0
+
+
+@in_town()
+async def test_brokers_that_are_down_or_drained_are_given_nothing(town: Town) -> None:
+    town[1].kill()
+    await town.until(lambda: 1 not in town[2].broker.catalogue.nodes)
+    await drain(town[2].registry, 3, is_drained=True)
+    await town.until(lambda: 3 in town[2].broker.catalogue.drained)
+    assert codes(await create(town[2], topic("t", 4, 1), topic("u", 1, 2))) == {"t": 0, "u": 38}
+    assert {town.record("t", index).replicas for index in range(4)} == {(2,)}
+
+
+@in_town()
+async def test_new_partitions_have_as_many_replicas_as_the_others(town: Town) -> None:
+    await create(town[1], topic("t", 1, 2))
+    assert await grow(town[3], "t", 3) == 0
+    assert {len(town.record("t", index).replicas) for index in range(3)} == {2}
+
+
+@in_town()
+async def test_deleted_records_are_deleted_everywhere_when_it_is_answered(town: Town) -> None:
+    """Else the next leader could bring them back."""
+    await town.make_topic("t")
+    for value in (b"a", b"b", b"c"):
+        await produce(town[1], "t", value)
+    await town.until_alike("t")
+    assert await cut(town[2], 2) == (6, -1), "only the leader can"
+    assert await cut(town[1], 2) == (0, 2)
+    assert {town.replica(node_id, "t").log.start_offset for node_id in (1, 2, 3)} == {2}
+
+
+@in_town()
+async def test_a_follower_that_cannot_be_reached_is_waited_for_in_vain(town: Town) -> None:
+    await town.make_topic("t")
+    await produce(town[1], "t", b"a")
+    await town.until_alike("t")
+    town.isolate(3)
+    assert (await cut(town[1], 1))[0] == 7
+    town.heal()
+    assert await cut(town[1], 1) == (0, 1), "it was begun all the same"
+    town[3].kill()
+    await town.until(lambda: 3 not in town[1].broker.catalogue.nodes)
+    await produce(town[1], "t", b"b")
+    assert await cut(town[1], 2) == (0, 2), "one that is down is not waited for"
+
+
+@in_town()
+async def test_a_lead_that_is_lost_meanwhile_ends_the_wait(town: Town) -> None:
+    await town.make_topic("t")
+    await produce(town[1], "t", b"a")
+    await town.until_alike("t")
+    town.isolate(1)
+    asking = asyncio.ensure_future(cut(town[1], 1))
+    await asyncio.sleep(0.2)
+    await town.move_lead("t", 2)
+    assert (await asking)[0] == 6

@@ -34,7 +34,7 @@ def fail(house: House, operation: str, topic: str, partition: int, number: int =
 
 def home(house: House, transactional_id: str = ID) -> int:
     """The partition of the log in which this id lies."""
-    return java_hash(transactional_id) % len(house.broker.catalogue.topic(TRANSACTION_STATE).partitions)
+    return java_hash(transactional_id) % house.broker.catalogue.topic(TRANSACTION_STATE).partition_count
 
 
 # Its life
@@ -189,7 +189,7 @@ async def test_many_transactions_can_be_on_their_way_at_once(house: House) -> No
     told = [await story(house, partition=partition) for partition in (0, 1)]
     assert {int(value) for one in told for value in one.aborted} == {*range(0, 20, 3)}
     assert sum(len(one.committed) for one in told) == 20 - 7
-    assert not house.broker.transactions._ending
+    assert not any(transaction.is_open for transaction in house.broker.transactions)
 
 
 # Coming back
@@ -259,7 +259,7 @@ async def test_the_records_are_kafkas_and_lie_in_the_partition_of_the_id(house: 
     await house.pass_time(1)
     assert len(await read_all(house, TRANSACTION_STATE, index)) == 4
     topic = house.broker.catalogue.topic(TRANSACTION_STATE)
-    assert sum(partition.log.end_offset for partition in topic.partitions) == 4
+    assert sum(partition.log.end_offset for partition in topic.led.values()) == 4
     assert dict(topic.record.configs)["cleanup.policy"] == "compact"
 
 

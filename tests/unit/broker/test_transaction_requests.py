@@ -203,13 +203,15 @@ async def test_who_was_replaced_ends_nothing(house: House, version: int, code: i
 
 async def test_an_end_without_an_id_makes_no_sense(house: House) -> None:
     assert (await house.ask(EndTxnRequest(transactional_id=""), 3)).error_code == 42
+    assert (await house.ask(EndTxnRequest(transactional_id="unknown"), 3)).error_code == 16
+    await ready(house, NEWER)
     assert (await house.ask(EndTxnRequest(transactional_id="unknown"), 3)).error_code == 49
 
 
 @pytest.mark.parametrize("commit", [True, False])
 async def test_behind_the_last_epoch_a_producer_goes_on_under_a_new_id(house: House, commit: bool) -> None:
     producer = await ready(house, NEWER)
-    transactions = house.broker.transactions.transactions
+    transactions = house.broker.transactions.of(ID).transactions
     present = transactions.find(ID)
     assert present is not None
     last = type(present)(ID, type(present.producer)(present.producer.id, 32_766), 60_000, present.updated_ms)

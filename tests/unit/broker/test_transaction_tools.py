@@ -45,6 +45,7 @@ async def test_a_transaction_is_described(house: House) -> None:
 
 
 async def test_an_id_that_nobody_knows_is_not_described(house: House) -> None:
+    await ready(house)
     assert (await described(house, "unknown")).error_code == 105
     assert (await described(house, "")).error_code == 42
 
@@ -129,7 +130,7 @@ async def mark(house: House, producer_id: int, epoch: int, *, topic: str = "t", 
 async def test_a_transaction_that_hangs_can_be_ended_where_it_hangs(house: House) -> None:
     producer = await ready(house)
     await producer.send(b"x")
-    house.broker.transactions.transactions.forget(ID)
+    house.broker.transactions.of(ID).transactions.forget(ID)
     assert house.partition("t").last_stable_offset == 0
     assert await mark(house, producer.producer_id, producer.epoch) == 0
     assert (await story(house)).aborted == [b"x"]

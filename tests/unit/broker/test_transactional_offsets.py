@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.broker.apart import Apart
 from tests.unit.broker.house import House
 from tests.unit.broker.members import GROUP, Member, commit, committed, listed
 from tests.unit.broker.transacting import NEWER, OLDER, Transactor, back
@@ -130,3 +131,27 @@ async def test_a_producer_that_was_replaced_commits_nothing(house: House) -> Non
 async def test_partitions_that_do_not_exist_are_refused_alone(house: House) -> None:
     one = await transactor(house)
     assert await commit_in(one, 7, "missing") == 3
+
+
+@both
+async def test_offsets_join_a_transaction_that_another_broker_coordinates(
+    house: House, monkeypatch: pytest.MonkeyPatch, generation: int
+) -> None:
+    apart = await Apart.build(house, monkeypatch)
+    one = Transactor(apart, generation=generation)
+    assert await one.init() == 0
+    for offset, commits in ((7, True), (8, False)):
+        assert await commit_in(one, offset) == 0
+        assert await committed(house) == (-1 if commits else 7, "" if commits else "m")
+        assert await one.end(commit=commits) == 0
+        assert await committed(house) == (7, "m")
+
+
+async def test_offsets_of_a_transaction_that_does_not_hold_the_group_are_refused(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apart = await Apart.build(house, monkeypatch)
+    one = Transactor(apart, generation=OLDER)
+    assert await one.init() == 0
+    response = await apart.ask(request(one, 7), 3)
+    assert response.topics[0].partitions[0].error_code == 48

@@ -143,6 +143,8 @@ async def test_a_transactional_batch_needs_an_id_and_a_producer(house: House) ->
     assert only(await house.ask(request, 12)).error_code == 87
     request = produce_request({("t", 0): data})
     request.transactional_id = "nobody"
+    assert only(await house.ask(request, 12)).error_code == 19
+    await Transactor(house).init()
     assert only(await house.ask(request, 12)).error_code == 49
 
 

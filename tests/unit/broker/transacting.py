@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple, Protocol
 
 from tests.unit.broker.asking import batch, fetch_request, fetched, only, produce_request
 from tests.unit.broker.house import House
 
-from headrace.wire.batch import TRANSACTIONAL, parse_header, read_records
+from headrace.wire.batch import TRANSACTIONAL, BatchHeader, parse_header, read_records
 from headrace.wire.control import parse_marker
 from headrace.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from headrace.wire.messages.describe_transactions import DescribeTransactionsRequest
@@ -19,10 +20,18 @@ ID = "shop"
 OLDER, NEWER = 3, 5  # versions of EndTxn
 
 
+class Asked(Protocol):
+    """A broker, or several that share the work."""
+
+    async def ask(self, request: object, version: int) -> Any: ...
+
+    def begin(self, request: object, version: int) -> asyncio.Task[Any]: ...
+
+
 class Transactor:
     """One producer. All methods return the error code."""
 
-    def __init__(self, house: House, transactional_id: str = ID, *, generation: int = NEWER) -> None:
+    def __init__(self, house: Asked, transactional_id: str = ID, *, generation: int = NEWER) -> None:
         self.house = house
         self.transactional_id = transactional_id
         self.generation = generation
@@ -75,7 +84,7 @@ class Transactor:
         return code
 
     async def end(self, *, commit: bool = True) -> int:
-        return self.hear(await self.begin_end(commit=commit))
+        return self.hear(await self.house.ask(self._end_request(commit), self.generation))
 
     async def commit(self) -> int:
         return await self.end(commit=True)
@@ -84,13 +93,15 @@ class Transactor:
         return await self.end(commit=False)
 
     def begin_end(self, *, commit: bool = True) -> asyncio.Task[Any]:
-        request = EndTxnRequest(
+        return self.house.begin(self._end_request(commit), self.generation)
+
+    def _end_request(self, commit: bool) -> EndTxnRequest:
+        return EndTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             committed=commit,
         )
-        return self.house.begin(request, self.generation)
 
     def hear(self, response: Any) -> int:
         if response.error_code == 0 and self.generation == NEWER:
@@ -111,16 +122,10 @@ class Story(NamedTuple):
     markers: int
 
 
-async def story(house: House, topic: str = "t", partition: int = 0) -> Story:
-    response = await house.ask(fetch_request({(topic, partition): 0}), 11)
-    data = fetched(response)[topic, partition]
-    assert data.error_code == 0, data
-    view = memoryview(data.records or b"")
+async def story(house: Asked, topic: str = "t", partition: int = 0) -> Story:
     found = Story([], [], [], 0)
     waiting: dict[int, list[bytes]] = {}
-    while view:
-        header = parse_header(view)
-        part, view = view[: header.size_bytes], view[header.size_bytes :]
+    async for part, header in _batches(house, topic, partition):
         if header.is_control:
             marker = parse_marker(part, header)
             assert marker is not None
@@ -132,11 +137,27 @@ async def story(house: House, topic: str = "t", partition: int = 0) -> Story:
     return found._replace(open=[value for values in waiting.values() for value in values])
 
 
-async def state(house: House, transactional_id: str = ID) -> str:
+async def _batches(house: Asked, topic: str, partition: int) -> AsyncIterator[tuple[memoryview, BatchHeader]]:
+    """All that is committed, in as many answers as it takes."""
+    offset, high_watermark = 0, 1
+    while offset < high_watermark:
+        data = fetched(await house.ask(fetch_request({(topic, partition): offset}), 11))[topic, partition]
+        assert data.error_code == 0, data
+        high_watermark = data.high_watermark
+        view = memoryview(data.records or b"")
+        assert view or offset >= high_watermark
+        while view:
+            header = parse_header(view)
+            yield view[: header.size_bytes], header
+            view = view[header.size_bytes :]
+            offset = header.base_offset + header.last_offset_delta + 1
+
+
+async def state(house: Asked, transactional_id: str = ID) -> str:
     return str((await described(house, transactional_id)).transaction_state)
 
 
-async def described(house: House, transactional_id: str = ID) -> Any:
+async def described(house: Asked, transactional_id: str = ID) -> Any:
     response = await house.ask(DescribeTransactionsRequest(transactional_ids=[transactional_id]), 0)
     (answer,) = response.transaction_states
     return answer

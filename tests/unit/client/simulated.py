@@ -21,11 +21,11 @@ async def start_broker(world: World, **configs: str) -> Broker:
     host.disk.make_directory("/data")
     supervisor = Supervisor()
     broker = await open_broker(
-        "/data", 1, None, settings, SimRegistry(), host.disk, host.clock, host.entropy, supervisor
+        "/data", 1, None, settings, SimRegistry(), host.disk, host.network, host.clock, host.entropy, supervisor
     )
     door = KafkaDoor("test", broker.handlers, host.network, host.clock, DoorLimits())
     await door.listen(*ADDRESS)
-    broker.identity.host, broker.identity.port = ADDRESS
+    await broker.join(*ADDRESS)
     return broker
 
 

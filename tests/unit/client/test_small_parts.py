@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.client.address import Address, parse_address, parse_addresses
 from headrace.client.backoff import Backoff
-from headrace.client.errors import LeaderNotAvailable, OtherRefusal, raise_for, refusal
+from headrace.client.errors import OtherRefusal, raise_for, refusal
 from headrace.model import errors
 from headrace.model.errors import HeadraceError
 from headrace.testkit.entropy import SeededEntropy
@@ -58,7 +58,7 @@ def test_every_code_of_the_model_comes_back_as_its_class() -> None:
     assert isinstance(refusal(6), errors.NotLeader)
     assert isinstance(refusal(42), errors.InvalidRequest)
     assert isinstance(refusal(56), errors.StorageFailure)
-    assert isinstance(refusal(5), LeaderNotAvailable)
+    assert isinstance(refusal(5), errors.LeaderNotAvailable)
     assert refusal(36, "there is one").message == "there is one"
     assert refusal(36).message == "A topic of this name exists."
 

@@ -6,12 +6,14 @@ import re
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.broker.asking import batch, produce, read_all, send
 from tests.unit.broker.house import House
 from tests.unit.broker.members import Member, commit
 
+from headrace.broker.coordinator import Coordinator
 from headrace.doors.kafka.listener import DoorLimits, KafkaDoor
 from headrace.model.histogram import Histogram
 from headrace.server import metrics as metrics_module
@@ -109,7 +111,7 @@ async def test_what_happened_is_what_is_told(house: House, metrics: Metrics) -> 
 async def test_offsets_in_topics_that_are_gone_have_no_lag(house: House, metrics: Metrics) -> None:
     await house.make_topic("t")
     await commit(house, 5)
-    house.broker.catalogue.on_deleted = None
+    house.broker.catalogue.on_gone.clear()
     await house.delete_topic("t")
     samples, types = parse(metrics.render())
     assert "kafka_consumergroup_lag" not in types
@@ -142,11 +144,12 @@ async def test_many_partitions_are_told_per_topic_only(house: House, metrics: Me
 @in_house
 async def test_readiness_names_what_is_wrong(house: House, metrics: Metrics) -> None:
     await house.make_topic("t")
-    assert metrics.checks() == {"groups": None, "disk": None, "logs": None}
-    house.broker.coordinator.is_loaded = False
+    assert metrics.checks() == {"groups": None, "disk": None, "logs": None, "registry": None}
     house.host.disk.capacity_bytes = 1000
     await house.pass_time(3)
-    checks = metrics.checks()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Coordinator, "is_loaded", False)
+        checks = metrics.checks()
     assert checks["groups"] == "the groups are still being read"
     assert checks["disk"] is not None
 

@@ -20,7 +20,7 @@ from kio.serial import entity_reader, entity_writer
 from headrace.wire.apis import APIS, Api
 from headrace.wire.schema import NULL_UUID
 
-CASES = [(api, kind) for api in APIS.values() for kind in ("request", "response")]
+CASES = [(api, kind) for api in APIS.values() for kind in ("request", "response") if api.key < 10_000]  # Kafka's
 INTEGERS = {
     "int8": (-(1 << 7), (1 << 7) - 1),
     "int16": (-(1 << 15), (1 << 15) - 1),

@@ -1,6 +1,7 @@
 """DescribeCluster (60): brokers and controller.
 
-v1 can ask for controllers' endpoints (type 2), v2 also for fenced brokers.
+v1 can ask for controllers' endpoints (type 2), v2 also for fenced brokers. `is_draining` is our own, in a tag that
+other clients skip: the broker is up, and is to hold nothing or about to go.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ class DescribeClusterBroker:
     port: int = wire(INT32)
     rack: str | None = wire(STRING, nullable=0, default=None)
     is_fenced: bool = wire(BOOL, since=2)
+    is_draining: bool = wire(BOOL, tag=10_000, default=False)
 
 
 @message(versions=(0, 2), flexible_since=0)

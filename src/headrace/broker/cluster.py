@@ -1,0 +1,206 @@
+"""What makes this broker one of a cluster: its membership, replicas and in-sync sets, and the controller.
+
+A broker that is alone is a cluster of one, by the same code. It joins when its door is open, because the others are
+told its address, and then waits until it leads what it is meant to lead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace.broker.catalogue import Catalogue
+from headrace.broker.controller import Controller
+from headrace.broker.in_sync_keeper import InSyncKeeper
+from headrace.broker.membership import Membership, Start
+from headrace.broker.peers import Peers
+from headrace.broker.replicas import Replicas
+from headrace.broker.replication import Replication
+from headrace.broker.topic import Topic
+from headrace.machines.leadership import strike_out
+from headrace.model.errors import HeadraceError
+from headrace.model.partition_record import NO_LEADER, PartitionRecord
+from headrace.registry.interface import Registry
+from headrace.registry.partitions import PartitionRecords
+from headrace.runtime.clock import Clock
+from headrace.runtime.entropy import Entropy
+from headrace.runtime.network import Network
+from headrace.runtime.supervise import Supervisor
+from headrace.storage.store import LogStore
+from headrace.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+if TYPE_CHECKING:
+    from headrace.client.transport import Dialer
+
+log = logging.getLogger(__name__)
+
+_READY_SECONDS = 10.0
+_HAND_OVER_SECONDS = 10.0
+_LED_SECONDS = 5.0
+_LOOK_SECONDS = 0.05
+_EARLIEST_LOCAL = -4
+
+
+class ClusterMember:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        store: LogStore,
+        registry: Registry,
+        network: Network,
+        clock: Clock,
+        entropy: Entropy,
+        supervisor: Supervisor,
+        node_id: int,
+        start: Start,
+    ) -> None:
+        self.membership = Membership(registry, clock, node_id, start)
+        self.peers = Peers(lambda: _dialer(network, node_id), self._address_of)
+        self._catalogue = catalogue
+        self._store = store
+        self._registry = registry
+        self._supervisor = supervisor
+        self._clock = clock
+        self._node_id = node_id
+        self._start = start
+        self._replication = Replication(
+            self.peers, store.flusher, lambda: catalogue.config, clock, supervisor.spawn, node_id, start.epoch
+        )
+        self._replicas = Replicas(catalogue, store, self._replication, clock, entropy, node_id, start.epoch)
+        self.controller = Controller(catalogue, registry, catalogue.mirror, self.membership, clock, node_id)
+        self._keeper = InSyncKeeper(catalogue, registry, catalogue.mirror, self.membership, clock, node_id)
+        self._changed = asyncio.Event()
+        catalogue.settled = self._replicas.settled
+        catalogue.until_led = self._until_led
+        catalogue.on_nodes.append(self._changed.set)
+        catalogue.on_place.append(lambda _topic, _index: self._changed.set())
+        catalogue.on_lead.append(lambda _partition: self._changed.set())
+
+    async def open(self) -> None:
+        """See the cluster as it is, open the logs, and admit what may have been lost. Nobody counts on us yet."""
+        await self.membership.open()
+        await self._catalogue.mirror.open()
+        await self._replicas.open()
+        await self._admit_losses()
+        self._supervisor.spawn(self._catalogue.mirror.run(), "mirror of the registry")
+        self._supervisor.spawn(self._replicas.run(), "replicas")
+
+    async def join(self, host: str, port: int, rack: str | None) -> None:
+        """Be one of those who are up; returns when everything that is to be led here is."""
+        await self.membership.join(host, port, rack)
+        await self._catalogue.mirror.open()
+        self._supervisor.spawn(self.membership.run(), "membership")
+        self._supervisor.spawn(self.controller.run(), "controller")
+        self._supervisor.spawn(self._keeper.run(), "in-sync sets")
+        await self._until(self._is_ready, _READY_SECONDS, "some partitions have no leader yet")
+
+    async def hand_over(self) -> None:
+        """Let others lead what is led here, as far as they can."""
+        if not any(node_id != self._node_id for node_id in self._catalogue.nodes):
+            return
+        await self.membership.begin_to_leave()
+        await self._until(self._has_handed_over, _HAND_OVER_SECONDS, "not all leads were taken over")
+
+    async def leave(self) -> None:
+        self._catalogue.mirror.close()
+        self.peers.close()
+        await self.membership.leave()
+
+    # What may have been lost
+
+    async def _admit_losses(self) -> None:
+        """Strike this broker out of the in-sync sets of what it may no longer have, before it is counted on again."""
+        records = PartitionRecords(self._registry)
+        for topic, index, record in list(self._held()):
+            if len(record.replicas) > 1 and self._may_have_lost(topic, index):
+                enough = min(topic.config.min_insync_replicas, len(record.replicas))
+                without_us = partial(strike_out, node_id=self._node_id, min_insync=enough)
+                changed = await records.change(topic.id, index, without_us)
+                if changed is not None:
+                    log.warning("%s-%d may lack what this broker acknowledged; it is copied again", topic.name, index)
+
+    def _may_have_lost(self, topic: Topic, index: int) -> bool:
+        partition = topic.replicas.get(index)
+        if not self._start.has_all or partition is None or partition.log.quarantined is not None:
+            return True
+        # Elsewhere nothing is acknowledged before it is on the disk, so that the way it stopped does not matter.
+        return topic.config.flush_messages > 1 and self._store.broker_epoch != self._start.epoch_before
+
+    def _held(self) -> Iterator[tuple[Topic, int, PartitionRecord]]:
+        """The partitions of which a replica is here."""
+        for topic in self._catalogue:
+            for index, record in topic.places.items():
+                if self._node_id in record.replicas:
+                    yield topic, index, record
+
+    # Waiting
+
+    def _is_ready(self) -> bool:
+        return self._catalogue.controller is not None and all(
+            self._is_led(topic, index, record) for topic, index, record in self._held()
+        )
+
+    def _is_led(self, topic: Topic, index: int, record: PartitionRecord) -> bool:
+        """Here or elsewhere, or it cannot be led by this broker's doing."""
+        if record.leader == self._node_id:
+            return index in topic.led
+        return record.leader != NO_LEADER or self._node_id not in record.isr + record.elr
+
+    def _has_handed_over(self) -> bool:
+        others = self._catalogue.usable_brokers().keys() - {self._node_id}  # who goes too takes nothing over
+        return not any(
+            others.intersection(record.isr)
+            for topic in self._catalogue
+            for index in topic.led
+            if (record := topic.places.get(index)) is not None
+        )
+
+    async def _until(self, condition: Callable[[], bool], seconds: float, otherwise: str) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            log.warning("%s", otherwise)
+
+    async def _until_led(self, topic: Topic) -> None:
+        """Return when the leaders of a topic take writes, the others' too; not later than after a few seconds."""
+        deadline = self._clock.monotonic() + _LED_SECONDS
+        elsewhere: dict[int, list[int]] = {}
+        for index, record in topic.places.items():
+            if index not in topic.led and record.leader not in (self._node_id, NO_LEADER):
+                elsewhere.setdefault(record.leader, []).append(index)
+        for node_id, indexes in elsewhere.items():
+            while self._clock.monotonic() < deadline:
+                if await self._leads(node_id, topic.name, indexes):
+                    break
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _leads(self, node_id: int, topic: str, indexes: list[int]) -> bool:
+        """Whether another broker answers as the leader of these partitions."""
+        asked = [ListOffsetsPartition(partition_index=index, timestamp=_EARLIEST_LOCAL) for index in indexes]
+        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=asked)])
+        try:
+            response: ListOffsetsResponse = await self.peers.call(node_id, request, timeout_seconds=_LED_SECONDS)
+        except HeadraceError:
+            return False
+        return not any(answer.error_code for found in response.topics for answer in found.partitions)
+
+    def _address_of(self, node_id: int) -> tuple[str, int] | None:
+        node = self._catalogue.nodes.get(node_id)
+        return None if node is None else (node.host, node.port)
+
+
+def _dialer(network: Network, node_id: int) -> Dialer:
+    from headrace.client.tcp import TcpDialer  # a broker that is alone never needs it
+
+    return TcpDialer(network, f"headrace-broker-{node_id}")

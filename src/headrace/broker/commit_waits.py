@@ -1,0 +1,52 @@
+"""Producers that wait until their batch is safe, in the order of their offsets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from headrace.model.errors import HeadraceError, RequestTimedOut
+
+_Wait = tuple[int, float, asyncio.Future[None]]
+
+
+class CommitWaits:
+    __slots__ = ("_waits",)
+
+    def __init__(self) -> None:
+        self._waits: deque[_Wait] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waits)
+
+    def add(self, end_offset: int, deadline: float) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waits.append((end_offset, deadline, future))
+        return future
+
+    def reach(self, offset: int) -> None:
+        """Everything below `offset` is safe now."""
+        waits = self._waits
+        while waits and waits[0][0] <= offset:
+            future = waits.popleft()[2]
+            if not future.done():
+                future.set_result(None)
+
+    def expire(self, now: float) -> None:
+        """Those whose time is up stop waiting; their batches stay, and may still become safe."""
+        if not any(deadline <= now for _, deadline, _ in self._waits):
+            return
+        kept = deque[_Wait]()
+        for wait in self._waits:
+            if wait[1] > now:
+                kept.append(wait)
+            elif not wait[2].done():
+                wait[2].set_exception(RequestTimedOut("the batch was not committed within the request's timeout"))
+        self._waits = kept
+
+    def end(self, error: HeadraceError) -> None:
+        """Nobody can wait any longer."""
+        waits, self._waits = self._waits, deque()
+        for _, _, future in waits:
+            if not future.done():
+                future.set_exception(error)

@@ -1,0 +1,287 @@
+"""The controller: one broker decides which replica leads what, and moves partitions from broker to broker.
+
+It is elected by one commit that makes an ephemeral key and raises the controller's epoch; every later write carries a
+check of that epoch, so whoever was replaced writes nothing more. It decides nothing from the moment that its session is
+in doubt (I13): others may have elected another by then. What it decides rests on the mirror, which may lag; each write
+names the version of the record that it replaces, so a decision that rests on the past fails and is made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.broker.catalogue import Catalogue
+from headrace.broker.membership import Membership
+from headrace.broker.topic import Topic
+from headrace.machines import leadership, placement, reassignment
+from headrace.model.broker_record import ControllerRecord
+from headrace.model.errors import HeadraceError
+from headrace.model.names import CONSUMER_OFFSETS, TRANSACTION_STATE
+from headrace.model.partition_record import PartitionRecord
+from headrace.registry.brokers import CONTROLLER_EPOCH_KEY, CONTROLLER_KEY, advanced, decode_number
+from headrace.registry.interface import (
+    Check,
+    Create,
+    Operation,
+    Registry,
+    RegistryConflict,
+    RegistryUnavailable,
+    SessionState,
+    Set,
+)
+from headrace.registry.mirror import Mirror
+from headrace.registry.partitions import PartitionRecords, encode_partition, partition_key
+from headrace.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+_RETRY_SECONDS = 0.1
+_CHANGES_PER_COMMIT = 100
+_PARTITIONS_PER_TURN = 512
+_MOVES_AT_ONCE = 50
+
+_Change = tuple[Topic, int, int, PartitionRecord]
+
+
+class _Term(NamedTuple):
+    record: ControllerRecord
+    epoch_version: int
+
+
+class Deposed(Exception):
+    """Another controller was elected, or the session is in doubt."""
+
+
+class Controller:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        registry: Registry,
+        mirror: Mirror,
+        membership: Membership,
+        clock: Clock,
+        node_id: int,
+    ) -> None:
+        self.is_presiding = False
+        self._catalogue = catalogue
+        self._registry = registry
+        self._mirror = mirror
+        self._membership = membership
+        self._clock = clock
+        self._node_id = node_id
+        self._term: _Term | None = None
+        self._wake = asyncio.Event()
+        self._preferred_at = clock.monotonic()
+        self._tidied: _Term | None = None  # in which what was left over from before it was removed
+        membership.on_state.append(self._on_state)
+        catalogue.on_nodes.append(self._wake.set)
+        catalogue.on_place.append(lambda _topic, _index: self._wake.set())
+        catalogue.on_gone.append(lambda _topic: self._wake.set())
+
+    async def run(self) -> None:
+        """Stand for election whenever there is no controller; preside when elected."""
+        while True:
+            try:
+                if self._may_stand():
+                    await self._stand()
+                if self._is_in_office():
+                    await self._preside()
+                else:
+                    await self._pause(_LOOK_SECONDS)
+            except Deposed:
+                log.info("this broker is no longer the controller")
+            except (RegistryConflict, RegistryUnavailable) as error:
+                log.warning("the controller's seat cannot be had now: %s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+            finally:
+                self.is_presiding = False
+
+    def _may_stand(self) -> bool:
+        return (
+            self._membership.is_held and self._node_id in self._catalogue.nodes and self._catalogue.controller is None
+        )
+
+    async def _stand(self) -> None:
+        """Try to be elected; whoever is first wins."""
+        entry = await self._registry.get(CONTROLLER_EPOCH_KEY)
+        if not self._may_stand():
+            return
+        epoch = decode_number(entry) + 1
+        record = ControllerRecord(node_id=self._node_id, epoch=epoch)
+        # Noted before: if the outcome stays unknown, the seat itself will tell by bearing this record.
+        self._term = _Term(record, 0 if entry is None else entry.version + 1)
+        try:
+            await self._registry.commit(
+                [
+                    Create(CONTROLLER_KEY, msgspec.json.encode(record), self._membership.session),
+                    advanced(CONTROLLER_EPOCH_KEY, entry, epoch),
+                ]
+            )
+        except RegistryConflict as conflict:
+            log.debug("another broker was faster: %s", conflict)
+        await self._mirror.read([CONTROLLER_KEY])
+
+    async def _preside(self) -> None:
+        assert self._term is not None
+        epoch_version = self._term.epoch_version
+        self.is_presiding = True
+        log.info("this broker is the controller, in epoch %d", self._term.record.epoch)
+        while True:
+            self._ensure_in_office()
+            self._wake.clear()
+            changes = [change async for change in self._due()]
+            if not changes:
+                await self._remove_orphans()
+                while not await self._pause(_LOOK_SECONDS) and not self._prefers_now():
+                    pass
+                continue
+            for begin in range(0, len(changes), _CHANGES_PER_COMMIT):
+                await self._commit(changes[begin : begin + _CHANGES_PER_COMMIT], epoch_version)
+
+    # Deciding
+
+    async def _due(self) -> AsyncIterator[_Change]:
+        """What must change now, given who is up."""
+        seen = 0
+        live = self._catalogue.standing
+        prefers = self._prefers_now()
+        if prefers:
+            self._preferred_at = self._clock.monotonic()
+        for topic in list(self._catalogue):
+            for index, record in list(topic.places.items()):
+                seen += 1
+                if seen % _PARTITIONS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                enough = min(topic.config.min_insync_replicas, len(record.replicas))
+                changed = (
+                    leadership.settle(record, live, enough)
+                    or reassignment.advance(record, enough, live)
+                    or (leadership.prefer(record, live, enough) if prefers else None)
+                )
+                if changed is not None and topic.places.get(index) is record:
+                    yield topic, index, topic.versions[index], changed
+        for change in (*self._drains(), *self._growths()):
+            yield change
+
+    def _prefers_now(self) -> bool:
+        """Whether it is time to give leads back to the replicas that come first."""
+        config = self._catalogue.config
+        since = self._clock.monotonic() - self._preferred_at
+        return config.auto_leader_rebalance_enable and since >= config.leader_imbalance_check_interval_seconds
+
+    def _drains(self) -> Iterator[_Change]:
+        """Move what a drained broker holds to the others, a few partitions at a time."""
+        drained = self._catalogue.drained
+        if not drained:
+            return
+        places = {(topic.name, index): record for topic in self._catalogue for index, record in topic.places.items()}
+        under_way = sum(bool(record.adding or record.removing) for record in places.values())
+        brokers = {
+            node_id: node
+            for node_id, node in self._catalogue.nodes.items()
+            if node_id not in drained and not node.is_draining
+        }
+        held = {key: record.replicas for key, record in places.items() if not record.adding and not record.removing}
+        if not any(drained.intersection(replicas) for replicas in held.values()) or not brokers:
+            return
+        try:
+            moves = placement.spread(held, brokers)
+        except HeadraceError as error:
+            log.warning("what is on drained brokers cannot be moved: %s", error)
+            return
+        for (name, index), target in moves.items():
+            if under_way >= _MOVES_AT_ONCE:
+                return
+            record = places[name, index]
+            if drained.intersection(record.replicas):
+                under_way += 1
+                topic = self._catalogue.topic(name)
+                yield topic, index, topic.versions[index], reassignment.begin(record, target)
+
+    def _growths(self) -> Iterator[_Change]:
+        """Groups and transactions are kept by as many brokers as they are meant to be, also when their log was made
+        while others were down, or not there yet."""
+        config, brokers = self._catalogue.config, self._catalogue.usable_brokers()
+        for name, wanted in (
+            (CONSUMER_OFFSETS, config.offsets_topic_replication_factor),
+            (TRANSACTION_STATE, config.transaction_state_log_replication_factor),
+        ):
+            topic = self._catalogue.find(name)
+            for index, record in () if topic is None else topic.places.items():
+                missing = min(wanted, len(brokers)) - len(record.replicas)
+                if missing > 0 and not record.adding and not record.removing:
+                    others = sorted(node_id for node_id in brokers if node_id not in record.replicas)
+                    first = index % len(others)  # not the same ones for every partition
+                    target = (*record.replicas, *(others[first:] + others[:first])[:missing])
+                    assert topic is not None
+                    yield topic, index, topic.versions[index], reassignment.begin(record, target)
+
+    # Writing
+
+    async def _commit(self, changes: list[_Change], epoch_version: int) -> None:
+        """All in one go; if one of them rests on the past, each by itself."""
+        try:
+            await self._write([_operation(change) for change in changes], epoch_version)
+        except RegistryConflict:
+            await self._ensure_elected(epoch_version)
+            if len(changes) > 1:
+                for change in changes:
+                    await self._commit([change], epoch_version)
+                return
+        await self._mirror.read([partition_key(topic.id, index) for topic, index, _, _ in changes])
+
+    async def _write(self, operations: list[Operation], epoch_version: int) -> None:
+        self._ensure_in_office()
+        await self._registry.commit([Check(CONTROLLER_EPOCH_KEY, epoch_version), *operations])
+
+    async def _ensure_elected(self, epoch_version: int) -> None:
+        entry = await self._registry.get(CONTROLLER_EPOCH_KEY)
+        if entry is None or entry.version != epoch_version:
+            await self._mirror.read([CONTROLLER_KEY])
+            raise Deposed
+
+    async def _remove_orphans(self) -> None:
+        """Partitions without a topic: of one that was deleted, or whose making was given up. One may be just being
+        made, so they go only when they are older than this term or were seen as a topic's."""
+        for topic_id in self._catalogue.orphans:
+            if self._tidied is not self._term or topic_id in self._catalogue.deleted:
+                self._ensure_in_office()
+                await PartitionRecords(self._registry).remove_all(topic_id)
+                self._catalogue.deleted.discard(topic_id)
+        self._tidied = self._term
+
+    def _ensure_in_office(self) -> None:
+        if not self._is_in_office():
+            raise Deposed
+
+    def _is_in_office(self) -> bool:
+        """Also again, after a doubt that has passed without a loss."""
+        return self._membership.is_held and self._term is not None and self._catalogue.controller == self._term.record
+
+    async def _pause(self, seconds: float) -> bool:
+        """Whether there is news; none came in this time otherwise."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return False
+        self._wake.clear()
+        return True
+
+    def _on_state(self, state: SessionState) -> None:
+        if state is not SessionState.HELD:
+            self.is_presiding = False
+        if state is SessionState.LOST:
+            self._term = None  # the seat went with the session
+        self._wake.set()
+
+
+def _operation(change: _Change) -> Set:
+    topic, index, version, record = change
+    return Set(partition_key(topic.id, index), encode_partition(record), version)

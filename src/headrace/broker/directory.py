@@ -1,0 +1,233 @@
+"""What the registry says, in the words of this broker: topics, where their partitions are, and who is up.
+
+Fed key by key by a mirror, and never waits. Partitions may be seen before their topic, or before it has grown; they
+wait for it here, because the topic's own key is what makes them exist. A name that is given again is another topic.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from headrace.broker.topic import Topic
+from headrace.model.broker_configs import BrokerConfig
+from headrace.model.broker_record import BrokerRecord, ControllerRecord
+from headrace.model.errors import InvalidConfig, UnknownTopicOrPartition
+from headrace.model.partition_record import PartitionRecord
+from headrace.model.topic_configs import TopicConfig
+from headrace.registry.brokers import (
+    BROKERS_KEY,
+    CONTROLLER_KEY,
+    DRAINED_KEY,
+    LIVE_KEY,
+    decode_broker,
+    decode_controller,
+)
+from headrace.registry.identity import BROKER_CONFIGS_KEY, CONFIGS_KEY, decode_configs
+from headrace.registry.interface import Entry, is_beneath
+from headrace.registry.partitions import PARTITIONS_KEY, decode_partition, parse_partition_key
+from headrace.registry.topics import TOPICS_KEY, TopicRecord, decode_topic
+
+log = logging.getLogger(__name__)
+
+MIRRORED = (CONFIGS_KEY, BROKERS_KEY, LIVE_KEY, CONTROLLER_KEY, DRAINED_KEY, PARTITIONS_KEY, TOPICS_KEY)
+"""Partitions before topics: whoever sees a topic finds its partitions."""
+
+
+class Directory:
+    """`version` changes with every change of topics, their partitions' number, or configs."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self.version = 0
+        self.nodes: dict[int, BrokerRecord] = {}
+        self.drained: set[int] = set()
+        self.controller: ControllerRecord | None = None
+        self.on_topic: list[Callable[[Topic], None]] = []
+        """A topic has come, or its record has changed."""
+        self.on_gone: list[Callable[[Topic], None]] = []
+        self.on_place: list[Callable[[Topic, int], None]] = []
+        """A partition has another record."""
+        self.on_nodes: list[Callable[[], None]] = []
+        """Brokers, or the controller, have come or gone."""
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[UUID, Topic] = {}
+        self._unclaimed: dict[UUID, dict[int, tuple[PartitionRecord, int]]] = {}
+        self.deleted: set[UUID] = set()
+        """Topics that were seen to go; what is left of their partitions may be removed."""
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    # Looking up
+
+    def find(self, name: str) -> Topic | None:
+        return self._by_name.get(name)
+
+    def find_by_id(self, topic_id: UUID) -> Topic | None:
+        return self._by_id.get(topic_id)
+
+    def topic(self, name: str) -> Topic:
+        topic = self._by_name.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"there is no topic {name}")
+        return topic
+
+    def place(self, topic: str, index: int) -> PartitionRecord:
+        """Where a partition is, as far as this broker knows."""
+        record = self.topic(topic).places.get(index)
+        if record is None:
+            raise UnknownTopicOrPartition(f"there is no partition {topic}-{index}")
+        return record
+
+    def leader_node(self, topic: str, index: int) -> BrokerRecord | None:
+        """The broker that leads a partition, if one does and is up."""
+        return self.nodes.get(self.place(topic, index).leader)
+
+    @property
+    def standing(self) -> dict[int, BrokerRecord]:
+        """Who is up; one that an operator drains is as good as one that is about to go."""
+        return {
+            node_id: replace(node, is_draining=True) if node_id in self.drained else node
+            for node_id, node in self.nodes.items()
+        }
+
+    @property
+    def orphans(self) -> list[UUID]:
+        """Topic ids that have partitions but no topic: being made, half made, or half removed."""
+        return [topic_id for topic_id in self._unclaimed if topic_id not in self._by_id]
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """The broker's own defaults have changed: so have those of its topics."""
+        self.config = config
+        for topic in self._by_name.values():
+            topic.config = TopicConfig.build(topic.record.configs, config.topic_defaults)
+            self._tell_of_topic(topic)
+        self.version += 1
+
+    # Taking in what the mirror shows
+
+    def take(self, key: str, entry: Entry | None) -> None:
+        if is_beneath(key, PARTITIONS_KEY):
+            self._take_partition(key, entry)
+        elif is_beneath(key, TOPICS_KEY):
+            self._take_topic(key, entry)
+        elif is_beneath(key, LIVE_KEY):
+            node_id = _node_of(key)
+            if entry is None:
+                self.nodes.pop(node_id, None)
+            else:
+                self.nodes[node_id] = decode_broker(entry)
+            self._nodes_changed()
+        elif is_beneath(key, DRAINED_KEY):
+            if entry is None:
+                self.drained.discard(_node_of(key))
+            else:
+                self.drained.add(_node_of(key))
+            self._nodes_changed()
+        elif key == CONTROLLER_KEY:
+            self.controller = None if entry is None else decode_controller(entry)
+            self._nodes_changed()
+        elif key == BROKER_CONFIGS_KEY:
+            self._take_configs(decode_configs(entry))
+
+    def _take_configs(self, dynamic: dict[str, str]) -> None:
+        """What was altered at another broker holds here, too."""
+        if dynamic == self.config.dynamic:
+            return
+        try:
+            self.reconfigure(BrokerConfig.from_settings(self.config.static, dynamic))
+        except InvalidConfig as error:
+            log.error("the brokers' configs do not go with the settings of this one: %s", error)
+
+    def _take_topic(self, key: str, entry: Entry | None) -> None:
+        name = key[len(TOPICS_KEY) + 1 :]
+        record = None if entry is None else decode_topic(entry)
+        known = self._by_name.get(name)
+        if known is not None and (record is None or record.id != known.id):
+            self._forget(known)
+            known = None
+        if record is None:
+            return
+        config = TopicConfig.build(record.configs, self.config.topic_defaults)
+        if known is None:
+            self._add(record, config)
+        else:
+            known.record, known.config = record, config
+            known.described = None
+            self.version += 1
+            self._tell_of_topic(known)
+            self._claim(known)
+
+    def _add(self, record: TopicRecord, config: TopicConfig) -> None:
+        topic = Topic(record, config)
+        self._by_name[topic.name] = self._by_id[topic.id] = topic
+        self.version += 1
+        self._tell_of_topic(topic)
+        self._claim(topic)
+
+    def _claim(self, topic: Topic) -> None:
+        """Take in the partitions that waited for the topic, but for those beyond its number."""
+        for index, (place, version) in self._unclaimed.pop(topic.id, {}).items():
+            if index < topic.partition_count:
+                self._take_place(topic, index, place, version)
+            else:
+                self._unclaimed.setdefault(topic.id, {})[index] = place, version
+
+    def _forget(self, topic: Topic) -> None:
+        del self._by_name[topic.name], self._by_id[topic.id]
+        self.version += 1
+        left = {index: (topic.places[index], topic.versions[index]) for index in topic.places}
+        if left:
+            self._unclaimed.setdefault(topic.id, {}).update(left)
+            self.deleted.add(topic.id)
+        for gone in self.on_gone:
+            gone(topic)
+
+    def _take_partition(self, key: str, entry: Entry | None) -> None:
+        topic_id, index = parse_partition_key(key)
+        topic = self._by_id.get(topic_id)
+        is_claimed = topic is not None and index < topic.partition_count
+        if entry is not None:
+            record = decode_partition(entry)
+            if topic is not None and is_claimed:
+                self._take_place(topic, index, record, entry.version)
+            else:
+                self._unclaimed.setdefault(topic_id, {})[index] = record, entry.version
+        elif topic is not None and is_claimed:
+            topic.places.pop(index, None)
+            topic.versions.pop(index, None)
+        elif topic_id in self._unclaimed:
+            self._unclaimed[topic_id].pop(index, None)
+            if not self._unclaimed[topic_id]:
+                del self._unclaimed[topic_id]
+                self.deleted.discard(topic_id)
+
+    def _take_place(self, topic: Topic, index: int, record: PartitionRecord, version: int) -> None:
+        if version < topic.versions.get(index, version):
+            return  # read from a server that lags: what was known is newer, and has been acted on
+        topic.places[index] = record
+        topic.versions[index] = version
+        topic.described = None
+        for told in self.on_place:
+            told(topic, index)
+
+    def _tell_of_topic(self, topic: Topic) -> None:
+        for told in self.on_topic:
+            told(topic)
+
+    def _nodes_changed(self) -> None:
+        for topic in self:
+            topic.described = None
+        for told in self.on_nodes:
+            told()
+
+
+def _node_of(key: str) -> int:
+    return int(key.rpartition("/")[2])

@@ -1,0 +1,47 @@
+"""DrainBroker: an operator wants a broker to hold nothing, or to take part again. The controller sees to it."""
+
+from __future__ import annotations
+
+from headrace.broker.catalogue import Catalogue
+from headrace.broker.context import RequestContext
+from headrace.model.errors import HeadraceError, InvalidRequest, PolicyViolation, RequestTimedOut
+from headrace.registry.brokers import drain, epoch_key
+from headrace.registry.interface import Registry, RegistryConflict, RegistryUnavailable
+from headrace.wire.messages.drain_broker import DrainBrokerRequest, DrainBrokerResponse
+
+
+class DrainRequests:
+    def __init__(self, catalogue: Catalogue, registry: Registry) -> None:
+        self._catalogue = catalogue
+        self._registry = registry
+
+    async def drain(self, request: DrainBrokerRequest, _context: RequestContext) -> DrainBrokerResponse:
+        try:
+            if request.is_drained:
+                await self._check(request.broker_id)
+            await drain(self._registry, request.broker_id, is_drained=request.is_drained)
+        except (RegistryUnavailable, RegistryConflict) as error:
+            # They have no code of their own on the wire, and clients are to try again.
+            return DrainBrokerResponse(error_code=RequestTimedOut.code, error_message=error.message)
+        except HeadraceError as error:
+            return DrainBrokerResponse(error_code=error.code, error_message=error.message)
+        return DrainBrokerResponse()
+
+    async def _check(self, node_id: int) -> None:
+        if await self._registry.get(epoch_key(node_id)) is None:
+            raise InvalidRequest(f"there has never been a broker {node_id} in this cluster")
+        others = sum(not node.is_draining for node in self._catalogue.standing.values() if node.node_id != node_id)
+        needed = max(self._replica_counts(node_id), default=0)
+        if needed > others:
+            raise PolicyViolation(
+                f"broker {node_id} holds partitions with {needed} replicas, and only {others} other brokers are up to "
+                "take them; start another broker first"
+            )
+
+    def _replica_counts(self, node_id: int) -> list[int]:
+        return [
+            len(record.replicas) - len(record.removing)
+            for topic in self._catalogue
+            for record in topic.places.values()
+            if node_id in record.replicas
+        ]

@@ -1,0 +1,151 @@
+"""Keeps the in-sync sets of the partitions that this broker leads: who has caught up joins, who lags is left out.
+
+A change is proposed by compare-and-set on the partition's record. From the proposal until its outcome has been read,
+both the old and the new set must have a batch before it is committed; an outcome that is unknown stays open until the
+registry has been read again. A broker in doubt of its session proposes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+
+from headrace.broker.directory import Directory
+from headrace.broker.membership import Membership
+from headrace.broker.partition import Partition
+from headrace.broker.topic import Topic
+from headrace.machines.in_sync import InSync
+from headrace.machines.leadership import strike_out
+from headrace.model.errors import HeadraceError
+from headrace.model.partition_record import Nodes, PartitionRecord
+from headrace.registry.brokers import decode_number, epoch_key
+from headrace.registry.interface import Check, Registry, Set
+from headrace.registry.mirror import Mirror
+from headrace.registry.partitions import PartitionRecords, encode_partition, partition_key
+from headrace.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.5
+_PARTITIONS_PER_TURN = 256
+
+
+class InSyncKeeper:
+    def __init__(
+        self,
+        directory: Directory,
+        registry: Registry,
+        mirror: Mirror,
+        membership: Membership,
+        clock: Clock,
+        node_id: int,
+    ) -> None:
+        self._directory = directory
+        self._registry = registry
+        self._mirror = mirror
+        self._membership = membership
+        self._clock = clock
+        self._node_id = node_id
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            self._doubt()
+            seen = 0
+            for topic in list(self._directory):
+                for partition in list(topic.replicas.values()):
+                    seen += 1
+                    if seen % _PARTITIONS_PER_TURN == 0:
+                        await asyncio.sleep(0)
+                    if self._membership.is_held:
+                        await self._look(topic, partition)
+
+    def _doubt(self) -> None:
+        """Who is in doubt of its session, and whom its followers do not ask any more, has most likely been replaced:
+        its producers had better look for another leader than wait."""
+        patience = self._directory.config.replica_lag_time_max_ms / 1000
+        since = self._clock.monotonic() - patience
+        doubted_at = self._membership.doubted_at
+        is_doubtful = doubted_at is not None and doubted_at < since
+        for topic in self._directory:
+            for partition in topic.led.values():
+                is_forsaken = is_doubtful and partition.in_sync is not None and partition.in_sync.is_forsaken(since)
+                if partition.is_forsaken is not is_forsaken:
+                    partition.forsake(is_forsaken)
+                    topic.described = None
+
+    async def _look(self, topic: Topic, partition: Partition) -> None:
+        place = topic.places.get(partition.index)
+        if place is None or len(place.replicas) == 1:
+            return
+        if partition.log.failed is not None or partition.log.quarantined is not None:
+            if self._node_id in place.isr + place.elr:
+                await self._give_up(topic, partition)
+            return
+        in_sync = partition.in_sync
+        if in_sync is None:
+            return
+        if in_sync.proposed is not None:
+            await self._learn(topic, partition)
+            return
+        record = self._wanted(topic, partition)
+        version = topic.versions.get(partition.index)
+        checks = None if record is None else self._checks(in_sync, record.isr)
+        if record is None or checks is None or version is None or topic.places[partition.index] != in_sync.record:
+            return
+        in_sync.propose(record)
+        key = partition_key(topic.id, partition.index)
+        try:
+            await self._registry.commit([*checks, Set(key, encode_partition(record), version)])
+            log.info("in sync with %s-%d: %s", topic.name, partition.index, list(record.isr))
+        except HeadraceError as error:
+            log.info("the in-sync set of %s-%d stays for now: %s", topic.name, partition.index, error)
+        await self._learn(topic, partition)
+
+    def _wanted(self, topic: Topic, partition: Partition) -> PartitionRecord | None:
+        in_sync = partition.in_sync
+        assert in_sync is not None
+        enough = min(topic.config.min_insync_replicas, len(in_sync.record.replicas))
+        now = self._clock.monotonic()
+        in_sync.note_rest(partition.log.end_offset, now)
+        lag_seconds_max = self._directory.config.replica_lag_time_max_ms / 1000
+        wanted = in_sync.proposal(self._directory.nodes, now, lag_seconds_max, partition.high_watermark, enough)
+        partition.move()  # whom the high watermark waits for may have changed
+        start_offset = partition.log.start_offset
+        if in_sync.low_watermark(start_offset, self._directory.nodes) < start_offset:
+            partition.tell_copiers()  # by retention, of which nobody has told them
+        return wanted
+
+    async def _give_up(self, topic: Topic, partition: Partition) -> None:
+        """The disk has failed us: this replica does not count any more, and another may lead."""
+        enough = min(topic.config.min_insync_replicas, len(topic.places[partition.index].replicas))
+        without_us = partial(strike_out, node_id=self._node_id, min_insync=enough)
+        try:
+            await PartitionRecords(self._registry).change(topic.id, partition.index, without_us)
+        except HeadraceError as error:
+            log.error("%s-%d is broken here, and cannot be given up: %s", topic.name, partition.index, error)
+
+    def _checks(self, in_sync: InSync, isr: Nodes) -> list[Check] | None:
+        """Who joins must still be the one that fetched: one that was started again without its disk has nothing. None
+        if one is not."""
+        checks = []
+        for node_id in isr:
+            if node_id in in_sync.record.isr:
+                continue
+            entry = self._mirror.get(epoch_key(node_id))
+            if entry is None or decode_number(entry) != in_sync.broker_epoch(node_id):
+                return None
+            checks.append(Check(entry.key, entry.version))
+        return checks
+
+    async def _learn(self, topic: Topic, partition: Partition) -> None:
+        """Read what became of the proposal."""
+        epoch = partition.leader_epoch
+        try:
+            await self._mirror.read([partition_key(topic.id, partition.index)])
+        except HeadraceError:
+            return
+        record = topic.places.get(partition.index)
+        if partition.is_leader and partition.leader_epoch == epoch and record is not None:
+            partition.update(record)

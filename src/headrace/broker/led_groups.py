@@ -1,0 +1,384 @@
+"""The groups of one partition of `__consumer_offsets`, for as long as this broker leads it in one epoch.
+
+It carries out what a group's machine returns: answers go to the requests that wait for them, and what must be stored is
+appended before the answers that depend on it leave. A commit is checked, appended, applied in the same step, and
+answered when it is durable. Everything in here begins with `load` and is gone with `close`: nothing of it outlives the
+lead, and whoever still holds on to it afterwards is refused. A group with an empty id cannot be joined, but offsets may
+be kept under it: very old clients do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from headrace.broker.alarms import Alarms
+from headrace.broker.consumer_group_records import ConsumerGroupStored, end_records
+from headrace.broker.consumer_groups import ConsumerGroups
+from headrace.broker.forgotten_offsets import ForgottenOffsets
+from headrace.broker.group_records import GroupStored, group_record, offset_record, read_record
+from headrace.broker.offsets_log import OffsetsLead, durable, refusal
+from headrace.broker.state_log import StoredMarker
+from headrace.machines.assignors import TopicPartition
+from headrace.machines.consumer_group_heartbeat import JOIN_EPOCH, Heartbeat, HeartbeatAnswer
+from headrace.machines.consumer_group_topics import TopicView
+from headrace.machines.consumer_groups import ConsumerGroup, ConsumerGroupConfig
+from headrace.machines.group_effects import (
+    Answer,
+    Departed,
+    Departure,
+    Effect,
+    JoinAnswer,
+    JoinRequest,
+    StoreMetadata,
+    SyncAnswer,
+)
+from headrace.machines.group_state import GroupConfig, GroupState
+from headrace.machines.groups import Group
+from headrace.machines.offsets import GroupOffsets, OffsetCommitted, OffsetForgotten, Transaction
+from headrace.model.errors import (
+    GroupIdNotFound,
+    GroupNotEmpty,
+    HeadraceError,
+    UnknownMemberId,
+)
+
+log = logging.getLogger(__name__)
+
+_RECORDS_AT_ONCE = 500  # a few milliseconds
+
+
+class GroupsConfig(NamedTuple):
+    classic: GroupConfig
+    consumer: ConsumerGroupConfig
+    metadata_bytes_max: int
+
+
+class LedGroups:
+    """`classic` are those of the classic protocol, `consumers` has those of the newer one: an id is never in both."""
+
+    def __init__(
+        self,
+        lead: OffsetsLead,
+        view: Callable[[], TopicView],
+        config: GroupsConfig,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.classic: dict[str, Group] = {}
+        self.consumers = ConsumerGroups(lead, view, config.consumer, now_ms)
+        self.offsets = GroupOffsets(config.metadata_bytes_max)
+        self.partition = lead.partition
+        self.is_loaded = lead.is_blank
+        self._lead = lead
+        self._config = config.classic
+        self._now_ms = now_ms
+        self._loop = asyncio.get_running_loop()
+        self._alarms = Alarms(now_ms)
+        self._forgotten = ForgottenOffsets(self.offsets, lead)
+        self._early: list[tuple[Transaction, bool]] = []  # ends of transactions that `load` may have passed by
+        self.partition.on_marker = self._on_marker
+
+    def __iter__(self) -> Iterator[Group | ConsumerGroup]:
+        yield from self.classic.values()
+        yield from self.consumers.groups.values()
+
+    def find(self, group_id: str) -> Group | ConsumerGroup | None:
+        return self.classic.get(group_id) or self.consumers.groups.get(group_id)
+
+    # Beginning and end
+
+    async def load(self) -> None:
+        """Rebuild groups and offsets from the log. Raises `NotCoordinator` if the lead is lost meanwhile."""
+        stored: dict[str, GroupStored] = {}
+        count = 0
+        async for record in self._lead.load():
+            if isinstance(record, StoredMarker):
+                self.offsets.end_transaction(record.transaction, is_commit=record.is_commit)
+                continue
+            event = read_record(record.key, record.value)
+            if record.transaction is not None and isinstance(event, OffsetCommitted):
+                self.offsets.add_pending(record.transaction, event)
+            elif isinstance(event, GroupStored):
+                stored[event.group_id] = event
+            elif isinstance(event, ConsumerGroupStored):
+                self.consumers.replay(event)
+            elif event is not None:
+                self.offsets.apply(event)
+            count += 1
+            if count % _RECORDS_AT_ONCE == 0:
+                await asyncio.sleep(0)  # the other partitions are led meanwhile
+        self._lead.ensure_held()
+        for transaction, is_commit in self._early:
+            self.offsets.end_transaction(transaction, is_commit=is_commit)
+        self._restore(stored)
+        self.is_loaded = True
+        if count:
+            known = len(self.classic) + len(self.consumers.groups)
+            log.info("read %d records of %s-%d: %d groups", count, self.partition.topic, self.partition.index, known)
+
+    def close(self, reason: type[HeadraceError]) -> None:
+        """Answer everybody who waits: the groups live on in the log, but not here."""
+        self._lead.is_over = True
+        self.partition.on_marker = None
+        self._alarms.stop()
+        self.consumers.stop()
+        now_ms = self._now_ms()
+        for group in list(self.classic.values()):
+            for effect in group.close(reason.code, now_ms):
+                if isinstance(effect, Answer):
+                    _give(effect)
+
+    def _restore(self, stored: dict[str, GroupStored]) -> None:
+        now_ms = self._now_ms()
+        self.consumers.restore()
+        for group_id, event in stored.items():
+            if event.snapshot is not None and group_id not in self.consumers:
+                self.classic[group_id] = Group.restore(group_id, self._config, event.snapshot, now_ms)
+        for group_id in self.offsets.groups():
+            self.note_offsets(group_id)
+        for group in list(self.classic.values()):
+            self._arm(group)
+
+    # Membership
+
+    async def consumer_heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
+        """A member of the newer protocol joins, reports or leaves."""
+        classic = self.classic.get(beat.group_id)
+        if classic is not None and (beat.member_epoch != JOIN_EPOCH or classic.state is not GroupState.EMPTY):
+            raise GroupIdNotFound(f"Group {beat.group_id} is not a consumer group.")
+        decision = self.consumers.decide(beat)
+        if classic is None:
+            self.consumers.store(beat.group_id, decision.events)
+        else:
+            self.consumers.store(beat.group_id, decision.events, [group_record(beat.group_id, None)])
+            self._end(classic)
+        return await self.consumers.answer(beat.group_id, decision)
+
+    async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
+        self.consumers.make_way(group_id)
+        group = self._group_or_new(group_id)
+        token: asyncio.Future[JoinAnswer] = self._loop.create_future()
+        self._carry_out(group, group.join(token, request, self._now_ms()))
+        return await token
+
+    async def sync(
+        self,
+        group_id: str,
+        member_id: str,
+        generation_id: int,
+        assignments: dict[str, bytes],
+        instance_id: str | None,
+        protocol_type: str | None,
+        protocol_name: str | None,
+    ) -> SyncAnswer:
+        group = self._member_group(group_id)
+        token: asyncio.Future[SyncAnswer] = self._loop.create_future()
+        effects = group.sync(
+            token,
+            member_id,
+            generation_id,
+            assignments,
+            self._now_ms(),
+            instance_id=instance_id,
+            protocol_type=protocol_type,
+            protocol_name=protocol_name,
+        )
+        self._carry_out(group, effects)
+        return await token
+
+    def heartbeat(self, group_id: str, member_id: str, generation_id: int, instance_id: str | None) -> None:
+        group = self._member_group(group_id)
+        group.heartbeat(member_id, generation_id, self._now_ms(), instance_id=instance_id)
+        self._arm(group)
+
+    def leave(self, group_id: str, departures: Sequence[Departure]) -> list[Departed]:
+        group = self._member_group(group_id)
+        departed, effects = group.leave(departures, self._now_ms())
+        self._carry_out(group, effects)
+        return departed
+
+    async def delete(self, group_id: str) -> None:
+        group, consumers = self.classic.get(group_id), self.consumers.groups.get(group_id)
+        if consumers is not None:
+            consumers.check_delete()
+            wait = self._forgotten.forget_group(group_id, end_records(group_id))
+            self.consumers.drop(group_id)
+        elif group is not None and group.state is GroupState.EMPTY:
+            wait = self._forgotten.forget_group(group_id, [group_record(group_id, None)])
+            self._end(group)
+        elif group is not None:
+            raise GroupNotEmpty(f"group {group_id} has members")
+        else:
+            raise GroupIdNotFound(f"there is no group {group_id}")
+        await durable(wait)
+
+    # Offsets
+
+    def check_commit(
+        self,
+        group_id: str,
+        member_id: str,
+        generation_id: int,
+        instance_id: str | None,
+        unknown: type[HeadraceError],
+        partitions: Iterable[TopicPartition] | None = None,
+    ) -> None:
+        """Check that this member may commit for the group now; for a group without members anybody may.
+
+        `unknown` is the error for a group that does not exist: it changed with the versions of the protocol. A member
+        of the newer protocol that lags behind may still commit `partitions` that it holds.
+        """
+        consumers = self.consumers.groups.get(group_id)
+        if consumers is not None:
+            consumers.check_commit(member_id, generation_id, partitions)
+            return
+        group = self.classic.get(group_id)
+        if group is None:
+            if generation_id >= 0:
+                raise unknown(f"there is no group {group_id} with a generation {generation_id}")
+            group = self._group_or_new(group_id)
+        group.check_commit(member_id, generation_id, self._now_ms(), instance_id=instance_id)
+        self._arm(group)
+
+    def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
+        """Check that this caller may see the group's offsets. What the classic protocol keeps is for everybody."""
+        consumers = self.consumers.groups.get(group_id)
+        if consumers is not None:
+            consumers.check_fetch(member_id, member_epoch)
+
+    async def commit(self, group_id: str, events: Sequence[OffsetCommitted]) -> None:
+        """Append the checked commits, apply them in the same step, and return when they are durable."""
+        if not events:
+            return
+        wait = self._lead.append(group_id, [offset_record(event) for event in events])
+        for event in events:
+            self.offsets.apply(event)
+        self.note_offsets(group_id)
+        await durable(wait)
+
+    async def commit_pending(self, events: Sequence[OffsetCommitted], producer_id: int, producer_epoch: int) -> None:
+        """The same as part of a producer's transaction: they count when its marker says so."""
+        if not events:
+            return
+        wait = self._lead.append_transactional([offset_record(event) for event in events], producer_id, producer_epoch)
+        for event in events:
+            self.offsets.add_pending((self.partition.index, producer_id), event)
+        await durable(wait)
+
+    def note_offsets(self, group_id: str) -> None:
+        """Whoever has offsets is a group, also without members."""
+        if group_id not in self.consumers:
+            self._group_or_new(group_id)
+
+    async def settle(self) -> None:
+        """Return when all that is known here is durable: nobody may be told what a crash could take back."""
+        await durable(self._lead.settled())
+
+    async def forget(self, events: Sequence[OffsetForgotten]) -> None:
+        await self._forgotten.forget(events)
+
+    def forget_topic(self, topic: str) -> None:
+        """A deleted topic's offsets are of no use; its successor of the same name would not find them anyway."""
+        self._forgotten.try_to_forget(self.offsets.forget_topic(topic))
+
+    def expire(self, retention_ms: int) -> None:
+        """Forget offsets that are older than the retention, and groups that are empty and have none left."""
+        now_ms = self._now_ms()
+        for group in list(self):
+            gone = self.offsets.expired(group.group_id, group.offset_retention(), now_ms, retention_ms)
+            self._forgotten.try_to_forget(gone)
+            if self.offsets.has_offsets(group.group_id) or not group.is_vacant:
+                continue
+            if isinstance(group, Group):
+                self._carry_out(group, group.delete(now_ms))
+            else:
+                self.consumers.try_to_end(group)
+
+    def _on_marker(self, producer_id: int, is_commit: bool) -> None:
+        """A transaction that may have commits here has ended."""
+        transaction = self.partition.index, producer_id
+        if not self.is_loaded:
+            self._early.append((transaction, is_commit))
+            return
+        for event in self.offsets.end_transaction(transaction, is_commit=is_commit):
+            self.note_offsets(event.group_id)
+
+    # Carrying out
+
+    def _carry_out(self, group: Group, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Answer):
+                _give(effect)
+            else:
+                self._store(group, effect)
+        self._arm(group)
+
+    def _store(self, group: Group, effect: StoreMetadata) -> None:
+        if effect.snapshot is None:
+            self._drop(group)
+        try:
+            wait = self._lead.append(group.group_id, [group_record(group.group_id, effect.snapshot)])
+        except HeadraceError as error:
+            self._carry_out(group, group.store_failed(effect.ticket, error.code, self._now_ms()))
+            return
+        if wait is None:
+            self._carry_out(group, group.stored(effect.ticket, self._now_ms()))
+        else:
+            wait.add_done_callback(partial(self._on_stored, group, effect.ticket))
+
+    def _on_stored(self, group: Group, ticket: int, wait: asyncio.Future[None]) -> None:
+        now_ms, error = self._now_ms(), wait.exception()
+        if error is None:
+            self._carry_out(group, group.stored(ticket, now_ms))
+        else:
+            assert isinstance(error, HeadraceError)
+            self._carry_out(group, group.store_failed(ticket, refusal(error).code, now_ms))
+
+    def _arm(self, group: Group) -> None:
+        """Set the group's alarm to its next deadline."""
+        group_id = group.group_id
+        if self.classic.get(group_id, group) is not group:
+            return  # another group has its name by now, and its alarm
+        deadline = group.deadline() if group_id in self.classic else None
+        if deadline is not None:
+            self._alarms.set(group_id, deadline, partial(self._on_alarm, group))
+            return
+        self._alarms.cancel(group_id)
+        if group.is_vacant and not self.offsets.has_offsets(group_id) and not group.generation_id:
+            self._drop(group)
+
+    def _on_alarm(self, group: Group) -> None:
+        self._carry_out(group, group.tick(self._now_ms()))
+
+    def _end(self, group: Group) -> None:
+        """It is empty, and its tombstone is in the log already."""
+        group.delete(self._now_ms())
+        self._drop(group)
+        self._arm(group)
+
+    def _drop(self, group: Group) -> None:
+        if self.classic.get(group.group_id) is group:
+            del self.classic[group.group_id]
+
+    def _group_or_new(self, group_id: str) -> Group:
+        group = self.classic.get(group_id)
+        if group is None:
+            group = self.classic[group_id] = Group(group_id, self._config, self._now_ms())
+        return group
+
+    def _member_group(self, group_id: str) -> Group:
+        """The group of somebody who says that he is a member of it."""
+        group = self.classic.get(group_id)
+        if group is None:
+            raise UnknownMemberId(f"there is no group {group_id}")
+        return group
+
+
+def _give(effect: Answer) -> None:
+    token = effect.token
+    assert isinstance(token, asyncio.Future)
+    if not token.done():  # the connection may be gone, and its request with it
+        token.set_result(effect.answer)

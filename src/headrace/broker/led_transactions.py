@@ -1,0 +1,306 @@
+"""The transactions of one partition of `__transaction_state`, for as long as this broker leads it.
+
+A change is appended to the partition, applied in the same step, and answered when it is committed; refusals, too, wait
+for what they rest on. An end takes three steps, and nothing can come between them:
+
+1. the decision (Prepare) is stored, and committed: from here on the outcome is fixed;
+2. every partition of the transaction is told, and has committed it;
+3. that it is over (Complete) is stored, and whoever waits is answered.
+
+Wherever a crash or the end of the lead comes in between, the next leader makes it good: what it finds decided is told
+to its partitions again. The third step need not be committed when the answer leaves: until it is, the next leader finds
+the decision and does the second step again, to the same effect; and whatever the producer does next for this id lies
+behind it in the same log.
+
+Nothing is appended or answered after the lead has ended: every wait is followed by a look at that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from typing import Any
+
+from headrace.broker.partition import Partition
+from headrace.broker.transaction_markers import TransactionMarkers, pauses
+from headrace.broker.transactions_log import TransactionsLog
+from headrace.machines.transaction_state import Producer, TopicPartition, Transaction
+from headrace.machines.transactions import Transactions
+from headrace.model.broker_configs import BrokerConfig
+from headrace.model.errors import (
+    ConcurrentTransactions,
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    HeadraceError,
+    NotCoordinator,
+)
+from headrace.runtime.eager import in_task
+
+log = logging.getLogger(__name__)
+
+Start = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+_ENDING_SECONDS = 5.0  # how long a request waits for partitions to be told before it says "ask again"
+
+
+class LedTransactions:
+    def __init__(
+        self,
+        partition: Partition,
+        transactions_log: TransactionsLog,
+        markers: TransactionMarkers,
+        new_producer_id: Callable[[], Awaitable[int]],
+        config: BrokerConfig,
+        now_ms: Callable[[], int],
+        start: Start,
+    ) -> None:
+        self.transactions = Transactions(config.transaction_max_timeout_ms)
+        self.partition = partition
+        # Where nothing is stored there is nothing to read.
+        self.is_loaded = partition.log.quarantined is None and partition.log.start_offset == partition.log.end_offset
+        self._epoch = partition.leader_epoch
+        self._log = transactions_log
+        self._markers = markers
+        self._new_producer_id = new_producer_id
+        self._config = config
+        self._now_ms = now_ms
+        self._start_task = start
+        self._closed: HeadraceError | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unreadable: frozenset[str] = frozenset()
+        self._end_offsets: dict[str, int] = {}  # behind the last record of an id that was appended in this lead
+        self._ending: dict[str, asyncio.Event] = {}
+        # Partitions that are being made part of a transaction, and from which end of the log on they durably are.
+        self._joining: dict[str, dict[TopicPartition, int]] = {}
+
+    def begin(self) -> None:
+        """Read what is stored, then end what is decided."""
+        if not self.is_loaded:
+            self._start(self._load())
+
+    def close(self, reason: HeadraceError) -> None:
+        """Answer everybody who waits; the transactions live on in the log."""
+        self._closed = reason
+        for task in self._tasks:
+            task.cancel()
+        for over in self._ending.values():
+            over.set()
+
+    def ensure_open(self, transactional_id: str | None = None) -> None:
+        """Raise unless requests (for this id) can be answered now."""
+        if self._closed is not None:
+            raise self._closed
+        if not self.partition.is_leader or self.partition.leader_epoch != self._epoch:
+            raise NotCoordinator("the lead of these transactions has gone to another broker")
+        if not self.is_loaded:
+            raise CoordinatorLoading("the coordinator is still reading its log")
+        if transactional_id is not None:
+            self._log.ensure_readable(transactional_id)
+            if transactional_id in self._unreadable:
+                raise CoordinatorNotAvailable(f"what was stored of {transactional_id} cannot be read")
+
+    # What producers ask
+
+    async def init(self, transactional_id: str, timeout_ms: int, claim: Producer | None) -> Producer:
+        transaction = await self._init(transactional_id, timeout_ms, claim)
+        if transaction.is_ending:
+            await self._over(transactional_id)
+            transaction = await self._init(transactional_id, timeout_ms, claim)
+            if transaction.is_ending:
+                raise ConcurrentTransactions(f"somebody else uses {transactional_id} at the same time; ask again")
+        return transaction.producer
+
+    async def enlist(self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]) -> None:
+        try:
+            transaction = self.transactions.add(transactional_id, producer, partitions, self._now_ms())
+        except HeadraceError:
+            await self._settled(transactional_id)
+            raise
+        before = self.transactions.find(transactional_id)
+        if before is not None and before is not transaction:
+            joining = transaction.partitions - before.partitions
+            end_offset = self._store(transaction)
+            self._joining.setdefault(transactional_id, {}).update(dict.fromkeys(joining, end_offset))
+        await self._joined(transactional_id, partitions)
+
+    def verify(self, transactional_id: str, producer: Producer, partition: TopicPartition) -> None:
+        self.transactions.verify(transactional_id, producer, partition)
+        end_offset = self._joining.get(transactional_id, {}).get(partition)
+        if end_offset is not None and not self._log.is_durable(transactional_id, end_offset):
+            raise ConcurrentTransactions(
+                f"{partition[0]}-{partition[1]} is just being made part of the transaction; ask again"
+            )
+
+    async def end(self, transactional_id: str, producer: Producer, *, is_commit: bool, bumps: bool) -> Producer:
+        is_known = self.transactions.find(transactional_id) is not None
+        new_producer_id = await self._spare_producer_id(transactional_id) if is_known else None
+        try:
+            transaction = self.transactions.end(
+                transactional_id, producer, new_producer_id, self._now_ms(), is_commit=is_commit, bumps=bumps
+            )
+        except HeadraceError:
+            await self._settled(transactional_id)
+            raise
+        await self._change(transaction)
+        if transaction.is_ending:
+            await self._over(transactional_id)
+        return transaction.coming
+
+    # What time asks
+
+    def tick(self) -> None:
+        """Abort what has been open for too long, forget ids that nobody uses."""
+        now_ms = self._now_ms()
+        for transaction in self.transactions.timed_out(now_ms):
+            transactional_id = transaction.transactional_id
+            try:
+                self._store(transaction)
+                log.warning("the transaction of %s has timed out and is aborted", transactional_id)
+            except HeadraceError as error:
+                log.error("the transaction of %s has timed out and cannot be aborted: %s", transactional_id, error)
+        for transactional_id in self.transactions.expired(now_ms, self._config.transactional_id_expiration_ms):
+            try:
+                self._log.forget(transactional_id)
+            except HeadraceError as error:
+                log.warning("%s, which nobody uses any more, stays for now: %s", transactional_id, error)
+                continue
+            self.transactions.forget(transactional_id)
+            self._end_offsets.pop(transactional_id, None)
+
+    # Carrying out
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self._start_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _load(self) -> None:
+        try:
+            stored = await self._log.load(self.partition)
+        except NotCoordinator:
+            return
+        if self._closed is not None:
+            return
+        now_ms = self._now_ms()
+        for transaction in stored.transactions:
+            self.transactions.restore(transaction, now_ms)
+        self._unreadable = stored.unreadable
+        self.is_loaded = True
+        ending = [transaction for transaction in self.transactions if transaction.is_ending]
+        for transaction in ending:
+            self._begin_to_end(transaction)
+        if len(self.transactions):
+            where = self.partition.topic, self.partition.index
+            log.info("read %d transactional ids in %s-%d, %d to be ended", len(self.transactions), *where, len(ending))
+
+    async def _init(self, transactional_id: str, timeout_ms: int, claim: Producer | None) -> Transaction:
+        new_producer_id = await self._spare_producer_id(transactional_id)
+        try:
+            transaction = self.transactions.init(transactional_id, timeout_ms, claim, new_producer_id, self._now_ms())
+        except HeadraceError:
+            await self._settled(transactional_id)
+            raise
+        await self._change(transaction)
+        return transaction
+
+    async def _spare_producer_id(self, transactional_id: str) -> int | None:
+        """A new producer id if one is needed. What is true when this returns is true until the next wait."""
+        new_producer_id = None
+        while new_producer_id is None and self.transactions.needs_producer_id(transactional_id):
+            new_producer_id = await self._new_producer_id()
+        self.ensure_open(transactional_id)
+        return new_producer_id
+
+    async def _change(self, transaction: Transaction) -> None:
+        """Store it unless it is the present one already; return when it is committed."""
+        if transaction is not self.transactions.find(transaction.transactional_id):
+            self._store(transaction)
+        await self._settled(transaction.transactional_id)
+
+    async def _settled(self, transactional_id: str) -> None:
+        """Return when all that was stored of the id is committed, and this is still its coordinator."""
+        end_offset = self._end_offsets.get(transactional_id)
+        if end_offset is not None:
+            await self._log.durable(transactional_id, end_offset)
+            self.ensure_open(transactional_id)
+
+    def _store(self, transaction: Transaction) -> int:
+        """Append and apply in one step, and begin to end what is decided by it."""
+        transactional_id = transaction.transactional_id
+        self.ensure_open(transactional_id)
+        end_offset = self._end_offsets[transactional_id] = self._log.store(transaction)
+        self.transactions.apply(transaction)
+        if transaction.is_ending:
+            self._begin_to_end(transaction)
+        return end_offset
+
+    def _begin_to_end(self, transaction: Transaction) -> None:
+        transactional_id = transaction.transactional_id
+        assert transactional_id not in self._ending
+        self._joining.pop(transactional_id, None)
+        self._ending[transactional_id] = asyncio.Event()
+        self._start(self._end(transaction))
+
+    async def _end(self, transaction: Transaction) -> None:
+        """The second and third step of an end, as often as it takes, unless it is left to the next leader."""
+        transactional_id = transaction.transactional_id
+        try:
+            await self._decided(transactional_id)
+            await self._markers.tell_all(transaction, self._epoch)
+            await self._store_end(transactional_id)
+        except NotCoordinator:
+            return
+        self._ending.pop(transactional_id).set()
+
+    async def _decided(self, transactional_id: str) -> None:
+        """Return when the decision is committed. Until then no partition may hear of it: a crash could take it back,
+        and the producer decide otherwise."""
+        for pause in pauses():
+            try:
+                await self._settled(transactional_id)
+                return
+            except NotCoordinator:
+                raise
+            except HeadraceError as error:
+                log.error("the end of the transaction of %s cannot be stored: %s", transactional_id, error)
+            await asyncio.sleep(pause)
+
+    async def _store_end(self, transactional_id: str) -> None:
+        for pause in pauses():
+            try:
+                self._store(self.transactions.ended(transactional_id, self._now_ms()))
+                return
+            except NotCoordinator:
+                raise
+            except HeadraceError as error:
+                log.error("that the transaction of %s is over cannot be stored: %s", transactional_id, error)
+            await asyncio.sleep(pause)
+
+    async def _over(self, transactional_id: str) -> None:
+        """Wait until a transaction that is ending is over, but not for ever: a partition may be out of service."""
+        await in_task()
+        over = self._ending.get(transactional_id)
+        if over is not None:
+            try:
+                async with asyncio.timeout(_ENDING_SECONDS):
+                    await over.wait()
+            except TimeoutError:
+                raise ConcurrentTransactions(
+                    f"not all partitions of the transaction of {transactional_id} take its end; ask again"
+                ) from None
+        self.ensure_open(transactional_id)
+
+    async def _joined(self, transactional_id: str, partitions: Collection[TopicPartition]) -> None:
+        """Return when the partitions are durably part of the transaction."""
+        joining = self._joining.get(transactional_id)
+        if joining is None:
+            return
+        end_offset = max((joining[name] for name in partitions if name in joining), default=None)
+        if end_offset is None:
+            return
+        await self._log.durable(transactional_id, end_offset)
+        self.ensure_open(transactional_id)
+        for name in partitions:
+            if joining.get(name, end_offset + 1) <= end_offset:
+                del joining[name]

@@ -1,0 +1,194 @@
+"""This broker among the others: its number, its session with the registry, and its name in the list of who is up.
+
+The number (broker epoch) counts the starts of this node id and stays the same while the process lives, also when its
+session is lost and replaced. It is written to the data folder before it is taken in the registry, so a folder whose
+number is behind the registry's is not the one that this node id used last: what it acknowledged since is not there.
+Such a folder stays behind until the broker has said so (`confirm_start`), also through a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from headrace.broker.folder_start import FolderStart, read_start, write_start
+from headrace.model.broker_record import BrokerRecord
+from headrace.model.errors import HeadraceError
+from headrace.registry.brokers import advanced, decode_broker, decode_number, epoch_key, live_key
+from headrace.registry.identity import cluster_id
+from headrace.registry.interface import (
+    Create,
+    Delete,
+    Registry,
+    RegistryConflict,
+    RegistryUnavailable,
+    Session,
+    SessionState,
+    Set,
+)
+from headrace.runtime.clock import Clock
+from headrace.runtime.disk import Disk
+from headrace.runtime.entropy import Entropy
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.2
+_JOIN_SECONDS = 60.0
+
+
+class NodeIdTaken(HeadraceError):
+    """Another broker with this node id is up."""
+
+
+class WrongFolder(HeadraceError):
+    """The data folder belongs to another cluster, or to another broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """`has_all`: the folder is the one that this node id used last, so what it acknowledged is there."""
+
+    cluster_id: str
+    epoch: int
+    epoch_before: int
+    has_all: bool
+
+
+async def number_start(registry: Registry, disk: Disk, folder: str, node_id: int, entropy: Entropy) -> Start:
+    """Take the next number for this node id, in the folder first and then in the registry. A folder that lacks
+    something is left behind: see `confirm_start`."""
+    known = await disk.run(read_start, disk, folder)
+    cluster = await cluster_id(registry, entropy)
+    if known is not None and known.cluster_id != cluster:
+        raise WrongFolder(
+            f"{folder} belongs to cluster {known.cluster_id}, and the registry is that of {cluster}; "
+            "check --registry and --data"
+        )
+    if known is not None and known.node_id != node_id:
+        raise WrongFolder(f"{folder} is that of broker {known.node_id}, not of {node_id}; check --node-id and --data")
+    key = epoch_key(node_id)
+    while True:
+        entry = await registry.get(key)
+        before, in_folder = decode_number(entry), 0 if known is None else known.epoch
+        start = Start(cluster, max(before, in_folder) + 1, in_folder, has_all=in_folder >= before)
+        if start.has_all:
+            await confirm_start(disk, folder, node_id, start)
+        try:
+            await registry.commit([advanced(key, entry, start.epoch)])
+        except RegistryConflict:
+            continue
+        return start
+
+
+async def confirm_start(disk: Disk, folder: str, node_id: int, start: Start) -> None:
+    """Nobody counts on what the folder lacks: from now on it is the one that this node id used last."""
+    await disk.run(write_start, disk, folder, FolderStart(start.epoch, start.cluster_id, node_id))
+
+
+class Membership:
+    """`is_held` is true only while others certainly take this broker for alive."""
+
+    def __init__(self, registry: Registry, clock: Clock, node_id: int, start: Start) -> None:
+        self.on_state: list[Callable[[SessionState], None]] = []
+        self.state = SessionState.LOST
+        self.doubted_at: float | None = None
+        """Since when the session has been in doubt, or lost."""
+        self._registry = registry
+        self._clock = clock
+        self._node_id = node_id
+        self._start = start
+        self._session: Session | None = None
+        self._record: BrokerRecord | None = None
+        self._lost = asyncio.Event()
+
+    @property
+    def is_held(self) -> bool:
+        return self.state is SessionState.HELD
+
+    @property
+    def session(self) -> Session:
+        assert self._session is not None
+        return self._session
+
+    async def open(self) -> None:
+        self._session = await self._registry.open_session(self._on_state)
+
+    async def join(self, host: str, port: int, rack: str | None) -> None:
+        """Be listed as up; elections may follow at once."""
+        self._record = BrokerRecord(node_id=self._node_id, epoch=self._start.epoch, host=host, port=port, rack=rack)
+        await self._rejoin()
+
+    async def run(self) -> None:
+        """When the session is lost, open another and register again."""
+        while True:
+            await self._lost.wait()
+            log.warning("the session with the registry is lost; registering again")
+            await self._rejoin()
+
+    async def begin_to_leave(self) -> None:
+        """Say that this broker is about to go, so that its leads are given to others."""
+        if self._record is None or not self.is_held:
+            return
+        self._record = msgspec.structs.replace(self._record, is_draining=True)
+        try:
+            entry = await self._registry.get(live_key(self._node_id))
+            if entry is not None:
+                await self._registry.commit([Set(entry.key, msgspec.json.encode(self._record), entry.version)])
+        except (RegistryConflict, RegistryUnavailable) as error:
+            log.warning("the others cannot be told that this broker goes: %s", error)
+
+    async def leave(self) -> None:
+        if self._session is not None:
+            try:
+                await self._registry.close_session(self._session)
+            except HeadraceError as error:
+                log.warning("the session with the registry ends by itself: %s", error)
+
+    async def _rejoin(self) -> None:
+        """Register; with a new session if the last one is lost, also if that happens meanwhile."""
+        deadline = self._clock.monotonic() + _JOIN_SECONDS
+        while True:
+            try:
+                if self._lost.is_set():
+                    await self.open()
+                if self._record is None or await self._register(deadline):
+                    return
+            except (RegistryConflict, RegistryUnavailable):
+                if self._clock.monotonic() > deadline:
+                    raise  # half alive is worse than restarted
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _register(self, deadline: float) -> bool:
+        """Whether it is done; not while another broker's entry is in the way. Our own one, of an earlier session or
+        start, would be until that session ends: it is replaced."""
+        assert self._record is not None
+        key = live_key(self._node_id)
+        entry = await self._registry.get(key)
+        other = None if entry is None else decode_broker(entry)
+        if other is not None and other.epoch not in (self._start.epoch, self._start.epoch_before):
+            if self._clock.monotonic() > deadline or other.epoch > self._start.epoch:
+                raise NodeIdTaken(
+                    f"a broker with node id {self._node_id} is up at {other.host}:{other.port}; "
+                    "choose another --node-id, or stop it"
+                )
+            return False
+        create = Create(key, msgspec.json.encode(self._record), self.session)
+        await self._registry.commit([create] if entry is None else [Delete(key, entry.version), create])
+        return True
+
+    def _on_state(self, state: SessionState) -> None:
+        self.state = state
+        if state is SessionState.HELD:
+            self.doubted_at = None
+        elif self.doubted_at is None:
+            self.doubted_at = self._clock.monotonic()
+        if state is SessionState.LOST:
+            self._lost.set()
+        else:
+            self._lost.clear()
+        for told in self.on_state:
+            told(state)

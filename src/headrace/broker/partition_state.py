@@ -1,0 +1,45 @@
+"""What is derived from a partition's log: producers and transactions. Rebuilt by replay, kept in checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.machines.partition_transactions import AbortedTransaction
+from headrace.machines.producers import ProducerStates
+from headrace.storage.state import Replayed
+
+
+class PartitionState:
+    __slots__ = ("producers",)
+
+    def __init__(self) -> None:
+        self.producers = ProducerStates()
+
+    def restore(self, snapshot: bytes) -> None:
+        self.producers = ProducerStates.restore(snapshot) if snapshot else ProducerStates()
+
+    def replay(self, batch: Replayed) -> None:
+        header, marker = batch
+        if header.producer_id < 0:
+            return
+        if marker is not None:
+            self.producers.apply_marker(
+                header, header.base_offset, marker.coordinator_epoch, is_commit=marker.is_commit
+            )
+        elif not header.is_control:
+            self.producers.apply(header, header.base_offset)
+
+    def snapshot(self) -> bytes:
+        return self.producers.snapshot()
+
+    def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The transactions with anything between these offsets that came to nothing."""
+        return self.producers.transactions.aborted(start_offset, end_offset)
+
+    def forget_aborted(self, markers: Sequence[int]) -> None:
+        self.producers.transactions.forget(markers)
+
+    def expire(self, start_offset: int, now_ms: int, expiration_ms: int) -> None:
+        """Forget producers that have been silent for long, and what was aborted below the log's start."""
+        self.producers.expire(now_ms, expiration_ms)
+        self.producers.transactions.trim(start_offset)

@@ -1,0 +1,251 @@
+"""Copying the logs that one other broker leads: fetch, append, flush, and only then the next fetch.
+
+So the offset of a fetch is the follower's promise that everything below it is on its disk, and the leader counts on
+that. The history is the leader's: where the two part, which the leader finds by the epoch of our last batch, our log is
+cut back to where they agree, never to our own high watermark. Below the high watermark only an unclean election, which
+an operator has ordered, makes us cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headrace.broker.follower_session import FollowerSession
+from headrace.broker.partition import Partition
+from headrace.broker.peers import Peers
+from headrace.machines.rate import Rate
+from headrace.model.broker_configs import BrokerConfig
+from headrace.model.errors import (
+    FetchSessionIdNotFound,
+    HeadraceError,
+    InvalidFetchSessionEpoch,
+    OffsetOutOfRange,
+    StorageFailure,
+)
+from headrace.model.replication_configs import LONG_MAX
+from headrace.runtime.clock import Clock
+from headrace.storage.copying import check_copied
+from headrace.storage.flusher import Flusher
+from headrace.wire.messages.fetch import EpochEndOffset, FetchResponse, PartitionData
+from headrace.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+log = logging.getLogger(__name__)
+
+_LANE = "replication"
+_PAUSE_SECONDS = 0.1
+_GRACE_SECONDS = 10.0
+_EARLIEST_LOCAL = -4
+
+
+@dataclass(eq=False, slots=True)
+class Followed:
+    """A partition that is copied in one epoch of its leader. `not_before`: after a refusal, when to ask again."""
+
+    partition: Partition
+    leader_epoch: int
+    unclean_epoch: int
+    is_joining: bool
+    not_before: float = 0.0
+
+    @property
+    def is_current(self) -> bool:
+        partition = self.partition
+        return not partition.is_leader and not partition.is_retired and partition.leader_epoch == self.leader_epoch
+
+
+class ReplicaFetcher:
+    def __init__(
+        self,
+        leader_id: int,
+        peers: Peers,
+        flusher: Flusher,
+        config: Callable[[], BrokerConfig],
+        catching_up: Rate,
+        clock: Clock,
+        node_id: int,
+        broker_epoch: int,
+    ) -> None:
+        self.is_failing = False
+        self._leader_id = leader_id
+        self._peers = peers
+        self._flusher = flusher
+        self._config = config
+        self._catching_up = catching_up  # shared with those who copy from other leaders
+        self._clock = clock
+        self._followed: dict[Partition, Followed] = {}
+        self._session = FollowerSession(node_id, broker_epoch)
+        self._wake = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    def add(self, followed: Followed) -> None:
+        known = self._followed.get(followed.partition)
+        if known is not None and known.leader_epoch == followed.leader_epoch:
+            known.is_joining = followed.is_joining
+            return
+        self._followed[followed.partition] = followed
+        self._wake.set()
+
+    def remove(self, partition: Partition) -> None:
+        self._followed.pop(partition, None)
+
+    async def run(self) -> None:
+        """Copy for ever; a leader that cannot be reached is asked again."""
+        while True:
+            self._wake.clear()
+            now = self._clock.monotonic()
+            ready = [
+                followed
+                for followed in self._followed.values()
+                if followed.not_before <= now and followed.partition.log.usable
+                if not followed.is_joining or self._catching_up.is_free(now)
+            ]
+            if not ready:
+                await self._pause(_PAUSE_SECONDS if self._followed else None)
+                continue
+            try:
+                await self._copy(ready)
+                self.is_failing = False
+            except StorageFailure as error:
+                log.error("copying from broker %d: %s", self._leader_id, error)
+                await self._pause(_PAUSE_SECONDS)
+            except HeadraceError as error:
+                if not self.is_failing:
+                    log.warning("broker %d cannot be copied from now: %s", self._leader_id, error)
+                self.is_failing = True
+                self._session.reset()
+                await self._pause(_PAUSE_SECONDS)
+
+    async def _pause(self, seconds: float | None) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _copy(self, ready: list[Followed]) -> None:
+        config = self._config()
+        limit = config.follower_replication_throttled_rate
+        self._catching_up.per_second = None if limit == LONG_MAX else limit
+        for followed in ready:
+            # What flushes as its producers like is not waited for; a fetch promises no more of it than that.
+            ours = followed.partition.log
+            if ours.flushed_offset < ours.end_offset and followed.partition.config.flush_messages <= 1:
+                await self._flusher.flush(ours)
+        request = self._session.request(ready, config)
+        response: FetchResponse = await self._peers.call(
+            self._leader_id,
+            request,
+            timeout_seconds=config.replica_fetch_wait_max_ms / 1000 + _GRACE_SECONDS,
+            lane=_LANE,
+        )
+        if response.error_code in (FetchSessionIdNotFound.code, InvalidFetchSessionEpoch.code):
+            self._session.reset()
+            return
+        for followed, data in self._session.answers(response):
+            try:
+                await self._take(followed, data)
+            except HeadraceError as error:
+                partition = followed.partition
+                log.warning("copying %s-%d: %s", partition.topic, partition.index, error)
+                followed.not_before = self._clock.monotonic() + _PAUSE_SECONDS
+
+    async def _take(self, followed: Followed, data: PartitionData) -> None:
+        """Take in what the leader has told of one partition."""
+        partition = followed.partition
+        if not followed.is_current or self._followed.get(partition) is not followed:
+            return
+        if data.error_code == OffsetOutOfRange.code:
+            await self._begin_anew(followed)
+            return
+        if data.error_code:
+            # Somebody has not heard of the newest epoch yet; the registry will tell.
+            followed.not_before = self._clock.monotonic() + _PAUSE_SECONDS
+            return
+        if data.diverging_epoch is not None:
+            await self._cut(followed, data.diverging_epoch)
+            return
+        if data.records:
+            assert isinstance(data.records, bytes | bytearray | memoryview)
+            partition.log.append_copied(check_copied(memoryview(data.records)))
+            if followed.is_joining:
+                self._catching_up.take(len(data.records), self._clock.monotonic())
+            if partition.log.flush_due():
+                self._flusher.mark(partition.log)
+        partition.follow_watermark(data.high_watermark)
+        if data.log_start_offset > partition.log.start_offset:
+            await self._trim(followed, data)
+
+    async def _cut(self, followed: Followed, diverging: EpochEndOffset) -> None:
+        """Our log has what the leader's has not: cut it back to where they agree, as far as one answer tells."""
+        partition = followed.partition
+        async with partition.changing:
+            if not followed.is_current:
+                return
+            ours = partition.log
+            _, our_end = ours.epochs.end_offset_for(diverging.epoch, ours.end_offset)
+            offset = min(diverging.end_offset, our_end if our_end >= 0 else ours.start_offset)
+            is_unclean = followed.unclean_epoch >= 0 and ours.epochs.latest < followed.unclean_epoch
+            assert offset >= partition.high_watermark or is_unclean, (
+                f"{partition.topic}-{partition.index} would be cut to {offset}, below what is committed, "
+                f"{partition.high_watermark} (I7)"
+            )
+            if offset >= ours.end_offset:
+                return
+            log.info("%s-%d is cut from %d to %d", partition.topic, partition.index, ours.end_offset, offset)
+            if offset <= ours.start_offset:
+                await ours.restart_at(ours.start_offset)
+            else:
+                await ours.truncate(offset)
+            partition.was_cut()
+
+    async def _begin_anew(self, followed: Followed) -> None:
+        """The leader no longer has, or never had, what comes next for us: begin where its log begins."""
+        partition = followed.partition
+        start = await self._leader_start(followed)
+        async with partition.changing:
+            if not followed.is_current:
+                return
+            ours = partition.log
+            if start <= ours.end_offset and ours.end_offset > ours.start_offset:
+                raise OffsetOutOfRange(
+                    f"the leader has nothing at {ours.end_offset}, although its log begins at {start}"
+                )
+            log.info("%s-%d begins anew at %d", partition.topic, partition.index, start)
+            await ours.restart_at(start)
+            partition.was_cut()
+
+    async def _leader_start(self, followed: Followed) -> int:
+        asked = ListOffsetsPartition(
+            partition_index=followed.partition.index,
+            current_leader_epoch=followed.leader_epoch,
+            timestamp=_EARLIEST_LOCAL,
+        )
+        response: ListOffsetsResponse = await self._peers.call(
+            self._leader_id,
+            ListOffsetsRequest(
+                replica_id=-1, topics=[ListOffsetsTopic(name=followed.partition.topic, partitions=[asked])]
+            ),
+            timeout_seconds=_GRACE_SECONDS,
+        )
+        answer = response.topics[0].partitions[0]
+        if answer.error_code:
+            raise OffsetOutOfRange(f"the leader does not tell where its log begins: error {answer.error_code}")
+        return answer.offset
+
+    async def _trim(self, followed: Followed, data: PartitionData) -> None:
+        """What the leader has deleted goes here too; our own retention does nothing while we follow."""
+        partition = followed.partition
+        async with partition.changing:
+            if followed.is_current:
+                await partition.log.advance_start(min(data.log_start_offset, partition.log.end_offset))
+                partition.follow_watermark(data.high_watermark)

@@ -1,0 +1,295 @@
+"""The replicas that this broker holds: opened, led, followed and given up as the partitions' records say.
+
+What ends a lead takes effect at once, within the call that brings the news; what needs the disk (a log to be made, cut
+or removed) is done by one task, which looks at the present record of each partition that changed, so that news which
+comes meanwhile is not missed. A log is removed only when the record no longer names this broker, or the topic is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator
+from functools import partial
+from uuid import UUID
+
+from headrace.broker.catalogue import Catalogue
+from headrace.broker.partition import Partition
+from headrace.broker.partition_state import PartitionState
+from headrace.broker.replication import Replication
+from headrace.broker.topic import Topic
+from headrace.model.errors import HeadraceError
+from headrace.model.partition_record import NO_LEADER, PartitionRecord
+from headrace.model.topic_configs import TopicConfig
+from headrace.runtime.clock import Clock
+from headrace.runtime.entropy import Entropy
+from headrace.storage.config import LogConfig
+from headrace.storage.log import Log
+from headrace.storage.store import LogStore, Opening
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 1.0
+
+Key = tuple[UUID, int]
+
+
+class Replicas:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        store: LogStore,
+        replication: Replication,
+        clock: Clock,
+        entropy: Entropy,
+        node_id: int,
+        broker_epoch: int,
+    ) -> None:
+        self._catalogue = catalogue
+        self._store = store
+        self._replication = replication
+        self._clock = clock
+        self._entropy = entropy
+        self._node_id = node_id
+        self._broker_epoch = broker_epoch
+        self._dirty: dict[Key, None] = {}
+        self._doomed: dict[Key, Partition] = {}
+        self._wake = asyncio.Event()
+        self._settled: list[asyncio.Future[None]] = []
+        catalogue.on_place.append(self._on_place)
+        catalogue.on_topic.append(self._on_topic)
+        catalogue.on_gone.append(self._on_gone)
+        catalogue.on_nodes.append(self._on_nodes)
+
+    async def open(self) -> None:
+        """Open the log of every replica that the registry says is here; delete what it knows nothing of."""
+
+        def wanted(topic_id: UUID, index: int) -> Opening | None:
+            topic = self._catalogue.find_by_id(topic_id)
+            if topic is None or not self._is_mine(topic, index):
+                return None
+            return self._opening(topic.config)
+
+        await self._store.open_all(wanted)
+        await self._reconcile()
+
+    async def run(self) -> None:
+        """Do what the records ask for, for ever."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._reconcile()
+            except HeadraceError as error:
+                # No room on the disk, most likely: others lead meanwhile.
+                log.error("a replica cannot be made or removed: %s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+                self._wake.set()
+
+    async def settled(self) -> None:
+        """Return when everything that was known when this was called is done; raise what stands in the way."""
+        if self._dirty or self._doomed:
+            future = asyncio.get_running_loop().create_future()
+            self._settled.append(future)
+            self._wake.set()
+            await future
+
+    def reconfigure(self, topic: Topic) -> None:
+        for partition in topic.replicas.values():
+            partition.config = topic.config
+            partition.log.config = self._log_config(topic.config)
+
+    # News
+
+    def _on_place(self, topic: Topic, index: int) -> None:
+        record = topic.places[index]
+        partition = topic.led.get(index)
+        if partition is not None:
+            if record.leader_epoch == partition.leader_epoch:
+                partition.update(record)
+                return
+            self._resign(topic, partition)
+            partition.follow(record.leader_epoch)
+        self._mark(topic.id, index)
+
+    def _on_topic(self, topic: Topic) -> None:
+        self.reconfigure(topic)
+        for index in topic.places:
+            if index not in topic.replicas:
+                self._mark(topic.id, index)
+
+    def _on_gone(self, topic: Topic) -> None:
+        for index, partition in list(topic.replicas.items()):
+            self._give_up(topic, partition)
+            self._doomed[topic.id, index] = partition
+        self._wake.set()
+
+    def _on_nodes(self) -> None:
+        """A leader that was away may be back, under another address."""
+        for topic in self._catalogue:
+            for index, partition in topic.replicas.items():
+                if not partition.is_leader:
+                    self._dirty[topic.id, index] = None
+        self._wake.set()
+
+    def _mark(self, topic_id: UUID, index: int) -> None:
+        self._dirty[topic_id, index] = None
+        self._wake.set()
+
+    # What follows from it
+
+    async def _reconcile(self) -> None:
+        settled, self._settled = self._settled, []
+        failure: HeadraceError | None = None
+        while failure is None and (self._dirty or self._doomed):
+            keys, self._dirty = list(self._dirty), {}
+            try:
+                await self._carry_out(keys)
+            except HeadraceError as error:
+                self._dirty = {**dict.fromkeys(keys), **self._dirty}
+                failure = error
+        for future in settled:
+            if not future.done():
+                if failure is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(failure)
+        if failure is not None:
+            raise failure
+
+    async def _carry_out(self, keys: list[Key]) -> None:
+        """A log that cannot be made or removed is no reason not to lead and follow with the others."""
+        for topic, partition in self._here(keys):
+            if not self._is_mine(topic, partition.index):
+                self._give_up(topic, partition)
+                self._doomed[topic.id, partition.index] = partition
+        failures: list[HeadraceError] = []
+        for step in (self._remove_doomed, partial(self._make, keys), partial(self._replace_damaged, keys)):
+            try:
+                await step()
+            except HeadraceError as error:
+                failures.append(error)
+        for topic, partition in self._here(keys):
+            await self._take_role(topic, partition)
+        if failures:
+            raise failures[0]
+
+    def _here(self, keys: Iterable[Key]) -> Iterator[tuple[Topic, Partition]]:
+        for topic_id, index in keys:
+            topic = self._catalogue.find_by_id(topic_id)
+            if topic is not None and index in topic.replicas:
+                yield topic, topic.replicas[index]
+
+    async def _make(self, keys: Iterable[Key]) -> None:
+        missing = []
+        for topic_id, index in keys:
+            topic = self._catalogue.find_by_id(topic_id)
+            if topic is not None and index not in topic.replicas and self._is_mine(topic, index):
+                missing.append((topic, index))
+        if not missing:
+            return
+        logs = await self._store.create_all((topic.id, index, self._opening(topic.config)) for topic, index in missing)
+        for (topic, _), made in zip(missing, logs, strict=True):
+            self._add(topic, made)
+
+    def _add(self, topic: Topic, made: Log) -> None:
+        partition = Partition(made, self._store.flusher, topic.name, topic.config, topic.counts)
+        if self._catalogue.find_by_id(topic.id) is topic:
+            topic.replicas[partition.index] = partition
+        else:  # the topic was deleted meanwhile
+            self._doomed[topic.id, partition.index] = partition
+
+    async def _replace_damaged(self, keys: Iterable[Key]) -> None:
+        """Where others have it all and nobody counts on what is damaged here, begin anew and copy everything."""
+        for topic, partition in self._here(keys):
+            record = topic.places.get(partition.index)
+            if partition.log.quarantined is None or record is None or record.leader in (NO_LEADER, self._node_id):
+                continue
+            if self._node_id not in record.isr + record.elr:
+                self._give_up(topic, partition)
+                async with partition.changing:
+                    pass  # whoever was cutting it has finished
+                opening = self._opening(topic.config)
+                self._add(topic, await self._store.replace(topic.id, partition.index, opening))
+
+    async def _remove_doomed(self) -> None:
+        doomed, self._doomed = self._doomed, {}
+        if not doomed:
+            return
+        try:
+            for partition in doomed.values():
+                async with partition.changing:
+                    pass  # whoever was cutting it has finished
+            await self._store.delete_all(list(doomed))
+        except HeadraceError:
+            self._doomed = {**doomed, **self._doomed}
+            raise
+
+    async def _take_role(self, topic: Topic, partition: Partition) -> None:
+        async with partition.changing:
+            record = topic.places.get(partition.index)
+            if record is None or partition.is_retired or record.leader_epoch < partition.leader_epoch:
+                return
+            if record.is_led_by(self._node_id, self._broker_epoch):
+                self._lead(topic, partition, record)
+            else:
+                self._follow(partition, record)
+
+    def _lead(self, topic: Topic, partition: Partition, record: PartitionRecord) -> None:
+        if partition.is_leader:
+            return
+        self._replication.drop(partition)
+        partition.lead(self._node_id, record, self._clock.monotonic())
+        partition.log.deletes_old = True
+        topic.led[partition.index] = partition
+        for told in self._catalogue.on_lead:
+            told(partition)
+
+    def _follow(self, partition: Partition, record: PartitionRecord) -> None:
+        assert not partition.is_leader
+        partition.follow(record.leader_epoch)
+        partition.log.deletes_old = False
+        leader = self._catalogue.nodes.get(record.leader)
+        if leader is None or leader.epoch != record.leader_broker_epoch or leader.node_id == self._node_id:
+            self._replication.drop(partition)
+        else:
+            self._replication.follow(partition, leader, record)
+
+    def _resign(self, topic: Topic, partition: Partition) -> None:
+        if topic.led.pop(partition.index, None) is not None:
+            for told in self._catalogue.on_resign:
+                told(partition)
+
+    def _give_up(self, topic: Topic, partition: Partition) -> None:
+        self._replication.drop(partition)
+        self._resign(topic, partition)
+        partition.retire()
+        del topic.replicas[partition.index]
+
+    def _is_mine(self, topic: Topic, index: int) -> bool:
+        record = topic.places.get(index)
+        return record is not None and index < topic.partition_count and self._node_id in record.replicas
+
+    # Logs
+
+    def _opening(self, config: TopicConfig) -> Opening:
+        return Opening(self._log_config(config), PartitionState())
+
+    def _log_config(self, config: TopicConfig) -> LogConfig:
+        # The active segment is never compacted, so it must be rolled in time for what must be.
+        segment_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.compacts else config.segment_ms
+        jitter_ms = min(config.segment_jitter_ms, segment_ms - 1)
+        return LogConfig(
+            segment_bytes=config.segment_bytes,
+            segment_ms=segment_ms - (self._entropy.integer(0, jitter_ms) if jitter_ms > 0 else 0),
+            index_interval_bytes=config.index_interval_bytes,
+            index_bytes_max=config.segment_index_bytes,
+            retention_ms=config.retention_ms if config.deletes else -1,
+            retention_bytes=config.retention_bytes if config.deletes else -1,
+            flush_messages=config.flush_messages,
+            compacts=config.compacts,
+            min_cleanable_dirty_ratio=config.min_cleanable_dirty_ratio,
+            min_compaction_lag_ms=config.min_compaction_lag_ms,
+            max_compaction_lag_ms=config.max_compaction_lag_ms,
+            delete_retention_ms=config.delete_retention_ms,
+        )

@@ -1,0 +1,56 @@
+"""One topic as this broker knows it: its record, where its partitions are, and the replicas that are held here."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from headrace.broker.counts import TopicCounts
+from headrace.broker.partition import Partition
+from headrace.model.names import is_internal
+from headrace.model.partition_record import PartitionRecord
+from headrace.model.topic_configs import TopicConfig
+from headrace.registry.topics import TopicRecord
+from headrace.wire.messages.metadata import MetadataResponseTopic
+
+
+class Topic:
+    """`places` and `versions` are the partitions' records and their versions in the registry. `replicas` are held by
+    this broker, and of those it leads the ones in `led`. `described` is the topic's part of a Metadata answer, made
+    once per change."""
+
+    __slots__ = ("config", "counts", "described", "led", "places", "record", "replicas", "versions")
+
+    def __init__(self, record: TopicRecord, config: TopicConfig) -> None:
+        self.record = record
+        self.config = config
+        self.counts = TopicCounts()
+        self.places: dict[int, PartitionRecord] = {}
+        self.versions: dict[int, int] = {}
+        self.replicas: dict[int, Partition] = {}
+        self.led: dict[int, Partition] = {}
+        self.described: MetadataResponseTopic | None = None
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def id(self) -> UUID:
+        return self.record.id
+
+    @property
+    def partition_count(self) -> int:
+        return self.record.partitions
+
+    @property
+    def is_internal(self) -> bool:
+        return is_internal(self.record.name)
+
+    def local(self, index: int) -> Partition | None:
+        """The replica of a partition that this broker holds, leading or following."""
+        return self.replicas.get(index)
+
+    @property
+    def replication(self) -> int:
+        """How many replicas its partitions are meant to have."""
+        return max((len(place.replicas) - len(place.removing) for place in self.places.values()), default=0)

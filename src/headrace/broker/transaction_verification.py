@@ -1,0 +1,140 @@
+"""Whether a batch may be appended as part of a transaction, on any leader, wherever the transaction is coordinated.
+
+A partition must be part of the producer's open transaction, durably, before anything of it is appended: else its marker
+may never come, and its readers wait for ever. If the coordinator is this broker, it is asked in the same step as the
+append. If it is another, it is asked before, and `verify` looks whether its word still holds; once something of the
+transaction stands in the partition, its marker will come, and nobody need be asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.broker.partition import Partition
+from headrace.broker.peers import Peers
+from headrace.broker.transaction_coordinator import TransactionCoordinator
+from headrace.broker.transaction_records import by_topic
+from headrace.broker.transactions_log import TransactionsLog
+from headrace.broker.verified_transactions import VerifiedTransactions
+from headrace.machines.transaction_state import Producer, TopicPartition
+from headrace.model.errors import CoordinatorNotAvailable, HeadraceError, OperationNotAttempted
+from headrace.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+
+_ASK_SECONDS = 5.0
+_LANE = "transactions"
+_ASKED_AS = 4  # the version that refuses in the words that this broker's own coordinator uses
+
+
+class TransactionVerification:
+    def __init__(
+        self,
+        coordinator: TransactionCoordinator,
+        transactions_log: TransactionsLog,
+        verified: VerifiedTransactions,
+        peers: Peers,
+    ) -> None:
+        self._coordinator = coordinator
+        self._log = transactions_log
+        self._verified = verified
+        self._peers = peers
+
+    def verify(self, transactional_id: str, producer_id: int, producer_epoch: int, partition: Partition) -> None:
+        """Raise unless a batch of this producer's transaction may be appended to the partition in this very step."""
+        producer = Producer(producer_id, producer_epoch)
+        led = self._coordinator.find(transactional_id)
+        if led is not None:
+            led.verify(transactional_id, producer, (partition.topic, partition.index))
+        # Whatever is open here has one epoch, and the partition itself refuses any other.
+        elif partition.state.producers.transactions.first_offset(producer_id) < 0 and not self._verified.holds(
+            partition, producer
+        ):
+            raise CoordinatorNotAvailable(
+                f"the coordinator of {transactional_id} has not confirmed that {partition.topic}-{partition.index} is "
+                "part of its transaction; ask again"
+            )
+
+    async def enlist(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[Partition],
+        *,
+        adds: bool = True,
+    ) -> None:
+        """Make the partitions part of the producer's transaction, or (unless it `adds`) have it confirmed that they
+        are; return when that is durable. The transaction may end meanwhile: `verify` in the same step as the append."""
+        producer = Producer(producer_id, producer_epoch)
+        led = self._coordinator.find(transactional_id)
+        if led is None:
+            await self._ask(transactional_id, producer, partitions, adds=adds)
+        elif adds:
+            names = [(partition.topic, partition.index) for partition in partitions]
+            await led.enlist(transactional_id, producer, names)
+
+    async def _ask(
+        self, transactional_id: str, producer: Producer, partitions: Sequence[Partition], *, adds: bool
+    ) -> None:
+        """Ask the coordinator on the other broker, and note what it confirms."""
+        questions = [(partition, self._verified.ask(partition, producer)) for partition in partitions]
+        try:
+            names = [(partition.topic, partition.index) for partition in partitions]
+            await self._call(transactional_id, producer, names, adds=adds)
+        except BaseException:
+            for partition, question in questions:
+                self._verified.give_up(partition, producer, question)
+            raise
+        for _, question in questions:
+            question.is_confirmed = True
+
+    async def _call(
+        self, transactional_id: str, producer: Producer, names: Sequence[TopicPartition], *, adds: bool
+    ) -> None:
+        request = AddPartitionsToTxnRequest(
+            transactions=[
+                AddPartitionsToTxnTransaction(
+                    transactional_id=transactional_id,
+                    producer_id=producer.id,
+                    producer_epoch=producer.epoch,
+                    verify_only=not adds,
+                    topics=[
+                        AddPartitionsToTxnTopic(name=topic, partitions=indexes)
+                        for topic, indexes in by_topic(frozenset(names)).items()
+                    ],
+                )
+            ]
+        )
+        node_id = self._log.node_of(transactional_id)
+        try:
+            answer = await self._peers.call(
+                node_id, request, timeout_seconds=_ASK_SECONDS, lane=_LANE, version_max=_ASKED_AS
+            )
+        except HeadraceError as error:
+            raise CoordinatorNotAvailable(
+                f"broker {node_id}, which coordinates {transactional_id}, cannot be asked now: {error.message}"
+            ) from error
+        _check(transactional_id, answer)
+
+
+def _check(transactional_id: str, answer: AddPartitionsToTxnResponse) -> None:
+    """Raise what the coordinator refuses, in the words of the partition that it has refused first."""
+    from headrace.client.errors import raise_for  # no broker needs it before it has somebody to ask
+
+    raise_for(answer.error_code)
+    codes = [
+        result.partition_error_code
+        for transaction in answer.results_by_transaction
+        for topic in transaction.topic_results
+        for result in topic.results_by_partition
+    ]
+    if not codes:
+        raise CoordinatorNotAvailable(f"the coordinator of {transactional_id} has given no answer")
+    for code in codes:
+        if code != OperationNotAttempted.code:
+            raise_for(code)
+    raise_for(max(codes))

@@ -1,0 +1,218 @@
+"""Several brokers on one host: a process for each, on one registry, looked after by this one.
+
+    broker i of N: data in <data>/broker-<node id>, and for each address the port that is i higher than the first's
+
+A broker that ends is started again; one that ends three times in a row shortly after its start ends all of them. Each
+holds the other end of a pipe at its standard input: when this process ends, however that happens, they end in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+
+from headrace import __version__
+from headrace.model.errors import HeadraceError, InvalidConfig
+from headrace.runtime.clock import SystemClock
+from headrace.server.folder_form import folder_of, refuse_other_folder
+from headrace.server.settings import SHARED_REGISTRY, Address, ServeSettings, show_address
+
+QUICK_SECONDS = 10.0
+QUICK_ENDS_MAX = 3
+BACK_OFF_SECONDS = 0.5
+STOP_SECONDS = 60.0
+PORT_MAX = 65535
+IN_ORDER = (0, -signal.SIGTERM)
+"""How a broker ends that was told to: by the signal itself when it was not yet able to take it in."""
+
+# -P: a module that lies in the working directory is not ours.
+_BOOT = ("-P", "-c", "import sys; from headrace.cli.main import main; sys.exit(main())")
+
+
+class BrokersSettings(msgspec.Struct, frozen=True):
+    """`first` is what was said of all; its node id and ports are those of the first broker."""
+
+    count: int
+    first: ServeSettings
+
+    def check(self) -> None:
+        self.first.check()
+        for name, (_, port) in self._addresses().items():
+            if port and port + self.count - 1 > PORT_MAX:
+                raise InvalidConfig(
+                    f"{name} must leave room for {self.count} ports, up to {PORT_MAX}; say a smaller one"
+                )
+        (kafka_host, kafka), (http_host, http) = self.first.kafka, self.first.http
+        if kafka_host == http_host and kafka and http and abs(kafka - http) < self.count:
+            raise InvalidConfig(
+                f"--kafka and --http must be {self.count} ports apart: each broker takes the next of both"
+            )
+        refuse_other_folder(self.first.data, [one.node_id for one in self.each()])
+
+    def each(self) -> list[ServeSettings]:
+        first = self.first
+        return [
+            msgspec.structs.replace(
+                first,
+                data=folder_of(first.data, first.node_id + number),
+                kafka=_higher(first.kafka, number),
+                http=_higher(first.http, number),
+                advertised=None if first.advertised is None else _higher(first.advertised, number),
+                node_id=first.node_id + number,
+                registry=f"{SHARED_REGISTRY}{os.path.join(first.data, 'registry.db')}",
+                is_child=True,
+            )
+            for number in range(self.count)
+        ]
+
+    def _addresses(self) -> dict[str, Address]:
+        advertised = {} if self.first.advertised is None else {"--advertised": self.first.advertised}
+        return {"--kafka": self.first.kafka, "--http": self.first.http} | advertised
+
+
+def run_brokers(settings: BrokersSettings) -> int:
+    """Run until SIGTERM or SIGINT; the exit code."""
+    try:
+        settings.check()
+        os.makedirs(settings.first.data, exist_ok=True)
+        return 0 if asyncio.run(_run([BrokerProcess(one) for one in settings.each()])) else 1
+    except HeadraceError as error:
+        _tell(f"error: {error.message}")
+    except OSError as error:
+        _tell(f"error: {error}")
+    return 1
+
+
+async def _run(brokers: Sequence[BrokerProcess]) -> bool:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with asyncio.TaskGroup() as group:
+        keeping = [group.create_task(broker.keep(stop)) for broker in brokers]
+        announcing = group.create_task(_announce(brokers))
+        await stop.wait()
+        announcing.cancel()
+    return all(task.result() for task in keeping)
+
+
+async def _announce(brokers: Sequence[BrokerProcess]) -> None:
+    for broker in brokers:
+        await broker.is_ready.wait()
+    kafka, http, nodes = (",".join(broker.told[name] for broker in brokers) for name in ("kafka", "http", "node"))
+    sys.stdout.write(f"ready kafka={kafka} http={http} nodes={nodes} version={__version__}\n")
+    sys.stdout.flush()
+    _tell(
+        f"""
+Headrace {__version__} runs {len(brokers)} brokers on this host
+  Kafka clients connect to {kafka}
+  Try, in another terminal:
+    headrace cluster info --server {kafka}
+"""
+    )
+
+
+class BrokerProcess:
+    """`told` is what its `ready` line said when it was ready last."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self.is_ready = asyncio.Event()
+        self.told: dict[str, str] = {}
+        self._settings = settings
+        self._clock = SystemClock()
+
+    async def keep(self, stop: asyncio.Event) -> bool:
+        """Run it, again and again, until all are to stop; whether it ended in order then."""
+        quick_ends = 0
+        while True:
+            began = self._clock.monotonic()
+            status = await self._run(stop)
+            if stop.is_set():
+                return status in IN_ORDER
+            is_quick = self._clock.monotonic() - began < QUICK_SECONDS
+            quick_ends = quick_ends + 1 if is_quick else 0
+            if quick_ends == QUICK_ENDS_MAX:
+                _tell(f"error: {self._name} ended {quick_ends} times in a row, with status {status}; all are stopped")
+                stop.set()
+                return False
+            seconds = BACK_OFF_SECONDS * 2**quick_ends
+            _tell(f"warning: {self._name} ended with status {status}; it is started again in {seconds:.1f} s")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await stop.wait()
+                    return True
+
+    async def _run(self, stop: asyncio.Event) -> int:
+        """Once; its exit status."""
+        process = await asyncio.create_subprocess_exec(
+            *command(self._settings),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for us: they are told
+        )
+        assert process.stdout is not None
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._hear(process.stdout))
+            ended = group.create_task(process.wait())
+            stopping = group.create_task(stop.wait())
+            await asyncio.wait((ended, stopping), return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            if not ended.done():
+                await self._end(process, ended)
+        return ended.result()
+
+    async def _end(self, process: asyncio.subprocess.Process, ended: asyncio.Task[int]) -> None:
+        with suppress(ProcessLookupError):
+            process.terminate()
+            await asyncio.wait((ended,), timeout=STOP_SECONDS)
+            if not ended.done():
+                _tell(f"warning: {self._name} did not stop within {STOP_SECONDS:.0f} s and is killed")
+                process.kill()
+
+    async def _hear(self, lines: asyncio.StreamReader) -> None:
+        async for line in lines:
+            name, *facts = line.decode().split()
+            if name == "ready":
+                self.told = dict(fact.split("=", 1) for fact in facts)
+                if self.is_ready.is_set():
+                    _tell(f"{self._name} is up again")
+                self.is_ready.set()
+
+    @property
+    def _name(self) -> str:
+        return f"broker {self._settings.node_id}"
+
+
+def command(settings: ServeSettings) -> list[str]:
+    """What starts `headrace serve` with these settings."""
+    words = [sys.executable, *_BOOT, "serve", "--child", "--data", settings.data]
+    words += ["--kafka", show_address(*settings.kafka), "--http", show_address(*settings.http)]
+    words += ["--node-id", str(settings.node_id), "--session-timeout", str(settings.session_timeout_seconds)]
+    words += ["--log-level", settings.log_level]
+    if settings.registry is not None:
+        words += ["--registry", settings.registry]
+    if settings.rack is not None:
+        words += ["--rack", settings.rack]
+    if settings.advertised is not None:
+        words += ["--advertised", show_address(*settings.advertised)]
+    if settings.insecure:
+        words += ["--insecure"]
+    for name, value in settings.broker.items():
+        words += ["--set", f"{name}={value}"]
+    return words
+
+
+def _higher(address: Address, number: int) -> Address:
+    """Port 0 lets the system choose, for each."""
+    host, port = address
+    return host, port + number if port else 0
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

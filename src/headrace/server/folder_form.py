@@ -1,0 +1,51 @@
+"""Whether a data folder is that of one broker or of several: each form of start refuses the folder of the other.
+
+one         <data>/logs/...
+several     <data>/registry.db    <data>/broker-1/logs/...    <data>/broker-2/logs/...
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from headrace.model.errors import InvalidConfig
+
+_PREFIX = "broker-"
+
+
+def folder_of(data: str, node_id: int) -> str:
+    return os.path.join(data, f"{_PREFIX}{node_id}")
+
+
+def refuse_folder_of_several(data: str) -> None:
+    found = _brokers_in(data)
+    if found:
+        first = "" if found[0] == 1 else f" --node-id {found[0]}"
+        raise InvalidConfig(
+            f"{data} is the data folder of {len(found)} brokers; start them with --brokers {len(found)}{first}, "
+            "or name another folder with --data"
+        )
+
+
+def refuse_other_folder(data: str, node_ids: Sequence[int]) -> None:
+    """What several brokers may use: a folder that is new, or theirs."""
+    if os.path.isdir(os.path.join(data, "logs")):
+        raise InvalidConfig(
+            f"{data} is the data folder of one broker; start it without --brokers, or name another folder with --data"
+        )
+    others = [node_id for node_id in _brokers_in(data) if node_id not in node_ids]
+    if others:
+        raise InvalidConfig(
+            f"{folder_of(data, others[0])} belongs to a broker that would not be started; say more --brokers, or "
+            f"drain it first with `headrace cluster drain {others[0]} --wait`, and then remove its folder"
+        )
+
+
+def _brokers_in(data: str) -> list[int]:
+    try:
+        names = os.listdir(data)
+    except FileNotFoundError:
+        return []
+    numbers = (name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX))
+    return sorted(int(number) for number in numbers if number.isascii() and number.isdigit())

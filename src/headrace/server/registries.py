@@ -1,0 +1,32 @@
+"""Which registry a broker uses: by default the SQLite file in its data folder, else one that it shares with others: a
+SQLite file of the brokers on this host, or an ensemble of ZooKeeper."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from headrace.runtime.clock import Clock
+from headrace.runtime.disk import Disk
+from headrace.server.settings import SHARED_REGISTRY, ServeSettings
+
+if TYPE_CHECKING:
+    from headrace.registry.interface import Registry
+
+
+async def open_registry(settings: ServeSettings, disk: Disk, clock: Clock) -> Registry:
+    # Each is imported only where it is used: a start is mostly imports.
+    if settings.registry is None:
+        from headrace.registry.sqlite import SqliteRegistry
+
+        return await SqliteRegistry.open(os.path.join(settings.data, "registry.db"), disk.run)
+    if settings.registry.startswith(SHARED_REGISTRY):
+        from headrace.registry.sqlite_shared import SharedSqliteRegistry
+
+        path = settings.registry.removeprefix(SHARED_REGISTRY)
+        return await SharedSqliteRegistry.open(path, disk.run, clock, settings.session_timeout_seconds)
+    from headrace.registry.zookeeper import ZooKeeperRegistry
+    from headrace.registry.zookeeper_url import parse_registry_url
+
+    hosts, root = parse_registry_url(settings.registry)
+    return await ZooKeeperRegistry.open(hosts, root, session_timeout_seconds=settings.session_timeout_seconds)

@@ -1,0 +1,56 @@
+"""Ends a process whose event loop is wedged.
+
+The registry's session is kept alive by a thread of its own, so the others would take a broker for alive whose loop
+answers nobody. A thread watches the loop's pulse; when it has stopped for too long, the process ends at once, and with
+it the session. Nothing is lost by that: what was acknowledged is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Callable
+
+from headrace.runtime.clock import Clock
+
+PULSE_SECONDS = 0.5
+EXIT_CODE = 70  # EX_SOFTWARE
+
+
+class Watchdog:
+    def __init__(self, clock: Clock, seconds: float, give_up: Callable[[], None] | None = None) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._give_up = give_up or _exit
+        self._pulse = clock.monotonic()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    async def run(self) -> None:
+        """Be the pulse, for ever."""
+        self._thread.start()
+        try:
+            while True:
+                self._pulse = self._clock.monotonic()
+                await asyncio.sleep(PULSE_SECONDS)
+        finally:
+            self._stopped.set()
+
+    def _watch(self) -> None:
+        looked = self._clock.monotonic()
+        while not self._stopped.wait(PULSE_SECONDS):
+            now = self._clock.monotonic()
+            # When this thread did not run either, the whole process was paused: the loop gets its chance first.
+            was_paused = now - looked > 2 * PULSE_SECONDS
+            looked = now
+            if not was_paused and now - self._pulse > self._seconds:
+                self._give_up()
+                return
+
+
+def _exit() -> None:
+    sys.stderr.write("error: the event loop stands still; the broker ends, so that others take over\n")
+    sys.stderr.flush()
+    os._exit(EXIT_CODE)

@@ -1,0 +1,218 @@
+"""Several simulated brokers with one registry, each on a host of its own, and what must hold among them at any moment.
+
+    cluster = SimCluster(world, 3, settings)
+    await cluster.start_all()
+    cluster.brokers[1].kill()
+    cluster.isolate(2)                      # and many more ways to be unwell
+    await cluster.heal()                    # all is well again, all are up
+
+Watched all the time, at the moment when it would go wrong: one broker at most leads a partition in one epoch, one
+process at most acts as the controller of one epoch (I11), and none does while its session is in doubt (I13).
+A violation ends the run with `InvariantBroken`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import permutations
+from uuid import UUID
+
+from headrace.broker.broker import Broker
+from headrace.broker.partition import Partition
+from headrace.model.partition_record import PartitionRecord
+from headrace.registry.brokers import CONTROLLER_EPOCH_KEY, CONTROLLER_KEY
+from headrace.registry.interface import Check, Create, Operation, SessionState, is_beneath
+from headrace.registry.partitions import PARTITIONS_KEY, decode_partition, parse_partition_key
+from headrace.registry.topics import TOPICS_KEY, decode_topic
+from headrace.testkit.brokers import SimBroker
+from headrace.testkit.history import Replica
+from headrace.testkit.registry import SimRegistry, SimRegistryState
+from headrace.testkit.world import World
+from headrace.wire.batch import parse_header
+
+SESSION_SECONDS = 3.0
+REGISTRY_DELAY = (0.0001, 0.003)
+ROOMY = 1 << 40
+RESTART_SECONDS = 0.2
+
+
+class InvariantBroken(Exception):
+    """What may never be, was."""
+
+
+class SimCluster:
+    def __init__(self, world: World, size: int, settings: Mapping[str, str]) -> None:
+        self.registry = SimRegistryState(world.seed)
+        self.registry.session_timeout_seconds = SESSION_SECONDS
+        self.registry.delay_seconds = REGISTRY_DELAY
+        self.registry.on_commit = self._on_commit
+        self.brokers = {
+            node_id: SimBroker(
+                world,
+                world.host(f"broker{node_id}"),
+                settings,
+                node_id=node_id,
+                registry=self.registry,
+                on_open=partial(self._on_open, node_id),
+            )
+            for node_id in range(1, size + 1)
+        }
+        self._world = world
+        self._cut_off: set[SimRegistry] = set()
+        self._leads: dict[tuple[UUID, int, int], tuple[int, int]] = {}
+        self._controllers: dict[int, SimRegistry] = {}
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.address for broker in self.brokers.values())
+
+    @property
+    def up(self) -> list[SimBroker]:
+        return [broker for broker in self.brokers.values() if broker.is_up]
+
+    async def start_all(self) -> None:
+        """Start whatever is down, again and again until all are up."""
+        async with asyncio.TaskGroup() as group:
+            for broker in self.brokers.values():
+                group.create_task(_start(broker))
+
+    async def heal(self) -> None:
+        """End every fault, and have everybody up. Whoever is paused goes on when its time is up."""
+        self._world.network.heal()
+        self._world.network.fabric.delay_seconds = (0.00005, 0.001)
+        for broker in self.brokers.values():
+            broker.host.disk.capacity_bytes = ROOMY
+            broker.host.disk.crash_after(ROOMY)
+            self.reconnect(broker)
+            if broker.may_fail:
+                broker.kill()  # as its alarm asks an operator to do
+        await self.start_all()
+
+    # Faults that concern more than one host
+
+    def disconnect(self, broker: SimBroker, *, silently: bool) -> None:
+        """Cut a broker off from the registry; the process that runs now, not one that is started later."""
+        if broker.registry is not None:
+            self._cut_off.add(broker.registry)
+            broker.registry.disconnect(silently=silently)
+
+    def reconnect(self, broker: SimBroker) -> None:
+        if broker.registry in self._cut_off:
+            self._cut_off.remove(broker.registry)
+            broker.registry.reconnect()
+
+    def expire(self, broker: SimBroker) -> None:
+        """Let the registry end a broker's session, without any fault of the broker's."""
+        if broker.broker is not None and broker.broker.cluster.membership.is_held:
+            self.registry.expire(broker.broker.cluster.membership.session)
+
+    def isolate(self, broker: SimBroker, *, inward: bool = True, outward: bool = True) -> None:
+        """Cut the paths between a broker and the other brokers; clients and the registry still reach it."""
+        for other in self.brokers.values():
+            if other is not broker and inward:
+                self._world.network.cut(other.host.name, broker.host.name, one_way=True)
+            if other is not broker and outward:
+                self._world.network.cut(broker.host.name, other.host.name, one_way=True)
+
+    def cut_ring(self) -> None:
+        """Each broker reaches its two neighbours only: everybody sees a majority, and no two the same."""
+        names = [broker.host.name for broker in self.brokers.values()]
+        for a, b in permutations(range(len(names)), 2):
+            if (a - b) % len(names) not in (1, len(names) - 1) or (len(names) == 3 and {a, b} == {0, 2}):
+                self._world.network.cut(names[a], names[b], one_way=True)
+
+    # How they are
+
+    def unwell(self) -> list[str]:
+        """The partitions that are not led by somebody who is up, or not in sync with all their replicas."""
+        live = {broker.node_id: broker.broker.identity.epoch for broker in self.brokers.values() if broker.broker}
+        found = []
+        for topic, index, record in self._places():
+            is_led = record.leader in live and live[record.leader] == record.leader_broker_epoch
+            if not is_led or set(record.isr) != set(record.replicas) or record.adding or record.removing:
+                found.append(f"{topic}-{index}: {record}")
+        return found
+
+    def unlike(self) -> list[str]:
+        """The partitions whose replicas do not all have the same end, or do not all know that it is committed."""
+        found = []
+        for topic, index, record in self._places():
+            held = [self.replica(node_id, topic, index) for node_id in record.replicas]
+            ends = {(one.log.end_offset, one.high_watermark) if one else None for one in held}
+            if len(ends) > 1 or any(end is None or end[0] != end[1] for end in ends):
+                found.append(f"{topic}-{index}: {ends}")
+        return found
+
+    def replicas(self, topic: str, index: int) -> dict[int, Replica]:
+        """What each broker that holds the partition has of it, read from its disk."""
+        found = {}
+        for node_id in self.brokers:
+            partition = self.replica(node_id, topic, index)
+            if partition is not None:
+                found[node_id] = Replica(partition.high_watermark, tuple(_batches(partition)))
+        return found
+
+    def _places(self) -> Iterator[tuple[str, int, PartitionRecord]]:
+        entries = self.registry.entries
+        names = {
+            topic.id: topic.name
+            for topic in (decode_topic(entry) for key, entry in entries.items() if is_beneath(key, TOPICS_KEY))
+        }
+        for key, entry in entries.items():
+            if is_beneath(key, PARTITIONS_KEY):
+                topic_id, index = parse_partition_key(key)
+                if topic_id in names:
+                    yield names[topic_id], index, decode_partition(entry)
+
+    def replica(self, node_id: int, topic: str, index: int) -> Partition | None:
+        broker = self.brokers[node_id].broker
+        found = None if broker is None else broker.catalogue.find(topic)
+        return None if found is None else found.local(index)
+
+    # What may never be
+
+    def _on_open(self, node_id: int, broker: Broker) -> None:
+        start = node_id, broker.identity.epoch
+        broker.catalogue.on_lead.append(partial(self._on_lead, start))
+
+    def _on_lead(self, start: tuple[int, int], partition: Partition) -> None:
+        lead = partition.topic_id, partition.index, partition.leader_epoch
+        first = self._leads.setdefault(lead, start)
+        if first != start:
+            self._break(f"{first} and {start} lead {partition.topic}-{partition.index} in epoch {lead[2]} (I11)")
+
+    def _on_commit(
+        self, client: SimRegistry, operations: Sequence[Operation], session_state: SessionState | None
+    ) -> None:
+        for operation in operations:
+            acts = isinstance(operation, Check) and operation.key == CONTROLLER_EPOCH_KEY
+            stands = isinstance(operation, Create) and operation.key == CONTROLLER_KEY
+            if (acts or stands) and session_state is not SessionState.HELD:
+                self._break(f"a controller, or one that would be, commits while its session is {session_state} (I13)")
+            if isinstance(operation, Check) and acts:
+                first = self._controllers.setdefault(operation.version, client)
+                if first is not client:
+                    self._break(f"two processes act as the controller of epoch {operation.version} (I11)")
+
+    def _break(self, what: str) -> None:
+        self._world.loop.halt(InvariantBroken(what))
+
+
+def _batches(partition: Partition) -> Iterator[tuple[int, bytes]]:
+    for segment in partition.log.segments:
+        content = segment.open().pread(segment.size, 0) if segment.size else b""
+        position = 0
+        while position < len(content):
+            header = parse_header(memoryview(content), position)
+            yield header.base_offset, content[position : position + header.size_bytes]
+            position += header.size_bytes
+
+
+async def _start(broker: SimBroker) -> None:
+    while not broker.is_up:
+        if broker.is_down:
+            await broker.start()
+        else:
+            await asyncio.sleep(RESTART_SECONDS)

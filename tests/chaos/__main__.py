@@ -1,0 +1,48 @@
+"""The command: `python -m tests.chaos --minutes 30 --seed 1`, or `--clean` after a harness that was killed."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.chaos import report
+from tests.chaos.cluster import clean
+from tests.chaos.outcome import Options
+from tests.chaos.run import run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--session-timeout", type=float, default=3.0, metavar="SECONDS")
+    parser.add_argument("--rate", type=float, default=300.0, help="records in a second")
+    parser.add_argument("--report", type=Path, default=report.ROOT / "docs" / "chaos", metavar="DIR")
+    parser.add_argument("--keep", action="store_true", help="keep logs, histories and data though all is well")
+    parser.add_argument("--clean", action="store_true", help="clear away what a killed harness left, and do no more")
+    options = parser.parse_args()
+    for cleared in clean():
+        sys.stderr.write(f"cleared away: {cleared}\n")
+    if options.clean:
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leave through the clean-up, as Ctrl-C does
+    folder = Path(tempfile.mkdtemp(prefix="headrace-chaos-"))
+    sys.stderr.write(f"seed {options.seed}, {options.minutes:g} minutes, in {folder}\n")
+    outcome = run(Options(options.seed, options.minutes * 60, folder, options.session_timeout, rate=options.rate))
+    page = report.write(outcome, options.report, f"{options.minutes:g}-minutes-seed-{options.seed}")
+    for violation in outcome.violations:
+        sys.stderr.write(f"VIOLATION {violation}\n")
+    sys.stderr.write(f"{page}\n")
+    if outcome.violations or options.keep:
+        sys.stderr.write(f"kept for a closer look: {folder}\n")
+    else:
+        shutil.rmtree(folder)
+    return 1 if outcome.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

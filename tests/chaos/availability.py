@@ -1,0 +1,56 @@
+"""How well the cluster took writes while it was hurt: from the moments at which the writers were acknowledged. Pure.
+
+A stall is a time without a single acknowledgement. It belongs to a round of faults if it overlaps it; it may go on
+after the healing, until `AFTER_SECONDS` later.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+AFTER_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """What one round of faults did to the writers."""
+
+    acknowledged: int
+    stall_seconds: float
+    """the longest time in which nothing was acknowledged"""
+    partition_stall_seconds: float
+    """the same for the partition that fared worst"""
+
+
+class Acknowledgements:
+    """All of them, as (seconds, partition)."""
+
+    def __init__(self, moments: Iterable[tuple[float, int]]) -> None:
+        ordered = sorted(moments)
+        self.moments = [moment for moment, _ in ordered]
+        self._by_partition = defaultdict[int, list[float]](list)
+        for moment, partition in ordered:
+            self._by_partition[partition].append(moment)
+
+    def stay(self, began: float, ended: float) -> Stay:
+        count = bisect_right(self.moments, ended) - bisect_left(self.moments, began)
+        until = ended + AFTER_SECONDS
+        worst = max((_longest_gap(moments, began, until) for moments in self._by_partition.values()), default=0.0)
+        return Stay(count, _longest_gap(self.moments, began, until), worst)
+
+    def per_second(self, began: float, ended: float) -> list[int]:
+        """How many in each second."""
+        series = [0] * max(1, int(ended - began) + 1)
+        for moment in self.moments[bisect_left(self.moments, began) : bisect_right(self.moments, ended)]:
+            series[int(moment - began)] += 1
+        return series
+
+
+def _longest_gap(moments: Sequence[float], began: float, ended: float) -> float:
+    """Between two that follow each other, of which the later comes after `began` and the earlier before `ended`."""
+    inside = moments[max(0, bisect_left(moments, began) - 1) : bisect_right(moments, ended) + 1]
+    return max((later - earlier for earlier, later in pairwise(inside)), default=ended - began)

@@ -1,0 +1,205 @@
+"""One client of the workload, in a process of its own, on a host of its own, until SIGTERM.
+
+    python -m tests.chaos.client ROLE NAME BOOTSTRAP TOPIC PARTITIONS RATE GROUP
+
+It prints what it did and saw, one JSON array to a line, with the nanoseconds of the monotonic clock, which all
+processes of a machine share:
+
+    ["send", began, partition, value]      ["ack", ended, partition, value, offset]      ["refused", at, value, error]
+    ["poll", at, partition, [[offset, value], ...]]
+    ["commit", began, partition, offset]   ["committed", ended, began, partition]
+    ["found", began, ended, partition, offset]
+    ["error", at, text]                    ["end", at]
+
+An operation is printed when it begins and again when it succeeds: what never does may still take effect.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections import defaultdict
+from contextlib import closing
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+QUICK = {
+    # A host that is cut off answers nothing at all: without these a client waits a minute until it asks another.
+    "socket.timeout.ms": 5000,
+    "socket.connection.setup.timeout.ms": 2000,
+    "reconnect.backoff.max.ms": 500,
+    "topic.metadata.refresh.interval.ms": 2000,
+    "log_level": 0,
+}
+IN_FLIGHT_MAX = 2000
+MEMBERSHIP_SECONDS = 12.0
+"""After so long a member leaves its group and joins it again, so that there are rebalances without faults, too."""
+FLUSH_SECONDS = 120.0
+
+FEEDER = "feeder"
+
+_stops: list[int] = []
+
+
+def main(role: str, name: str, bootstrap: str, topic: str, partitions: str, rate: str, group: str) -> None:
+    signal.signal(signal.SIGTERM, lambda number, _: _stops.append(number))
+    if role == "writer":
+        Writer(name, bootstrap, topic, int(partitions), float(rate)).run()
+    elif role == "reader":
+        read(bootstrap, topic, int(partitions))
+    else:
+        Member(bootstrap, topic, group).run()
+    tell("end", time.monotonic_ns())
+    sys.stdout.flush()
+
+
+def tell(*what: Any) -> None:
+    sys.stdout.write(json.dumps(what, separators=(",", ":")) + "\n")
+
+
+class Writer:
+    """Unique values to all partitions in turn, so many in a second, as an idempotent producer with acks=all."""
+
+    def __init__(self, name: str, bootstrap: str, topic: str, partitions: int, rate: float) -> None:
+        self._name, self._topic, self._partitions, self._rate = name, topic, partitions, rate
+        self._settings = {
+            **QUICK,
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "acks": "all",
+            "linger.ms": 2,
+            "request.timeout.ms": 4000,
+            "retry.backoff.max.ms": 500,
+        }
+        self._producer = Producer(self._settings)
+        self._number, self._began = 0, time.monotonic()
+
+    def run(self) -> None:
+        while not _stops:
+            try:
+                self._work()
+            except KafkaException as error:
+                # A cluster that loses nothing never brings an idempotent producer to its end: this will be judged.
+                tell("error", time.monotonic_ns(), str(error))
+                self._producer = Producer(self._settings)
+        left = self._producer.flush(FLUSH_SECONDS)
+        if left:
+            tell("error", time.monotonic_ns(), f"{left} records were neither acknowledged nor refused")
+
+    def _work(self) -> None:
+        due = int((time.monotonic() - self._began) * self._rate)
+        if len(self._producer) >= IN_FLIGHT_MAX or self._number >= due:
+            # What could not be sent in time is left out: an outage is not followed by a flood.
+            self._began += max(0.0, (due - self._number) / self._rate - 1.0)
+            sys.stdout.flush()
+            self._producer.poll(0.005)
+        else:
+            self._send(self._number)
+            self._number += 1
+            self._producer.poll(0)
+
+    def _send(self, number: int) -> None:
+        partition = number % self._partitions
+        # The copiers want bare numbers, and only one writer writes for them.
+        value = str(number) if self._name == FEEDER else f"{self._name}-{number}"
+        tell("send", time.monotonic_ns(), partition, value)
+        self._producer.produce(self._topic, value, partition=partition, on_delivery=self._on_delivery)
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        value = (message.value() or b"").decode()
+        if error is None:
+            tell("ack", time.monotonic_ns(), message.partition(), value, message.offset())
+        else:
+            tell("refused", time.monotonic_ns(), value, str(error))
+
+
+def read(bootstrap: str, topic: str, partitions: int) -> None:
+    """Everything from the beginning, in order, for ever."""
+    settings = {
+        **QUICK,
+        "bootstrap.servers": bootstrap,
+        "group.id": "none",
+        "enable.auto.commit": False,
+        "auto.offset.reset": "error",
+        "fetch.wait.max.ms": 100,
+    }
+    with closing(Consumer(settings)) as consumer:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+        while not _stops:
+            tell_poll(consumer.consume(500, timeout=0.2))
+            sys.stdout.flush()
+
+
+def tell_poll(messages: list[Message]) -> dict[int, int]:
+    """Print what came; returns where each partition is to be read on."""
+    found = defaultdict[int, list[tuple[int, str]]](list)
+    now = time.monotonic_ns()
+    for message in messages:
+        error = message.error()
+        if error is not None:
+            tell("error", now, f"{error.name()}: {error.str()}")
+        else:
+            found[message.partition() or 0].append((message.offset() or 0, (message.value() or b"").decode()))
+    for partition, records in found.items():
+        tell("poll", now, partition, records)
+    return {partition: records[-1][0] + 1 for partition, records in found.items()}
+
+
+class Member:
+    """A member of a group, which commits what it has read, and now and then leaves and joins again."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+        self._topic = topic
+        self._settings = {
+            **QUICK,
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 4000,
+            "heartbeat.interval.ms": 500,
+            "fetch.wait.max.ms": 100,
+        }
+
+    def run(self) -> None:
+        while not _stops:
+            with closing(Consumer(self._settings)) as consumer:
+                consumer.subscribe([self._topic], on_assign=self._look)
+                leaves = time.monotonic() + MEMBERSHIP_SECONDS
+                while not _stops and time.monotonic() < leaves:
+                    ends = tell_poll(consumer.consume(500, timeout=0.2))
+                    if ends:
+                        self._commit(consumer, ends)
+                    sys.stdout.flush()
+
+    def _look(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        began = time.monotonic_ns()
+        try:
+            found = consumer.committed(partitions, timeout=5.0)
+        except KafkaException as error:
+            tell("error", time.monotonic_ns(), str(error))
+            return
+        for place in found:
+            if place.error is None:
+                tell("found", began, time.monotonic_ns(), place.partition, max(place.offset, -1))
+
+    def _commit(self, consumer: Consumer, ends: dict[int, int]) -> None:
+        began = time.monotonic_ns()
+        for partition, offset in ends.items():
+            tell("commit", began, partition, offset)
+        places = [TopicPartition(self._topic, partition, offset) for partition, offset in ends.items()]
+        try:
+            answers = consumer.commit(offsets=places, asynchronous=False) or []
+        except KafkaException as error:
+            tell("error", time.monotonic_ns(), str(error))
+            return
+        for answer in answers:
+            if answer.error is None:
+                tell("committed", time.monotonic_ns(), began, answer.partition)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

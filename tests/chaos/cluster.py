@@ -1,0 +1,231 @@
+"""Three brokers and their ZooKeeper servers, each on a host of its own, and who plays which part at present."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.chaos import disks, namespaces
+from tests.chaos.claims import claim, leftovers
+from tests.chaos.disks import SmallDisk
+from tests.chaos.namespaces import Host, Namespaces
+from tests.chaos.nodes import BrokerNode, Node, ZooKeeperNode
+from tests.integration.process import PATIENCE_SECONDS, free_ports, wait_until
+from tests.integration.raw import RawConnection
+
+from headrace.broker.state_log import java_hash
+
+BROKERS = 3
+REPLICAS = 3
+MIN_IN_SYNC = 2
+SETTINGS = {
+    "log.segment.bytes": "1048576",
+    "replica.lag.time.max.ms": "4000",
+    "group.min.session.timeout.ms": "1000",
+    "offsets.topic.num.partitions": "6",
+    "transaction.state.log.num.partitions": "6",
+    "auto.create.topics.enable": "false",
+    "leader.imbalance.check.interval.seconds": "15",
+    "min.insync.replicas": str(MIN_IN_SYNC),
+}
+METADATA, METADATA_VERSION = 3, 12
+ANSWER_SECONDS = 2.0
+ROLES = ("leader", "follower", "controller", "group coordinator", "transaction coordinator", "any")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one broker says about the cluster; it may be wrong while it is hurt."""
+
+    controller: int
+    brokers: frozenset[int]
+    topic_ids: dict[str, str]
+    leaders: dict[tuple[str, int], int]
+    behind: tuple[str, ...]
+    """partitions that lack a replica in their in-sync set, in words"""
+
+    @property
+    def is_well(self) -> bool:
+        return len(self.brokers) == BROKERS and not self.behind and self.brokers.issuperset(self.leaders.values())
+
+
+class Cluster:
+    """`close` ends every process and takes hosts and disks away; the folder stays."""
+
+    def __init__(self, folder: Path, servers: int, session_seconds: float, note: Callable[[str], None]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.session_seconds, self._note = folder, session_seconds, note
+        self._stack = ExitStack()
+        try:
+            self._claim = claim(folder)
+            self._stack.callback(self._claim.release)
+            self.why_no_network = namespaces.why_not()
+            self.why_no_disks = disks.why_not(folder)
+            names = [*(f"b{n}" for n in range(1, BROKERS + 1)), *(f"z{n}" for n in range(1, servers + 1)), "c1", "c2"]
+            self._stack.callback(namespaces.remove, self._claim.number)
+            self.network = Namespaces(self._claim, names) if self.why_no_network is None else None
+            self._hosts = {name: Host(name, "127.0.0.1") for name in names}
+            if self.network is not None:
+                self._hosts = self.network.hosts
+            self.zookeepers = [self._zookeeper(number) for number in range(1, servers + 1)]
+            for node in self.zookeepers:
+                node.peers = self.zookeepers
+            registry = f"zookeeper://{','.join(node.address for node in self.zookeepers)}/chaos"
+            self.brokers = [self._broker(number, registry) for number in range(1, BROKERS + 1)]
+        except BaseException:
+            self._stack.close()
+            raise
+        self.client_hosts = [self._hosts["c1"], self._hosts["c2"]]
+        self.bootstrap = ",".join(broker.address for broker in self.brokers)
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        return [*self.brokers, *self.zookeepers]
+
+    def start(self) -> None:
+        for node in self.zookeepers:
+            node.launch()
+        for node in self.zookeepers:
+            node.wait_ready()
+        for broker in self.brokers:
+            broker.launch()
+        for broker in self.brokers:
+            broker.wait_ready()
+
+    def create_topics(self, partitions: dict[str, int]) -> None:
+        topics = [NewTopic(name, count, REPLICAS) for name, count in partitions.items()]
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        for created in admin.create_topics(topics).values():
+            created.result(PATIENCE_SECONDS)
+
+    def folder_names(self, topics: Sequence[str]) -> list[str]:
+        """How the folders are called in which the partitions of these topics lie."""
+        told = next(filter(None, map(view_of, self.brokers)))
+        return [f"{told.topic_ids[topic]}-{index}" for topic, index in told.leaders if topic in topics]
+
+    def close(self) -> None:
+        try:
+            for node in self.nodes:
+                node.kill()
+        finally:
+            self._stack.close()
+
+    # --- who plays which part ---
+
+    def broker_for(self, role: str, topic: str, owners: dict[str, str], chance: random.Random) -> BrokerNode:
+        """The broker in this role; any, if there is none at the moment. `owners`: the group and the transactional id
+        whose coordinators are meant."""
+        views = map(view_of, chance.sample(self.brokers, len(self.brokers)) if role != "any" else ())
+        view = next(filter(None, views), None)
+        number = -1
+        if view is not None:
+            leads = Counter(leader for (name, _), leader in view.leaders.items() if name == topic and leader >= 0)
+            most = leads.most_common(1)[0][0] if leads else -1
+            if role == "leader":
+                number = most
+            elif role == "follower":
+                number = chance.choice([broker.number for broker in self.brokers if broker.number != most])
+            elif role == "controller":
+                number = view.controller
+            else:
+                log = {"group coordinator": "__consumer_offsets", "transaction coordinator": "__transaction_state"}[
+                    role
+                ]
+                partitions = max((index for name, index in view.leaders if name == log), default=-1) + 1
+                if partitions:
+                    number = view.leaders[log, java_hash(owners[role]) % partitions]
+        return next((broker for broker in self.brokers if broker.number == number), chance.choice(self.brokers))
+
+    def zookeeper_leader(self, chance: random.Random) -> ZooKeeperNode:
+        return next((node for node in self.zookeepers if node.is_leader), chance.choice(self.zookeepers))
+
+    # --- health ---
+
+    def revive(self, hurt: Iterable[str] = ()) -> None:
+        """Start what ended by itself, as a supervisor would; but not what a fault keeps from running."""
+        for node in self.nodes:
+            code = node.take_ending()
+            if code is not None:
+                self._note(f"{node.name} ended by itself with exit code {code}")
+            if node.process is None and node.is_meant_to_run and node.name not in hurt:
+                node.launch()
+
+    def wait_in_sync(self, seconds: float = 2 * PATIENCE_SECONDS) -> None:
+        """Until everybody is up, and says himself that every replica of every partition is in sync."""
+        views: dict[str, View | None] = {}
+
+        def all_in_sync() -> bool:
+            self.revive()
+            views.update({broker.name: view_of(broker) for broker in self.brokers})
+            return all(view is not None and view.is_well for view in views.values())
+
+        try:
+            wait_until(all_in_sync, "all replicas are in sync", seconds)
+        except AssertionError as late:
+            told = "\n".join(f"{name}: {view}" for name, view in views.items())
+            raise AssertionError(f"{late}; the brokers say:\n{told}") from None
+
+    def _broker(self, number: int, registry: str) -> BrokerNode:
+        name = f"b{number}"
+        broker = BrokerNode(
+            name,
+            self._hosts[name],
+            self.folder / name,
+            number=number,
+            registry=registry,
+            session_seconds=self.session_seconds,
+            settings=SETTINGS,
+        )
+        if self.network is None:
+            broker.kafka_port, broker.http_port = free_ports(2)
+        if self.why_no_disks is None:
+            broker.disk = SmallDisk(self.folder / f"{name}-disk")
+            self._stack.callback(broker.disk.close)
+        return broker
+
+    def _zookeeper(self, number: int) -> ZooKeeperNode:
+        name = f"z{number}"
+        node = ZooKeeperNode(name, self._hosts[name], self.folder / name, number=number)
+        if self.network is None:
+            node.client_port, node.quorum_port, node.election_port = free_ports(3)
+        return node
+
+
+def view_of(broker: BrokerNode) -> View | None:
+    """None when it does not answer."""
+    try:
+        with RawConnection(broker.address, ANSWER_SECONDS) as raw:
+            told = raw.call(METADATA, METADATA_VERSION, topics=None)
+    except OSError:
+        return None
+    partitions = {
+        (topic.name, partition.partition_index): partition for topic in told.topics for partition in topic.partitions
+    }
+    return View(
+        told.controller_id,
+        frozenset(each.node_id for each in told.brokers),
+        {topic.name: topic.topic_id.hex for topic in told.topics},
+        {place: partition.leader_id for place, partition in partitions.items()},
+        tuple(
+            f"{topic}-{index} has {list(found.isr_nodes)} of {list(found.replica_nodes)}, led by {found.leader_id}"
+            for (topic, index), found in partitions.items()
+            if len(found.isr_nodes) < len(found.replica_nodes)
+        ),
+    )
+
+
+def clean() -> list[str]:
+    """Clear away what harnesses that are gone left behind; says what."""
+    cleared = []
+    for left in leftovers():
+        namespaces.remove(left.number)
+        for place in disks.mounted_under(left.folder):
+            disks.unmount(place)
+        left.release()
+        cleared.append(f"run {left.number} in {left.folder}")
+    return cleared

@@ -1,0 +1,243 @@
+"""How each kind of fault is done to a node, and undone.
+
+An injector does its harm and returns what heals it. Nodes that are hurt in one round differ from each other, so that
+no healing meets another fault; only packets may be dropped for two reasons, and the first who came heals them.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+
+from tests.chaos.cluster import Cluster
+from tests.chaos.nodes import BrokerNode, Node
+from tests.chaos.schedule import (
+    KINDS,
+    NEED_DISKS,
+    NEED_ENSEMBLE,
+    NEED_NETWORK,
+    NEED_STRACE,
+    QUIET,
+    Planned,
+)
+
+FSYNC_DELAY_MS = 150
+LOSS_PERCENT = 25
+
+Heal = Callable[[], None]
+Pair = tuple[str, str]
+
+
+@dataclass
+class Injected:
+    """A fault under way, or over. Times are those of the monotonic clock, which all processes here share."""
+
+    planned: Planned
+    nodes: tuple[str, ...]
+    began: float
+    ends: float
+    heal: Heal = field(repr=False)
+    healed: float | None = None
+
+    @property
+    def title(self) -> str:
+        return f"{self.planned.kind} of {', '.join(self.nodes)}" if self.nodes else self.planned.kind
+
+
+def kinds_possible(cluster: Cluster) -> tuple[list[str], dict[str, str]]:
+    """The kinds that can be injected here, and why the others cannot."""
+    reasons: dict[str, str] = {}
+    if cluster.why_no_network is not None:
+        reasons |= dict.fromkeys(NEED_NETWORK, cluster.why_no_network)
+    if cluster.why_no_disks is not None:
+        reasons |= dict.fromkeys(NEED_DISKS, cluster.why_no_disks)
+    if shutil.which("strace") is None:
+        reasons |= dict.fromkeys(NEED_STRACE, "strace is not installed")
+    if len(cluster.zookeepers) < 3:
+        reasons |= dict.fromkeys(NEED_ENSEMBLE, "there is one ZooKeeper server only")
+    return [kind for kind in KINDS if kind not in reasons], reasons
+
+
+def inject(cluster: Cluster, planned: Planned, nodes: tuple[Node, ...], chance: random.Random) -> Injected:
+    began = time.monotonic()
+    heal = _INJECTORS[planned.kind](cluster, nodes, chance)
+    return Injected(planned, tuple(node.name for node in nodes), began, began + planned.lasts_seconds, heal)
+
+
+def leaves_majority(faults: Iterable[Injected]) -> bool:
+    """Whether at most one broker and one ZooKeeper server were hurt at a time: then writes must go on."""
+    hurt = [name for fault in faults if fault.planned.kind != "rolling restart" for name in fault.nodes]
+    return all(sum(name.startswith(kind) for name in hurt) <= 1 for kind in "bz")
+
+
+# --- processes ---
+
+
+def _kill(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    (node,) = nodes
+    node.kill()
+    return node.launch
+
+
+def _pause(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    (node,) = nodes
+    node.pause()
+    return node.resume
+
+
+def _rolling_restart(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    """One after the other in good order, each when all are in sync."""
+    for node in chance.sample(nodes, len(nodes)):
+        code = node.terminate()
+        assert code == 0, f"{node.name} ended with exit code {code} on SIGTERM:\n{node.log_tail()}"
+        node.launch()
+        node.wait_ready()
+        cluster.wait_in_sync()
+    return _nothing
+
+
+def _quiet(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    return _nothing
+
+
+def _nothing() -> None:
+    pass
+
+
+# --- the network ---
+
+
+def _drop(cluster: Cluster, pairs: Iterable[Pair], percent: int = 100) -> Heal:
+    network = cluster.network
+    assert network is not None
+    mine = [pair for pair in pairs if not network.is_cut(*pair)]
+    for source, target in mine:
+        network.drop(source, target, percent)
+
+    def heal() -> None:
+        for source, target in mine:
+            network.restore(source, target)
+
+    return heal
+
+
+def _to(node: Node, others: Iterable[str]) -> list[Pair]:
+    return [(other, node.name) for other in others if other != node.name]
+
+
+def _both(node: Node, others: Iterable[str]) -> list[Pair]:
+    inwards = _to(node, others)
+    return inwards + [(target, source) for source, target in inwards]
+
+
+def _everybody(cluster: Cluster) -> list[str]:
+    assert cluster.network is not None
+    return list(cluster.network.hosts)
+
+
+def _cut_off(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    return _drop(cluster, _both(nodes[0], _everybody(cluster)))
+
+
+def _cut_from_cluster(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    """Clients still reach it: whatever it tells them it tells on its own account."""
+    return _drop(cluster, _both(nodes[0], (node.name for node in cluster.nodes)))
+
+
+def _cut_from_brokers(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    return _drop(cluster, _both(nodes[0], (broker.name for broker in cluster.brokers)))
+
+
+def _cut_from_registry(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    return _drop(cluster, _both(nodes[0], (node.name for node in cluster.zookeepers)))
+
+
+def _deaf(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    """It is heard, but hears nobody."""
+    return _drop(cluster, _to(nodes[0], _everybody(cluster)))
+
+
+def _mute(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    """It hears everybody, but nobody hears it."""
+    inwards = _to(nodes[0], _everybody(cluster))
+    return _drop(cluster, [(target, source) for source, target in inwards])
+
+
+def _packet_loss(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    return _drop(cluster, _both(nodes[0], _everybody(cluster)), LOSS_PERCENT)
+
+
+def _majority_ring(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    """Everybody hears a majority, and no two the same one."""
+    ring = chance.sample([node.name for node in nodes], len(nodes))
+    count = len(ring)
+    deaf_to = range(count // 2, count - 1)  # how far behind oneself in the ring; each hears itself, too
+    pairs = [(ring[(place - far) % count], ring[place]) for place in range(count) for far in deaf_to]
+    return _drop(cluster, pairs)
+
+
+# --- disks ---
+
+
+def _frozen_disk(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    disk = _broker(nodes).disk
+    assert disk is not None
+    disk.freeze()
+    return disk.thaw
+
+
+def _full_disk(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    disk = _broker(nodes).disk
+    assert disk is not None
+    disk.fill()
+    return disk.empty
+
+
+def _slow_disk(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    """Every fsync takes longer; and as strace looks at every call, everything does, a little."""
+    process = _broker(nodes).process
+    if process is None:
+        return _nothing
+    calls = "fdatasync,fsync"
+    inject = f"inject={calls}:delay_exit={FSYNC_DELAY_MS * 1000}"
+    command = ["strace", "-f", "-qq", "-p", str(process.pid), "-e", f"trace={calls}", "-e", inject, "-o", "/dev/null"]
+    tracer = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return partial(_end_tracer, tracer)
+
+
+def _end_tracer(tracer: subprocess.Popen[bytes]) -> None:
+    tracer.terminate()
+    tracer.wait()
+
+
+def _broker(nodes: tuple[Node, ...]) -> BrokerNode:
+    (node,) = nodes
+    assert isinstance(node, BrokerNode)
+    return node
+
+
+_INJECTORS: dict[str, Callable[[Cluster, tuple[Node, ...], random.Random], Heal]] = {
+    "kill": _kill,
+    "pause": _pause,
+    "rolling restart": _rolling_restart,
+    QUIET: _quiet,
+    "cut off": _cut_off,
+    "cut from cluster": _cut_from_cluster,
+    "cut from brokers": _cut_from_brokers,
+    "cut from registry": _cut_from_registry,
+    "deaf": _deaf,
+    "mute": _mute,
+    "packet loss": _packet_loss,
+    "majority ring": _majority_ring,
+    "frozen disk": _frozen_disk,
+    "full disk": _full_disk,
+    "slow disk": _slow_disk,
+    "zookeeper kill": _kill,
+    "zookeeper pause": _pause,
+    "zookeeper cut off": _cut_off,
+}

@@ -1,0 +1,47 @@
+"""What is asked of a run, and what came of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.chaos.availability import Acknowledgements
+from tests.chaos.faults import Injected
+from tests.chaos.schedule import Round
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    seed: int
+    seconds: float
+    folder: Path
+    session_seconds: float = 3.0
+    servers: int = 3
+    """of ZooKeeper: one, or three"""
+    rate: float = 300.0
+    source_rate: float = 12.0
+    plan: tuple[Round, ...] = ()
+    """the rounds to go through once; else they are drawn from the seed until the time is up"""
+
+
+@dataclass
+class Outcome:
+    """Everything that the report tells."""
+
+    options: Options
+    impossible: dict[str, str] = field(default_factory=dict)
+    """kinds of faults that cannot be had here, and why"""
+    began: float = 0.0
+    ended: float = 0.0
+    rounds: list[list[Injected]] = field(default_factory=list)
+    events: list[tuple[float, str]] = field(default_factory=list)
+    acknowledgements: Acknowledgements = field(default_factory=lambda: Acknowledgements([]))
+    counts: dict[str, int] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+
+    def note(self, what: str) -> None:
+        now = time.monotonic()
+        self.events.append((now, what))
+        sys.stderr.write(f"{now - self.began:8.1f}  {what}\n" if self.began else f"          {what}\n")

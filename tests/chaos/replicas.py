@@ -1,0 +1,72 @@
+"""The replicas of stopped brokers, compared byte by byte, and the files of each checked for themselves.
+
+Segments may be cut at different places, so the logs are compared, not the files. A compacted log is compacted by each
+broker for itself: the caller names those that are to be equal.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+CHUNK_BYTES = 2**20
+
+
+def compare(folders: Sequence[Path], names: Sequence[str]) -> tuple[int, int, list[str]]:
+    """How many logs and bytes were compared, and what differs."""
+    found: list[str] = []
+    logs = size = 0
+    for name in names:
+        copies = [folder / "logs" / name for folder in folders]
+        if missing := [str(copy) for copy in copies if not copy.is_dir()]:
+            found.append(f"replica missing: {', '.join(missing)}")
+            continue
+        sizes = {str(copy): sum(path.stat().st_size for path in _segments(copy)) for copy in copies}
+        if len(set(sizes.values())) > 1:
+            found.append(f"replicas of {name} differ in length: {sizes}")
+        logs += 1
+        shortest = min(sizes.values())
+        size += shortest
+        for copy in copies[1:]:
+            at = _first_difference(copies[0], copy)
+            if at is not None and at < shortest:
+                found.append(f"replicas diverged: {copies[0]} and {copy} differ at byte {at}")
+    return logs, size, found
+
+
+def verify(folder: Path) -> list[str]:
+    """What `headrace log verify` has to say against a data folder."""
+    command = [str(Path(sys.executable).with_name("headrace")), "log", "verify", "--data", str(folder)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    return [] if done.returncode == 0 else [f"headrace log verify {folder}: {done.stdout}{done.stderr}"]
+
+
+def _first_difference(one: Path, other: Path) -> int | None:
+    """Where the two logs differ first, or None if one is the beginning of the other."""
+    position = 0
+    for left, right in zip(_chunks(_segments(one)), _chunks(_segments(other)), strict=False):
+        length = min(len(left), len(right))
+        if left[:length] != right[:length]:
+            return position + next(at for at in range(length) if left[at] != right[at])
+        position += length
+    return None
+
+
+def _chunks(paths: Iterable[Path]) -> Iterator[bytes]:
+    """The content of the files in a row, in pieces of equal size but for the last."""
+    held = b""
+    for path in paths:
+        with path.open("rb") as file:
+            while more := file.read(CHUNK_BYTES - len(held)):
+                held += more
+                if len(held) == CHUNK_BYTES:
+                    yield held
+                    held = b""
+    if held:
+        yield held
+
+
+def _segments(log: Path) -> list[Path]:
+    return sorted(log.glob("*.log"))

@@ -1,0 +1,166 @@
+"""The report of a run: Markdown for people, JSON for the rest."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.availability import Stay
+from tests.chaos.faults import Injected, leaves_majority
+from tests.chaos.outcome import Outcome
+
+ROOT = Path(__file__).parents[2]
+BAR_SECONDS = 10
+CHECKS = (
+    "every acknowledged record is in the log, at the offset that was told, once, in the order of sending",
+    "nobody was given a record that was never sent, or another one for the same offset, or was taken back or past one",
+    "a group's offsets never went back behind an acknowledged commit, and no record was skipped",
+    "the copies made in transactions are the source, each once, and nothing of what was aborted",
+    "writers, reader, group and copiers came to their ends after the healing, and all replicas were in sync",
+    "the replicas on the three disks are equal byte for byte, and every file is sound (`headrace log verify`)",
+    "no broker logged a traceback or an assertion",
+    "writes went on in every round that left a majority",
+)
+
+
+def write(outcome: Outcome, folder: Path, name: str) -> Path:
+    """Both files; returns the path of the one for people."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = as_json(outcome)
+    (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+    page = folder / f"{name}.md"
+    page.write_text("\n".join(_page(outcome, content)) + "\n")
+    return page
+
+
+def as_json(outcome: Outcome) -> dict[str, Any]:
+    options, began = outcome.options, outcome.began
+    return {
+        "seed": options.seed,
+        "commit": _commit(),
+        "seconds": round(outcome.ended - began, 1),
+        "session_timeout_seconds": options.session_seconds,
+        "zookeeper_servers": options.servers,
+        "records_per_second_wanted": options.rate,
+        "violations": outcome.violations,
+        "counts": outcome.counts,
+        "impossible": outcome.impossible,
+        "rounds": [_round(outcome, faults) for faults in outcome.rounds if faults],
+        "events": [[round(moment - began, 1), what] for moment, what in outcome.events],
+        "acknowledged_per_second": outcome.acknowledgements.per_second(began, outcome.ended),
+    }
+
+
+def stay_of(outcome: Outcome, faults: list[Injected]) -> Stay:
+    began, ended = min(fault.began for fault in faults), max(fault.healed or fault.ends for fault in faults)
+    return outcome.acknowledgements.stay(began, ended)
+
+
+def _round(outcome: Outcome, faults: list[Injected]) -> dict[str, Any]:
+    stay = stay_of(outcome, faults)
+    return {
+        "faults": [
+            {
+                "kind": fault.planned.kind,
+                "role": fault.planned.role,
+                "nodes": fault.nodes,
+                "began": round(fault.began - outcome.began, 1),
+                "healed": round((fault.healed or fault.ends) - outcome.began, 1),
+            }
+            for fault in faults
+        ],
+        "leaves_majority": leaves_majority(faults),
+        "acknowledged": stay.acknowledged,
+        "stall_seconds": round(stay.stall_seconds, 1),
+        "partition_stall_seconds": round(stay.partition_stall_seconds, 1),
+    }
+
+
+def _page(outcome: Outcome, content: dict[str, Any]) -> list[str]:
+    found = outcome.violations
+    verdict = "No violation." if not found else f"{len(found)} violations."
+    rounds = content["rounds"]
+    summary = (
+        f"{verdict} {sum(len(one['faults']) for one in rounds)} faults in {len(rounds)} rounds; "
+        f"commit `{content['commit']}`; session timeout {content['session_timeout_seconds']:g} s. Again: "
+        f"`make chaos MINUTES={max(1, round(outcome.options.seconds / 60))} SEED={content['seed']}`."
+    )
+    lines = [
+        f"# Chaos: {content['seconds'] / 60:.0f} minutes, seed {content['seed']}",
+        "",
+        summary,
+        "",
+        *(f"- {line}" for line in found),
+        *([""] if found else []),
+        "## Checked",
+        "",
+        *(f"- {check}" for check in CHECKS),
+        "",
+        "| what | count |",
+        "| --- | ---: |",
+        *(f"| {what} | {count} |" for what, count in outcome.counts.items()),
+        "",
+        *_availability(outcome),
+        "## What was injected",
+        "",
+        "| from s | to s | fault | to whom | as |",
+        "| ---: | ---: | --- | --- | --- |",
+        *(
+            f"| {one['began']} | {one['healed']} | {one['kind']} | {', '.join(one['nodes'])} | {one['role']} |"
+            for one in (fault for each in rounds for fault in each["faults"])
+        ),
+        "",
+    ]
+    if outcome.impossible:
+        lines += ["Not to be had here:", "", *(f"- {kind}: {why}" for kind, why in outcome.impossible.items()), ""]
+    ended = [what for _, what in outcome.events if "by itself" in what]
+    if ended:
+        lines += ["Started again by the harness:", "", *(f"- {what}" for what in ended), ""]
+    return lines
+
+
+def _availability(outcome: Outcome) -> list[str]:
+    by_kind = defaultdict[str, list[tuple[Stay, bool]]](list)
+    for faults in outcome.rounds:
+        if faults:
+            name = faults[0].planned.kind if len(faults) == 1 else f"{len(faults)} at a time"
+            by_kind[name].append((stay_of(outcome, faults), leaves_majority(faults)))
+    series = outcome.acknowledgements.per_second(outcome.began, outcome.ended)
+    without = sum(count == 0 for count in series)
+    bars = [sum(series[at : at + BAR_SECONDS]) / BAR_SECONDS for at in range(0, len(series), BAR_SECONDS)]
+    lines = [
+        "## How available it was",
+        "",
+        "A stall is the longest time without an acknowledgement: of any partition, and of the one that fared worst. It",
+        "contains what the clients need to notice (they give up a silent broker after 4 to 5 s).",
+        "",
+        "| fault | rounds | left a majority | sends acknowledged meanwhile | longest stall, s | of one partition, s |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for kind, stays in sorted(by_kind.items()):
+        sends = sum(stay.acknowledged for stay, _ in stays)
+        stall = max(stay.stall_seconds for stay, _ in stays)
+        worst = max(stay.partition_stall_seconds for stay, _ in stays)
+        majority = sum(leaves for _, leaves in stays)
+        lines.append(f"| {kind} | {len(stays)} | {majority} | {sends} | {stall:.1f} | {worst:.1f} |")
+    return [
+        *lines,
+        "",
+        f"Seconds without any acknowledgement: {without} of {len(series)}.",
+        f"Acknowledged per second, each figure the mean of {BAR_SECONDS} s:",
+        "",
+        "```",
+        *(" ".join(f"{bar:4.0f}" for bar in bars[at : at + 20]) for at in range(0, len(bars), 20)),
+        "```",
+        "",
+    ]
+
+
+def _commit() -> str:
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, check=False, capture_output=True, text=True
+    )
+    return done.stdout.strip() or "unknown"

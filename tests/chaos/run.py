@@ -1,0 +1,182 @@
+"""One run: start everything, hurt it by the schedule, heal it, let it drain, stop it, judge it."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Sequence
+
+from tests.chaos import judgement, replicas
+from tests.chaos.availability import Acknowledgements
+from tests.chaos.cluster import ROLES, Cluster
+from tests.chaos.faults import Injected, inject, kinds_possible
+from tests.chaos.nodes import Node
+from tests.chaos.outcome import Options, Outcome
+from tests.chaos.schedule import ALONE, QUIET, Planned, Round, rounds
+from tests.chaos.workload import (
+    COPIERS,
+    COPIES,
+    GROUP,
+    NUMBERS,
+    PARTITIONS,
+    SOURCE,
+    Stuck,
+    Workload,
+    read_all,
+)
+
+LOOK_SECONDS = 0.1
+WARM_UP_SECONDS = 5.0
+"""Until a group has formed and a transaction was committed."""
+OWNERS = {"group coordinator": GROUP, "transaction coordinator": COPIERS[0]}
+
+
+def run(options: Options) -> Outcome:
+    outcome = Outcome(options)
+    cluster = Cluster(options.folder / "cluster", options.servers, options.session_seconds, outcome.note)
+    workload = Workload(cluster, options.folder / "clients", options.rate, options.source_rate)
+    try:
+        cluster.start()
+        cluster.create_topics(PARTITIONS)
+        workload.start()
+        _Chaos(cluster, workload, outcome).hurt()
+        _drain(cluster, workload, outcome)
+        _compare(cluster, outcome)
+    except AssertionError as failure:
+        outcome.violations.append(f"the run broke off: {failure}")
+    finally:
+        workload.kill()
+        outcome.acknowledgements = Acknowledgements(workload.acknowledged())
+        outcome.violations += judgement.of_logs(cluster) + judgement.of_availability(outcome)
+        cluster.close()
+    return outcome
+
+
+class _Chaos:
+    def __init__(self, cluster: Cluster, workload: Workload, outcome: Outcome) -> None:
+        self._cluster, self._workload, self._outcome = cluster, workload, outcome
+        # Of its own, because how often it is asked depends on what happens; the schedule is to follow from the seed.
+        self._chance = random.Random(f"targets {outcome.options.seed}")
+
+    def hurt(self) -> None:
+        options, outcome = self._outcome.options, self._outcome
+        kinds, outcome.impossible = kinds_possible(self._cluster)
+        self._watch(WARM_UP_SECONDS)
+        outcome.began = time.monotonic()
+        drawn = rounds(random.Random(options.seed), kinds, ROLES, options.session_seconds)
+        for one in options.plan or drawn:
+            if not options.plan and time.monotonic() > outcome.began + options.seconds:
+                break
+            self._play(one)
+        outcome.ended = time.monotonic()
+
+    def _play(self, one: Round) -> None:
+        under_way: list[Injected] = []
+        played: list[Injected] = []
+        self._outcome.rounds.append(played)
+        try:
+            for planned in one.faults:
+                nodes = self._targets(planned, [name for fault in played for name in fault.nodes])
+                if nodes is None or planned.kind in self._outcome.impossible:
+                    continue
+                self._outcome.note(
+                    f"{planned.kind} of {', '.join(node.name for node in nodes) or 'nobody'} ({planned.role}), "
+                    f"for {planned.lasts_seconds:.1f} s"
+                )
+                injected = inject(self._cluster, planned, nodes, self._chance)
+                under_way.append(injected)
+                played.append(injected)
+            while under_way:
+                self._watch(LOOK_SECONDS, hurt=[name for fault in under_way for name in fault.nodes])
+                for fault in [fault for fault in under_way if fault.ends <= time.monotonic()]:
+                    under_way.remove(fault)
+                    self._heal(fault)
+        finally:
+            for fault in under_way:
+                self._heal(fault)
+        self._watch(one.quiet_seconds)
+        if one.waits_for_in_sync:
+            began = time.monotonic()
+            self._cluster.wait_in_sync()
+            self._outcome.note(f"all in sync after {time.monotonic() - began:.1f} s more")
+
+    def _heal(self, fault: Injected) -> None:
+        fault.heal()
+        fault.healed = time.monotonic()
+        self._outcome.note(f"healed: {fault.title}")
+
+    def _targets(self, planned: Planned, hurt: Sequence[str]) -> tuple[Node, ...] | None:
+        """Whom it is done to; None when everybody of the kind is hurt already."""
+        cluster = self._cluster
+        if planned.kind == QUIET:
+            return ()
+        if planned.kind in ALONE:
+            return tuple(cluster.nodes if planned.kind == "majority ring" else cluster.brokers)
+        wanted: Node
+        if planned.is_of_zookeeper:
+            wanted, others = cluster.zookeeper_leader(self._chance), list[Node](cluster.zookeepers)
+        else:
+            wanted = cluster.broker_for(planned.role, NUMBERS, OWNERS, self._chance)
+            others = list[Node](cluster.brokers)
+        others = [node for node in others if node.name not in hurt and node.is_running]
+        if wanted in others:
+            return (wanted,)
+        return (self._chance.choice(others),) if others else None
+
+    def _watch(self, seconds: float, hurt: Iterable[str] = ()) -> None:
+        """Let time pass; start again what ended by itself, unless a fault keeps it from running."""
+        until = time.monotonic() + seconds
+        while True:
+            self._cluster.revive(hurt)
+            self._workload.supervise()
+            if time.monotonic() >= until:
+                return
+            time.sleep(LOOK_SECONDS)
+
+
+def _drain(cluster: Cluster, workload: Workload, outcome: Outcome) -> None:
+    """All is healed: everything must come to its end, and then all must be as it was told."""
+    cluster.wait_in_sync()
+    outcome.note("healed for good, all in sync")
+    workload.stop_writers()
+    final = {topic: read_all(cluster.bootstrap, topic) for topic in (NUMBERS, SOURCE)}
+    ends = {partition: log[-1][0] + 1 if log else 0 for partition, log in final[NUMBERS].items()}
+    source = [value for log in final[SOURCE].values() for _, value in log]
+    for wait, goal in ((workload.wait_read, ends), (workload.wait_committed, ends)):
+        try:
+            wait(goal)
+        except Stuck as stuck:
+            outcome.violations.append(f"stuck: {stuck}")
+    try:
+        workload.wait_copied(len(source))
+    except Stuck as stuck:
+        outcome.violations.append(f"stuck: {stuck}")
+    workload.stop_readers()
+    workload.kill()
+    copies = [value for log in read_all(cluster.bootstrap, COPIES).values() for _, value in log]
+    outcome.note("drained")
+    outcome.counts |= {
+        "records acknowledged in numbers": sum(1 for _ in workload.acknowledged()),
+        "records in numbers": sum(len(log) for log in final[NUMBERS].values()),
+        "records in source": len(source),
+        "records in copies": len(copies),
+        "starts of copiers": workload.copier_starts,
+    }
+    outcome.violations += judgement.of_history(workload.transcripts, final)
+    outcome.violations += judgement.of_copies(source, copies)
+
+
+def _compare(cluster: Cluster, outcome: Outcome) -> None:
+    """Stop the brokers in order, and look at what lies on their disks."""
+    cluster.wait_in_sync()
+    compared = cluster.folder_names((NUMBERS, SOURCE, COPIES))
+    for broker in cluster.brokers:
+        code = broker.terminate()
+        if code != 0:
+            outcome.violations.append(f"{broker.name} ended with exit code {code} on SIGTERM")
+    logs, size, found = replicas.compare([broker.data for broker in cluster.brokers], compared)
+    outcome.counts |= {"logs compared": logs, "bytes compared": size}
+    outcome.violations += found
+    for broker in cluster.brokers:
+        outcome.violations += replicas.verify(broker.data)
+    outcome.note("replicas compared")

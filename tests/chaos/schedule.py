@@ -1,0 +1,101 @@
+"""What is injected, when and for how long: decided by a seed alone. Pure.
+
+Every kind comes once before any comes again, so that a short run meets as many as it can; roles likewise. Kinds that
+take the whole cluster come alone, others by one to three at a time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+QUIET = "quiet"
+PAUSES = (0.5, 1.5, 3.0)
+"""How long a process is paused, in session timeouts: not noticed, noticed, long gone."""
+
+NEED_NETWORK = (
+    *("cut off", "cut from cluster", "cut from brokers", "cut from registry", "deaf", "mute", "packet loss"),
+    *("majority ring", "zookeeper cut off"),
+)
+NEED_DISKS = ("frozen disk", "full disk")
+NEED_STRACE = ("slow disk",)
+NEED_ENSEMBLE = ("zookeeper kill", "zookeeper pause", "zookeeper cut off")
+ALONE = ("majority ring", "rolling restart", QUIET)
+KINDS = ("kill", "pause", "rolling restart", QUIET, *NEED_NETWORK, *NEED_DISKS, *NEED_STRACE, *NEED_ENSEMBLE[:2])
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One fault: of what kind, to whom, and how long after the beginning of its round it is healed."""
+
+    kind: str
+    role: str
+    lasts_seconds: float
+
+    @property
+    def is_of_zookeeper(self) -> bool:
+        return self.kind in NEED_ENSEMBLE
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    faults: tuple[Planned, ...]
+    quiet_seconds: float
+    waits_for_in_sync: bool
+    """whether the next round begins only when all replicas are in sync again"""
+
+
+def rounds(
+    chance: random.Random, kinds: Sequence[str], roles: Sequence[str], session_seconds: float
+) -> Iterator[Round]:
+    """For ever; the harness takes as many as there is time for."""
+    kind_bag, role_bag = _Bag(chance, kinds), _Bag(chance, roles)
+    while True:
+        # Long enough that whoever is to take over has twice the session timeout for it, and some time to work then.
+        hold = chance.uniform(4 * session_seconds, 20.0)
+        chosen = [kind_bag.draw()]
+        if chosen[0] not in ALONE:
+            for _ in range(chance.choice((0, 0, 0, 1, 2))):
+                another = kind_bag.peek()
+                if another not in (*ALONE, *chosen):
+                    chosen.append(kind_bag.draw())
+        faults = tuple(
+            Planned(kind, _role(kind) or role_bag.draw(), _lasts(kind, hold, session_seconds, chance))
+            for kind in chosen
+        )
+        yield Round(faults, chance.uniform(2.0, 8.0), waits_for_in_sync=chance.random() < 0.6)
+
+
+def _role(kind: str) -> str:
+    """Whom a kind is always done to; else the roles of brokers take turns."""
+    if kind in NEED_ENSEMBLE:
+        return "leader of ZooKeeper"
+    return "all" if kind in ALONE else ""
+
+
+def _lasts(kind: str, hold: float, session_seconds: float, chance: random.Random) -> float:
+    if kind.endswith("pause"):
+        return chance.choice(PAUSES) * session_seconds
+    if kind.endswith("kill"):
+        return chance.choice((0.0, hold / 2, hold))  # back at once, which others may not even notice, or later
+    if kind == "frozen disk":
+        return chance.uniform(1.0, 3.0) * session_seconds
+    return hold
+
+
+class _Bag:
+    """Draws in random order, each once before any comes again."""
+
+    def __init__(self, chance: random.Random, items: Sequence[str]) -> None:
+        self._chance, self._items = chance, list(items)
+        self._left: list[str] = []
+
+    def peek(self) -> str:
+        if not self._left:
+            self._left = self._chance.sample(self._items, len(self._items))
+        return self._left[-1]
+
+    def draw(self) -> str:
+        self.peek()
+        return self._left.pop()

@@ -1,0 +1,137 @@
+"""What the judges are there to find, planted; and nothing is found where nothing is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.chaos import judgement, replicas
+from tests.chaos.availability import Acknowledgements
+from tests.chaos.client import FEEDER
+from tests.chaos.faults import Injected
+from tests.chaos.outcome import Options, Outcome
+from tests.chaos.schedule import Planned
+from tests.chaos.transcript import Log, Transcript
+from tests.chaos.workload import MEMBERS, NUMBERS, READER, SOURCE, WRITERS
+
+Lines = dict[str, list[list[Any]]]
+
+
+@pytest.fixture
+def lines() -> Lines:
+    """What the clients print of a run without anomalies."""
+    clients: Lines = {name: [["end", 99]] for name in (*WRITERS, READER, *MEMBERS)}
+    clients["w1"] = [
+        ["send", 1, 0, "w1-0"],
+        ["send", 2, 0, "w1-1"],
+        ["ack", 3, 0, "w1-0", 0],
+        ["ack", 4, 0, "w1-1", 1],
+        ["end", 99],
+    ]
+    clients[READER] = [["poll", 5, 0, [[0, "w1-0"]]], ["poll", 7, 0, [[1, "w1-1"]]], ["end", 99]]
+    clients[MEMBERS[0]] = [
+        ["poll", 5, 0, [[0, "w1-0"], [1, "w1-1"]]],
+        ["commit", 6, 0, 2],
+        ["committed", 7, 6, 0],
+        ["found", 8, 9, 0, 2],
+        ["end", 99],
+    ]
+    clients[FEEDER] = [["send", 1, 0, "0"], ["ack", 2, 0, "0", 0], ["end", 99]]
+    return clients
+
+
+FINAL: dict[str, dict[int, Log]] = {NUMBERS: {0: [(0, b"w1-0"), (1, b"w1-1")]}, SOURCE: {0: [(0, b"0")]}}
+
+
+def judged(lines: Lines, final: dict[str, dict[int, Log]], folder: Path) -> list[str]:
+    transcripts = {}
+    for name, entries in lines.items():
+        path = folder / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+        transcripts[name] = Transcript(path)
+        transcripts[name].read_on()
+    return judgement.of_history(transcripts, final)
+
+
+def test_a_clean_run_is_found_clean(lines: Lines, tmp_path: Path) -> None:
+    assert judged(lines, FINAL, tmp_path) == []
+
+
+def test_an_acknowledged_record_that_is_gone_is_found(lines: Lines, tmp_path: Path) -> None:
+    found = judged(lines, FINAL | {NUMBERS: {0: [(0, b"w1-0")]}}, tmp_path)
+    assert any("unseen" in one for one in found)
+    assert any("vanished" in one for one in found)
+
+
+def test_a_doubled_record_is_found(lines: Lines, tmp_path: Path) -> None:
+    doubled: dict[int, Log] = {0: [*FINAL[NUMBERS][0], (2, b"w1-0")]}
+    assert any("duplicate" in one for one in judged(lines, FINAL | {NUMBERS: doubled}, tmp_path))
+
+
+def test_a_reader_that_is_taken_past_a_record_is_found(lines: Lines, tmp_path: Path) -> None:
+    lines[READER][1] = ["poll", 7, 0, [[2, "w1-1"]]]
+    assert any("nonmonotonic poll" in one for one in judged(lines, FINAL, tmp_path))
+
+
+def test_a_commit_that_went_back_is_found(lines: Lines, tmp_path: Path) -> None:
+    lines[MEMBERS[0]][3] = ["found", 8, 9, 0, -1]
+    assert any("commit lost" in one for one in judged(lines, FINAL, tmp_path))
+
+
+def test_a_writer_that_could_not_end_is_found(lines: Lines, tmp_path: Path) -> None:
+    lines["w1"].insert(-1, ["error", 98, "3 records were neither acknowledged nor refused"])
+    assert judged(lines, FINAL, tmp_path) == ["w1: 3 records were neither acknowledged nor refused"]
+
+
+def test_copies_that_are_lost_doubled_or_aborted_are_found() -> None:
+    assert judgement.of_copies([b"1", b"2"], [b"2", b"1"]) == []
+    assert "copy lost" in judgement.of_copies([b"1", b"2"], [b"2"])[0]
+    assert "copied 2 times" in judgement.of_copies([b"1", b"2"], [b"2", b"1", b"2"])[0]
+    assert "aborted read" in judgement.of_copies([b"1"], [b"1", b"aborted 1"])[0]
+
+
+def outcome_of(moments: list[float], nodes: tuple[str, ...]) -> Outcome:
+    outcome = Outcome(Options(1, 60.0, Path(), session_seconds=3.0))
+    fault = Injected(Planned("cut off", "leader", 10.0), nodes, 100.0, 110.0, lambda: None, healed=110.0)
+    outcome.rounds.append([fault])
+    outcome.acknowledgements = Acknowledgements((moment, 0) for moment in moments)
+    return outcome
+
+
+def test_a_fault_of_one_broker_that_stops_all_writes_is_found() -> None:
+    assert "unavailable" in judgement.of_availability(outcome_of([99.0, 111.0], ("b1",)))[0]
+    assert judgement.of_availability(outcome_of([99.0, 107.0, 111.0], ("b1",))) == []
+
+
+def test_nobody_asks_for_writes_when_the_majority_is_gone() -> None:
+    assert judgement.of_availability(outcome_of([99.0, 111.0], ("b1", "b2"))) == []
+
+
+def test_a_stall_is_told_for_the_whole_and_for_the_partition_that_fared_worst() -> None:
+    stay = Acknowledgements([(99.0, 0), (99.0, 1), (101.0, 0), (104.0, 0), (109.0, 1)]).stay(100.0, 105.0)
+    assert (stay.acknowledged, stay.stall_seconds, stay.partition_stall_seconds) == (2, 5.0, 10.0)
+
+
+def write_log(folder: Path, *segments: bytes) -> Path:
+    log = folder / "logs" / "topic-0"
+    log.mkdir(parents=True)
+    for number, content in enumerate(segments):
+        (log / f"{number:020}.log").write_bytes(content)
+    return folder
+
+
+def test_replicas_are_compared_as_logs_however_they_are_cut_into_segments(tmp_path: Path) -> None:
+    folders = [write_log(tmp_path / "1", b"abc", b"def"), write_log(tmp_path / "2", b"abcd", b"ef")]
+    assert replicas.compare(folders, ["topic-0"]) == (1, 6, [])
+
+
+def test_replicas_that_diverged_or_are_short_or_missing_are_found(tmp_path: Path) -> None:
+    first = write_log(tmp_path / "1", b"abcdef")
+    _, _, found = replicas.compare([first, write_log(tmp_path / "2", b"abXdef")], ["topic-0"])
+    assert "differ at byte 2" in found[0]
+    _, _, found = replicas.compare([first, write_log(tmp_path / "3", b"abc")], ["topic-0"])
+    assert "differ in length" in found[0]
+    _, _, found = replicas.compare([first, tmp_path / "4"], ["topic-0"])
+    assert "replica missing" in found[0]

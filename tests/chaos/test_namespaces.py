@@ -1,0 +1,119 @@
+"""Hosts that lose packets, in one direction, in both, or some; and a disk that is full."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.chaos import disks, namespaces
+from tests.chaos.claims import claim
+from tests.chaos.cluster import clean
+from tests.chaos.disks import SmallDisk
+from tests.chaos.namespaces import Host, Namespaces
+
+ECHO = """
+import socket, sys
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind((sys.argv[1], 7))
+print("ready", flush=True)
+while True:
+    content, peer = server.recvfrom(100)
+    server.sendto(content, peer)
+"""
+ASK = """
+import socket, sys
+client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+client.settimeout(0.1)
+answers = 0
+for _ in range(int(sys.argv[2])):
+    client.sendto(b"x", (sys.argv[1], 7))
+    try:
+        client.recv(100)
+        answers += 1
+    except TimeoutError:
+        pass
+print(answers)
+"""
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[Namespaces]:
+    reason = namespaces.why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    claimed = claim(tmp_path)
+    yield Namespaces(claimed, ["a", "b"])
+    namespaces.remove(claimed.number)
+    claimed.release()
+
+
+@pytest.fixture
+def echo(network: Namespaces) -> Iterator[Host]:
+    host = network.hosts["b"]
+    command = [*host.prefix, sys.executable, "-c", ECHO, host.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"ready\n"
+        yield host
+        server.kill()
+
+
+def answers(network: Namespaces, echo: Host, questions: int = 5) -> int:
+    command = [*network.hosts["a"].prefix, sys.executable, "-c", ASK, echo.address, str(questions)]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.parametrize("pair", [("a", "b"), ("b", "a")])
+def test_a_cut_in_one_direction_is_enough_to_lose_the_answers(
+    network: Namespaces, echo: Host, pair: tuple[str, str]
+) -> None:
+    assert answers(network, echo) == 5
+    network.drop(*pair)
+    assert answers(network, echo) == 0
+    network.restore(*pair)
+    assert answers(network, echo) == 5
+
+
+def test_some_packets_are_lost_and_some_are_not(network: Namespaces, echo: Host) -> None:
+    network.drop("a", "b", percent=50)
+    assert 5 < answers(network, echo, questions=40) < 35
+
+
+def test_a_small_disk_can_be_filled_and_emptied(tmp_path: Path) -> None:
+    reason = disks.why_not(tmp_path)
+    if reason is not None:
+        pytest.skip(reason)
+    disk = SmallDisk(tmp_path / "disk")
+    try:
+        disk.fill()
+        with pytest.raises(OSError, match="No space left"):
+            (disk.folder / "more").write_bytes(b"x" * 10**6)
+        disk.empty()
+        (disk.folder / "more").write_bytes(b"x" * 10**6)
+    finally:
+        disk.close()
+
+
+def test_what_a_killed_harness_left_is_cleared_away(tmp_path: Path) -> None:
+    if reason := namespaces.why_not():
+        pytest.skip(reason)
+    harness = (
+        "import sys, pathlib; from tests.chaos.claims import claim; from tests.chaos.namespaces import Namespaces;"
+        "claimed = claim(pathlib.Path(sys.argv[1])); Namespaces(claimed, ['a']);"
+        "print(claimed.number, flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", harness, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        number = process.stdout.readline().strip()
+        assert not any(f"run {number} " in one for one in clean()), "it is alive"
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert any(f"run {number} " in one for one in clean())
+    listing = subprocess.run(["ip", "netns", "list"], check=True, capture_output=True, text=True).stdout
+    assert f"hr{number}-" not in listing

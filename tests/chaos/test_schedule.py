@@ -1,0 +1,37 @@
+"""The schedule follows from its seed, and leaves no kind of fault out."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+
+from tests.chaos.cluster import ROLES
+from tests.chaos.faults import _INJECTORS
+from tests.chaos.schedule import ALONE, KINDS, Round, rounds
+
+SESSION_SECONDS = 3.0
+
+
+def drawn(seed: int, count: int) -> list[Round]:
+    return list(islice(rounds(random.Random(seed), KINDS, ROLES, SESSION_SECONDS), count))
+
+
+def test_a_seed_makes_the_same_schedule_again() -> None:
+    assert drawn(7, 50) == drawn(7, 50)
+    assert drawn(7, 50) != drawn(8, 50)
+
+
+def test_every_kind_comes_before_any_comes_again() -> None:
+    kinds = [fault.kind for one in drawn(7, 50) for fault in one.faults]
+    assert sorted(kinds[: len(KINDS)]) == sorted(KINDS)
+
+
+def test_what_takes_the_whole_cluster_comes_alone() -> None:
+    for one in drawn(7, 200):
+        kinds = [fault.kind for fault in one.faults]
+        assert 1 <= len(kinds) <= 3
+        assert len(kinds) == 1 or not set(kinds) & set(ALONE)
+
+
+def test_there_is_a_way_to_inject_every_kind() -> None:
+    assert set(_INJECTORS) == set(KINDS)

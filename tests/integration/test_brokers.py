@@ -1,0 +1,247 @@
+"""`headrace serve --brokers N`: a cluster on one host. Its brokers are killed, paused and orphaned; nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, PartitionMetadata
+from tests.integration.conftest import Figures
+from tests.integration.ensemble import ports_in_a_row
+from tests.integration.history import History
+from tests.integration.load import Load, read_everything
+from tests.integration.process import PATIENCE_SECONDS, wait_until
+
+BROKERS = 3
+PARTITIONS = 6
+HEADRACE = str(Path(sys.executable).with_name("headrace"))
+
+
+class BrokersProcess:
+    """The parent of them all. Ports stay the same over restarts."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.options = options
+        ports = ports_in_a_row(2 * BROKERS)
+        self.kafka, self.http = ports[:BROKERS], ports[BROKERS:]
+        self.address = ",".join(f"127.0.0.1:{port}" for port in self.kafka)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "it does not run"
+        return self._process
+
+    def start(self) -> BrokersProcess:
+        command = [HEADRACE, "serve", "--brokers", str(BROKERS), "--data", str(self.data), *self.options]
+        command += ["--kafka", f"127.0.0.1:{self.kafka[0]}", "--http", f"127.0.0.1:{self.http[0]}"]
+        with (self.folder / "out").open("wb") as out, (self.folder / "err").open("ab") as err:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        wait_until(self._says_ready, "all brokers are ready")
+        return self
+
+    def broker(self, node_id: int) -> psutil.Process | None:
+        """Its process, if it runs now."""
+        for child in psutil.Process(self.process.pid).children():
+            with suppress(psutil.Error):  # it has ended meanwhile
+                words = child.cmdline()
+                if "--node-id" in words and words[words.index("--node-id") + 1] == str(node_id):
+                    return child
+        return None
+
+    def brokers(self) -> list[psutil.Process]:
+        found = [self.broker(node_id) for node_id in range(1, BROKERS + 1)]
+        return [one for one in found if one is not None]
+
+    def send(self, node_id: int, what: signal.Signals) -> None:
+        broker = self.broker(node_id)
+        assert broker is not None
+        broker.send_signal(what)
+
+    def out(self) -> str:
+        return (self.folder / "out").read_text()
+
+    def errors(self) -> str:
+        return (self.folder / "err").read_text(errors="replace")
+
+    def end(self, what: signal.Signals) -> int:
+        """Send this to the parent; its exit code."""
+        self.process.send_signal(what)
+        exit_code = self.process.wait(PATIENCE_SECONDS)
+        self._process = None
+        return exit_code
+
+    def stop(self) -> None:
+        """Whatever state it is in, all of it is gone afterwards."""
+        if self._process is not None and self._process.poll() is None:
+            brokers = self.brokers()
+            self.end(signal.SIGKILL)
+            for broker in brokers:
+                broker.kill()
+
+    def _says_ready(self) -> bool:
+        assert self.process.poll() is None, f"it ended with {self.process.poll()}:\n{self.errors()}"
+        return self.out().startswith("ready ")
+
+
+@pytest.fixture
+def start_brokers(tmp_path: Path) -> Iterator[Callable[..., BrokersProcess]]:
+    started: list[BrokersProcess] = []
+
+    def start(*options: str) -> BrokersProcess:
+        started.append(BrokersProcess(tmp_path, *options))
+        return started[-1].start()
+
+    yield start
+    for process in started:
+        process.stop()
+
+
+def create_replicated(address: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": address})
+    new = NewTopic(topic, PARTITIONS, BROKERS, config={"min.insync.replicas": "2"})
+    admin.create_topics([new])[topic].result(PATIENCE_SECONDS)
+
+
+def partitions(address: str, topic: str) -> list[PartitionMetadata]:
+    """As one broker sees them; a new client asks nobody else."""
+    admin = AdminClient({"bootstrap.servers": address})
+    return list(admin.list_topics(topic, PATIENCE_SECONDS).topics[topic].partitions.values())
+
+
+def leaders(address: str) -> set[int]:
+    return {partition.leader for partition in partitions(address, "numbers")}
+
+
+def all_in_sync(address: str) -> bool:
+    return all(len(partition.isrs) == BROKERS for partition in partitions(address, "numbers"))
+
+
+def is_readable(address: str) -> bool:
+    """Whether the leaders have caught up with what was committed before they led."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "looks"})
+    try:
+        for partition in range(PARTITIONS):
+            consumer.get_watermark_offsets(TopicPartition("numbers", partition), PATIENCE_SECONDS)
+    except KafkaException:
+        return False
+    finally:
+        consumer.close()
+    return True
+
+
+def test_a_broker_that_is_killed_under_load_loses_nothing_and_is_back_by_itself(
+    start_brokers: Callable[..., BrokersProcess], figures: Figures
+) -> None:
+    cluster = start_brokers()
+    assert cluster.out().startswith(f"ready kafka={cluster.address} http=127.0.0.1:{cluster.http[0]},")
+    assert " nodes=1,2,3 version=" in cluster.out()
+    create_replicated(cluster.address, "numbers")
+    spared = f"127.0.0.1:{cluster.kafka[2]}"
+    assert leaders(spared) == {1, 2, 3}
+    history = History()
+    with Load(cluster.address, "numbers", PARTITIONS, history) as load:
+        load.wait_acknowledged(1000)
+        cluster.send(1, signal.SIGKILL)
+        began = time.monotonic()
+        wait_until(lambda: 1 not in leaders(spared), "others lead what the killed one led")
+        figures.add(f"{time.monotonic() - began:.2f} s from kill -9 to new leaders in the metadata")
+        load.wait_acknowledged(1000)
+        wait_until(lambda: all_in_sync(spared), "all are in sync again")
+        figures.add(f"{time.monotonic() - began:.2f} s from kill -9 until it is in sync again")
+        load.wait_acknowledged(1000)
+    read_everything(cluster.address, "numbers", PARTITIONS, history)
+    assert history.anomalies() == []
+    assert not any(history.refused.values()), "with retries every record is acknowledged in the end"
+    assert "warning: broker 1 ended with status -9; it is started again in" in cluster.errors()
+    assert "broker 1 is up again" in cluster.errors()
+
+    brokers = cluster.brokers()
+    assert len(brokers) == BROKERS
+    assert cluster.end(signal.SIGTERM) == 0
+    assert not any(broker.is_running() for broker in brokers)
+    assert "Traceback" not in cluster.errors()
+
+    cluster.start()
+    wait_until(lambda: is_readable(cluster.address), "the new leaders have caught up")
+    again = History(sent=history.sent, acknowledged=history.acknowledged)
+    read_everything(cluster.address, "numbers", PARTITIONS, again)
+    assert again.anomalies() == []
+
+
+def test_a_broker_that_is_paused_is_replaced_after_the_session_timeout_and_joins_again_when_it_wakes_up(
+    start_brokers: Callable[..., BrokersProcess],
+) -> None:
+    cluster = start_brokers("--session-timeout", "1")
+    create_replicated(cluster.address, "numbers")
+    spared = f"127.0.0.1:{cluster.kafka[2]}"
+    cluster.send(1, signal.SIGSTOP)
+    wait_until(lambda: 1 not in leaders(spared), "others lead what the paused one led")
+    cluster.send(1, signal.SIGCONT)
+    wait_until(lambda: all_in_sync(spared), "all are in sync again")
+    assert "broker 1 ended" not in cluster.errors()
+    assert cluster.end(signal.SIGTERM) == 0
+
+
+def test_when_the_parent_is_killed_the_brokers_end_in_order_and_can_be_started_at_once(
+    start_brokers: Callable[..., BrokersProcess],
+) -> None:
+    cluster = start_brokers()
+    orphans = cluster.brokers()
+    assert len(orphans) == BROKERS
+    cluster.end(signal.SIGKILL)
+    cluster.start()
+    gone, alive = psutil.wait_procs(orphans, PATIENCE_SECONDS)
+    assert len(gone) == BROKERS
+    assert alive == []
+    assert all((cluster.data / f"broker-{number}").is_dir() for number in (1, 2, 3))
+
+
+def test_a_broker_that_ends_three_times_shortly_after_its_start_ends_them_all(
+    start_brokers: Callable[..., BrokersProcess],
+) -> None:
+    cluster = start_brokers()
+    others = [broker for broker in cluster.brokers() if broker != cluster.broker(2)]
+    killed: set[int] = set()
+
+    def ended() -> bool:
+        if cluster.process.poll() is not None:
+            return True
+        broker = cluster.broker(2)
+        if broker is not None and broker.pid not in killed:
+            killed.add(broker.pid)
+            broker.kill()
+        return False
+
+    wait_until(ended, "it gives up")
+    assert cluster.process.wait() == 1
+    assert len(killed) == 3
+    assert "error: broker 2 ended 3 times in a row, with status -9; all are stopped" in cluster.errors()
+    assert not any(broker.is_running() for broker in others)
+
+
+def test_each_form_of_start_refuses_the_folder_of_the_other(tmp_path: Path) -> None:
+    several, one = tmp_path / "several", tmp_path / "one"
+    (several / "broker-1" / "logs").mkdir(parents=True)
+    (one / "logs").mkdir(parents=True)
+    for options, why in (
+        (["--data", str(several)], b"start them with --brokers 1"),
+        (["--data", str(one), "--brokers", "2"], b"start it without --brokers"),
+    ):
+        told = subprocess.run([HEADRACE, "serve", *options], capture_output=True, timeout=PATIENCE_SECONDS, check=False)
+        assert told.returncode == 1
+        assert why in told.stderr
+        assert told.stdout == b""
+    assert os.listdir(several) == ["broker-1"]
+    assert os.listdir(one) == ["logs"]

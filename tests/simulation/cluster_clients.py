@@ -1,0 +1,151 @@
+"""The clients that only a cluster needs, and the cheaper ones of those that a single broker has too."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+from tests.simulation.clients import IMPATIENT, PARTITIONS, PATIENT, TOPIC, Client, Writer, told
+
+from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.cluster_admin import ClusterAdmin
+from headrace.client.consumer import Consumer, ConsumerSettings
+from headrace.client.fetcher import FetchingRules
+from headrace.client.metadata import TopicPartition
+from headrace.client.offsets import END, START, find_offsets
+from headrace.model.errors import HeadraceError
+
+T = TypeVar("T")
+
+COPIES = "copies"
+REPLICAS = 3
+
+HIGH_WATERMARK = "high watermark"
+LOG_START = "log start"
+COMMITTED = ConsumerSettings(fetching=FetchingRules(read_committed=True))
+
+
+class SlowWriter(Writer):
+    """A seed must be cheap, and most of what goes wrong needs few records."""
+
+    async def think(self, seconds: float) -> None:
+        await super().think(3 * seconds)
+
+
+class CommittedReader(Client):
+    """Reads the copies: only what transactions have committed."""
+
+    async def work(self) -> None:
+        async with Consumer(self.cluster, [COPIES], settings=COMMITTED) as consumer:
+            while not self.is_done:
+                records = await consumer.poll(self.random.randint(1, 50), timeout_seconds=0.5)
+                self.history.polled(self.name, told(records))
+                await self.think(0.2)
+
+
+class CopiesAuditor(Client):
+    """Reads all the copies when all is over."""
+
+    async def work(self) -> None:
+        targets = [TopicPartition(COPIES, partition) for partition in range(PARTITIONS)]
+        ends = await find_offsets(self.cluster, dict.fromkeys(targets, END))
+        self.history.final = {partition: [] for partition in range(PARTITIONS)}
+        async with Consumer(self.cluster, partitions=dict.fromkeys(targets, 0), settings=COMMITTED) as consumer:
+            # Its position does not pass by what is not given to it, so the end is when nothing comes any more.
+            while any(at.offset for at in ends.values()):
+                records = await consumer.poll(timeout_seconds=2.0)
+                for record in records:
+                    assert record.value is not None
+                    self.history.final[record.partition].append((record.offset, record.value))
+                if not records:
+                    return
+
+
+class Surveyor(Client):
+    """Asks now and then where the logs begin, and up to where they can be read."""
+
+    settings = IMPATIENT
+
+    async def work(self) -> None:
+        while not self.is_done:
+            with suppress(HeadraceError):
+                await self._look(HIGH_WATERMARK, END)
+                await self._look(LOG_START, START)
+            await self.think(0.7)
+
+    async def _look(self, what: str, where: int) -> None:
+        partition = self.random.randrange(PARTITIONS)
+        mark = self.history.begin_mark(self.name, what, partition)
+        target = TopicPartition(TOPIC, partition)
+        found = await find_offsets(self.cluster, {target: where})
+        self.history.end_mark(mark, found[target].offset)
+
+
+class Operator(Client):
+    """Makes and deletes topics, moves partitions, elects preferred leaders, drains brokers and takes them back."""
+
+    settings = IMPATIENT
+    brokers: list[int]
+    has_ended = False
+
+    async def work(self) -> None:
+        self.scratch = 0
+        self.exists: dict[int, bool | None] = {}
+        self.drained: set[int] = set()
+        self.topics = TopicAdmin(self.cluster)
+        self.admin = ClusterAdmin(self.cluster)
+        await self.think(1.0)
+        while not self.is_done:
+            with suppress(HeadraceError):
+                await self._step()
+            await self.think(1.0)
+        await self._finish()
+        self.has_ended = True
+
+    async def _step(self) -> None:
+        target = TopicPartition(self.random.choice((TOPIC, COPIES)), self.random.randrange(PARTITIONS))
+        match self.random.randrange(6):
+            case 0 | 1:
+                await self._make_or_delete()
+            case 2 | 3:
+                await self.admin.move({target: self.random.sample(self.brokers, REPLICAS)})
+            case 4:
+                await self.admin.prefer([TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)])
+            case _:
+                await self._drain_or_return()
+
+    async def _make_or_delete(self) -> None:
+        """A request that was not answered may still take effect, at any time: then another name is used."""
+        name, exists = f"scratch{self.scratch}", self.exists.get(self.scratch, False)
+        self.exists[self.scratch] = None
+        try:
+            if exists:
+                await self.topics.delete(name)
+            else:
+                await self.topics.create(NewTopic(name, self.random.randint(1, 2), REPLICAS))
+        except HeadraceError:
+            self.scratch += 1
+            raise
+        self.exists[self.scratch] = not exists
+
+    async def _drain_or_return(self) -> None:
+        if self.drained:
+            await self.admin.drain(node_id := self.drained.pop(), is_drained=False)
+            self.drained.discard(node_id)
+        else:
+            self.drained.add(node_id := self.random.choice(self.brokers))
+            await self.admin.drain(node_id)
+
+    async def _finish(self) -> None:
+        """All brokers may be used again, and what was answered for is there."""
+        for node_id in self.brokers:
+            await self._insist(partial(self.admin.drain, node_id, is_drained=False))
+        names = {view.name for view in await self._insist(self.topics.list)}
+        for number, exists in self.exists.items():
+            is_there = f"scratch{number}" in names
+            assert exists in (None, is_there), f"topic scratch{number} was told to be {'there' if exists else 'gone'}"
+
+    async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await self.cluster.persist(call, deadline_seconds=PATIENT.deadline_seconds)

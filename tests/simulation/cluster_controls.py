@@ -1,0 +1,96 @@
+"""Bugs to be planted in a cluster: each is one that a hurried change could bring, or that another system has had.
+
+The first seed that shows it is noted with it; `python -m tests.simulation.many --controls` looks for all anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+from msgspec.structs import replace
+
+from headrace.broker import readings
+from headrace.broker.controller import Controller
+from headrace.broker.partition import Partition
+from headrace.broker.replica_fetcher import Followed, ReplicaFetcher
+from headrace.machines import leadership
+from headrace.machines.in_sync import InSync
+from headrace.machines.leadership import with_in_sync
+from headrace.model.broker_record import BrokerRecord
+from headrace.model.partition_record import PartitionRecord
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def truncate_to_own_watermark(patch: pytest.MonkeyPatch) -> None:
+    """As Kafka did before leader epochs (KIP-101)."""
+    copy = ReplicaFetcher._copy
+    seen = set[int]()
+
+    async def cut_and_copy(self: ReplicaFetcher, ready: list[Followed]) -> None:
+        for followed in ready:
+            ours, high_watermark = followed.partition.log, followed.partition.high_watermark
+            if id(followed) not in seen and ours.start_offset < high_watermark < ours.end_offset:
+                await ours.truncate(high_watermark)
+            elif id(followed) not in seen and high_watermark <= ours.start_offset < ours.end_offset:
+                await ours.restart_at(ours.start_offset)
+            seen.add(id(followed))
+        await copy(self, ready)
+
+    patch.setattr(ReplicaFetcher, "_copy", cut_and_copy)
+
+
+def acknowledge_before_the_flush(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Partition, "_durable_offset", lambda self: self.log.end_offset)
+
+
+def fetch_without_a_look_at_epochs(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(readings, "check_leader_epoch", lambda *_: None)
+    patch.setattr(readings, "_divergence", lambda *_: None)
+
+
+def preside_while_in_doubt(patch: pytest.MonkeyPatch) -> None:
+    def is_in_office(self: Controller) -> bool:
+        return self._term is not None and self._catalogue.controller == self._term.record
+
+    patch.setattr(Controller, "_is_in_office", is_in_office)
+
+
+def take_a_proposed_set_for_the_registered_one(patch: pytest.MonkeyPatch) -> None:
+    propose = InSync.propose
+
+    def propose_and_settle(self: InSync, record: PartitionRecord) -> None:
+        propose(self, record)
+        self.settle(record)
+
+    patch.setattr(InSync, "propose", propose_and_settle)
+
+
+def elect_in_the_same_epoch(patch: pytest.MonkeyPatch) -> None:
+    def elected(record: PartitionRecord, leader: BrokerRecord) -> PartitionRecord:
+        return replace(record, leader=leader.node_id, leader_broker_epoch=leader.epoch)
+
+    patch.setattr(leadership, "elected", elected)
+
+
+def let_join_who_is_behind(patch: pytest.MonkeyPatch) -> None:
+    def proposal(
+        self: InSync, live: Mapping[int, BrokerRecord], _now: float, _lag: float, _hw: int, min_insync: int
+    ) -> PartitionRecord | None:
+        near = [node_id for node_id in self._followers if self._may_join(node_id, live)]
+        changed = with_in_sync(self.record, (self._node_id, *near), min_insync)
+        return None if changed == self.record or self.proposed is not None else changed
+
+    patch.setattr(InSync, "proposal", proposal)
+
+
+CONTROLS: dict[Plant, int] = {
+    truncate_to_own_watermark: 1,
+    acknowledge_before_the_flush: 1,
+    fetch_without_a_look_at_epochs: 1,
+    preside_while_in_doubt: 1,
+    take_a_proposed_set_for_the_registered_one: 1,
+    elect_in_the_same_epoch: 1,
+    let_join_who_is_behind: 1,
+}

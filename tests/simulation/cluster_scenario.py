@@ -1,0 +1,208 @@
+"""One seed's story of a cluster: clients at work while brokers, disks, network and registry fail; then all heals.
+
+Within a minute of virtual time everything must be well again: every partition led and in sync with all its replicas,
+every producer and group and transaction under way. Then the logs are read, from the leaders and replica by replica, and
+the whole story is judged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import TypeVar
+
+from tests.simulation.clients import GROUP, PARTITIONS, TOPIC, Auditor, Client, Member, Reader, Watcher
+from tests.simulation.cluster_clients import (
+    COPIES,
+    REPLICAS,
+    CommittedReader,
+    CopiesAuditor,
+    Operator,
+    SlowWriter,
+    Surveyor,
+)
+from tests.simulation.cluster_copier import COPIER, Copier, original
+from tests.simulation.cluster_faults import Faults
+from tests.simulation.pipeliner import Pipeliner
+
+from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.metadata import TopicPartition
+from headrace.client.offsets import END, committed, find_offsets
+from headrace.model.errors import HeadraceError
+from headrace.testkit.anomalies import Anomaly
+from headrace.testkit.cluster import SimCluster
+from headrace.testkit.cluster_anomalies import judge_copy, judge_replicated
+from headrace.testkit.history import History
+from headrace.testkit.world import World
+
+ClientT = TypeVar("ClientT", bound=Client)
+
+FAULTS_SECONDS = (2.0, 9.0)
+RECOVERY_SECONDS = 60.0  # within which everything must be well again once nothing fails any more
+LOOK_SECONDS = 0.25
+DISK_DELAYS = ((0.00005, 0.002), (0.001, 0.02), (0.005, 0.1))
+TOPIC_CONFIGS = {"min.insync.replicas": "2"}
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "100",
+    "group.min.session.timeout.ms": "1000",
+    "leader.imbalance.check.interval.seconds": "5",
+    "offsets.topic.num.partitions": "1",
+    "replica.fetch.wait.max.ms": "1200",  # most of what an idle cluster does is to fetch
+    "replica.lag.time.max.ms": "3000",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    "transaction.state.log.num.partitions": "1",
+}
+TINY_SETTINGS = {
+    "log.cleaner.backoff.ms": "500",
+    "log.cleaner.min.cleanable.ratio": "0.1",
+    "offsets.topic.segment.bytes": "2000",
+    "replica.fetch.max.bytes": "300",
+    "replica.fetch.wait.max.ms": "100",
+    "transaction.state.log.segment.bytes": "2000",
+}
+TINY_TOPIC_CONFIGS = {"segment.bytes": "3000", "index.interval.bytes": "300"}
+
+
+class StillUnwell(AssertionError):
+    """So many seconds after the last fault somebody still does not get through."""
+
+
+class ClusterScenario:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = Random(f"cluster {seed}")
+        self.world = World(seed)
+        self.orders, self.copies = History(), History(has_gaps=True)
+        settings = dict(SETTINGS)
+        self.topic_configs = dict(TOPIC_CONFIGS)
+        # Each seed has its own weather: some bugs show only where segments or fetches are tiny, others where not.
+        settings |= {name: value for name, value in TINY_SETTINGS.items() if self.random.random() < 0.25}
+        if self.random.random() < 0.5:
+            self.topic_configs |= TINY_TOPIC_CONFIGS
+        self.cluster = SimCluster(self.world, self.random.choice((3, 3, 3, 3, 4, 5)), settings)
+        for broker in self.cluster.brokers.values():
+            broker.host.disk.delay_seconds = self.random.choice(DISK_DELAYS)
+        self.watcher = self._client(Watcher, "watcher")
+        self.writers = self._some(SlowWriter, "writer", (1, 1, 2)) + self._some(Pipeliner, "pipeliner", (0, 1))
+        self.members = self._some(Member, "member", (0, 1, 2))
+        self.copiers = self._some(Copier, "copier", (0, 1, 1), self.copies)
+        for copier in self.copiers:
+            copier.is_newer = self.random.random() < 0.5
+        self.operators = self._some(Operator, "operator", (0, 1))
+        for operator in self.operators:
+            operator.brokers = list(self.cluster.brokers)
+        self.clients: list[Client] = [
+            *self.writers,
+            *self.members,
+            *self.copiers,
+            *self.operators,
+            *self._some(Reader, "reader", (0, 1)),
+            *self._some(CommittedReader, "committed-reader", (0, min(1, len(self.copiers))), self.copies),
+            *self._some(Surveyor, "surveyor", (0, 1)),
+            *([self.watcher] if self.members else []),
+        ]
+        self.missing = ""
+
+    def run(self) -> list[Anomaly]:
+        """Everything that went wrong."""
+        gc.disable()  # which takes a quarter of the time, and finds next to nothing before the world is given up
+        try:
+            self.world.run(self._main())
+        finally:
+            self.world.close()
+            gc.enable()
+        return judge_replicated(self.orders) + (judge_copy(self.orders, self.copies, original) if self.copiers else [])
+
+    @property
+    def digest(self) -> str:
+        return f"{self.world.digest} {self.orders.digest} {self.copies.digest}"
+
+    async def _main(self) -> None:
+        await self.cluster.start_all()
+        admin = TopicAdmin(self.writers[0].cluster)
+        for name in (TOPIC, COPIES):
+            await admin.create(NewTopic(name, PARTITIONS, REPLICAS, self.topic_configs))
+        async with asyncio.TaskGroup() as group:
+            for client in self.clients:
+                group.create_task(client.run(), name=client.name)
+            await self._fail()
+            alarm = self.world.loop.call_later(RECOVERY_SECONDS, self._give_up)
+            await self._recover()
+            for client in self.clients:
+                client.is_done = True
+        await self._until_none(self.cluster.unlike)
+        alarm.cancel()
+        await self._client(Auditor, "auditor").run()
+        await self._client(CopiesAuditor, "copies-auditor", self.copies).run()
+        for name, history in ((TOPIC, self.orders), (COPIES, self.copies)):
+            history.replicas = {index: self.cluster.replicas(name, index) for index in range(PARTITIONS)}
+
+    async def _fail(self) -> None:
+        names = [client.name for client in self.clients]
+        count = self.random.choice((0, 1, 1, 1, 2))
+        faults = Faults(self.world, self.cluster, names, self.random, is_alone=count == 1)
+        calm_seconds = self.random.choice((0.1, 0.5, 2.0))
+        streams = [asyncio.create_task(faults.run(calm_seconds)) for _ in range(count)]
+        await asyncio.sleep(self.random.uniform(*FAULTS_SECONDS))
+        for stream in streams:
+            stream.cancel()
+        if streams:
+            await asyncio.wait(streams)
+            for stream in streams:
+                if not stream.cancelled():
+                    stream.result()
+
+    # Coming back
+
+    def _give_up(self) -> None:
+        self.world.loop.halt(StillUnwell(f"after {RECOVERY_SECONDS} s: {self.missing}"))
+
+    async def _recover(self) -> None:
+        """Nothing fails any more: everybody gets through, then the groups read to the end."""
+        self.missing = "not all brokers are up"
+        await self.cluster.heal()
+        healed = self.orders.now
+        for operator in self.operators:
+            operator.is_done = True
+        await self._until_none(lambda: self._silent_since(healed))
+        for writer in self.writers:
+            writer.is_done = True
+        await self._until_none(lambda: [f"{one.name} is not done" for one in self.operators if not one.has_ended])
+        await self._until_none(self.cluster.unwell)
+        while not await self._have_caught_up():
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _until_none(self, missing: Callable[[], list[str]]) -> None:
+        while found := missing():
+            self.missing = "; ".join(found)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _silent_since(self, moment: int) -> list[str]:
+        written = {send.client for send in self.orders.sends if send.is_ok and send.began > moment}
+        return [f"{writer.name} does not get through" for writer in self.writers if writer.name not in written]
+
+    async def _have_caught_up(self) -> bool:
+        """The groups stand at the end of every partition."""
+        targets = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
+        groups = [GROUP] * bool(self.members) + [COPIER] * bool(self.copiers)
+        try:
+            ends = await find_offsets(self.watcher.cluster, dict.fromkeys(targets, END))
+            found = [await committed(self.watcher.cluster, group, targets) for group in groups]
+        except HeadraceError as error:
+            self.missing = f"the groups' offsets cannot be had: {error}"
+            return False
+        stands = [{target: commit.offset for target, commit in offsets.items() if commit.offset} for offsets in found]
+        wanted = {target: at.offset for target, at in ends.items() if at.offset}
+        self.missing = f"the groups do not catch up: {stands} instead of {wanted}"
+        return all(stand == wanted for stand in stands)
+
+    def _some(
+        self, kind: type[ClientT], name: str, counts: Sequence[int], history: History | None = None
+    ) -> list[ClientT]:
+        """As many of them as the seed draws: not every kind of client is there in every story."""
+        return [self._client(kind, f"{name}{number}", history) for number in range(self.random.choice(counts))]
+
+    def _client(self, kind: type[ClientT], name: str, history: History | None = None) -> ClientT:
+        return kind(self.world.host(name), self.cluster.bootstrap, history or self.orders, self.seed)

@@ -1,0 +1,16 @@
+"""Negative controls: a cluster that is broken on purpose must be found out, or its simulation proves nothing."""
+
+from __future__ import annotations
+
+import pytest
+from tests.simulation.cluster_controls import CONTROLS, Plant
+from tests.simulation.many import failure_of
+
+SEEDS = 3  # from the one that is known to show it: a small change of the scenario shifts them
+
+
+@pytest.mark.parametrize("plant", CONTROLS, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    first = CONTROLS[plant]
+    assert any(failure_of(seed).why for seed in range(first, first + SEEDS))

@@ -1,0 +1,291 @@
+"""A broker as one of a cluster: how it comes, what it admits to have lost, and how it goes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.broker.asking import batch, produce, read_all, send
+from tests.unit.broker.town import SESSION_SECONDS, Town, in_town
+
+from headrace.broker.cluster import ClusterMember
+from headrace.broker.membership import NodeIdTaken, WrongFolder
+from headrace.registry.brokers import live_key
+from headrace.testkit.registry import SimRegistryState
+
+NOT_LEADER = 6
+
+
+# What may have been lost
+
+
+@in_town()
+async def test_a_power_cut_of_all_heals_by_itself_and_loses_nothing(town: Town) -> None:
+    await town.make_topic("t", min_insync_replicas="2")
+    for number in range(3):
+        await produce(town[1], "t", b"%d" % number)
+    for house in list(town.up):
+        house.kill(keep_page_cache=False)
+    await town.open()
+    leader = await town.until_led("t")
+    await town.until_in_sync("t")
+    await town.until_alike("t")
+    assert await read_all(leader, "t") == [b"0", b"1", b"2"]
+    assert town.record("t").unclean_epoch == -1
+
+
+@in_town(2)
+async def test_a_broker_with_an_empty_folder_is_not_trusted(town: Town) -> None:
+    """KIP-966: with an empty log it would be elected, and the others cut theirs."""
+    await town.make_topic("t")
+    await produce(town[1], "t", b"a")
+    await town.until_alike("t")
+    for house in list(town.up):
+        house.kill()
+    await town.replace_disk(2)
+    await town.open(2)
+    record = town.record("t")
+    assert (record.leader, record.isr) == (-1, (1,))
+    await town.open(1)
+    await town.until_in_sync("t")
+    assert await read_all(town.leader("t"), "t") == [b"a"]
+
+
+@in_town(2)
+async def test_nor_is_it_when_it_crashed_before_it_could_say_so(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    await town.make_topic("t")
+    await produce(town[1], "t", b"a")
+    await town.until_alike("t")
+    for house in list(town.up):
+        house.kill()
+    await town.replace_disk(2)
+
+    async def crash(_self: ClusterMember) -> None:
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClusterMember, "_admit_losses", crash)
+        town[2].host.start(town[2].open(), "a start that is cut off")
+        await asyncio.sleep(5)
+        town[2].kill()
+    await town.open(2)
+    assert town.record("t").isr == (1,)
+    await town.open(1)
+    await town.until_in_sync("t")
+    assert await read_all(town.leader("t"), "t") == [b"a"]
+
+
+@in_town(2)
+async def test_a_broker_with_an_old_copy_of_its_folder_is_not_trusted(town: Town) -> None:
+    await town.make_topic("t")
+    await produce(town[1], "t", b"a")
+    await town.until_alike("t")
+    await town[2].close()
+    disk = town[2].host.disk
+    files = {path: disk.read(path) for path in _files(town, "/data")}
+    await town.open(2)
+    await town.until_in_sync("t")
+    await produce(town.leader("t"), "t", b"b")
+    await town.until_alike("t")
+    for house in list(town.up):
+        house.kill()
+    await town.replace_disk(2)
+    disk = town[2].host.disk
+    for path, content in files.items():
+        _make_parents(town, path)
+        disk.write_atomically(path, content)
+    await town.open(2)
+    assert town.record("t").isr == (1,)
+    await town.open(1)
+    await town.until_in_sync("t")
+    await town.until_alike("t")
+    assert town.replica(2, "t").log.end_offset == 2
+
+
+def _files(town: Town, folder: str) -> list[str]:
+    disk, found = town[2].host.disk, []
+    for name in disk.list(folder):
+        path = f"{folder}/{name}"
+        try:
+            found += _files(town, path)
+        except Exception:
+            found.append(path)
+    return found
+
+
+def _make_parents(town: Town, path: str) -> None:
+    parts = path.split("/")[1:-1]
+    for depth in range(1, len(parts) + 1):
+        town[2].host.disk.make_directory("/" + "/".join(parts[:depth]))
+
+
+@in_town(2, offsets_topic_replication_factor="2")
+async def test_the_folder_of_another_cluster_is_refused(town: Town) -> None:
+    await town[2].close()
+    town[2]._truth = SimRegistryState()
+    with pytest.raises(WrongFolder, match="check --registry and --data"):
+        await town.open(2)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@in_town(2)
+async def test_where_the_disk_is_not_waited_for_an_unclean_stop_is_not_trusted(town: Town, is_clean: bool) -> None:
+    await town.make_topic("t", flush_messages="1000")
+    await town.make_topic("safe")
+    await produce(town[1], "t", b"a")
+    await town.until_alike("t")
+    for node_id in (1, 2):
+        if is_clean:
+            await town[node_id].close()
+        else:
+            town[node_id].kill()
+    await town.open(2)
+    assert (2 in town.record("t").isr) is is_clean
+    assert 2 in town.record("safe").isr, "there, all that was acknowledged is on the disk"
+
+
+# Its session
+
+
+@in_town()
+async def test_a_session_that_is_replaced_before_anybody_acts_changes_nothing(town: Town) -> None:
+    await town.make_topic("t", (3, 1, 2))
+    await produce(town[3], "t", b"a")
+    # Nobody is told that it went: it is back before the others have looked.
+    membership = town[3].broker.cluster.membership
+    first = membership.session
+    clients, town.truth.clients = town.truth.clients, [town[3].registry]
+    town.truth.expire(first)
+    await town.until(lambda: live_key(3) in town.truth.entries)
+    town.truth.clients = clients
+    assert membership.session != first
+    assert membership.is_held
+    assert (town.record("t").leader, town.record("t").leader_epoch) == (3, 0)
+    assert await produce(town[3], "t", b"b") == 1
+    await town.until_alike("t")
+
+
+@in_town()
+async def test_a_session_that_is_replaced_after_an_election_finds_its_leads_elsewhere(town: Town) -> None:
+    await town.make_topic("t", (3, 1, 2))
+    await produce(town[3], "t", b"a")
+    town.expire(3)
+    await town.until(lambda: town.record("t").leader_epoch > 0)
+    leader = await town.until_led("t")
+    assert await produce(leader, "t", b"b") == 1
+    await town.until_in_sync("t")
+    await town.until_alike("t")
+    assert town[3].broker.catalogue.nodes[3].epoch == 1, "it is the same start"
+
+
+@in_town(sessions_time_out=True, replica_lag_time_max_ms="1000")
+async def test_a_leader_that_hears_of_its_successor_late_has_acknowledged_nothing_alone(town: Town) -> None:
+    await town.make_topic("t", (3, 1, 2))
+    await produce(town[3], "t", b"a")
+    await town.until_alike("t")
+    town[3].registry.disconnect(silently=True)
+    town.isolate(3)
+    sending = asyncio.ensure_future(send(town[3], "t", batch(b"lost")))
+    await town.until(lambda: town.record("t").leader != 3)
+    leader = await town.until_led("t")
+    assert await produce(leader, "t", b"kept") == 1
+    assert town.leads(3, "t"), "it does not know yet"
+    assert (await send(town[3], "t", batch(b"once"), acks=1)).error_code == NOT_LEADER, "it is in doubt"
+    town.heal()
+    town[3].registry.reconnect()
+    assert (await sending).error_code == NOT_LEADER
+    await town.until_in_sync("t")
+    await town.until_alike("t")
+    assert await read_all(leader, "t") == [b"a", b"kept"]
+
+
+@in_town(sessions_time_out=True)
+async def test_a_broker_that_is_started_again_does_not_wait_until_its_old_session_is_over(town: Town) -> None:
+    await town.make_topic("t", (3,))
+    town[3].kill()
+    began = town.world.clock.monotonic()
+    await town.open(3)
+    assert town.world.clock.monotonic() - began < SESSION_SECONDS / 2
+    assert town.leads(3, "t")
+    assert town.record("t").leader_epoch == 1
+
+
+@in_town(2, sessions_time_out=True)
+async def test_a_broker_with_the_node_id_of_another_does_not_start(town: Town) -> None:
+    town[1].kill()
+    await town.replace_disk(1)
+    town[1].node_id = 2
+    with pytest.raises(NodeIdTaken, match="a broker with node id 2 is up"):
+        await town[1].open()
+    town[1].kill()
+
+
+# Coming and going
+
+
+@in_town(opens=False)
+async def test_it_leads_what_it_is_to_lead_when_it_has_joined(town: Town) -> None:
+    await town.open(1)
+    await town.make_topic("t", *[(1,)] * 20)
+    await town[1].close()
+    await town.open(1)
+    assert all(town.leads(1, "t", index) for index in range(20))
+
+
+@in_town()
+async def test_a_topic_takes_writes_everywhere_when_it_is_made_anywhere(town: Town) -> None:
+    await town.make_topic("t", (1, 2, 3), (2, 3, 1), (3, 1, 2), by=2)
+    for index in range(3):
+        assert await produce(town[index + 1], "t", b"a", partition=index) == 0
+
+
+@in_town()
+async def test_its_leads_are_taken_over_before_it_goes(town: Town) -> None:
+    await town.make_topic("t", (1, 2), (1, 3))
+    await town.until_in_sync("t")
+    await town[1].host.start(town[1].broker.cluster.hand_over(), "hand over")
+    assert (town.leads(1, "t", 0), town.leads(1, "t", 1)) == (False, False)
+    assert [town.record("t", index).leader for index in (0, 1)] == [2, 3]
+    assert 1 in town.record("t").isr, "it still has everything"
+    assert await produce(town[2], "t", b"a") == 0
+
+
+@in_town()
+async def test_what_only_it_can_lead_it_leads_to_the_end(town: Town) -> None:
+    await town.make_topic("t", (1,))
+    began = town.world.clock.monotonic()
+    await town[1].host.start(town[1].broker.cluster.hand_over(), "hand over")
+    assert town.world.clock.monotonic() - began < 1, "there is nothing to wait for"
+    assert await produce(town[1], "t", b"a") == 0
+
+
+@in_town()
+async def test_when_all_go_nobody_waits_for_the_others_to_take_over(town: Town) -> None:
+    await town.make_topic("t", (1, 2, 3), (2, 3, 1), (3, 1, 2))
+    for index in range(3):
+        await town.until_in_sync("t", index=index)
+    began = town.world.clock.monotonic()
+    async with asyncio.TaskGroup() as group:
+        for house in town.up:
+            group.create_task(_hand_over(town, house.node_id))
+    assert town.world.clock.monotonic() - began < 2
+
+
+async def _hand_over(town: Town, node_id: int) -> None:
+    await town[node_id].host.start(town[node_id].broker.cluster.hand_over(), "hand over")
+
+
+@in_town(1)
+async def test_alone_there_is_nobody_to_hand_over_to(town: Town) -> None:
+    await town.make_topic("t", (1,))
+    began = town.world.clock.monotonic()
+    await _hand_over(town, 1)
+    assert town.world.clock.monotonic() == pytest.approx(began, abs=0.01)
+    assert await produce(town[1], "t", b"a") == 0
+
+
+@in_town()
+async def test_the_end_of_the_session_is_told_when_it_goes(town: Town) -> None:
+    await town[3].close()
+    assert live_key(3) not in town.truth.entries
+    await town.until(lambda: list(town[1].broker.catalogue.nodes) == [1, 2])

@@ -1,0 +1,107 @@
+"""The log of a coordinator: who leads a partition reads all of it, and says nothing before all of it is committed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.broker.house import House
+from tests.unit.broker.leads import lead, resign
+
+from headrace.broker.partition import Partition
+from headrace.broker.state_log import StateLog, StoredRecord, java_hash
+from headrace.machines.in_sync import InSync
+from headrace.model.errors import CoordinatorNotAvailable, NotCoordinator
+
+TOPIC = "__state"
+OWNER = "somebody"
+
+
+async def ready(house: House, replication: int = 3) -> tuple[StateLog, Partition]:
+    log = StateLog(house.broker.catalogue, house.host.clock, TOPIC)
+    await house.host.start(log.ensure(4, {}, replication), "ensure")
+    return log, log.partition_of(OWNER)
+
+
+async def read(log: StateLog, partition: Partition) -> list[bytes]:
+    return [stored.key async for stored in log.load(partition) if isinstance(stored, StoredRecord)]
+
+
+async def test_an_owner_has_one_partition_whoever_leads_it(house: House) -> None:
+    log, partition = await ready(house)
+    assert (partition.topic, partition.index) == (TOPIC, java_hash(OWNER) % 4)
+    assert log.index_of(OWNER) == partition.index
+    resign(house, partition)
+    assert log.index_of(OWNER) == partition.index
+    with pytest.raises(NotCoordinator):
+        log.partition_of(OWNER)
+
+
+async def test_nobody_coordinates_before_there_is_a_log(house: House) -> None:
+    log = StateLog(house.broker.catalogue, house.host.clock, TOPIC)
+    with pytest.raises(NotCoordinator):
+        log.index_of(OWNER)
+    with pytest.raises(NotCoordinator):
+        log.partition_of(OWNER)
+
+
+async def test_it_has_as_many_replicas_as_there_can_be(house: House) -> None:
+    await ready(house)
+    topic = house.broker.catalogue.topic(TOPIC)
+    assert topic.places[0].replicas == (1,)
+    assert (topic.config.min_insync_replicas, topic.config.compacts) == (1, True)
+
+
+async def test_what_is_appended_is_read_by_the_next_leader(house: House) -> None:
+    log, partition = await ready(house)
+    for key in (b"a", b"b"):
+        await log.committed(OWNER, log.append(OWNER, [(key, b"x")]))
+    resign(house, partition)
+    lead(house, partition)
+    assert await house.host.start(read(log, partition), "read") == [b"a", b"b"]
+
+
+async def test_all_of_it_is_read_but_only_what_is_committed_counts(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, partition = await ready(house)
+    log.append(OWNER, [(b"a", b"x")])
+    monkeypatch.setattr(InSync, "is_enough", lambda *_: False)
+    reading = asyncio.create_task(read(log, partition))
+    await house.pass_time(60)
+    assert (partition.high_watermark, partition.log.flushed_offset, reading.done()) == (0, 1, False)
+    monkeypatch.undo()
+    log.append(OWNER, [(b"b", b"x")])
+    assert await reading == [b"a"]
+
+
+async def test_a_lead_that_ends_meanwhile_ends_the_reading(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, partition = await ready(house)
+    log.append(OWNER, [(b"a", b"x")])
+    monkeypatch.setattr(InSync, "is_enough", lambda *_: False)
+    reading = asyncio.create_task(read(log, partition))
+    await house.pass_time(1)
+    resign(house, partition)
+    lead(house, partition)
+    with pytest.raises(NotCoordinator):
+        await reading
+
+
+async def test_who_does_not_lead_appends_nothing_and_waits_for_nothing(house: House) -> None:
+    log, partition = await ready(house)
+    end_offset = log.append(OWNER, [(b"a", b"x")])
+    waiting = asyncio.create_task(log.committed(OWNER, end_offset))
+    await house.turn(1)
+    resign(house, partition)
+    with pytest.raises(NotCoordinator):
+        await waiting
+    with pytest.raises(NotCoordinator):
+        log.append(OWNER, [(b"b", b"x")])
+
+
+async def test_nothing_is_appended_that_cannot_be_committed_now(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, partition = await ready(house)
+    monkeypatch.setattr(InSync, "is_enough", lambda *_: False)
+    with pytest.raises(CoordinatorNotAvailable):
+        log.append(OWNER, [(b"a", b"x")])
+    assert partition.log.end_offset == 0
