@@ -1,7 +1,7 @@
 """How well the cluster took writes while it was hurt: from the moments at which the writers were acknowledged. Pure.
 
-A stall is a time without a single acknowledgement. It belongs to a round of faults if it overlaps it; it may go on
-after the healing, until `AFTER_SECONDS` later.
+A stall is a time without a single acknowledgement, counted from the beginning of a round of faults on. It may go on
+after the healing.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-
-AFTER_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +34,9 @@ class Acknowledgements:
         for moment, partition in ordered:
             self._by_partition[partition].append(moment)
 
-    def stay(self, began: float, ended: float) -> Stay:
+    def stay(self, began: float, ended: float, until: float) -> Stay:
+        """From the beginning of a round to its end, and, for the stalls, until some time after it."""
         count = bisect_right(self.moments, ended) - bisect_left(self.moments, began)
-        until = ended + AFTER_SECONDS
         worst = max((_longest_gap(moments, began, until) for moments in self._by_partition.values()), default=0.0)
         return Stay(count, _longest_gap(self.moments, began, until), worst)
 
@@ -50,7 +48,6 @@ class Acknowledgements:
         return series
 
 
-def _longest_gap(moments: Sequence[float], began: float, ended: float) -> float:
-    """Between two that follow each other, of which the later comes after `began` and the earlier before `ended`."""
-    inside = moments[max(0, bisect_left(moments, began) - 1) : bisect_right(moments, ended) + 1]
-    return max((later - earlier for earlier, later in pairwise(inside)), default=ended - began)
+def _longest_gap(moments: Sequence[float], began: float, until: float) -> float:
+    inside = moments[bisect_left(moments, began) : bisect_right(moments, until)]
+    return max(later - earlier for earlier, later in pairwise([began, *inside, until]))

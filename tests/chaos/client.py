@@ -111,7 +111,8 @@ class Writer:
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         value = (message.value() or b"").decode()
         if error is None:
-            tell("ack", time.monotonic_ns(), message.partition(), value, message.offset())
+            offset = message.offset()  # unknown when the broker said no more than that it has the record already
+            tell("ack", time.monotonic_ns(), message.partition(), value, -1 if offset is None else offset)
         else:
             tell("refused", time.monotonic_ns(), value, str(error))
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import leaves_majority
-from tests.chaos.outcome import Outcome
+from tests.chaos.outcome import Outcome, span
 from tests.chaos.transcript import Log, Transcript, history_of
 from tests.chaos.workload import GROUP, MEMBERS, NUMBERS, SOURCE, WRITERS
 from tests.compat.copier import ABORTED
@@ -74,10 +74,10 @@ def of_availability(outcome: Outcome) -> list[str]:
     for number, faults in enumerate(outcome.rounds, 1):
         if not faults or not leaves_majority(faults):
             continue
-        began, ended = min(fault.began for fault in faults), max(fault.healed or fault.ends for fault in faults)
+        began, ended = span(faults)
         if ended - began < MUST_WRITE_AFTER_SESSIONS * outcome.options.session_seconds:
             continue
-        if outcome.acknowledgements.stay(began, ended).acknowledged == 0:
+        if outcome.stay(faults).acknowledged == 0:
             titles = " and ".join(fault.title for fault in faults)
             found.append(f"unavailable: nothing was acknowledged in {ended - began:.0f} s of round {number}, {titles}")
     return found

@@ -7,9 +7,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.availability import Acknowledgements
+from tests.chaos.availability import Acknowledgements, Stay
 from tests.chaos.faults import Injected
 from tests.chaos.schedule import Round
+
+AFTER_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,18 @@ class Outcome:
     counts: dict[str, int] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
 
+    def stay(self, faults: list[Injected]) -> Stay:
+        """How the writers fared in a round, and after it until the next one began."""
+        began, ended = span(faults)
+        nexts = [span(others)[0] for others in self.rounds if others and span(others)[0] > ended]
+        return self.acknowledgements.stay(began, ended, min([ended + AFTER_SECONDS, *nexts]))
+
     def note(self, what: str) -> None:
         now = time.monotonic()
         self.events.append((now, what))
         sys.stderr.write(f"{now - self.began:8.1f}  {what}\n" if self.began else f"          {what}\n")
+
+
+def span(faults: list[Injected]) -> tuple[float, float]:
+    """From the beginning of the first to the healing of the last."""
+    return min(fault.began for fault in faults), max(fault.healed or fault.ends for fault in faults)

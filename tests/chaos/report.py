@@ -54,13 +54,8 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def stay_of(outcome: Outcome, faults: list[Injected]) -> Stay:
-    began, ended = min(fault.began for fault in faults), max(fault.healed or fault.ends for fault in faults)
-    return outcome.acknowledgements.stay(began, ended)
-
-
 def _round(outcome: Outcome, faults: list[Injected]) -> dict[str, Any]:
-    stay = stay_of(outcome, faults)
+    stay = outcome.stay(faults)
     return {
         "faults": [
             {
@@ -127,7 +122,7 @@ def _availability(outcome: Outcome) -> list[str]:
     for faults in outcome.rounds:
         if faults:
             name = faults[0].planned.kind if len(faults) == 1 else f"{len(faults)} at a time"
-            by_kind[name].append((stay_of(outcome, faults), leaves_majority(faults)))
+            by_kind[name].append((outcome.stay(faults), leaves_majority(faults)))
     series = outcome.acknowledgements.per_second(outcome.began, outcome.ended)
     without = sum(count == 0 for count in series)
     bars = [sum(series[at : at + BAR_SECONDS]) / BAR_SECONDS for at in range(0, len(series), BAR_SECONDS)]

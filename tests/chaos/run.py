@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from tests.chaos import judgement, replicas
 from tests.chaos.availability import Acknowledgements
@@ -64,11 +65,13 @@ class _Chaos:
         self._watch(WARM_UP_SECONDS)
         outcome.began = time.monotonic()
         drawn = rounds(random.Random(options.seed), kinds, ROLES, options.session_seconds)
-        for one in options.plan or drawn:
-            if not options.plan and time.monotonic() > outcome.began + options.seconds:
-                break
-            self._play(one)
-        outcome.ended = time.monotonic()
+        try:
+            for one in options.plan or drawn:
+                if not options.plan and time.monotonic() > outcome.began + options.seconds:
+                    break
+                self._play(one)
+        finally:
+            outcome.ended = time.monotonic()
 
     def _play(self, one: Round) -> None:
         under_way: list[Injected] = []
@@ -94,6 +97,8 @@ class _Chaos:
         finally:
             for fault in under_way:
                 self._heal(fault)
+        if not played:
+            return
         self._watch(one.quiet_seconds)
         if one.waits_for_in_sync:
             began = time.monotonic()
@@ -142,15 +147,15 @@ def _drain(cluster: Cluster, workload: Workload, outcome: Outcome) -> None:
     final = {topic: read_all(cluster.bootstrap, topic) for topic in (NUMBERS, SOURCE)}
     ends = {partition: log[-1][0] + 1 if log else 0 for partition, log in final[NUMBERS].items()}
     source = [value for log in final[SOURCE].values() for _, value in log]
-    for wait, goal in ((workload.wait_read, ends), (workload.wait_committed, ends)):
+    for wait in (
+        partial(workload.wait_read, ends),
+        partial(workload.wait_committed, ends),
+        partial(workload.wait_copied, len(source)),
+    ):
         try:
-            wait(goal)
+            wait()
         except Stuck as stuck:
             outcome.violations.append(f"stuck: {stuck}")
-    try:
-        workload.wait_copied(len(source))
-    except Stuck as stuck:
-        outcome.violations.append(f"stuck: {stuck}")
     workload.stop_readers()
     workload.kill()
     copies = [value for log in read_all(cluster.bootstrap, COPIES).values() for _, value in log]

@@ -13,7 +13,8 @@ from headrace.testkit.brokers import SimBroker
 from headrace.testkit.cluster import ROOMY, SimCluster
 from headrace.testkit.world import World
 
-SHORT, LONG = (0.1, 0.5, 2.0), (0.5, 2.0, 5.0, 9.0)
+SHORT, LONG = (0.1, 0.3, 1.0), (0.2, 1.0, 3.0, 5.0)
+DOWN = (0.0, 0.3, 1.0, 4.0)
 DELAYS = (0.001, 0.02, 0.2)
 
 
@@ -60,6 +61,10 @@ class Faults:
             await self._random.choice(self._kinds)()
 
     def _one(self) -> SimBroker:
+        """Any broker, or, because there is most to break, one that leads."""
+        leaders = self._cluster.leaders()
+        if leaders and self._random.random() < 0.5:
+            return self._cluster.brokers[self._random.choice(leaders)]
         return self._random.choice(list(self._cluster.brokers.values()))
 
     async def _last(self, seconds: Sequence[float]) -> None:
@@ -67,7 +72,7 @@ class Faults:
 
     async def _return(self, *brokers: SimBroker) -> None:
         for broker in brokers:
-            await asyncio.sleep(self._random.choice((0.0, 0.5, 4.0, 8.0)))
+            await asyncio.sleep(self._random.choice(DOWN))
             if broker.is_down:
                 if self._random.random() < 0.2:
                     broker.host.disk.crash_after(self._random.randrange(20))

@@ -39,7 +39,7 @@ from headrace.testkit.world import World
 
 ClientT = TypeVar("ClientT", bound=Client)
 
-FAULTS_SECONDS = (2.0, 9.0)
+FAULTS_SECONDS = (3.0, 10.0)
 RECOVERY_SECONDS = 60.0  # within which everything must be well again once nothing fails any more
 LOOK_SECONDS = 0.25
 DISK_DELAYS = ((0.00005, 0.002), (0.001, 0.02), (0.005, 0.1))
@@ -49,8 +49,8 @@ SETTINGS = {
     "group.min.session.timeout.ms": "1000",
     "leader.imbalance.check.interval.seconds": "5",
     "offsets.topic.num.partitions": "1",
-    "replica.fetch.wait.max.ms": "1200",  # most of what an idle cluster does is to fetch
-    "replica.lag.time.max.ms": "3000",
+    "replica.fetch.wait.max.ms": "900",  # most of what an idle cluster does is to fetch
+    "replica.lag.time.max.ms": "2000",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "transaction.state.log.num.partitions": "1",
 }
@@ -81,6 +81,7 @@ class ClusterScenario:
         settings |= {name: value for name, value in TINY_SETTINGS.items() if self.random.random() < 0.25}
         if self.random.random() < 0.5:
             self.topic_configs |= TINY_TOPIC_CONFIGS
+        self.world.network.fabric.retry_seconds = self.random.choice((0.0, 0.5, 8.0))
         self.cluster = SimCluster(self.world, self.random.choice((3, 3, 3, 3, 4, 5)), settings)
         for broker in self.cluster.brokers.values():
             broker.host.disk.delay_seconds = self.random.choice(DISK_DELAYS)
@@ -141,9 +142,9 @@ class ClusterScenario:
 
     async def _fail(self) -> None:
         names = [client.name for client in self.clients]
-        count = self.random.choice((0, 1, 1, 1, 2))
+        count = self.random.choice((0, 1, 1, 1, 2, 2))
         faults = Faults(self.world, self.cluster, names, self.random, is_alone=count == 1)
-        calm_seconds = self.random.choice((0.1, 0.5, 2.0))
+        calm_seconds = self.random.choice((0.05, 0.2, 0.6))
         streams = [asyncio.create_task(faults.run(calm_seconds)) for _ in range(count)]
         await asyncio.sleep(self.random.uniform(*FAULTS_SECONDS))
         for stream in streams:

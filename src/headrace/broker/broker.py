@@ -99,6 +99,7 @@ class Broker:
         for coordinator in (self.coordinator, self.transactions):
             catalogue.on_lead.append(coordinator.begin)
             catalogue.on_resign.append(coordinator.end)
+        catalogue.on_resign.append(verified.forget_partition)
         catalogue.on_gone.append(lambda topic: self.coordinator.forget_topic(topic.name))
         sessions = FetchSessions(
             partial(entropy.integer, 1, 2**31 - 1), config.max_incremental_fetch_session_cache_slots

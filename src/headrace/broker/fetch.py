@@ -101,9 +101,11 @@ class Fetch:
         self._sessions = sessions
         self._clock = clock
         self._polls: dict[FetchSession, _Poll] = {}
+        self._copying: dict[int, FetchSession] = {}  # of followers, by their node ids
         self._is_stopping = False
 
     async def handle(self, request: FetchRequest, context: RequestContext) -> FetchResponse:
+        follower = _follower(request)
         try:
             session = self._sessions.begin(
                 request.session_id,
@@ -111,16 +113,18 @@ class Fetch:
                 uses_topic_ids=context.version >= _TOPIC_IDS_SINCE,
                 size=sum(len(topic.partitions) for topic in request.topics),
                 now_ms=self._clock.now_ms(),
-                privileged=_follower(request) is not None,
+                privileged=follower is not None,
             )
         except HeadraceError as error:
             return FetchResponse(error_code=error.code)
+        if follower is not None:
+            self._supersede(follower.node_id, session)
         poll = self._polls.get(session)
         if poll is None:
             poll = self._polls[session] = _Poll()
         try:
             self._update(session, request)
-            return await self._collect(session, poll, request, knows_zstd=context.version >= _ZSTD_SINCE)
+            return await self._collect(session, poll, request, follower, knows_zstd=context.version >= _ZSTD_SINCE)
         finally:
             if session.id == 0:
                 self._forget(session)
@@ -135,6 +139,14 @@ class Fetch:
         self._is_stopping = True
         for poll in self._polls.values():
             poll.wake()
+
+    def _supersede(self, node_id: int, session: FetchSession) -> None:
+        """A follower has one session. What it sent before it began this one may still arrive, long after it gave up
+        waiting, and would tell of a past."""
+        older = self._copying.get(node_id)
+        if older is not None and older is not session:
+            self._sessions.close(older.id)
+        self._copying[node_id] = session
 
     def _update(self, session: FetchSession, request: FetchRequest) -> None:
         for topic in request.topics:
@@ -157,11 +169,16 @@ class Fetch:
         self._sessions.close_if_empty(session)
 
     async def _collect(
-        self, session: FetchSession, poll: _Poll, request: FetchRequest, *, knows_zstd: bool
+        self,
+        session: FetchSession,
+        poll: _Poll,
+        request: FetchRequest,
+        follower: Follower | None,
+        *,
+        knows_zstd: bool,
     ) -> FetchResponse:
         deadline = self._clock.monotonic() + request.max_wait_ms / 1000
         epoch = session.epoch
-        follower = _follower(request)
         idle: dict[FetchEntry, Reading] = {}  # found empty; still true of those that are not looked at again
         while session.epoch == epoch:
             readings, size_bytes, is_urgent = self._read(session, poll, request, follower, knows_zstd=knows_zstd)

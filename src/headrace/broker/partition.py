@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from headrace.broker.commit_waits import CommitWaits
 from headrace.broker.counts import TopicCounts
 from headrace.broker.partition_state import PartitionState
+from headrace.broker.watchers import Watcher, Watchers
 from headrace.machines.in_sync import InSync
 from headrace.model.errors import (
     HeadraceError,
@@ -51,22 +52,10 @@ class Appended(NamedTuple):
     log_append_time_ms: int
 
 
-class Watcher(Protocol):
-    """Somebody who wants to know that there is more to read, or that the partition is gone."""
-
-    def on_moved(self, new_bytes: int) -> None: ...
-
-    def on_committed(self) -> None:
-        """Of one that copies: more is committed, or the log starts later, which it is told with the next answer. That
-        is not worth one."""
-        ...
-
-
 class Partition:
     __slots__ = (
         "_appended_bytes",
         "_appended_bytes_before",
-        "_copiers",
         "_flush_timer",
         "_flusher",
         "_here",
@@ -82,6 +71,7 @@ class Partition:
         "in_sync",
         "index",
         "is_forsaken",
+        "is_from_damage",
         "is_leader",
         "is_retired",
         "leader_epoch",
@@ -104,6 +94,7 @@ class Partition:
         self.is_leader = False
         self.is_forsaken = False
         self.is_retired = False
+        self.is_from_damage = log.quarantined is not None  # found at the start, before anybody was told anything
         self.leader_epoch = self._led_epoch = -1
         self.epoch_start = 0  # where the log ended when this lead began
         self.in_sync: InSync | None = None
@@ -119,8 +110,7 @@ class Partition:
         self._appended_bytes_before = (0, 0)  # at the last two moves of the high watermark
         self._waiting = CommitWaits()  # for the high watermark
         self._here = CommitWaits()  # for this broker's own disk: acks=1
-        self._watchers: dict[Watcher, None] = {}
-        self._copiers: dict[Watcher, None] = {}
+        self._watchers = Watchers()
         log.on_flushed = self._on_flushed
         log.on_failed = self._on_failed
         log.compactable_offset = lambda: self.last_stable_offset
@@ -290,16 +280,14 @@ class Partition:
 
     def watch(self, watcher: Watcher, *, copies: bool = False) -> None:
         """Be told when there is more that is committed, or, whoever `copies`, more at all."""
-        (self._copiers if copies else self._watchers)[watcher] = None
+        self._watchers.add(watcher, copies=copies)
 
     def unwatch(self, watcher: Watcher) -> None:
-        self._watchers.pop(watcher, None)
-        self._copiers.pop(watcher, None)
+        self._watchers.remove(watcher)
 
     def tell_copiers(self) -> None:
         """What is committed, or where the log starts, has changed."""
-        for copier in self._copiers:
-            copier.on_committed()
+        self._watchers.moved()
 
     def expire(self, now: float) -> None:
         """Producers whose time is up stop waiting; their batches stay and may still be committed."""
@@ -331,8 +319,7 @@ class Partition:
             self._here.reach(self.log.end_offset)
             self.move()
             self._flush_later()
-        if self._copiers:
-            _tell(self._copiers, header.size_bytes)
+        self._watchers.appended(header.size_bytes)
         return Appended(base_offset, self.log.end_offset, log_append_time_ms)
 
     def _flush_later(self) -> None:
@@ -356,7 +343,7 @@ class Partition:
     def move(self) -> None:
         """Let the high watermark go as far as the in-sync set allows."""
         in_sync = self.in_sync
-        if in_sync is None:
+        if in_sync is None or self.log.quarantined is not None:
             return
         offset = in_sync.high_watermark(self._durable_offset(), self.high_watermark, self._enough(in_sync))
         assert self.high_watermark <= offset <= self.log.end_offset
@@ -378,10 +365,8 @@ class Partition:
         new_bytes = self._appended_bytes - before
         self._appended_bytes_before = last, self._appended_bytes
         self._waiting.reach(offset)
-        self.tell_copiers()
-        if self._watchers:
-            assert self.in_sync is not None
-            _tell(self._watchers, new_bytes if len(self.in_sync.record.replicas) == 1 else _PLENTY)
+        assert self.in_sync is not None
+        self._watchers.committed(new_bytes if len(self.in_sync.record.replicas) == 1 else _PLENTY)
 
     def _on_flushed(self, log: Log) -> None:
         self._here.reach(log.flushed_offset)
@@ -396,10 +381,4 @@ class Partition:
     def _end_waits(self, error: HeadraceError) -> None:
         self._waiting.end(error)
         self._here.end(error)
-        _tell(self._watchers, 0)
-        _tell(self._copiers, 0)
-
-
-def _tell(watchers: dict[Watcher, None], new_bytes: int) -> None:
-    for watcher in tuple(watchers):
-        watcher.on_moved(new_bytes)
+        self._watchers.gone()

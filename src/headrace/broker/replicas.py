@@ -205,7 +205,9 @@ class Replicas:
             record = topic.places.get(partition.index)
             if partition.log.quarantined is None or record is None or record.leader in (NO_LEADER, self._node_id):
                 continue
-            if self._node_id not in record.isr + record.elr:
+            # What was damaged under our hands must wait for the next start: a fetch from before the damage, still under
+            # way, would promise what the new log does not have.
+            if partition.is_from_damage and self._node_id not in record.isr + record.elr:
                 self._give_up(topic, partition)
                 async with partition.changing:
                     pass  # whoever was cutting it has finished

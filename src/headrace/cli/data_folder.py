@@ -82,6 +82,8 @@ class DataFolder:
     def topics(self) -> Mapping[UUID, str]:
         """The names of the topics that exist, by id."""
         path = self.path / "registry.db"
+        if not path.exists() and self.path.name.startswith("broker-"):
+            path = self.path.parent / "registry.db"  # of `headrace serve --brokers N`
         if not path.exists():
             return {}
         try:

@@ -68,16 +68,18 @@ class Mirror:
         async with self._reading:
             keys = dict.fromkeys(keys)
             parents = Counter(_parent(key) for key in keys)
-            whole = dict.fromkeys(
-                key if key in self._prefixes else _parent(key)
-                for key in keys
-                if key in self._prefixes or parents[_parent(key)] > MANY
-            )
-            for prefix in whole:
-                self._take_all(prefix, await self._registry.entries(prefix))
+            read = set[str]()
+            # In the order of the changes: whoever hears that it leads must have heard of what was there before.
             for key in keys:
-                if key in self._prefixes or _parent(key) not in whole:
-                    self._take(key, await self._registry.get(key))
+                parent = _parent(key)
+                if key in self._prefixes:
+                    self._take_all(key, await self._registry.entries(key))
+                elif parents[parent] > MANY:
+                    if parent not in read:
+                        read.add(parent)
+                        self._take_all(parent, await self._registry.entries(parent))
+                    continue
+                self._take(key, await self._registry.get(key))
 
     def _take_all(self, prefix: str, entries: Sequence[Entry]) -> None:
         found = {entry.key for entry in entries}

@@ -50,7 +50,7 @@ def read_beat(path: str) -> int | None:
         return None
     try:
         # Shared, so that those who look do not take each other for the holder.
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         beat: int
         (beat,) = _BEAT.unpack(os.pread(descriptor, _BEAT.size, 0))

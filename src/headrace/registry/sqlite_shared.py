@@ -19,6 +19,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import msgspec
@@ -180,13 +181,17 @@ class SharedSqliteRegistry(SqliteKeys):
 
     def _begin(self) -> tuple[Session, SessionFile]:
         """The file is locked before others can see the row: they never find a session without its process."""
-        with self._using_connection, TypedErrors(), Transaction(self._connection):
-            added = self._connection.execute("INSERT INTO sessions (timeout) VALUES (?)", (self._timeout,))
-            assert added.lastrowid is not None
-            try:
-                return Session(added.lastrowid), SessionFile(session_path(self._path, added.lastrowid))
-            except OSError as error:
-                raise RegistryUnavailable(f"A session cannot be opened: {error}") from error
+        with ExitStack() as undo:
+            with self._using_connection, TypedErrors(), Transaction(self._connection):
+                added = self._connection.execute("INSERT INTO sessions (timeout) VALUES (?)", (self._timeout,))
+                assert added.lastrowid is not None
+                try:
+                    file = SessionFile(session_path(self._path, added.lastrowid))
+                except OSError as error:
+                    raise RegistryUnavailable(f"A session cannot be opened: {error}") from error
+                undo.callback(file.close)  # the next session may have the same number
+            undo.pop_all()
+        return Session(added.lastrowid), file
 
     def _end(self, session: Session) -> None:
         with self._using_connection, TypedErrors(), Transaction(self._connection):

@@ -138,14 +138,18 @@ async def _listen(door: KafkaDoor, settings: ServeSettings) -> tuple[str, int]:
 
 async def _until(stop: asyncio.Event, supervisor: Supervisor) -> None:
     """Wait for a signal; raise if a background task dies first."""
-    async with asyncio.TaskGroup() as group:
-        failure = group.create_task(supervisor.failure())
-        waiting = group.create_task(stop.wait())
-        await asyncio.wait((failure, waiting), return_when=asyncio.FIRST_COMPLETED)
-        failure.cancel()
-        waiting.cancel()
-    if failure.done() and not failure.cancelled():
-        failure.result()
+    died: BaseException | None = None
+    try:
+        async with asyncio.TaskGroup() as group:
+            failure = group.create_task(supervisor.failure())
+            waiting = group.create_task(stop.wait())
+            await asyncio.wait((failure, waiting), return_when=asyncio.FIRST_COMPLETED)
+            failure.cancel()
+            waiting.cancel()
+    except* BackgroundTaskDied as group_of_one:
+        (died,) = group_of_one.exceptions
+    if died is not None:
+        raise died
 
 
 async def _take_down(broker: Broker, door: KafkaDoor, admin: AdminDoor, supervisor: Supervisor) -> None:

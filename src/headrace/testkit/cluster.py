@@ -32,7 +32,7 @@ from headrace.testkit.registry import SimRegistry, SimRegistryState
 from headrace.testkit.world import World
 from headrace.wire.batch import parse_header
 
-SESSION_SECONDS = 3.0
+SESSION_SECONDS = 2.0
 REGISTRY_DELAY = (0.0001, 0.003)
 ROOMY = 1 << 40
 RESTART_SECONDS = 0.2
@@ -134,6 +134,10 @@ class SimCluster:
             if not is_led or set(record.isr) != set(record.replicas) or record.adding or record.removing:
                 found.append(f"{topic}-{index}: {record}")
         return found
+
+    def leaders(self) -> list[int]:
+        """Who leads, once for each partition."""
+        return [record.leader for _, _, record in self._places() if record.leader in self.brokers]
 
     def unlike(self) -> list[str]:
         """The partitions whose replicas do not all have the same end, or do not all know that it is committed."""

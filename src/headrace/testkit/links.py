@@ -2,8 +2,8 @@
 
 Each direction is a `Stream`: bytes arrive in order, cut into pieces at random, each after a delay. What the
 reader has not taken counts against the writer's window, so a slow reader stops the writer. A stream whose
-path is cut holds its bytes until the path heals, as TCP's retransmission does; they may arrive long after
-both sides gave up.
+path is cut holds its bytes until the path heals, and for a while more, as TCP's retransmission does; they may
+arrive long after both sides gave up, and after what was sent later by another connection.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Stream:
         piece = self._wire.popleft()
         if self.vanished:
             return
-        if self._fabric.is_cut(self.source, self.target):
+        if self._waiting or self._fabric.is_cut(self.source, self.target):
             self._waiting.append(piece)
             return
         size = len(piece) if isinstance(piece, bytes) else 0

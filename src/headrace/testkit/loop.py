@@ -17,9 +17,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from random import Random
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 TURN_SECONDS = 1e-6  # a turn of the loop takes a little time, else one that polls would stop the clock
 
@@ -158,7 +159,7 @@ class SimLoop(asyncio.BaseEventLoop):
         task.add_done_callback(self._living.pop)
 
     def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._timers_set += 1
@@ -186,7 +187,7 @@ class SimLoop(asyncio.BaseEventLoop):
         for _ in range(len(ready)):
             handle = ready.popleft()
             # One that lives may have woken one that does not.
-            if not (handle._cancelled or (self._lives_ended and _has_ended(handle))):  # type: ignore[attr-defined]
+            if not (handle._cancelled or (self._lives_ended and _has_ended(handle))):
                 handle._run()
 
     def _put_aside(self) -> None:

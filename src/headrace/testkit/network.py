@@ -33,6 +33,7 @@ class Fabric:
         self.delay_seconds = (0.00005, 0.001)
         self.window_bytes = 256 * 1024
         self.whole_chance = 0.5  # that a write arrives in one piece
+        self.retry_seconds = 0.0  # how long after a path was healed what was sent before may still be under way
         self.listeners: dict[tuple[str, int], SimListener] = {}
         self._random = Random(f"network {seed}")
         self._digest = hashlib.blake2b(digest_size=16)
@@ -89,7 +90,7 @@ class Fabric:
         self._cuts.difference_update(paths)
         for stream in self._streams:
             if (stream.source, stream.target) in paths:
-                stream.healed()
+                self.loop.call_later(self._random.uniform(0.0, self.retry_seconds), stream.healed, context=self.context)
         for waiter in self._healing:
             if not waiter.done():
                 waiter.set_result(None)

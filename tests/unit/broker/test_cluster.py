@@ -10,6 +10,8 @@ from tests.unit.broker.town import SESSION_SECONDS, Town, in_town
 
 from headrace.broker.cluster import ClusterMember
 from headrace.broker.membership import NodeIdTaken, WrongFolder
+from headrace.broker.partition import Partition
+from headrace.model.partition_record import PartitionRecord
 from headrace.registry.brokers import live_key
 from headrace.testkit.registry import SimRegistryState
 
@@ -218,6 +220,25 @@ async def test_a_broker_with_the_node_id_of_another_does_not_start(town: Town) -
     with pytest.raises(NodeIdTaken, match="a broker with node id 2 is up"):
         await town[1].open()
     town[1].kill()
+
+
+@in_town(1)
+async def test_a_broker_that_was_started_again_is_not_the_leader_that_it_was(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it is elected anew, it has no lead: what it led in that epoch may not all be there any more (I11)."""
+    await town.make_topic("t", (1,))
+    town[1].kill()
+    leads: list[int] = []
+    lead = Partition.lead
+
+    def note(self: Partition, node_id: int, record: PartitionRecord, now: float) -> None:
+        leads.append(record.leader_epoch)
+        lead(self, node_id, record, now)
+
+    monkeypatch.setattr(Partition, "lead", note)
+    await town.open(1)
+    assert leads == [1]
 
 
 # Coming and going

@@ -20,8 +20,9 @@ from tests.unit.broker.asking import (
 from tests.unit.broker.house import House
 from tests.unit.broker.town import Town, in_town
 
+from headrace.model.errors import FetchSessionIdNotFound
 from headrace.wire.batch import parse_header
-from headrace.wire.messages.fetch import ReplicaState
+from headrace.wire.messages.fetch import FetchRequest, ReplicaState
 
 
 @pytest.mark.parametrize("version", range(4, 13))
@@ -410,3 +411,18 @@ async def test_a_follower_gets_a_session_although_consumers_have_them_all(town: 
     await town[1].ask(fetch_request({("t", 0): 0}, session_epoch=0), 11)
     await asyncio.sleep(2)
     assert [session.privileged for session in sessions._sessions.values()] == [True]
+
+
+async def test_what_a_follower_sent_before_its_newest_session_counts_no_more(house: House) -> None:
+    await house.make_topic("t")
+
+    def of_follower(session_id: int, epoch: int) -> FetchRequest:
+        request = fetch_request({("t", 0): 0}, session_id=session_id, session_epoch=epoch)
+        request.replica_id = 2
+        return request
+
+    first = (await house.ask(of_follower(0, 0), 12)).session_id
+    second = (await house.ask(of_follower(0, 0), 12)).session_id
+    assert first != second
+    assert (await house.ask(of_follower(first, 1), 12)).error_code == FetchSessionIdNotFound.code
+    assert (await house.ask(of_follower(second, 1), 12)).error_code == 0

@@ -401,3 +401,17 @@ async def test_one_who_asks_a_follower_is_sent_away(town: Town) -> None:
     await town.until(lambda: town[2].broker.catalogue.find("t") is not None)
     assert (await send(town[2], "t", batch(b"a"))).error_code == 6
     assert (await send(town[2], "t", batch(b"a"), acks=1)).error_code == 6
+
+
+@in_town(2, sessions_time_out=True)
+async def test_a_leader_in_doubt_of_its_session_promises_nothing_by_itself(town: Town) -> None:
+    """Another may lead by now; what all have in sync cannot be lost by that, what it has alone can (I13)."""
+    await town.make_topic("t", (2, 1))
+    town[2].registry.disconnect()
+    await asyncio.sleep(0.01)
+    answer = await send(town[2], "t", batch(b"a"), acks=1)
+    assert (answer.error_code, town.replica(2, "t").log.end_offset) == (6, 0)
+    assert await produce(town[2], "t", b"b") == 0
+    town[2].registry.reconnect()
+    await asyncio.sleep(0.1)
+    assert (await send(town[2], "t", batch(b"c"), acks=1)).error_code == 0

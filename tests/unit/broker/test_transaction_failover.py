@@ -247,7 +247,8 @@ async def transact(routed: Routed, name: str, generation: int, random: Random, u
     """One transaction after the other; whatever fails for good is given up, and the producer begins anew."""
     book: list[Told] = []
     producer = Transactor(routed, name, generation=generation)
-    assert await done(producer.init) == 0
+    init = partial(producer.init, timeout_ms=15_000)
+    assert await done(init) == 0
     while routed.trio.world.loop.time() < until:
         value = f"{name} {len(book)}".encode()
         partitions = set(random.sample(range(PARTITIONS), random.randint(1, PARTITIONS)))
@@ -255,12 +256,12 @@ async def transact(routed: Routed, name: str, generation: int, random: Random, u
         codes = [await done(partial(producer.send, value, partition=index)) for index in sorted(partitions)]
         if any(codes):
             book.append(Told(value, partitions, is_commit=False))
-            assert await done(producer.init) == 0
+            assert await done(init) == 0
         elif await done(partial(producer.end, commit=is_commit)) == 0:
             book.append(Told(value, partitions, is_commit))
         else:
             book.append(Told(value, partitions, None if is_commit else False))
-            assert await done(producer.init) == 0
+            assert await done(init) == 0
         await asyncio.sleep(random.uniform(0.0, 1.0))
     return book
 
@@ -274,7 +275,7 @@ async def trouble(trio: Trio, random: Random, until: float) -> None:
         await asyncio.sleep(random.uniform(0.1, 4.0))
 
 
-@pytest.mark.parametrize("trio", range(1, 4), indirect=True)
+@pytest.mark.parametrize("trio", range(1, 3), indirect=True)
 @in_trio
 async def test_transactions_are_whole_whatever_happens_to_the_brokers(trio: Trio) -> None:
     random = Random(trio.world.seed)
@@ -293,7 +294,7 @@ async def test_transactions_are_whole_whatever_happens_to_the_brokers(trio: Trio
         whole = [int(index in told.partitions) for index in range(PARTITIONS)]
         expected = {True: [whole], False: [[0] * PARTITIONS], None: [whole, [0] * PARTITIONS]}
         assert counts in expected[told.is_commit], (told, counts)
-    await asyncio.sleep(100)  # what was given up has timed out by then
+    await asyncio.sleep(40)  # what was given up has timed out by then
     for index in range(PARTITIONS):
         partition = routed.leader("t", index).partition("t", index)
         assert partition.last_stable_offset == partition.high_watermark == partition.log.end_offset

@@ -44,7 +44,7 @@ def test_opening_tells_of_everything_in_the_order_of_the_prefixes() -> None:
         scene = Scene()
         await scene.other.commit([Create("/b/1", b"x"), Create("/a/2", b"y"), Create("/a", b"z"), Create("/c/1", b"")])
         await scene.mirror.open()
-        assert scene.told == [("/a/2", b"y"), ("/b/1", b"x"), ("/a", b"z")]
+        assert scene.told == [("/a/2", b"y"), ("/a", b"z"), ("/b/1", b"x")]
         assert [entry.key for entry in scene.mirror.beneath("/a")] == ["/a/2"]
         await scene.mirror.open()
         assert len(scene.told) == 3, "it tells of changes only"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,20 @@ async def test_a_beat_that_comes_late_puts_the_session_in_doubt_until_it_is_foun
     await registry.commit([Create("/a", b"")])
 
 
+async def test_an_answer_that_is_old_when_it_is_heard_does_not_end_the_doubt(
+    open_registry: Open, clock: HandClock
+) -> None:
+    registry = await open_registry()
+    states: list[SessionState] = []
+    session = await registry.open_session(states.append)
+    registry._follower.ask_for = lambda _: None
+    clock.seconds += TIMEOUT_SECONDS
+    await until(lambda: states == [HELD, DOUBTED])
+    clock.seconds += TIMEOUT_SECONDS  # paused again, after the look and before its answer is heard
+    registry.found(session)
+    assert states == [HELD, DOUBTED]
+
+
 async def test_in_doubt_the_answer_waits_for_whoever_is_about_to_end_the_session(
     open_registry: Open, clock: HandClock, path: str
 ) -> None:
@@ -320,6 +335,36 @@ async def test_when_the_file_of_a_session_cannot_be_made_there_is_no_session(
         patched.setattr(os, "pwrite", refuse)
         with pytest.raises(RegistryUnavailable, match="No space left"):
             await registry.open_session()
+    session = await registry.open_session()
+    await registry.commit([Create("/a", b"", session)])
+
+
+class FailsOnce:
+    """A connection whose next COMMIT fails."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._has_failed = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def execute(self, statement: str, *parameters: Any) -> Any:
+        if statement == "COMMIT" and not self._has_failed:
+            self._has_failed = True
+            raise sqlite3.OperationalError("disk I/O error")
+        return self._connection.execute(statement, *parameters)
+
+
+async def test_a_session_that_could_not_be_written_down_does_not_stand_in_the_way_of_the_next(
+    open_registry: Open,
+) -> None:
+    registry = await open_registry()
+    registry._connection = FailsOnce(registry._connection)
+    with pytest.raises(RegistryUnavailable, match="disk I/O error"):
+        await registry.open_session()
+    other = await open_registry()
+    await other.open_session()
     session = await registry.open_session()
     await registry.commit([Create("/a", b"", session)])
 
