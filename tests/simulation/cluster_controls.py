@@ -26,16 +26,16 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 def truncate_to_own_watermark(patch: pytest.MonkeyPatch) -> None:
     """As Kafka did before leader epochs (KIP-101)."""
     copy = ReplicaFetcher._copy
-    seen = set[int]()
+    seen = set[Followed]()
 
     async def cut_and_copy(self: ReplicaFetcher, ready: list[Followed]) -> None:
         for followed in ready:
             ours, high_watermark = followed.partition.log, followed.partition.high_watermark
-            if id(followed) not in seen and ours.start_offset < high_watermark < ours.end_offset:
+            if followed not in seen and ours.start_offset < high_watermark < ours.end_offset:
                 await ours.truncate(high_watermark)
-            elif id(followed) not in seen and high_watermark <= ours.start_offset < ours.end_offset:
+            elif followed not in seen and high_watermark <= ours.start_offset < ours.end_offset:
                 await ours.restart_at(ours.start_offset)
-            seen.add(id(followed))
+            seen.add(followed)
         await copy(self, ready)
 
     patch.setattr(ReplicaFetcher, "_copy", cut_and_copy)
@@ -86,11 +86,11 @@ def let_join_who_is_behind(patch: pytest.MonkeyPatch) -> None:
 
 
 CONTROLS: dict[Plant, int] = {
-    truncate_to_own_watermark: 1,
-    acknowledge_before_the_flush: 1,
-    fetch_without_a_look_at_epochs: 1,
-    preside_while_in_doubt: 1,
-    take_a_proposed_set_for_the_registered_one: 1,
-    elect_in_the_same_epoch: 1,
+    truncate_to_own_watermark: 10,
+    acknowledge_before_the_flush: 42,
+    fetch_without_a_look_at_epochs: 5,
+    preside_while_in_doubt: 27,
+    take_a_proposed_set_for_the_registered_one: 6,
+    elect_in_the_same_epoch: 2,
     let_join_who_is_behind: 1,
 }

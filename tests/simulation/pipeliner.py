@@ -41,11 +41,7 @@ class Pipeliner(Client):
         # is refused and the next one not, there is no way back, with Kafka as with us.
         self.in_flight_max = 1
         self.unacknowledged: deque[Batch] = deque()
-        identity: InitProducerIdResponse = await self.cluster.persist(
-            lambda: self.cluster.call(InitProducerIdRequest())
-        )
-        raise_for(identity.error_code)
-        self.identity = identity
+        self.identity = await self.cluster.persist(self._identify)
         while self.unacknowledged or not self.is_done:
             try:
                 transport = await self._connect()
@@ -54,6 +50,11 @@ class Pipeliner(Client):
             except HeadraceError:
                 self.cluster.distrust()
                 await self.think(0.05)
+
+    async def _identify(self) -> InitProducerIdResponse:
+        identity: InitProducerIdResponse = await self.cluster.call(InitProducerIdRequest())
+        raise_for(identity.error_code)
+        return identity
 
     async def _connect(self) -> Transport:
         return await self.cluster.transport((await self.cluster.partition(TOPIC, self.partition)).leader)

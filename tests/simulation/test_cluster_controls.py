@@ -6,7 +6,7 @@ import pytest
 from tests.simulation.cluster_controls import CONTROLS, Plant
 from tests.simulation.many import failure_of
 
-SEEDS = 3  # from the one that is known to show it: a small change of the scenario shifts them
+SEEDS = 150  # from the one that was known to show it: every change of the broker or of the scenario shifts them
 
 
 @pytest.mark.parametrize("plant", CONTROLS, ids=lambda plant: plant.__name__)

@@ -49,7 +49,7 @@ class Catalogue(Directory):
         self.on_lead: list[Callable[[Partition], None]] = []
         """This broker leads a partition from now on, in the epoch that it bears."""
         self.on_resign: list[Callable[[Partition], None]] = []
-        self.settled: Callable[[], Awaitable[None]] = _at_once
+        self.settled: Callable[[UUID], Awaitable[None]] = _at_once
         """Returns when the replicas here are as the records say; raises what stands in the way."""
         self.until_led: Callable[[Topic], Awaitable[None]] = _led_here
         """Returns when the leaders of a new topic know of it."""
@@ -118,7 +118,7 @@ class Catalogue(Directory):
             await self._records.create(record, places)
             await self._see(topic.id, range(partitions), name)
             try:
-                await self.settled()
+                await self.settled(record.id)
             except HeadraceError:
                 # Without its logs it would be in the way of every later attempt to create it.
                 await self._delete(name, record.id)
@@ -129,8 +129,9 @@ class Catalogue(Directory):
 
     async def delete(self, name: str) -> None:
         async with self._changing:
-            await self._delete(name, self.topic(name).id)
-            await self.settled()
+            topic_id = self.topic(name).id
+            await self._delete(name, topic_id)
+            await self.settled(topic_id)
 
     async def add_partitions(
         self, name: str, total: int, *, assignment: Sequence[Nodes] = (), dry_run: bool = False
@@ -147,7 +148,7 @@ class Catalogue(Directory):
                 return
             await self._records.add_partitions(name, topic.id, total, places)
             await self._see(topic.id, range(count, total), name)
-            await self.settled()
+            await self.settled(topic.id)
         await self.until_led(topic)
 
     async def change_configs(
@@ -225,7 +226,7 @@ class Catalogue(Directory):
         )
 
 
-async def _at_once() -> None:
+async def _at_once(_topic_id: UUID) -> None:
     return
 
 

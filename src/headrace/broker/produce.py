@@ -20,6 +20,7 @@ from headrace.broker.batch_rules import check_batch, prepare, too_large_for_the_
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.partition import Partition
+from headrace.broker.refusals import Refusals
 from headrace.broker.transaction_verification import TransactionVerification
 from headrace.model.errors import (
     ConcurrentTransactions,
@@ -87,6 +88,7 @@ class Produce:
         self._transactions = transactions
         self._store = store
         self._is_certain = is_certain
+        self._refusals = Refusals()
         self._disk = disk
         self._clock = clock
         # One at a time: unpacking must not take the threads that fsync is waiting for.
@@ -264,8 +266,9 @@ class Produce:
                     wait = partition.durable(appended.end_offset, deadline)
             except HeadraceError as error:
                 partition.counts.failed_produces += 1
-                _refuse(answer, error)
+                _refuse(answer, self._refusals.told(partition, item.header, error))
                 continue
+            self._refusals.taken(partition, item.header)
             answer.base_offset = appended.base_offset
             answer.log_append_time_ms = appended.log_append_time_ms
             answer.log_start_offset = partition.log.start_offset

@@ -55,7 +55,8 @@ class Replicas:
         self._dirty: dict[Key, None] = {}
         self._doomed: dict[Key, Partition] = {}
         self._wake = asyncio.Event()
-        self._settled: list[asyncio.Future[None]] = []
+        self._settled: list[tuple[UUID | None, asyncio.Future[None]]] = []
+        self._is_busy = False
         catalogue.on_place.append(self._on_place)
         catalogue.on_topic.append(self._on_topic)
         catalogue.on_gone.append(self._on_gone)
@@ -86,11 +87,12 @@ class Replicas:
                 await asyncio.sleep(_RETRY_SECONDS)
                 self._wake.set()
 
-    async def settled(self) -> None:
-        """Return when everything that was known when this was called is done; raise what stands in the way."""
-        if self._dirty or self._doomed:
+    async def settled(self, topic_id: UUID | None = None) -> None:
+        """Return when everything that was known when this was called is done; raise what keeps the replicas of this
+        topic from being here. Others' troubles are nobody's business."""
+        if self._is_busy or self._dirty or self._doomed:
             future = asyncio.get_running_loop().create_future()
-            self._settled.append(future)
+            self._settled.append((topic_id, future))
             self._wake.set()
             await future
 
@@ -139,21 +141,25 @@ class Replicas:
     # What follows from it
 
     async def _reconcile(self) -> None:
-        settled, self._settled = self._settled, []
         failure: HeadraceError | None = None
-        while failure is None and (self._dirty or self._doomed):
-            keys, self._dirty = list(self._dirty), {}
-            try:
-                await self._carry_out(keys)
-            except HeadraceError as error:
-                self._dirty = {**dict.fromkeys(keys), **self._dirty}
-                failure = error
-        for future in settled:
+        self._is_busy = True
+        try:
+            while failure is None and (self._dirty or self._doomed):
+                keys, self._dirty = list(self._dirty), {}
+                try:
+                    await self._carry_out(keys)
+                except HeadraceError as error:
+                    self._dirty = {**dict.fromkeys(keys), **self._dirty}
+                    failure = error
+        finally:
+            self._is_busy = False
+        settled, self._settled = self._settled, []
+        for topic_id, future in settled:
             if not future.done():
-                if failure is None:
-                    future.set_result(None)
-                else:
+                if failure is not None and self._lacks(topic_id):
                     future.set_exception(failure)
+                else:
+                    future.set_result(None)
         if failure is not None:
             raise failure
 
@@ -267,6 +273,13 @@ class Replicas:
         self._resign(topic, partition)
         partition.retire()
         del topic.replicas[partition.index]
+
+    def _lacks(self, topic_id: UUID | None) -> bool:
+        """Whether replicas of a topic that should be here are not."""
+        topic = None if topic_id is None else self._catalogue.find_by_id(topic_id)
+        return topic is not None and any(
+            index not in topic.replicas and self._is_mine(topic, index) for index in topic.places
+        )
 
     def _is_mine(self, topic: Topic, index: int) -> bool:
         record = topic.places.get(index)

@@ -151,6 +151,32 @@ async def test_while_the_outcome_cannot_be_read_either_both_sets_count(town: Tow
 
 
 @in_town(replica_lag_time_max_ms="2000")
+async def test_one_that_may_have_joined_is_waited_for_until_that_is_known(town: Town) -> None:
+    """If it has, it may be elected, and must have everything that is committed from then on."""
+    await town.make_topic("t", (1, 2))
+    await produce(town[1], "t", b"a")
+    town[2].kill()
+    await town.until_in_sync("t", 1)
+    proposals = Proposals(town[1])
+    proposals.answers = False
+    mirror = town[1].broker.catalogue.mirror
+    read = mirror.read
+    await town.open(2)
+
+    async def cannot_be_read(_keys: object) -> None:
+        raise RegistryUnavailable("The registry cannot be reached")
+
+    mirror.read = cannot_be_read  # type: ignore[method-assign, assignment]
+    await town.until_in_sync("t", 1, 2)
+    town.isolate(1)
+    assert await send_for(town[1], 10_000) == TIMED_OUT
+    assert town.replica(1, "t").high_watermark == 1
+    mirror.read = read  # type: ignore[method-assign]
+    town.heal()
+    await town.until_alike("t")
+
+
+@in_town(replica_lag_time_max_ms="2000")
 async def test_who_joins_is_checked_to_be_the_start_that_has_fetched(town: Town) -> None:
     await town.make_topic("t", (1, 2))
     await produce(town[1], "t", b"a")

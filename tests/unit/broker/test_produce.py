@@ -21,6 +21,7 @@ from tests.unit.broker.asking import (
 from tests.unit.broker.house import House, Visit
 from tests.unit.broker.town import Town, in_town
 
+from headrace.model.errors import DiskNearlyFull, OutOfOrderSequence
 from headrace.wire.batch import parse_header, set_crc
 from headrace.wire.compression import GZIP, NONE, ZSTD
 from headrace.wire.messages.fetch import FetchRequest
@@ -415,3 +416,18 @@ async def test_a_leader_in_doubt_of_its_session_promises_nothing_by_itself(town:
     town[2].registry.reconnect()
     await asyncio.sleep(0.1)
     assert (await send(town[2], "t", batch(b"c"), acks=1)).error_code == 0
+
+
+async def test_a_batch_behind_one_that_was_refused_for_a_while_is_refused_for_the_same_reason(house: House) -> None:
+    await house.make_topic("t")
+    assert (await send(house, "t", numbered(b"a", sequence=0))).error_code == 0
+    house.host.disk.capacity_bytes = 1000
+    await house.pass_time(3)
+    assert (await send(house, "t", numbered(b"b", sequence=1))).error_code == DiskNearlyFull.code
+    house.host.disk.capacity_bytes = 1 << 40
+    await house.pass_time(3)
+    assert (await send(house, "t", numbered(b"c", sequence=2))).error_code == DiskNearlyFull.code
+    for value, sequence in ((b"b", 1), (b"c", 2)):
+        assert (await send(house, "t", numbered(value, sequence=sequence))).error_code == 0
+    assert await read_all(house, "t") == [b"a", b"b", b"c"]
+    assert (await send(house, "t", numbered(b"x", sequence=9))).error_code == OutOfOrderSequence.code

@@ -371,3 +371,15 @@ async def test_waiting_for_the_replicas_ends_with_what_stands_in_the_way(town: T
     with pytest.raises(StorageFailure):
         await town.make_topic("t", (1,))
     assert town[1].broker.catalogue.find("t") is None
+
+
+@in_town(1)
+async def test_whoever_waits_for_the_replicas_waits_for_what_is_under_way_too(town: Town) -> None:
+    house = town[1]
+    house.host.disk.delay_seconds = (0.3, 0.3)
+    making = house.host.start(house.broker.catalogue.create("t", 1, {}), "create")
+    await town.until(lambda: house.broker.catalogue.find("t") is not None)
+    await asyncio.sleep(0.1)  # its log is being made now
+    await house.host.start(house.broker.cluster._replicas.settled(), "settled")
+    assert 0 in house.broker.catalogue.topic("t").led
+    await making
