@@ -142,10 +142,12 @@ class Replicas:
 
     async def _reconcile(self) -> None:
         failure: HeadraceError | None = None
+        tried = set[UUID]()
         self._is_busy = True
         try:
             while failure is None and (self._dirty or self._doomed):
                 keys, self._dirty = list(self._dirty), {}
+                tried.update(topic_id for topic_id, _ in keys)
                 try:
                     await self._carry_out(keys)
                 except HeadraceError as error:
@@ -155,11 +157,14 @@ class Replicas:
             self._is_busy = False
         settled, self._settled = self._settled, []
         for topic_id, future in settled:
-            if not future.done():
-                if failure is not None and self._lacks(topic_id):
-                    future.set_exception(failure)
-                else:
-                    future.set_result(None)
+            if future.done():
+                continue
+            if failure is None or not self._lacks(topic_id):
+                future.set_result(None)
+            elif topic_id in tried:
+                future.set_exception(failure)
+            else:
+                self._settled.append((topic_id, future))
         if failure is not None:
             raise failure
 
