@@ -86,11 +86,11 @@ def let_join_who_is_behind(patch: pytest.MonkeyPatch) -> None:
 
 
 CONTROLS: dict[Plant, int] = {
-    truncate_to_own_watermark: 10,
+    truncate_to_own_watermark: 29,
     acknowledge_before_the_flush: 42,
     fetch_without_a_look_at_epochs: 5,
     preside_while_in_doubt: 27,
     take_a_proposed_set_for_the_registered_one: 6,
     elect_in_the_same_epoch: 2,
-    let_join_who_is_behind: 1,
+    let_join_who_is_behind: 111,
 }

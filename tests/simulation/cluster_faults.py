@@ -198,7 +198,7 @@ class Faults:
         a, b = self._random.sample(list(self._cluster.brokers.values()), 2)
         self._world.network.slow(a.host.name, b.host.name, self._random.choice((2_000.0, 50_000.0)))
         await self._last(LONG)
-        self._world.network.slow(a.host.name, b.host.name, 1e9)
+        self._world.network.speed_up()
 
     async def _reset(self) -> None:
         names = [*self._clients, *(broker.host.name for broker in self._cluster.brokers.values())]

@@ -167,6 +167,8 @@ class ClusterScenario:
         healed = self.orders.now
         for operator in self.operators:
             operator.is_done = True
+        for copier in self.copiers:
+            copier.hurries = True
         await self._until_none(lambda: self._silent_since(healed))
         for writer in self.writers:
             writer.is_done = True

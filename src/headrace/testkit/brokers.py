@@ -8,7 +8,7 @@
 
 What the broker does wrong by itself (a background task that dies, a handler that raises, a log that is quarantined
 although nothing has rotted) ends the run with `BrokerFailed`: in a simulation that is a finding. A broker of a cluster
-may give up when it cannot reach the registry: then it is just down.
+may give up when it cannot reach the registry, or has no room to start: then it is just down.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from headrace.broker.broker import Broker, open_broker
 from headrace.broker.membership import NodeIdTaken
 from headrace.doors.kafka.listener import DoorLimits, KafkaDoor
 from headrace.registry.interface import RegistryConflict, RegistryUnavailable
+from headrace.runtime.disk_errors import DiskFull
 from headrace.runtime.supervise import BackgroundTaskDied, Supervisor
 from headrace.testkit.disk import SimulatedPowerCut
 from headrace.testkit.registry import SimRegistry, SimRegistryState
@@ -30,6 +31,7 @@ DATA = "/data"
 PORT = 9092
 DRAIN_SECONDS = 10.0
 GIVING_UP = (RegistryUnavailable, RegistryConflict, NodeIdTaken)
+NOT_STARTING = (*GIVING_UP, DiskFull)
 
 
 class BrokerFailed(Exception):
@@ -133,7 +135,8 @@ class SimBroker:
             await process.close(broker)
         except Exception as error:
             cause = error.__cause__ if isinstance(error, BackgroundTaskDied) else error
-            if not (self._may_give_up and isinstance(cause, GIVING_UP)):
+            excuses = GIVING_UP if process.settled.done() else NOT_STARTING
+            if not (self._may_give_up and isinstance(cause, excuses)):
                 self._fail(error)
                 return
             self.times_given_up += 1

@@ -81,6 +81,7 @@ class SimCluster:
     async def heal(self) -> None:
         """End every fault, and have everybody up. Whoever is paused goes on when its time is up."""
         self._world.network.heal()
+        self._world.network.speed_up()
         self._world.network.fabric.delay_seconds = (0.00005, 0.001)
         for broker in self.brokers.values():
             broker.host.disk.capacity_bytes = ROOMY

@@ -102,6 +102,9 @@ class Fabric:
     def slow_down(self, source: str, target: str, bytes_per_second: float) -> None:
         self._rates[source, target] = bytes_per_second
 
+    def speed_up(self) -> None:
+        self._rates.clear()
+
     def links(self, host: str, other: str | None = None) -> list[SimLink]:
         """The ends at `host`, of all its connections or of those to one other host."""
         return [stream.reader for stream in self._streams if stream.target == host and other in (None, stream.source)]
@@ -182,6 +185,10 @@ class SimNetwork(HostNetwork):
     def slow(self, a: str, b: str, bytes_per_second: float) -> None:
         """Bytes from `a` to `b` pass at this rate from now on."""
         self._fabric.slow_down(a, b, bytes_per_second)
+
+    def speed_up(self) -> None:
+        """No path is slow any more."""
+        self._fabric.speed_up()
 
     def reset(self, a: str, b: str) -> None:
         """Break all connections between two hosts; both ends learn it when they next use them."""

@@ -241,6 +241,32 @@ def test_a_slow_path_takes_its_time() -> None:
         called.send([b"x"], False)
         await asyncio.sleep(1)
         assert received(caller) == b"x"
+        received(called)
+        network.speed_up()
+        caller.send([bytes(10_000)], False)
+        await asyncio.sleep(1)
+        assert len(received(called)) == 10_000
+
+    in_network(main)
+
+
+def test_what_a_cut_has_held_may_arrive_after_what_another_connection_sent_later() -> None:
+    async def main(network: SimNetwork) -> None:
+        network.fabric.retry_seconds = 10.0
+        accepted: list[Any] = []
+        await network.at("b").listen("b", 9092, accepted.append)
+        first = await network.at("a").connect("b", 9092, 1.0)
+        network.cut("a", "b")
+        first.send([b"first"], False)
+        await asyncio.sleep(1)
+        first.close()
+        network.heal()
+        second = await network.at("a").connect("b", 9092, 1.0)
+        second.send([b"second"], False)
+        await asyncio.sleep(0.1)
+        assert [received(link) for link in accepted] == [b"", b"second"]
+        await asyncio.sleep(10)
+        assert received(accepted[0]) == b"first<end>"
 
     in_network(main)
 
