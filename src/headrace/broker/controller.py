@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
-from typing import NamedTuple
 
 import msgspec
 
@@ -49,11 +48,6 @@ _MOVES_AT_ONCE = 50
 _Change = tuple[Topic, int, int, PartitionRecord]
 
 
-class _Term(NamedTuple):
-    record: ControllerRecord
-    epoch_version: int
-
-
 class Deposed(Exception):
     """Another controller was elected, or the session is in doubt."""
 
@@ -75,10 +69,12 @@ class Controller:
         self._membership = membership
         self._clock = clock
         self._node_id = node_id
-        self._term: _Term | None = None
+        self._stood: dict[
+            ControllerRecord, int
+        ] = {}  # for which seats, in this session, and with which epoch's version
         self._wake = asyncio.Event()
         self._preferred_at = clock.monotonic()
-        self._tidied: _Term | None = None  # in which what was left over from before it was removed
+        self._tidied: ControllerRecord | None = None  # in which what was left over from before it was removed
         membership.on_state.append(self._on_state)
         catalogue.on_nodes.append(self._wake.set)
         catalogue.on_place.append(lambda _topic, _index: self._wake.set())
@@ -114,8 +110,9 @@ class Controller:
             return
         epoch = decode_number(entry) + 1
         record = ControllerRecord(node_id=self._node_id, epoch=epoch)
-        # Noted before: if the outcome stays unknown, the seat itself will tell by bearing this record.
-        self._term = _Term(record, 0 if entry is None else entry.version + 1)
+        # Noted before: if the outcome stays unknown, the seat itself will tell by bearing this record, perhaps only
+        # after another attempt.
+        self._stood[record] = 0 if entry is None else entry.version + 1
         try:
             await self._registry.commit(
                 [
@@ -128,10 +125,11 @@ class Controller:
         await self._mirror.read([CONTROLLER_KEY])
 
     async def _preside(self) -> None:
-        assert self._term is not None
-        epoch_version = self._term.epoch_version
+        term = self._catalogue.controller
+        assert term is not None
+        epoch_version = self._stood[term]
         self.is_presiding = True
-        log.info("this broker is the controller, in epoch %d", self._term.record.epoch)
+        log.info("this broker is the controller, in epoch %d", term.epoch)
         while True:
             self._ensure_in_office()
             self._wake.clear()
@@ -250,11 +248,11 @@ class Controller:
         """Partitions without a topic: of one that was deleted, or whose making was given up. One may be just being
         made, so they go only when they are older than this term or were seen as a topic's."""
         for topic_id in self._catalogue.orphans:
-            if self._tidied is not self._term or topic_id in self._catalogue.deleted:
+            if self._tidied != self._catalogue.controller or topic_id in self._catalogue.deleted:
                 self._ensure_in_office()
                 await PartitionRecords(self._registry).remove_all(topic_id)
                 self._catalogue.deleted.discard(topic_id)
-        self._tidied = self._term
+        self._tidied = self._catalogue.controller
 
     def _ensure_in_office(self) -> None:
         if not self._is_in_office():
@@ -262,7 +260,7 @@ class Controller:
 
     def _is_in_office(self) -> bool:
         """Also again, after a doubt that has passed without a loss."""
-        return self._membership.is_held and self._term is not None and self._catalogue.controller == self._term.record
+        return self._membership.is_held and self._catalogue.controller in self._stood
 
     async def _pause(self, seconds: float) -> bool:
         """Whether there is news; none came in this time otherwise."""
@@ -278,7 +276,7 @@ class Controller:
         if state is not SessionState.HELD:
             self.is_presiding = False
         if state is SessionState.LOST:
-            self._term = None  # the seat went with the session
+            self._stood.clear()  # the seat went with the session
         self._wake.set()
 
 
