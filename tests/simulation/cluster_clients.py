@@ -88,7 +88,6 @@ class Operator(Client):
 
     settings = IMPATIENT
     brokers: list[int]
-    has_ended = False
 
     async def work(self) -> None:
         self.scratch = 0
@@ -102,7 +101,6 @@ class Operator(Client):
                 await self._step()
             await self.think(1.0)
         await self._finish()
-        self.has_ended = True
 
     async def _step(self) -> None:
         target = TopicPartition(self.random.choice((TOPIC, COPIES)), self.random.randrange(PARTITIONS))

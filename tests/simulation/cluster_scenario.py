@@ -105,6 +105,7 @@ class ClusterScenario:
             *([self.watcher] if self.members else []),
         ]
         self.missing = ""
+        self.tasks: dict[str, asyncio.Task[None]] = {}
 
     def run(self) -> list[Anomaly]:
         """Everything that went wrong."""
@@ -127,7 +128,7 @@ class ClusterScenario:
             await admin.create(NewTopic(name, PARTITIONS, REPLICAS, self.topic_configs))
         async with asyncio.TaskGroup() as group:
             for client in self.clients:
-                group.create_task(client.run(), name=client.name)
+                self.tasks[client.name] = group.create_task(client.run(), name=client.name)
             await self._fail()
             alarm = self.world.loop.call_later(RECOVERY_SECONDS, self._give_up)
             await self._recover()
@@ -172,7 +173,7 @@ class ClusterScenario:
         await self._until_none(lambda: self._silent_since(healed))
         for writer in self.writers:
             writer.is_done = True
-        await self._until_none(lambda: [f"{one.name} is not done" for one in self.operators if not one.has_ended])
+        await self._until_none(lambda: self._at_work(*self.writers, *self.operators))
         await self._until_none(self.cluster.unwell)
         while not await self._have_caught_up():
             await asyncio.sleep(LOOK_SECONDS)
@@ -185,6 +186,9 @@ class ClusterScenario:
     def _silent_since(self, moment: int) -> list[str]:
         written = {send.client for send in self.orders.sends if send.is_ok and send.began > moment}
         return [f"{writer.name} does not get through" for writer in self.writers if writer.name not in written]
+
+    def _at_work(self, *clients: Client) -> list[str]:
+        return [f"{client.name} is not done" for client in clients if not self.tasks[client.name].done()]
 
     async def _have_caught_up(self) -> bool:
         """The groups stand at the end of every partition."""

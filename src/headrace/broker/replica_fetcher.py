@@ -163,6 +163,8 @@ class ReplicaFetcher:
         """Take in what the leader has told of one partition."""
         partition = followed.partition
         if not followed.is_current or self._followed.get(partition) is not followed:
+            # The leader believes that we have been told; it would not say it again.
+            self._session.reset()
             return
         if data.error_code == OffsetOutOfRange.code:
             await self._begin_anew(followed)
