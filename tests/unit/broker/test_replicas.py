@@ -383,3 +383,17 @@ async def test_whoever_waits_for_the_replicas_waits_for_what_is_under_way_too(to
     await house.host.start(house.broker.cluster._replicas.settled(), "settled")
     assert 0 in house.broker.catalogue.topic("t").led
     await making
+
+
+@in_town(2)
+async def test_the_last_one_that_has_everything_keeps_its_place_when_its_disk_fails(town: Town) -> None:
+    await town.make_topic("t", (1, 2), min_insync_replicas="1")
+    await produce(town[1], "t", b"a")
+    town[2].kill()
+    await town.until_in_sync("t", 1)
+    town[1].host.disk.fail_next("sync", "*.log")
+    assert (await send(town[1], "t", batch(b"b"))).error_code == STORAGE_FAILURE
+    await asyncio.sleep(3)
+    assert town.record("t").isr == (1,)
+    await town[1].restart()
+    assert (await read_all(await town.until_led("t", 1), "t"))[0] == b"a"
