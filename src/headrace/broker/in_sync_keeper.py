@@ -80,8 +80,8 @@ class InSyncKeeper:
         if place is None or len(place.replicas) == 1:
             return
         if partition.log.failed is not None or partition.log.quarantined is not None:
-            # Whoever is the last to have everything keeps its place, unless that is damaged: a disk that refused to take
-            # more still has what was acknowledged, and after a restart it can lead again.
+            # Whoever is the last to have everything keeps its place, unless that is damaged: a disk that took no more
+            # still has what was acknowledged, and after a restart it can lead again.
             others = {*place.isr, *place.elr} - {self._node_id}
             if self._node_id in place.isr + place.elr and (others or partition.log.quarantined is not None):
                 await self._give_up(topic, partition)
