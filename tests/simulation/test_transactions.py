@@ -48,6 +48,7 @@ class Story:
         self.broker.host.disk.delay_seconds = self.random.choice(((0.00005, 0.002), (0.001, 0.02)))
         self.books: dict[str, list[Told]] = {name: [] for name in IDS}
         self.late: list[asyncio.Task[None]] = []
+        self.busy: set[Transactor] = set()
         self.transactors = [self._transactor(name) for one in IDS for name in (one, f"{one}-twin")]
 
     def run(self) -> None:
@@ -89,7 +90,7 @@ class Story:
 
     async def _round(self, group: asyncio.TaskGroup) -> None:
         twin = self.random.choice([one for one in self.transactors if one.name.endswith("-twin")])
-        if self.random.random() < 0.5:
+        if self.random.random() < 0.5 and twin not in self.busy:  # else it would be two producers with one identity
             twin.is_done = False
             group.create_task(self._take_over(twin))
         disk = self.broker.host.disk
@@ -114,12 +115,14 @@ class Story:
 
     async def _take_over(self, twin: Transactor) -> None:
         """A second producer with the same id, for a while."""
+        self.busy.add(twin)
         async with asyncio.TaskGroup() as group:
             work = group.create_task(twin.work())
             await asyncio.sleep(self.random.uniform(0.1, 2.0))
             twin.is_done = True
             await work
         twin.cluster.close()
+        self.busy.discard(twin)
 
     async def _all_is_stable(self, judge: Transactor) -> None:
         """What was left open times out: then the last stable offset is the end of the log."""

@@ -30,6 +30,7 @@ from headrace.model.errors import (
 from headrace.model.names import check_topic_name
 from headrace.model.partition_record import NO_EPOCH, NO_LEADER, Nodes, PartitionRecord
 from headrace.model.topic_configs import TopicConfig
+from headrace.registry.brokers import LIVE_KEY
 from headrace.registry.interface import Registry
 from headrace.registry.mirror import Mirror
 from headrace.registry.partitions import partition_key
@@ -101,6 +102,8 @@ class Catalogue(Directory):
         config = TopicConfig.build(configs, self.config.topic_defaults)
         async with self._changing:
             self._refuse_existing(name)
+            if not assignment and (replication or 0) > len(self.usable_brokers()):
+                await self.mirror.read([LIVE_KEY])  # one that has just joined may not have been heard of
             if replication is None:
                 replication = min(self.config.default_replication_factor, len(self.usable_brokers()))
             places = self._places(assignment or self._placed(partitions, replication))

@@ -69,9 +69,7 @@ def append(log: Log, copied: Copied) -> int:
         if segment.size and log.must_roll(segment, first.size_bytes, first.last_offset):
             segment = log.roll()
         try:
-            file = segment.file
-            if file is None or not segment.size:
-                file = log.begin(segment)
+            file = log.begin(segment)
             end, size = _fitting(log, segment, headers, at)
             _write(log, segment, file, data[position : position + size], headers[at:end])
         except DiskFull:
