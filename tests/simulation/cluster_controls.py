@@ -57,16 +57,6 @@ def preside_while_in_doubt(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Controller, "_is_in_office", is_in_office)
 
 
-def take_a_proposed_set_for_the_registered_one(patch: pytest.MonkeyPatch) -> None:
-    propose = InSync.propose
-
-    def propose_and_settle(self: InSync, record: PartitionRecord) -> None:
-        propose(self, record)
-        self.settle(record)
-
-    patch.setattr(InSync, "propose", propose_and_settle)
-
-
 def elect_in_the_same_epoch(patch: pytest.MonkeyPatch) -> None:
     def elected(record: PartitionRecord, leader: BrokerRecord) -> PartitionRecord:
         return replace(record, leader=leader.node_id, leader_broker_epoch=leader.epoch)
@@ -90,7 +80,6 @@ CONTROLS: dict[Plant, int] = {
     acknowledge_before_the_flush: 42,
     fetch_without_a_look_at_epochs: 5,
     preside_while_in_doubt: 27,
-    take_a_proposed_set_for_the_registered_one: 6,
     elect_in_the_same_epoch: 2,
     let_join_who_is_behind: 111,
 }
