@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 from tests.simulation.scenario import Scenario
+from tests.simulation.telling import assert_nothing_goes_wrong, digest_elsewhere, digest_of
 
 FIRST = int(os.environ.get("HEADRACE_SEED", "1"))
 SEEDS = int(os.environ.get("HEADRACE_SEEDS", "200"))
@@ -27,31 +26,9 @@ FOUND = {
 
 @pytest.mark.parametrize("seed", sorted({*range(FIRST, FIRST + SEEDS), *(FOUND if SEEDS > 1 else ())}))
 def test_a_broker_keeps_its_promises_through_crashes_and_network_faults(seed: int) -> None:
-    again = f"make sim SEED={seed} SEEDS=1"
-    try:
-        anomalies = Scenario(seed).run()
-    except Exception as error:
-        error.add_note(again)
-        raise
-    assert not anomalies, "\n".join([*map(str, anomalies), again])
+    assert_nothing_goes_wrong(Scenario(seed), seed)
 
 
 def test_the_same_seed_tells_the_same_story() -> None:
-    def digest() -> str:
-        scenario = Scenario(FIRST)
-        scenario.run()
-        return scenario.digest
-
-    def digest_elsewhere(hash_seed: str) -> str:
-        program = f"from tests.simulation.scenario import Scenario\nscenario = Scenario({FIRST})\n"
-        program += "scenario.run()\nprint(scenario.digest, end='')"
-        run = subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return run.stdout
-
-    assert {digest(), digest_elsewhere("1"), digest_elsewhere("4711")} == {digest()}
+    stories = {digest_of(Scenario(FIRST)), *(digest_elsewhere(Scenario, FIRST, other) for other in ("1", "4711"))}
+    assert stories == {digest_of(Scenario(FIRST))}

@@ -7,45 +7,30 @@ It concerns I1-I5, I7-I11, I13-I18 and I23-I26. `make sim SEED=17 SEEDS=1` runs 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 from tests.simulation.cluster_scenario import ClusterScenario
+from tests.simulation.telling import assert_nothing_goes_wrong, digest_elsewhere, digest_of
 from tests.simulation.test_broker import FIRST
 
 SEEDS = int(os.environ.get("HEADRACE_SEEDS", "60"))
 
+# Seeds that have found something, and what; code that has changed since may tell another story by them.
+FOUND = {
+    1227: "the seat of the controller was taken, the answer lost, and nobody presided for ever",
+    1854: "a follower dropped an answer, and the leader did not say it again",
+    2623: "the last replica that had everything struck itself out when its disk refused more",
+}
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+
+@pytest.mark.parametrize("seed", sorted({*range(FIRST, FIRST + SEEDS), *(FOUND if SEEDS > 1 else ())}))
 def test_a_cluster_keeps_its_promises_through_every_kind_of_fault(seed: int) -> None:
-    again = f"make sim SEED={seed} SEEDS=1"
-    try:
-        anomalies = ClusterScenario(seed).run()
-    except Exception as error:
-        error.add_note(again)
-        raise
-    assert not anomalies, "\n".join([*map(str, anomalies), again])
+    assert_nothing_goes_wrong(ClusterScenario(seed), seed)
 
 
 def test_the_same_seed_tells_the_same_story() -> None:
-    def digest() -> str:
-        scenario = ClusterScenario(FIRST)
-        scenario.run()
-        return scenario.digest
-
-    def digest_elsewhere(hash_seed: str) -> str:
-        program = (
-            f"from tests.simulation.cluster_scenario import ClusterScenario\nscenario = ClusterScenario({FIRST})\n"
-        )
-        program += "scenario.run()\nprint(scenario.digest, end='')"
-        run = subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return run.stdout
-
-    assert {digest(), digest_elsewhere("1"), digest_elsewhere("4711")} == {digest()}
+    stories = {
+        digest_of(ClusterScenario(FIRST)),
+        *(digest_elsewhere(ClusterScenario, FIRST, other) for other in ("1", "4711")),
+    }
+    assert stories == {digest_of(ClusterScenario(FIRST))}
