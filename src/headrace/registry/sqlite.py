@@ -7,7 +7,7 @@ belong to sessions that are over, and a session is never in doubt: it is held un
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from headrace.registry.interface import Session, SessionState
 from headrace.registry.sqlite_file import Transaction, TypedErrors, open_file
@@ -45,9 +45,6 @@ class SqliteRegistry(SqliteKeys):
         await self._blocking(self._close)
 
     # From here on in a disk thread.
-
-    def _tell(self, changed: Sequence[str]) -> None:
-        self._loop.call_soon_threadsafe(self._watches.tell, changed)
 
     def _end(self, session: Session) -> None:
         with self._using_connection, TypedErrors(), Transaction(self._connection):

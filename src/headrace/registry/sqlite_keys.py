@@ -123,7 +123,7 @@ class SqliteKeys:
 
     def _tell(self, changed: Sequence[str]) -> None:
         """Called when they are changed for good."""
-        raise NotImplementedError
+        self._loop.call_soon_threadsafe(self._watches.tell, changed)
 
     def _query(self, where: str, parameters: Sequence[str]) -> list[Entry]:
         with self._using_connection, TypedErrors():
