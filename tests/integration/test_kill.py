@@ -47,8 +47,9 @@ def test_acknowledged_records_and_commits_survive_kills_under_load(start_broker:
     assert history.anomalies() == []
     assert not any(history.refused.values()), "with retries every record is acknowledged in the end"
     assert sum(committed.values()) > 0
-    for partition, offset in committed_offsets(broker.address, "readers").items():
-        assert offset >= committed.get(partition, 0), f"the commit of partition {partition} is lost"
+    found = committed_offsets(broker.address, "readers")
+    for partition, offset in committed.items():  # the reader may not have come to every partition
+        assert found[partition] >= offset, f"the commit of partition {partition} is lost"
     restarts.sort()
     figures.add(
         f"{KILLS} kills, {history.acknowledged_count()} records acknowledged; restart to first acknowledged "
