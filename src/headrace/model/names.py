@@ -14,6 +14,10 @@ TOPIC_NAME_LENGTH_MAX = 249
 CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
+ACKS_PREFIX = "__acks."
+DELAYED_PREFIX = "__delayed."
+COMPANION_PREFIXES = (ACKS_PREFIX, DELAYED_PREFIX)
+DEAD_LETTER_SUFFIX = ".dlq"
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -46,4 +50,27 @@ def check_group_id(group_id: str | None) -> str:
 
 def is_internal(topic: str) -> bool:
     """Internal topics belong to the broker: clients read them, but do not create or delete them."""
-    return topic in INTERNAL_TOPICS
+    return topic in INTERNAL_TOPICS or topic.startswith(COMPANION_PREFIXES)
+
+
+def owner_of(topic: str) -> str | None:
+    """The topic whose companion this one is, or None if it stands for itself."""
+    for prefix in COMPANION_PREFIXES:
+        if topic.startswith(prefix):
+            return topic[len(prefix) :]
+    return None
+
+
+def acks_topic(topic: str) -> str:
+    """The companion in which the subscriptions of a topic keep what was settled."""
+    return ACKS_PREFIX + topic
+
+
+def delayed_topic(topic: str) -> str:
+    """The companion in which messages wait until they are due in the topic."""
+    return DELAYED_PREFIX + topic
+
+
+def dead_letter_topic(topic: str) -> str:
+    """Where messages of a topic end that nobody could work on."""
+    return topic + DEAD_LETTER_SUFFIX

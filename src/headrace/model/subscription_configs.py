@@ -1,0 +1,132 @@
+"""The configuration of a subscription, which Kafka calls a share group: its names, and those that only we have.
+
+Kafka's names (`share.*`) mean what they mean there, with two defaults of our own: there is no limit of records in
+flight unless one is set, and no dead letter is dropped. A subscription has one configuration for all its topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.model.configs import (
+    Setting,
+    at_least,
+    attribute,
+    between,
+    boolean,
+    double,
+    integer,
+    long,
+    one_of,
+    parse_all,
+    settings_of,
+    text,
+    words,
+)
+from headrace.model.errors import InvalidConfig
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+CLASSES = 10
+"""Priorities 0 (lowest) to 9."""
+
+
+def _start(value: str) -> str | None:
+    if value in {"earliest", "latest"} or value.startswith("by_duration:P"):
+        return None
+    return "must be earliest, latest or by_duration:<ISO 8601 duration>"
+
+
+def _slacks(value: Sequence[str]) -> str | None:
+    if not value:
+        return None
+    if len(value) != CLASSES or not all(one.isdigit() for one in value):
+        return f"must be empty or {CLASSES} whole numbers of milliseconds, for priority 0 first"
+    slacks = [int(one) for one in value]
+    return None if slacks == sorted(slacks, reverse=True) else "a higher priority must not have more slack"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionConfig:
+    share_auto_offset_reset: str = text(
+        "latest", "Where a subscription begins that is not created explicitly.", check=_start
+    )
+    share_delivery_count_limit: int = integer(
+        5, "How often a message is delivered before it becomes a dead letter.", check=between(1, 1000)
+    )
+    share_heartbeat_interval_ms: int = integer(5000, "How often members report.", check=at_least(100))
+    share_isolation_level: str = text(
+        "read_uncommitted",
+        "Whether messages of transactions that are open or aborted are delivered.",
+        check=one_of("read_uncommitted", "read_committed"),
+    )
+    share_partition_max_record_locks: int = integer(
+        0, "How many messages of a partition may be leased at a time; 0 is no limit.", check=at_least(0)
+    )
+    share_record_lock_duration_ms: int = integer(
+        30_000, "How long a lease lasts that is not extended.", check=between(100, 12 * HOUR_MS)
+    )
+    share_renew_acknowledge_enable: bool = boolean(True, "Whether a member may extend its leases.")
+    share_session_timeout_ms: int = integer(
+        45_000, "After so long without a report a member is gone, and what it leased comes back.", check=at_least(100)
+    )
+    headrace_retry_backoff_ms: int = long(
+        0, "How long a message that failed waits for its second delivery.", check=between(0, 365 * DAY_MS)
+    )
+    headrace_retry_backoff_max_ms: int = long(
+        15 * 60_000, "The longest such wait, however often it failed.", check=between(0, 365 * DAY_MS)
+    )
+    headrace_retry_backoff_multiplier: float = double(
+        2.0, "By how much the wait grows with each failure.", check=between(1, 100)
+    )
+    headrace_retry_jitter: float = double(
+        0.1, "Which part of the wait is up to chance, so that failures do not come back together.", check=between(0, 1)
+    )
+    headrace_key_concurrency: int = integer(
+        0, "How many messages of one key may be in flight; 1 keeps the order per key, 0 is no limit.", check=at_least(0)
+    )
+    headrace_priority_slack_ms: Sequence[str] = words(
+        (),
+        "For priorities 0 to 9: how much later than its arrival a message may be served than one without slack. "
+        "Empty: priorities are not looked at.",
+        check=_slacks,
+    )
+    headrace_filter: str = text("", "Messages that do not match this expression are settled unseen.")
+    headrace_expiry_enable: bool = boolean(False, "Whether messages that have outlived their time are settled unseen.")
+    headrace_rate: int = integer(
+        0, "How many messages are delivered per second and partition; 0 is no limit.", check=at_least(0)
+    )
+    headrace_dead_letters_enable: bool = boolean(
+        True, "Whether dead letters are kept in <topic>.dlq; otherwise they are settled and only counted."
+    )
+
+    @classmethod
+    def build(cls, given: Mapping[str, str | None]) -> SubscriptionConfig:
+        """From overrides as text; everything that is wrong with them is told in one `InvalidConfig`."""
+        values: dict[str, Any] = {
+            attribute(name): value for name, value in parse_all(SUBSCRIPTION_SETTINGS, given, "group").items()
+        }
+        config = cls(**values)
+        if config.headrace_retry_backoff_ms > config.headrace_retry_backoff_max_ms:
+            raise InvalidConfig("headrace.retry.backoff.ms must not exceed headrace.retry.backoff.max.ms")
+        return config
+
+    @property
+    def slacks_ms(self) -> tuple[int, ...]:
+        """Per priority; empty when priorities are not looked at."""
+        return tuple(int(one) for one in self.headrace_priority_slack_ms)
+
+    @property
+    def opens_messages(self) -> bool:
+        """Whether delivery depends on what is in a message, so that batches must be opened."""
+        return bool(
+            self.headrace_key_concurrency
+            or self.headrace_priority_slack_ms
+            or self.headrace_filter
+            or self.headrace_expiry_enable
+        )
+
+
+SUBSCRIPTION_SETTINGS: Mapping[str, Setting] = settings_of(SubscriptionConfig)
