@@ -17,8 +17,10 @@ An operation is printed when it begins and again when it succeeds: what never do
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
+import threading
 import time
 from collections import defaultdict
 from contextlib import closing
@@ -38,6 +40,10 @@ IN_FLIGHT_MAX = 2000
 MEMBERSHIP_SECONDS = 12.0
 """After so long a member leaves its group and joins it again, so that there are rebalances without faults, too."""
 FLUSH_SECONDS = 120.0
+COMMIT_SECONDS = 60.0
+"""A commit that takes longer is given up with the whole process. librdkafka 2.16 may wait for ever for a coordinator
+that vanished from the metadata and came back (its issues 5511 and 3740), whatever the cluster does."""
+GAVE_UP = 75
 
 FEEDER = "feeder"
 
@@ -192,14 +198,25 @@ class Member:
         for partition, offset in ends.items():
             tell("commit", began, partition, offset)
         places = [TopicPartition(self._topic, partition, offset) for partition, offset in ends.items()]
+        patience = threading.Timer(COMMIT_SECONDS, give_up)
+        patience.start()
         try:
             answers = consumer.commit(offsets=places, asynchronous=False) or []
         except KafkaException as error:
             tell("error", time.monotonic_ns(), str(error))
             return
+        finally:
+            patience.cancel()
         for answer in answers:
             if answer.error is None:
                 tell("committed", time.monotonic_ns(), began, answer.partition)
+
+
+def give_up() -> None:
+    """No signal reaches Python while the main thread is inside librdkafka."""
+    tell("error", time.monotonic_ns(), f"a commit took more than {COMMIT_SECONDS:.0f} s")
+    sys.stdout.flush()
+    os._exit(GAVE_UP)
 
 
 if __name__ == "__main__":

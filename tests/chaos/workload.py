@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from tests.chaos.client import FEEDER, FLUSH_SECONDS
+from tests.chaos.client import FEEDER, FLUSH_SECONDS, GAVE_UP
 from tests.chaos.cluster import Cluster
 from tests.chaos.namespaces import Host
 from tests.chaos.nodes import WITH_PARENT
@@ -49,6 +49,7 @@ class Workload:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.transcripts: dict[str, Transcript] = {}
         self.copier_starts = 0
+        self.commits_given_up = 0
 
     def start(self) -> None:
         first, second = self._cluster.client_hosts
@@ -61,10 +62,15 @@ class Workload:
             self._launch_copier(name)
 
     def supervise(self) -> None:
-        """Start copiers that ended, as those do that were fenced or refused. The others end only when they are told."""
+        """Start copiers that ended, as those do that were fenced or refused, and members whose library hangs. The
+        others end only when they are told."""
         for name in COPIERS:
             if self._processes[name].poll() is not None:
                 self._launch_copier(name)
+        for name in MEMBERS:
+            if self._processes[name].poll() == GAVE_UP:
+                self.commits_given_up += 1
+                self._launch_client(self._cluster.client_hosts[1], "member", name, NUMBERS)
         for name, transcript in self.transcripts.items():
             transcript.read_on()
             code = self._processes[name].poll()
@@ -145,9 +151,9 @@ class Workload:
         rate = str(self._rates[topic])
         arguments = [role, name, self._cluster.bootstrap, topic, str(PARTITIONS[topic]), rate, group]
         out = self._folder / f"{name}.jsonl"
-        with out.open("wb") as file, (self._folder / f"{name}.log").open("wb") as log:
+        with out.open("ab") as file, (self._folder / f"{name}.log").open("ab") as log:
             self._launch(host, name, ["tests.chaos.client", *arguments], file, log)
-        self.transcripts[name] = Transcript(out)
+        self.transcripts.setdefault(name, Transcript(out))
 
     def _launch_copier(self, name: str) -> None:
         self.copier_starts += 1
