@@ -18,7 +18,15 @@ import msgspec
 from headrace.broker.folder_start import FolderStart, read_start, write_start
 from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import HeadraceError
-from headrace.registry.brokers import advanced, decode_broker, decode_number, epoch_key, live_key
+from headrace.registry.brokers import (
+    CONTROLLER_KEY,
+    advanced,
+    decode_broker,
+    decode_controller,
+    decode_number,
+    epoch_key,
+    live_key,
+)
 from headrace.registry.identity import cluster_id
 from headrace.registry.interface import (
     Create,
@@ -177,8 +185,19 @@ class Membership:
                 )
             return False
         create = Create(key, msgspec.json.encode(self._record), self.session)
-        await self._registry.commit([create] if entry is None else [Delete(key, entry.version), create])
+        if entry is None:
+            await self._registry.commit([create])
+        else:
+            await self._registry.commit([Delete(key, entry.version), *await self._vacated(), create])
         return True
+
+    async def _vacated(self) -> list[Delete]:
+        """The controller's seat, if it was ours in the session that is replaced: nobody could be elected before that
+        session ends by itself, and after a crash of all brokers nobody would lead anything for so long."""
+        seat = await self._registry.get(CONTROLLER_KEY)
+        if seat is None or decode_controller(seat).node_id != self._node_id:
+            return []
+        return [Delete(CONTROLLER_KEY, seat.version)]
 
     def _on_state(self, state: SessionState) -> None:
         self.state = state

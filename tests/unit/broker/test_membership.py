@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from headrace.broker.membership import Membership, NodeIdTaken, Start, WrongFolder, confirm_start, number_start
-from headrace.model.broker_record import BrokerRecord
-from headrace.registry.brokers import decode_broker, epoch_key, live_key
+from headrace.model.broker_record import BrokerRecord, ControllerRecord
+from headrace.registry.brokers import CONTROLLER_KEY, decode_broker, epoch_key, live_key
 from headrace.registry.interface import Create, RegistryUnavailable, SessionLost, SessionState, Set
 from headrace.testkit.disk import SimDisk
 from headrace.testkit.entropy import SeededEntropy
@@ -290,6 +290,33 @@ async def test_its_own_entry_of_the_start_before_is_replaced_at_once(stage: Stag
     assert (found.epoch, found.host) == (2, "new")
     stage.state.expire(before.session)
     assert stage.listed() is not None, "the entry belongs to the new session"
+
+
+@on_stage
+async def test_a_controller_that_starts_again_leaves_no_empty_seat_behind(stage: Stage) -> None:
+    first, before = stage.member()
+    await before.open()
+    await before.join("a", 1, None)
+    seat = ControllerRecord(node_id=1, epoch=1)
+    await first.commit([Create(CONTROLLER_KEY, msgspec.json.encode(seat), before.session)])
+    _, after = stage.member(epoch=2, epoch_before=1)
+    await after.open()
+    await after.join("a", 1, None)
+    assert CONTROLLER_KEY not in stage.state.entries
+
+
+@on_stage
+async def test_the_seat_of_another_controller_stays_taken(stage: Stage) -> None:
+    _, before = stage.member()
+    await before.open()
+    await before.join("a", 1, None)
+    other = SimRegistry(stage.state)
+    seat = ControllerRecord(node_id=2, epoch=1)
+    await other.commit([Create(CONTROLLER_KEY, msgspec.json.encode(seat), await other.open_session())])
+    _, after = stage.member(epoch=2, epoch_before=1)
+    await after.open()
+    await after.join("a", 1, None)
+    assert CONTROLLER_KEY in stage.state.entries
 
 
 @on_stage
