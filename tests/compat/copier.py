@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import sys
+import threading
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioPartition
@@ -25,6 +27,9 @@ ABORTED = b"aborted "
 TARGET_PARTITIONS = 4
 TRANSACTION_RECORDS = 20
 SESSION_TIMEOUT_MS = 2000
+TRANSACTION_SECONDS = 90.0
+"""A transaction that takes longer, which is more than the coordinator allows it, is given up with the whole process:
+librdkafka 2.16 may wait for ever to send offsets to a coordinator that left the metadata (its issue 5511)."""
 
 
 def main(client: str, address: str, source: str, target: str, name: str, *partitions: str) -> None:
@@ -79,8 +84,16 @@ class ConfluentCopier:
                     raise KafkaException(error)
                 self._messages.append(message)
             full = len(self._messages) >= TRANSACTION_RECORDS
-            if self._messages and (message is None or full) and self._transact():
+            if self._messages and (message is None or full) and self._transact_in_time():
                 self._messages.clear()
+
+    def _transact_in_time(self) -> bool:
+        patience = threading.Timer(TRANSACTION_SECONDS, os._exit, (75,))
+        patience.start()
+        try:
+            return self._transact()
+        finally:
+            patience.cancel()
 
     def _transact(self) -> bool:
         """Whether the messages were copied; if not, the transaction was aborted and they are to be copied again."""

@@ -179,7 +179,7 @@ class TransactionMarkers:
         for where in partitions:
             code = codes.get(where, UnknownTopicOrPartition.code)
             if code:
-                _note(where, refusal(code), refused)
+                _note(where, refusal(code, f"broker {node_id} answers with error code {code}"), refused)
 
     async def _durable(self, partition: Partition, end_offset: int) -> None:
         wait = partition.committed(end_offset, self._clock.monotonic() + _COMMIT_SECONDS)
