@@ -23,7 +23,8 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -40,9 +41,9 @@ IN_FLIGHT_MAX = 2000
 MEMBERSHIP_SECONDS = 12.0
 """After so long a member leaves its group and joins it again, so that there are rebalances without faults, too."""
 FLUSH_SECONDS = 120.0
-COMMIT_SECONDS = 60.0
-"""A commit that takes longer is given up with the whole process. librdkafka 2.16 may wait for ever for a coordinator
-that vanished from the metadata and came back (its issues 5511 and 3740), whatever the cluster does."""
+PATIENCE_SECONDS = 45.0
+"""A commit or a close that takes longer is given up with the whole process. librdkafka 2.16 may wait for ever for a
+coordinator that vanished from the metadata and came back (its issues 5511 and 3740), whatever the cluster does."""
 GAVE_UP = 75
 
 FEEDER = "feeder"
@@ -173,14 +174,16 @@ class Member:
 
     def run(self) -> None:
         while not _stops:
-            with closing(Consumer(self._settings)) as consumer:
-                consumer.subscribe([self._topic], on_assign=self._look)
-                leaves = time.monotonic() + MEMBERSHIP_SECONDS
-                while not _stops and time.monotonic() < leaves:
-                    ends = tell_poll(consumer.consume(500, timeout=0.2))
-                    if ends:
-                        self._commit(consumer, ends)
-                    sys.stdout.flush()
+            consumer = Consumer(self._settings)
+            consumer.subscribe([self._topic], on_assign=self._look)
+            leaves = time.monotonic() + MEMBERSHIP_SECONDS
+            while not _stops and time.monotonic() < leaves:
+                ends = tell_poll(consumer.consume(500, timeout=0.2))
+                if ends:
+                    self._commit(consumer, ends)
+                sys.stdout.flush()
+            with patience("close"):
+                consumer.close()
 
     def _look(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         began = time.monotonic_ns()
@@ -198,25 +201,33 @@ class Member:
         for partition, offset in ends.items():
             tell("commit", began, partition, offset)
         places = [TopicPartition(self._topic, partition, offset) for partition, offset in ends.items()]
-        patience = threading.Timer(COMMIT_SECONDS, give_up)
-        patience.start()
         try:
-            answers = consumer.commit(offsets=places, asynchronous=False) or []
+            with patience("commit"):
+                answers = consumer.commit(offsets=places, asynchronous=False) or []
         except KafkaException as error:
             tell("error", time.monotonic_ns(), str(error))
             return
-        finally:
-            patience.cancel()
         for answer in answers:
             if answer.error is None:
                 tell("committed", time.monotonic_ns(), began, answer.partition)
 
 
-def give_up() -> None:
-    """No signal reaches Python while the main thread is inside librdkafka."""
-    tell("error", time.monotonic_ns(), f"a commit took more than {COMMIT_SECONDS:.0f} s")
-    sys.stdout.flush()
-    os._exit(GAVE_UP)
+@contextmanager
+def patience(what: str) -> Iterator[None]:
+    """No signal reaches Python while the main thread is inside librdkafka: another thread must end it."""
+
+    def give_up() -> None:
+        tell("error", time.monotonic_ns(), f"a {what} took more than {PATIENCE_SECONDS:.0f} s")
+        tell("end", time.monotonic_ns())
+        sys.stdout.flush()
+        os._exit(GAVE_UP)
+
+    timer = threading.Timer(PATIENCE_SECONDS, give_up)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 if __name__ == "__main__":

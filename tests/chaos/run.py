@@ -166,7 +166,7 @@ def _drain(cluster: Cluster, workload: Workload, outcome: Outcome) -> None:
         "records in source": len(source),
         "records in copies": len(copies),
         "starts of copiers": workload.copier_starts,
-        "commits given up by a client": workload.commits_given_up,
+        "members started anew because their library waited for ever": workload.given_up,
     }
     outcome.violations += judgement.of_history(workload.transcripts, final)
     outcome.violations += judgement.of_copies(source, copies)

@@ -49,7 +49,7 @@ class Workload:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.transcripts: dict[str, Transcript] = {}
         self.copier_starts = 0
-        self.commits_given_up = 0
+        self.given_up = 0
 
     def start(self) -> None:
         first, second = self._cluster.client_hosts
@@ -69,7 +69,7 @@ class Workload:
                 self._launch_copier(name)
         for name in MEMBERS:
             if self._processes[name].poll() == GAVE_UP:
-                self.commits_given_up += 1
+                self.given_up += 1
                 self._launch_client(self._cluster.client_hosts[1], "member", name, NUMBERS)
         for name, transcript in self.transcripts.items():
             transcript.read_on()
