@@ -4,7 +4,8 @@ The batches are checked and appended before anything is waited for, so the batch
 the order in which they were sent; what has to wait before it can be appended (a large batch that is unpacked, a
 partition that joins a transaction) holds its connection. The request's bytes are the connection's receive buffer: they
 are not touched after the first wait. A transactional batch is appended only to a partition that is durably part of its
-producer's open transaction, looked up in the same step, so that its marker cannot miss it.
+producer's open transaction, looked up in the same step, so that its marker cannot miss it. In a topic with a dedup
+window a batch loses its duplicates in the step in which it is appended (`dedup.py`).
 
 The answer leaves when everything is committed: on the disk of every in-sync replica (acks=all), or on this broker's own
 (acks=1), which a broker that may have been replaced does not promise. acks=0 has no answer at all, and an error then
@@ -19,8 +20,9 @@ from collections.abc import Callable
 from headrace.broker.batch_rules import check_batch, prepare, too_large_for_the_loop
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
+from headrace.broker.dedup import DedupWindows, Ids, ids_of
 from headrace.broker.partition import Partition
-from headrace.broker.refusals import Refusals
+from headrace.broker.refusals import Place, Refusals
 from headrace.broker.transaction_verification import TransactionVerification
 from headrace.model.errors import (
     ConcurrentTransactions,
@@ -36,12 +38,14 @@ from headrace.model.errors import (
     ProducerFenced,
     RecordRefused,
     RequestTimedOut,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
 )
-from headrace.model.names import is_internal
+from headrace.model.names import DELAYED_PREFIX, is_internal
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
 from headrace.storage.store import LogStore
-from headrace.wire.batch import BatchHeader
+from headrace.wire.batch import BatchHeader, parse_header
 from headrace.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
@@ -57,19 +61,32 @@ _ACKS_NONE = 0
 _TOPIC_IDS_SINCE = 13
 _ENLISTS_SINCE = 12  # of KIP-890: producers no longer say AddPartitionsToTxn
 _WAITING_BYTES_MAX = 64 << 20
+_OPENED_ON_LOOP_MAX = 1 << 16  # bytes of a batch whose records are looked into
 
 
 class _Item:
     """One partition's batch on its way into the log, and the answer that it will get."""
 
-    __slots__ = ("answer", "batch", "header", "is_large", "partition", "sealed")
+    __slots__ = ("answer", "batch", "header", "ids", "is_large", "partition", "sealed", "topic")
 
-    def __init__(self, batch: memoryview, answer: PartitionProduceResponse, partition: Partition, header: BatchHeader):
+    def __init__(
+        self,
+        topic: TopicProduceData,
+        batch: memoryview,
+        answer: PartitionProduceResponse,
+        partition: Partition,
+        header: BatchHeader,
+    ) -> None:
+        self.topic = topic
         self.batch = batch
         self.answer = answer
         self.partition = partition
         self.header = header
-        self.is_large = too_large_for_the_loop(header, partition.config)
+        self.ids: Ids | None = None  # only where the topic has a dedup window
+        config = partition.config
+        self.is_large = too_large_for_the_loop(header, config) or (
+            config.dedup_window_ms > 0 and header.size_bytes > _OPENED_ON_LOOP_MAX
+        )
         # Only of a large one: an item lives until its batch is durable, and should not hold a copy of it so long.
         self.sealed = b""
 
@@ -79,6 +96,7 @@ class Produce:
         self,
         catalogue: Catalogue,
         transactions: TransactionVerification,
+        dedup: DedupWindows,
         store: LogStore,
         disk: Disk,
         clock: Clock,
@@ -86,6 +104,7 @@ class Produce:
     ) -> None:
         self._catalogue = catalogue
         self._transactions = transactions
+        self._dedup = dedup
         self._store = store
         self._is_certain = is_certain
         self._refusals = Refusals()
@@ -107,6 +126,7 @@ class Produce:
                 try:
                     item = self._check(request, topic, data, answer, context.version)
                 except HeadraceError as error:
+                    self._note_refused(topic, data, error)
                     _refuse(answer, error)
                     continue
                 must_wait = must_wait or item.is_large or self._must_enlist(request, item)
@@ -145,11 +165,11 @@ class Produce:
         batch = data.records
         header, sealed = check_batch(batch, version, partition.config, self._clock.now_ms(), request.transactional_id)
         assert batch is not None
-        item = _Item(batch, answer, partition, header)
+        item = _Item(topic, batch, answer, partition, header)
         if item.is_large:
             item.sealed = sealed
         else:
-            item.batch, item.header = prepare(batch, header, sealed, partition.config)
+            _prepare(item, sealed)
         return item
 
     def _partition(self, topic: TopicProduceData, index: int, version: int) -> Partition:
@@ -179,7 +199,7 @@ class Produce:
         if self._waiting_bytes and self._waiting_bytes + size_bytes > _WAITING_BYTES_MAX:
             busy = RequestTimedOut("too many packed batches wait to be checked; send it again")
             for item in items:
-                _refuse(item.answer, busy)
+                self._refuse_item(item, busy)
             return []
         for item in items:
             # The receive buffer will be overwritten while we wait.
@@ -197,11 +217,9 @@ class Produce:
     async def _is_sound(self, item: _Item) -> bool:
         try:
             async with self._unpacking:
-                item.batch, item.header = await self._disk.run(
-                    prepare, item.batch, item.header, item.sealed, item.partition.config
-                )
+                await self._disk.run(_prepare, item, item.sealed)
         except HeadraceError as error:
-            _refuse(item.answer, error)
+            self._refuse_item(item, error)
             return False
         return True
 
@@ -221,7 +239,7 @@ class Produce:
             except HeadraceError as error:
                 refused.update(together)
                 for item in together:
-                    _refuse(item.answer, _told_to_producers(error))
+                    self._refuse_item(item, _told_to_producers(error))
         return [item for item in items if item not in refused]
 
     def _verify(self, request: ProduceRequest, item: _Item) -> None:
@@ -250,14 +268,21 @@ class Produce:
         """Append every batch; the answers that must still wait, and for what. Without a deadline nobody waits."""
         waits = []
         now_ms = self._clock.now_ms()
+        refusals = self._refusals
         for item in items:
             partition, answer = item.partition, item.answer
             try:
+                if refusals:
+                    place, producers = _place(item.topic, answer.index), partition.state.producers
+                    refusals.ensure_in_turn(place, item.header, producers, self._clock.monotonic())
                 self._store.ensure_space()
                 self._ensure_safe(partition, request.acks)
                 if item.header.is_transactional:
                     self._verify(request, item)
-                appended = partition.append(item.batch, item.header, now_ms)
+                if partition.config.dedup_window_ms:
+                    appended = self._dedup.append(partition, item.batch, item.header, item.ids, now_ms)
+                else:
+                    appended = partition.append(item.batch, item.header, now_ms)
                 if deadline is None:
                     wait = None
                 elif request.acks == _ACKS_ALL:
@@ -266,9 +291,10 @@ class Produce:
                     wait = partition.durable(appended.end_offset, deadline)
             except HeadraceError as error:
                 partition.counts.failed_produces += 1
-                _refuse(answer, self._refusals.told(partition, item.header, error))
+                self._refuse_item(item, error)
                 continue
-            self._refusals.taken(partition, item.header)
+            if refusals:
+                refusals.taken(_place(item.topic, answer.index), item.header)
             answer.base_offset = appended.base_offset
             answer.log_append_time_ms = appended.log_append_time_ms
             answer.log_start_offset = partition.log.start_offset
@@ -276,6 +302,31 @@ class Produce:
             if wait is not None:
                 waits.append((answer, wait))
         return waits
+
+    def _refuse_item(self, item: _Item, error: HeadraceError) -> None:
+        self._refusals.note(_place(item.topic, item.answer.index), item.header, error, self._clock.monotonic())
+        _refuse(item.answer, error)
+
+    def _note_refused(self, topic: TopicProduceData, data: PartitionProduceData, error: HeadraceError) -> None:
+        """A batch that was not even looked at, because it may be led here only from the next moment on."""
+        if isinstance(error, NotLeader | UnknownTopicOrPartition | UnknownTopicId) and data.records is not None:
+            try:
+                header = parse_header(data.records)
+            except HeadraceError:
+                return
+            self._refusals.note(_place(topic, data.index), header, error, self._clock.monotonic())
+
+
+def _place(topic: TopicProduceData, index: int) -> Place:
+    return topic.name, topic.topic_id, index
+
+
+def _prepare(item: _Item, sealed: bytes) -> None:
+    """Walk the records of a batch, perhaps in a disk thread: nobody else has the item meanwhile."""
+    config = item.partition.config
+    item.batch, item.header = prepare(item.batch, item.header, sealed, config)
+    if config.dedup_window_ms:
+        item.ids = ids_of(item.batch, item.header)
 
 
 def _told_to_producers(error: HeadraceError) -> HeadraceError:
@@ -288,7 +339,7 @@ def _told_to_producers(error: HeadraceError) -> HeadraceError:
 
 
 def _ensure_not_internal(topic: str) -> None:
-    if is_internal(topic):
+    if is_internal(topic) and not topic.startswith(DELAYED_PREFIX):
         raise InvalidTopic(f"{topic} is internal: only the broker writes to it")
 
 

@@ -1,51 +1,74 @@
-"""What was refused of an idempotent producer, so that its next batches are not told that they are out of order.
+"""What was refused of an idempotent producer, so that its next batches wait for it and are not told of a gap.
 
-A producer has several batches under way. When the first is refused for a while (no room on the disk, too few replicas)
-and the second comes when it could be taken, its sequence has a gap. That is no disorder of the producer's: it will send
-the first again. Told of a gap, librdkafka begins a new epoch and numbers everything anew, also what was taken and not
-yet answered, which then lies in the log twice. So the second is refused for the reason of the first.
+A producer has several batches under way. When the first is refused for a while (the lead has not begun here yet, no
+room on the disk, too few replicas) and the second comes when it could be taken, its sequence has a gap. That is no
+disorder of the producer's: it will send the first again. Told of a gap, librdkafka begins a new epoch for all that it
+writes anywhere, and what was taken in another partition and not yet answered then lies in that log twice. A producer
+that is new to the partition fares worse: its second batch would be taken as the first, and the first never. So what
+follows is refused for the reason of the first, until that has come again, or a while has passed.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
+from uuid import UUID
 
-from headrace.broker.partition import Partition
-from headrace.model.errors import HeadraceError, OutOfOrderSequence
+from headrace.machines.producers import SEQUENCE_MASK, ProducerStates
+from headrace.model.errors import CorruptMessage, HeadraceError
 from headrace.wire.batch import BatchHeader
 
+PATIENCE_SECONDS = 30.0  # a producer that still wants its first batch to be taken has sent it again by then
 _PRODUCERS_MAX = 10_000
+_AHEAD_MAX = SEQUENCE_MASK // 2  # sequences wrap: whatever is further ahead lies behind
+
+Place = tuple[str, UUID, int]
+"""A partition as a request names it: by the topic's name or its id."""
 
 
 class _Refused(NamedTuple):
     producer_epoch: int
     base_sequence: int
     error: HeadraceError
+    at: float
 
 
 class Refusals:
     __slots__ = ("_first",)
 
     def __init__(self) -> None:
-        self._first: dict[tuple[Partition, int], _Refused] = {}
+        self._first: dict[tuple[Place, int], _Refused] = {}
 
-    def told(self, partition: Partition, header: BatchHeader, error: HeadraceError) -> HeadraceError:
-        """What to answer a producer whose batch was not taken."""
-        key = partition, header.producer_id
+    def __bool__(self) -> bool:
+        return bool(self._first)
+
+    def ensure_in_turn(self, place: Place, header: BatchHeader, producers: ProducerStates, now: float) -> None:
+        """Raise why an earlier batch of this producer was refused, if it was, and has not come again, here or to
+        another leader meanwhile."""
+        key = place, header.producer_id
         first = self._first.get(key)
-        if first is not None and first.producer_epoch != header.producer_epoch:
+        if first is None:
+            return
+        is_ahead = 0 < (header.base_sequence - first.base_sequence) & SEQUENCE_MASK <= _AHEAD_MAX
+        if first.producer_epoch != header.producer_epoch or now - first.at > PATIENCE_SECONDS:
             del self._first[key]
-            first = None
-        if isinstance(error, OutOfOrderSequence):
-            return error if first is None or header.base_sequence <= first.base_sequence else first.error
-        if error.retriable and header.producer_id >= 0:
-            if first is None or header.base_sequence < first.base_sequence:
-                self._first[key] = _Refused(header.producer_epoch, header.base_sequence, error)
-            if len(self._first) > _PRODUCERS_MAX:
-                del self._first[next(iter(self._first))]
-        return error
+        elif is_ahead and not producers.is_in_turn(header):
+            raise first.error
 
-    def taken(self, partition: Partition, header: BatchHeader) -> None:
+    def note(self, place: Place, header: BatchHeader, error: HeadraceError, now: float) -> None:
+        """A batch was not taken."""
+        if header.producer_id < 0 or not error.retriable or isinstance(error, CorruptMessage):
+            return
+        key = place, header.producer_id
+        first = self._first.get(key)
+        if (
+            first is None
+            or first.producer_epoch != header.producer_epoch
+            or (first.base_sequence - header.base_sequence) & SEQUENCE_MASK <= _AHEAD_MAX
+        ):
+            self._first[key] = _Refused(header.producer_epoch, header.base_sequence, error, now)
+        if len(self._first) > _PRODUCERS_MAX:
+            del self._first[next(iter(self._first))]
+
+    def taken(self, place: Place, header: BatchHeader) -> None:
         """A batch was taken: what was refused before it has come again, or never will."""
-        if self._first:
-            self._first.pop((partition, header.producer_id), None)
+        self._first.pop((place, header.producer_id), None)

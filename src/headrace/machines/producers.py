@@ -113,6 +113,16 @@ class ProducerStates:
             return None
         return _check_against(producer, batch)
 
+    def is_in_turn(self, batch: ProducedBatch) -> bool:
+        """Whether the batch follows or repeats what is known of its producer; the first one of a producer or of an
+        epoch begins at 0. Stricter than `check`, which takes a producer that it does not know as it comes."""
+        producer = self._producers.get(batch.producer_id)
+        if producer is None or producer.epoch < batch.producer_epoch or producer.next_sequence == _ANY_SEQUENCE:
+            return batch.base_sequence == 0
+        if producer.epoch == batch.producer_epoch and producer.next_sequence == batch.base_sequence:
+            return True
+        return producer.epoch == batch.producer_epoch and _duplicate(producer, batch) is not None
+
     def check_unnumbered(self, batch: ProducedBatch) -> None:
         """Raise unless a batch of the broker's own may be appended to the producer's transaction."""
         producer = self._producers.get(batch.producer_id)
@@ -295,16 +305,23 @@ def _check_against(producer: _Producer, batch: ProducedBatch) -> Duplicate | Non
         raise OutOfOrderSequence(
             f"producer {batch.producer_id} begins epoch {epoch} with sequence {sequence} instead of 0"
         )
-    delta = batch.last_offset_delta
+    duplicate = _duplicate(producer, batch)
+    if duplicate is None:
+        raise OutOfOrderSequence(
+            f"producer {batch.producer_id} sent sequence {sequence}; the next one is {producer.next_sequence}"
+        )
+    return duplicate
+
+
+def _duplicate(producer: _Producer, batch: ProducedBatch) -> Duplicate | None:
+    sequence, delta = batch.base_sequence, batch.last_offset_delta
     wanted = sequence << 32 | (sequence + delta) & SEQUENCE_MASK
     batches = producer.batches
     for index in range(0, len(batches), _VALUES_PER_BATCH):
         if batches[index] == wanted:
             base_offset = batches[index + 1]
             return Duplicate(base_offset, base_offset + delta, batches[index + 2])
-    raise OutOfOrderSequence(
-        f"producer {batch.producer_id} sent sequence {sequence}; the next one is {producer.next_sequence}"
-    )
+    return None
 
 
 def _check_open(producer: _Producer, batch: ProducedBatch) -> None:

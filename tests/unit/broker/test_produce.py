@@ -21,7 +21,8 @@ from tests.unit.broker.asking import (
 from tests.unit.broker.house import House, Visit
 from tests.unit.broker.town import Town, in_town
 
-from headrace.model.errors import DiskNearlyFull, OutOfOrderSequence
+from headrace.broker.refusals import PATIENCE_SECONDS
+from headrace.model.errors import DiskNearlyFull, NotLeader, OutOfOrderSequence
 from headrace.wire.batch import parse_header, set_crc
 from headrace.wire.compression import GZIP, NONE, ZSTD
 from headrace.wire.messages.fetch import FetchRequest
@@ -431,3 +432,52 @@ async def test_a_batch_behind_one_that_was_refused_for_a_while_is_refused_for_th
         assert (await send(house, "t", numbered(value, sequence=sequence))).error_code == 0
     assert await read_all(house, "t") == [b"a", b"b", b"c"]
     assert (await send(house, "t", numbered(b"x", sequence=9))).error_code == OutOfOrderSequence.code
+
+
+@in_town(2)
+async def test_a_batch_behind_one_that_came_before_the_lead_began_is_not_told_of_a_gap(town: Town) -> None:
+    """Told of a gap, librdkafka begins a new epoch everywhere, and what it waits for in other partitions is doubled."""
+    await town.make_topic("t", (1, 2))
+    await send(town[1], "t", numbered(b"a", sequence=0))
+    assert (await send(town[2], "t", numbered(b"b", sequence=1))).error_code == NotLeader.code
+    house = await town.move_lead("t", 2)
+    assert (await send(house, "t", numbered(b"c", sequence=2))).error_code == NotLeader.code
+    for value, sequence in ((b"b", 1), (b"c", 2)):
+        assert (await send(house, "t", numbered(value, sequence=sequence))).error_code == 0
+    assert await read_all(house, "t") == [b"a", b"b", b"c"]
+
+
+@in_town(2)
+async def test_the_second_batch_of_a_new_producer_waits_for_the_first_that_came_before_the_lead_began(
+    town: Town,
+) -> None:
+    await town.make_topic("t", (1, 2))
+    assert (await send(town[2], "t", numbered(b"a", sequence=0))).error_code == NotLeader.code
+    house = await town.move_lead("t", 2)
+    assert (await send(house, "t", numbered(b"b", sequence=1))).error_code == NotLeader.code
+    for value, sequence in ((b"a", 0), (b"b", 1)):
+        assert (await send(house, "t", numbered(value, sequence=sequence))).error_code == 0
+    assert await read_all(house, "t") == [b"a", b"b"]
+
+
+@in_town(2)
+async def test_what_was_refused_here_and_taken_by_another_leader_meanwhile_stands_in_nobodys_way(town: Town) -> None:
+    await town.make_topic("t", (1, 2))
+    await send(town[1], "t", numbered(b"a", sequence=0))
+    assert (await send(town[2], "t", numbered(b"b", sequence=1))).error_code == NotLeader.code
+    for value, sequence in ((b"b", 1), (b"c", 2)):
+        assert (await send(town[1], "t", numbered(value, sequence=sequence))).error_code == 0
+    house = await town.move_lead("t", 2)
+    assert (await send(house, "t", numbered(b"c", sequence=2))).base_offset == 2
+    assert (await send(house, "t", numbered(b"d", sequence=3))).error_code == 0
+
+
+async def test_a_gap_is_told_when_what_was_refused_before_it_does_not_come_again(house: House) -> None:
+    await house.make_topic("t")
+    assert (await send(house, "t", numbered(b"a", sequence=0))).error_code == 0
+    house.host.disk.capacity_bytes = 1000
+    await house.pass_time(3)
+    assert (await send(house, "t", numbered(b"b", sequence=1))).error_code == DiskNearlyFull.code
+    house.host.disk.capacity_bytes = 1 << 40
+    await house.pass_time(PATIENCE_SECONDS + 3)
+    assert (await send(house, "t", numbered(b"c", sequence=2))).error_code == OutOfOrderSequence.code

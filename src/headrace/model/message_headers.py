@@ -1,0 +1,174 @@
+"""The headers by which a message says how it is to be treated, and what a dead letter tells of its past.
+
+All values are text. A header that is given more than once counts as it was given last, as Kafka's `lastHeader` has it.
+Reading never fails: whoever delivers must get past every message, so a value that makes no sense counts as if it were
+not there (`priority_of` and its neighbours). Whoever takes a value from a person checks it with the function that
+raises (`check_priority`, and those of `model.durations`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from headrace.model.errors import InvalidRecord
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+TAGS = "headrace-tags"
+"""Words separated by commas, for filters."""
+PRIORITY = "headrace-priority"
+"""0 (lowest) to 9."""
+DELIVER_AT = "headrace-deliver-at"
+"""Milliseconds since 1970, or RFC 3339."""
+DELAY = "headrace-delay"
+"""A duration, or the name of a level."""
+REPEAT = "headrace-repeat"
+"""`every <duration>` or five fields of cron."""
+EXPIRES_AT = "headrace-expires-at"
+"""Milliseconds since 1970, or RFC 3339."""
+TTL = "headrace-ttl"
+"""A duration, counted from the message's timestamp."""
+DEDUP_ID = "headrace-dedup-id"
+REPLY_TO = "headrace-reply-to"
+CORRELATION_ID = "headrace-correlation-id"
+
+DEAD_REASON = "headrace-dead-reason"
+DEAD_ATTEMPTS = "headrace-dead-attempts"
+DEAD_SUBSCRIPTION = "headrace-dead-subscription"
+DEAD_TOPIC = "headrace-dead-topic"
+DEAD_PARTITION = "headrace-dead-partition"
+DEAD_OFFSET = "headrace-dead-offset"
+DEAD_AT = "headrace-dead-at"
+DEAD_DEDUP_ID = "headrace-dead-dedup-id"
+"""The id that the message had: the dead letter has one of its own."""
+OF_THE_DEATH = (
+    *(DEAD_REASON, DEAD_ATTEMPTS, DEAD_SUBSCRIPTION, DEAD_TOPIC, DEAD_PARTITION, DEAD_OFFSET, DEAD_AT),
+    *(DEAD_DEDUP_ID, DEDUP_ID),
+)
+"""What a dead letter has and the message did not: its dedup id, if it had one, is among these."""
+REDRIVEN = "headrace-redriven"
+"""How often the message came back from being a dead letter."""
+
+PRIORITY_DEFAULT = 4  # as JMS has it
+_DIGITS_MAX = 18
+
+
+class InvalidHeader(InvalidRecord):
+    """A header of ours has a value that makes no sense."""
+
+
+class Death(msgspec.Struct, frozen=True, gc=False):
+    """Where a dead letter comes from and why it is one."""
+
+    reason: str
+    attempts: int
+    subscription: str
+    topic: str
+    partition: int
+    offset: int
+    at_ms: int
+
+
+def header_of(headers: Headers, name: str) -> bytes | None:
+    for found, value in reversed(headers):
+        if found == name:
+            return value
+    return None
+
+
+def text_of(headers: Headers, name: str) -> str | None:
+    """The value as text, whatever bytes it has."""
+    value = header_of(headers, name)
+    return None if value is None else value.decode("utf-8", "replace")
+
+
+def priority_of(headers: Headers) -> int:
+    text = text_of(headers, PRIORITY)
+    if text is None:
+        return PRIORITY_DEFAULT
+    try:
+        return check_priority(text)
+    except InvalidHeader:
+        return PRIORITY_DEFAULT
+
+
+def expires_ms_of(headers: Headers, arrived_ms: int) -> int | None:
+    """When the message is of no use any more, by whichever header says the earlier time."""
+    # Only where a subscription looks at expiry: a broker starts without it.
+    from headrace.model.durations import InvalidDuration, InvalidTime, parse_duration, parse_time
+
+    ends: list[int] = []
+    with suppress(InvalidTime):
+        if (text := text_of(headers, EXPIRES_AT)) is not None:
+            ends.append(parse_time(text))
+    with suppress(InvalidDuration):
+        if (text := text_of(headers, TTL)) is not None:
+            ends.append(arrived_ms + parse_duration(text))
+    return min(ends, default=None)
+
+
+def tags_of(headers: Headers) -> frozenset[str]:
+    text = text_of(headers, TAGS)
+    return frozenset(tag for part in text.split(",") if (tag := part.strip())) if text else frozenset()
+
+
+def redriven_of(headers: Headers) -> int:
+    return _number(headers, REDRIVEN, 0)
+
+
+def death_of(headers: Headers) -> Death | None:
+    """None of a message that is no dead letter, or does not say of which message it is the copy."""
+    topic = text_of(headers, DEAD_TOPIC)
+    partition, offset = _number(headers, DEAD_PARTITION, -1), _number(headers, DEAD_OFFSET, -1)
+    if topic is None or partition < 0 or offset < 0:
+        return None
+    return Death(
+        text_of(headers, DEAD_REASON) or "",
+        _number(headers, DEAD_ATTEMPTS, 0),
+        text_of(headers, DEAD_SUBSCRIPTION) or "",
+        topic,
+        partition,
+        offset,
+        _number(headers, DEAD_AT, 0),
+    )
+
+
+def with_death(headers: Headers, death: Death) -> list[tuple[str, bytes | None]]:
+    """The headers of the dead letter of a message with these."""
+    told = {
+        DEAD_REASON: death.reason,
+        DEAD_ATTEMPTS: str(death.attempts),
+        DEAD_SUBSCRIPTION: death.subscription,
+        DEAD_TOPIC: death.topic,
+        DEAD_PARTITION: str(death.partition),
+        DEAD_OFFSET: str(death.offset),
+        DEAD_AT: str(death.at_ms),
+    }
+    return with_headers(headers, told)
+
+
+def with_headers(headers: Headers, values: Mapping[str, str]) -> list[tuple[str, bytes | None]]:
+    """The headers with these values in place of whatever they had under those names."""
+    kept = without(headers, values)
+    kept.extend((name, text.encode("utf-8", "replace")) for name, text in values.items())
+    return kept
+
+
+def without(headers: Headers, names: Collection[str]) -> list[tuple[str, bytes | None]]:
+    return [(name, value) for name, value in headers if name not in names]
+
+
+def check_priority(text: str) -> int:
+    if len(text) != 1 or text not in "0123456789":
+        raise InvalidHeader(f"{PRIORITY} must be a digit from 0 to 9, not '{text}'")
+    return int(text)
+
+
+def _number(headers: Headers, name: str, default: int) -> int:
+    text = text_of(headers, name)
+    if text is None or not text.isascii() or not text.isdigit() or len(text) > _DIGITS_MAX:
+        return default  # int() alone would also take "1_000", and thousands of digits
+    return int(text)

@@ -1,0 +1,309 @@
+"""A message whose id was seen of late is stored once, whoever sends it, in whichever batch, whoever leads meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from typing import Any
+
+import pytest
+from tests.unit.broker.asking import fetch_request, fetched, offsets_and_values, only, produce_request, send
+from tests.unit.broker.house import House, Visit
+from tests.unit.broker.town import Town, in_town
+
+from headrace.model.configs import AlterOperation
+from headrace.model.errors import InvalidRecord
+from headrace.model.message_headers import DEDUP_ID
+from headrace.wire.batch import TRANSACTIONAL, Record, build_batch
+from headrace.wire.compression import NONE, ZSTD
+from headrace.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+
+MINUTE_MS = 60_000
+WINDOW = str(5 * MINUTE_MS)
+
+
+def marked(house: House, *messages: bytes, **options: int) -> bytearray:
+    """Each message is its id and its value, with a colon between them; without one it has no id."""
+    records = []
+    for message in messages:
+        dedup_id, colon, value = message.rpartition(b":")
+        headers = [(DEDUP_ID, dedup_id)] if colon else []
+        records.append(Record(None, value, headers, house.host.clock.now_ms()))
+    return build_batch(records, **options)
+
+
+def numbered(house: House, sequence: int, *messages: bytes, **options: int) -> bytearray:
+    return marked(house, *messages, producer_id=7, producer_epoch=0, base_sequence=sequence, **options)
+
+
+async def put(house: House, data: bytearray, **options: Any) -> int:
+    answer = await send(house, "t", data, **options)
+    assert answer.error_code == 0, answer
+    return answer.base_offset
+
+
+async def stored(house: House, topic: str = "t") -> list[tuple[int, bytes]]:
+    response = await house.ask(fetch_request({(topic, 0): 0}), 11)
+    return offsets_and_values(fetched(response)[topic, 0].records)
+
+
+async def until_read(house: House) -> None:
+    """Until all ids of the logs are known."""
+    while not all(led.is_loaded for led in house.broker.dedup._led.values()):
+        await house.pass_time(0.01)
+
+
+async def test_a_duplicate_is_answered_with_the_first_message(house: House) -> None:
+    await house.make_topic("t", dedup_window_ms=WINDOW)
+    assert await put(house, marked(house, b"x:first")) == 0
+    assert await put(house, marked(house, b"y:other")) == 1
+    assert await put(house, marked(house, b"x:again")) == 0
+    assert await stored(house) == [(0, b"first"), (1, b"other")]
+
+
+async def test_messages_without_an_id_are_all_stored(house: House) -> None:
+    await house.make_topic("t", dedup_window_ms=WINDOW)
+    for _ in range(2):
+        await put(house, marked(house, b"same", b"same"))
+    assert len(await stored(house)) == 4
+
+
+async def test_a_topic_without_a_window_stores_everything(house: House) -> None:
+    await house.make_topic("t")
+    assert [await put(house, marked(house, b"x:a")) for _ in range(2)] == [0, 1]
+
+
+async def test_an_id_can_be_used_again_after_the_window(house: House) -> None:
+    await house.make_topic("t", dedup_window_ms="1000")
+    await put(house, marked(house, b"x:first"))
+    await house.pass_time(0.9)
+    assert await put(house, marked(house, b"x:again")) == 0
+    await house.pass_time(0.2)
+    assert await put(house, marked(house, b"x:late")) == 1
+
+
+@pytest.mark.parametrize("compression", [NONE, ZSTD])
+async def test_a_batch_loses_its_duplicates_and_keeps_its_offsets(house: House, compression: int) -> None:
+    await house.make_topic("t", dedup_window_ms=WINDOW)
+    await put(house, marked(house, b"x:first"))
+    data = marked(house, b"x:no", b"y:yes", b"plain", b"y:no", b"z:yes", compression=compression)
+    assert await put(house, data) == 1
+    assert await stored(house) == [(0, b"first"), (2, b"yes"), (3, b"plain"), (5, b"yes")]
+    assert house.partition("t").log.end_offset == 6
+
+
+async def test_a_large_packed_batch_is_sifted_too(house: House) -> None:
+    await house.make_topic("t", dedup_window_ms=WINDOW)
+    await put(house, marked(house, b"id-7:first"))
+    noise = [hashlib.sha512(b"%d" % at).hexdigest().encode() for at in range(100)]
+    data = marked(house, *(b"id-%d:" % at + one for at, one in enumerate(noise)), compression=ZSTD)
+    assert len(data) > 4096
+    await put(house, data)
+    assert len(await stored(house)) == 100
+
+
+async def test_a_large_batch_is_looked_into_elsewhere_and_keeps_its_place(house: House) -> None:
+    await house.make_topic("t", dedup_window_ms=WINDOW)
+    noise = [b"id-%d:" % at + b"x" * 1000 for at in range(100)]
+    visit = Visit()
+    assert await put(house, marked(house, *noise, *noise[:10]), visit=visit) == 0
+    assert visit.holds == [True, False]
+    assert len(await stored(house)) == 100
+
+
+async def test_the_sequence_of_a_producer_goes_on_behind_its_duplicates(house: House) -> None:
+    await house.make_topic("t", dedup_window_ms=WINDOW)
+    await put(house, marked(house, b"x:first", b"y:first"))
+    assert await put(house, numbered(house, 0, b"y:no")) == 1
+    assert await put(house, numbered(house, 1, b"x:no", b"z:yes", b"y:no")) == 3
+    assert await put(house, numbered(house, 4, b"w:yes")) == 6
+    assert await stored(house) == [(0, b"first"), (1, b"first"), (4, b"yes"), (6, b"yes")]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_the_sequence_goes_on_after_every_kind_of_end(house: House, clean: bool) -> None:
+    await house.make_topic("t", dedup_window_ms=WINDOW)
+    await put(house, marked(house, b"x:first"))
+    await put(house, numbered(house, 0, b"x:no", b"y:yes"))
+    await put(house, numbered(house, 2, b"x:no", b"y:no", b"x:no"))
+    if clean:
+        await house.close()
+    else:
+        house.kill(keep_page_cache=False)
+    await house.open()
+    await until_read(house)
+    assert await put(house, numbered(house, 5, b"z:yes")) == 6
+    assert await stored(house) == [(0, b"first"), (2, b"yes"), (6, b"yes")]
+
+
+async def test_a_batch_that_is_sent_again_is_answered_as_before(house: House) -> None:
+    await house.make_topic("t", dedup_window_ms=WINDOW)
+    await put(house, marked(house, b"x:first"))
+    batches = {0: [b"a:1", b"b:2"], 2: [b"x:no", b"c:3"], 4: [b"x:no", b"x:no"], 6: [b"plain"]}
+    answers = [await put(house, numbered(house, sequence, *one)) for sequence, one in batches.items()]
+    again = [await put(house, numbered(house, sequence, *one)) for sequence, one in batches.items()]
+    assert again == answers == [1, 3, 0, 7]
+    assert [value for _, value in await stored(house)] == [b"first", b"1", b"2", b"3", b"plain"]
+
+
+async def test_a_gap_in_the_sequence_is_refused_also_of_duplicates(house: House) -> None:
+    await house.make_topic("t", dedup_window_ms=WINDOW)
+    await put(house, numbered(house, 0, b"x:first"))
+    answer = await send(house, "t", numbered(house, 5, b"x:no"))
+    assert answer.error_code == 45
+
+
+@pytest.mark.parametrize("keep_page_cache", [True, False])
+async def test_ids_are_known_after_a_crash(house: House, keep_page_cache: bool) -> None:
+    await house.make_topic("t", dedup_window_ms=WINDOW)
+    for at in range(20):
+        await put(house, marked(house, b"id-%d:first" % at, b"plain"))
+    house.kill(keep_page_cache=keep_page_cache)
+    await house.open()
+    await until_read(house)
+    assert [await put(house, marked(house, b"id-%d:again" % at)) for at in range(20)] == list(range(0, 40, 2))
+    assert len(await stored(house)) == 40
+
+
+async def test_ids_that_are_read_again_end_when_they_would_have(house: House) -> None:
+    await house.make_topic("t", dedup_window_ms="10000")
+    await put(house, marked(house, b"old:first"))
+    await house.pass_time(6)
+    await put(house, marked(house, b"new:first"))
+    await house.restart()
+    await house.pass_time(5)
+    assert await put(house, marked(house, b"new:again")) == 1
+    assert await put(house, marked(house, b"old:again")) == 2
+
+
+async def test_until_the_ids_are_read_producers_are_told_to_come_again(house: House) -> None:
+    await house.make_topic("t", dedup_window_ms=WINDOW)
+    await put(house, marked(house, b"x:first"))
+    dedup = house.broker.dedup
+    tasks, dedup._tasks = dedup._tasks, None
+    dedup.begin(house.partition("t"))
+    answer = await send(house, "t", marked(house, b"x:again"))
+    assert (answer.error_code, answer.error_message) == (19, "t-0 still reads which headrace-dedup-id it has")
+    assert await put(house, marked(house, b"plain")) == 1
+    dedup._tasks = tasks
+    dedup.begin(house.partition("t"))
+    await until_read(house)
+    assert await put(house, marked(house, b"x:again")) == 0
+
+
+async def test_a_window_can_be_set_and_taken_away_at_any_time(house: House) -> None:
+    await house.make_topic("t")
+    await put(house, marked(house, b"x:first"))
+    await set_window(house, WINDOW)
+    assert await put(house, marked(house, b"x:again")) == 0
+    await set_window(house, "0")
+    assert await put(house, marked(house, b"x:again")) == 1
+    assert len(house.broker.dedup._led) == 0
+
+
+async def test_a_shorter_window_counts_at_once_and_a_longer_one_knows_the_past(house: House) -> None:
+    await house.make_topic("t", dedup_window_ms="60000")
+    await put(house, marked(house, b"x:first"))
+    await house.pass_time(2)
+    await set_window(house, "1000")
+    await house.pass_time(2)
+    await set_window(house, "60000")
+    assert await put(house, marked(house, b"x:again")) == 0
+    await set_window(house, "1000")
+    assert await put(house, marked(house, b"x:again")) == 1
+
+
+async def test_ids_in_a_transaction_are_refused(house: House) -> None:
+    await house.make_topic("t", dedup_window_ms=WINDOW)
+    data = numbered(house, 0, b"plain", b"x:first", attributes=TRANSACTIONAL)
+    request = produce_request({("t", 0): data})
+    request.transactional_id = "some"
+    answer = (await house.ask(request, 9)).responses[0].partition_responses[0]
+    assert answer.error_code == InvalidRecord.code
+    assert [one.batch_index for one in answer.record_errors] == [1]
+    assert "cannot have headrace-dedup-id" in answer.error_message
+
+
+async def test_what_is_over_is_forgotten_without_anybody_asking(house: House) -> None:
+    await house.make_topic("t", dedup_window_ms="1000")
+    await put(house, marked(house, b"x:first"))
+    (led,) = house.broker.dedup._led.values()
+    assert len(led.window) == 1
+    await house.pass_time(3)
+    assert len(led.window) == 0
+
+
+async def test_a_duplicate_is_not_answered_before_the_first_message_is_committed(house: House) -> None:
+    await house.make_topic("t", dedup_window_ms=WINDOW)
+    first = house.begin(produce_request({("t", 0): marked(house, b"x:first")}), 9)
+    again = house.begin(produce_request({("t", 0): marked(house, b"x:again")}), 9)
+    await house.turn()
+    assert not first.done()
+    assert not again.done()
+    await again
+    assert house.partition("t").high_watermark == 1
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_whatever_crashes_each_id_is_stored_once(house: House, seed: int) -> None:
+    """Senders send again what was not answered, in other batches, some with a sequence; the broker dies often."""
+    chance = random.Random(seed)
+    await house.make_topic("t", dedup_window_ms=WINDOW)
+    unanswered = {b"%d" % number for number in range(60)}
+    producer_id = 100
+    sequence = 0
+    while unanswered:
+        ids = chance.sample(sorted(unanswered), min(len(unanswered), chance.randint(1, 8)))
+        ids += chance.choices(ids, k=chance.randint(0, 3))
+        messages = [one + b":" + one for one in ids]
+        if chance.random() < 0.5:
+            data = marked(house, *messages)
+        else:
+            data = marked(house, *messages, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+            sequence += len(ids)
+        asking = house.begin(produce_request({("t", 0): data}), 9)
+        if chance.random() < 0.4:
+            for _ in range(chance.randint(0, 12)):
+                await house.turn(1)
+            house.kill(keep_page_cache=chance.random() < 0.5)
+            is_answered = asking.done() and not asking.cancelled() and only(asking.result()).error_code == 0
+            await house.open()
+            await until_read(house)
+            producer_id, sequence = producer_id + 1, 0
+        else:
+            assert only(await asking).error_code == 0
+            is_answered = True
+        if is_answered:
+            unanswered -= set(ids)
+    values = [value for _, value in await stored(house)]
+    assert sorted(values, key=int) == [b"%d" % number for number in range(60)]
+
+
+async def set_window(house: House, value: str) -> None:
+    change = AlterableConfig(name="dedup.window.ms", config_operation=AlterOperation.SET, value=value)
+    resource = AlterConfigsResource(resource_type=2, resource_name="t", configs=[change])
+    answer = await house.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    assert answer.responses[0].error_code == 0
+    await until_read(house)
+
+
+@in_town()
+async def test_the_next_leader_knows_the_ids_and_the_sequences(town: Town) -> None:
+    await town.make_topic("t", dedup_window_ms=WINDOW)
+    await town.until_in_sync("t")
+    leader = town.leader("t")
+    await put(leader, marked(leader, b"x:first"))
+    await put(leader, numbered(leader, 0, b"x:no", b"y:yes"))
+    await put(leader, numbered(leader, 2, b"x:no"))
+    follower = next(house for house in town.up if house is not leader)
+    leader = await town.move_lead("t", follower.node_id)
+    await town.until(lambda: leader.broker.dedup._led[leader.partition("t")].is_loaded)
+    assert await put(leader, marked(leader, b"y:again")) == 2
+    assert await put(leader, numbered(leader, 3, b"x:no")) == 0
+    assert await put(leader, numbered(leader, 4, b"z:yes")) == 5
+    assert await stored(leader) == [(0, b"first"), (2, b"yes"), (5, b"yes")]
+    await town.until_alike("t")
