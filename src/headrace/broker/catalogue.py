@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from uuid import UUID
 
+from headrace.broker.companions import Companions
 from headrace.broker.directory import MIRRORED, Directory
 from headrace.broker.partition import Partition
 from headrace.broker.topic import Topic
@@ -27,7 +28,7 @@ from headrace.model.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from headrace.model.names import check_topic_name
+from headrace.model.names import COMPANION_PREFIXES, check_topic_name
 from headrace.model.partition_record import NO_EPOCH, NO_LEADER, Nodes, PartitionRecord
 from headrace.model.topic_configs import TopicConfig
 from headrace.registry.brokers import LIVE_KEY
@@ -55,6 +56,7 @@ class Catalogue(Directory):
         self.until_led: Callable[[Topic], Awaitable[None]] = _led_here
         """Returns when the leaders of a new topic know of it."""
         self._records = Topics(registry)
+        self.companions = Companions(self, self.mirror, self._records, clock, entropy)
         self._clock = clock
         self._entropy = entropy
         self._changing = asyncio.Lock()
@@ -118,6 +120,8 @@ class Catalogue(Directory):
             topic.places = dict(enumerate(places))
             if dry_run:
                 return topic
+            if any(self.find(prefix + name) for prefix in COMPANION_PREFIXES):
+                await self.companions.remove(name)  # left by a topic of this name that was deleted
             await self._records.create(record, places)
             await self._see(topic.id, range(partitions), name)
             try:
@@ -130,11 +134,24 @@ class Catalogue(Directory):
         await self.until_led(topic)
         return topic
 
+    async def ensure_companion(self, topic: str, prefix: str) -> Topic:
+        """The companion of a topic, `__acks.T` or `__delayed.T`, made if it is missing: as many partitions, in the same
+        places. Its partitions take writes when it was made here. Raises `UnknownTopicOrPartition` if there is no T."""
+        found = self.companions.find(topic, prefix)
+        if found is not None and found.partition_count >= self.topic(topic).partition_count:
+            return found
+        async with self._changing:
+            companion = await self.companions.ensure(topic, prefix)
+            await self.settled(companion.id)
+        await self.until_led(companion)
+        return companion
+
     async def delete(self, name: str) -> None:
         async with self._changing:
             topic_id = self.topic(name).id
             await self._delete(name, topic_id)
-            await self.settled(topic_id)
+            for gone in (topic_id, *await self.companions.remove(name)):
+                await self.settled(gone)
 
     async def add_partitions(
         self, name: str, total: int, *, assignment: Sequence[Nodes] = (), dry_run: bool = False
@@ -151,8 +168,11 @@ class Catalogue(Directory):
                 return
             await self._records.add_partitions(name, topic.id, total, places)
             await self._see(topic.id, range(count, total), name)
-            await self.settled(topic.id)
-        await self.until_led(topic)
+            grown = [topic, *await self.companions.grow(topic)]
+            for one in grown:
+                await self.settled(one.id)
+        for one in grown:
+            await self.until_led(one)
 
     async def change_configs(
         self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]], *, dry_run: bool = False
@@ -164,6 +184,7 @@ class Catalogue(Directory):
             if not dry_run:
                 await self._records.change_configs(name, topic.id, change)
                 await self.mirror.read([topic_key(name)])
+                await self.companions.match_configs(topic)
 
     def check_defaults(self, config: BrokerConfig) -> None:
         """Raise `InvalidConfig` if a topic's own configs do not go with these defaults."""
@@ -184,8 +205,8 @@ class Catalogue(Directory):
         if "." in name or "_" in name:
             # Names of metrics know no dots: two topics that differ only by that would be one there.
             alike = name.replace(".", "_")
-            for other in self._by_name:
-                if other.replace(".", "_") == alike:
+            for other, topic in self._by_name.items():
+                if other.replace(".", "_") == alike and not topic.is_companion:
                     raise InvalidTopic(f"Topic '{name}' collides with existing topic: {other}")
 
     async def _see(self, topic_id: UUID, indexes: range, name: str) -> None:
@@ -209,7 +230,8 @@ class Catalogue(Directory):
     def _placed(self, partitions: int, replication: int) -> list[Nodes]:
         load, leaders = Counter[int](), Counter[int]()
         for topic in self._by_name.values():
-            for record in topic.places.values():
+            # A companion is not placed but follows: a topic is to count the same with and without subscriptions.
+            for record in () if topic.is_companion else topic.places.values():
                 load.update(record.replicas)
                 leaders[record.replicas[0]] += 1
         return place(partitions, replication, self.usable_brokers(), load, leaders)

@@ -17,7 +17,8 @@ import msgspec
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.membership import Membership
 from headrace.broker.topic import Topic
-from headrace.machines import leadership, placement, reassignment
+from headrace.machines import placement, reassignment
+from headrace.machines.companions import Kept, settle_together
 from headrace.model.broker_record import ControllerRecord
 from headrace.model.errors import HeadraceError
 from headrace.model.names import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -135,6 +136,7 @@ class Controller:
             self._wake.clear()
             changes = [change async for change in self._due()]
             if not changes:
+                await self._catalogue.companions.tend()
                 await self._remove_orphans()
                 while not await self._pause(_LOOK_SECONDS) and not self._prefers_now():
                     pass
@@ -152,18 +154,21 @@ class Controller:
         if prefers:
             self._preferred_at = self._clock.monotonic()
         for topic in list(self._catalogue):
-            for index, record in list(topic.places.items()):
+            if self._catalogue.companions.owner(topic) is not None:
+                continue  # it is settled with its owner
+            together = [topic, *self._catalogue.companions.of(topic)]
+            for index in list(topic.places):
                 seen += 1
                 if seen % _PARTITIONS_PER_TURN == 0:
                     await asyncio.sleep(0)
-                enough = min(topic.config.min_insync_replicas, len(record.replicas))
-                changed = (
-                    leadership.settle(record, live, enough)
-                    or reassignment.advance(record, enough, live)
-                    or (leadership.prefer(record, live, enough) if prefers else None)
-                )
-                if changed is not None and topic.places.get(index) is record:
-                    yield topic, index, topic.versions[index], changed
+                held = [one for one in together if index in one.places]
+                if held[:1] != [topic]:
+                    continue  # it went while we waited
+                owner, *companions = [_kept(one, index) for one in held]
+                changed = settle_together(owner, companions, live, prefers=prefers)
+                for one, record in zip(held, changed, strict=True):
+                    if record is not None:
+                        yield one, index, one.versions[index], record
         for change in (*self._drains(), *self._growths()):
             yield change
 
@@ -174,18 +179,23 @@ class Controller:
         return config.auto_leader_rebalance_enable and since >= config.leader_imbalance_check_interval_seconds
 
     def _drains(self) -> Iterator[_Change]:
-        """Move what a drained broker holds to the others, a few partitions at a time."""
+        """Move what a drained broker holds to the others, a few partitions at a time; companions follow."""
         drained = self._catalogue.drained
         if not drained:
             return
-        places = {(topic.name, index): record for topic in self._catalogue for index, record in topic.places.items()}
-        under_way = sum(bool(record.adding or record.removing) for record in places.values())
+        places = {
+            (topic.name, index): record
+            for topic in self._catalogue
+            if not topic.is_companion
+            for index, record in topic.places.items()
+        }
+        under_way = sum(reassignment.is_moving(record) for record in places.values())
         brokers = {
             node_id: node
             for node_id, node in self._catalogue.nodes.items()
             if node_id not in drained and not node.is_draining
         }
-        held = {key: record.replicas for key, record in places.items() if not record.adding and not record.removing}
+        held = {key: record.replicas for key, record in places.items() if not reassignment.is_moving(record)}
         if not any(drained.intersection(replicas) for replicas in held.values()) or not brokers:
             return
         try:
@@ -213,7 +223,7 @@ class Controller:
             topic = self._catalogue.find(name)
             for index, record in () if topic is None else topic.places.items():
                 missing = min(wanted, len(brokers)) - len(record.replicas)
-                if missing > 0 and not record.adding and not record.removing:
+                if missing > 0 and not reassignment.is_moving(record):
                     others = sorted(node_id for node_id in brokers if node_id not in record.replicas)
                     first = index % len(others)  # not the same ones for every partition
                     target = (*record.replicas, *(others[first:] + others[:first])[:missing])
@@ -278,6 +288,11 @@ class Controller:
         if state is SessionState.LOST:
             self._stood.clear()  # the seat went with the session
         self._wake.set()
+
+
+def _kept(topic: Topic, index: int) -> Kept:
+    record = topic.places[index]
+    return Kept(record, min(topic.config.min_insync_replicas, len(record.replicas)))
 
 
 def _operation(change: _Change) -> Set:

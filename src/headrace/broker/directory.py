@@ -26,6 +26,7 @@ from headrace.registry.brokers import (
     decode_broker,
     decode_controller,
 )
+from headrace.registry.group_configs import GROUP_CONFIGS_KEY
 from headrace.registry.identity import BROKER_CONFIGS_KEY, CONFIGS_KEY, decode_configs
 from headrace.registry.interface import Entry, is_beneath
 from headrace.registry.partitions import PARTITIONS_KEY, decode_partition, parse_partition_key
@@ -53,6 +54,8 @@ class Directory:
         """A partition has another record."""
         self.on_nodes: list[Callable[[], None]] = []
         """Brokers, or the controller, have come or gone."""
+        self.on_group_config: list[Callable[[str, Entry | None], None]] = []
+        """The key of a group's configs has another entry."""
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._unclaimed: dict[UUID, dict[int, tuple[PartitionRecord, int]]] = {}
@@ -136,6 +139,9 @@ class Directory:
             self._nodes_changed()
         elif key == BROKER_CONFIGS_KEY:
             self._take_configs(decode_configs(entry))
+        elif is_beneath(key, GROUP_CONFIGS_KEY):
+            for told in self.on_group_config:
+                told(key, entry)
 
     def _take_configs(self, dynamic: dict[str, str]) -> None:
         """What was altered at another broker holds here, too."""

@@ -15,6 +15,7 @@ from headrace.model.errors import (
     InvalidRequest,
     PreferredLeaderNotAvailable,
 )
+from headrace.model.names import owner_of
 from headrace.model.partition_record import PartitionRecord
 from headrace.wire.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -70,6 +71,8 @@ class ElectionRequests:
         ]
 
     def _prefer(self, topic: Topic, record: PartitionRecord) -> PartitionRecord:
+        if topic.is_companion:
+            raise ElectionNotNeeded(f"whoever leads {owner_of(topic.name)} leads it, too")
         preferred = record.replicas[0]
         live = self._catalogue.standing
         if preferred in live and record.is_led_by(preferred, live[preferred].epoch):

@@ -23,7 +23,7 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.model.ids import ZERO_ID
-from headrace.model.names import CONSUMER_OFFSETS, check_topic_name, is_internal
+from headrace.model.names import CONSUMER_OFFSETS, DELAYED_PREFIX, check_topic_name, is_internal, owner_of
 from headrace.model.partition_record import NO_LEADER, PartitionRecord
 from headrace.wire.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -138,7 +138,9 @@ class Metadata:
                 if found is None:
                     raise UnknownTopicId(f"there is no topic with id {topic_id}")
                 return self._describe(found)
-            topic = self._catalogue.find(check_topic_name(name or ""))
+            # The name of a companion is longer than its owner's by the prefix.
+            check_topic_name(owner_of(name or "") or name or "")
+            topic = self._catalogue.find(name or "")
             if topic is None:
                 if not may_create:
                     raise UnknownTopicOrPartition(f"there is no topic {name}")
@@ -154,6 +156,8 @@ class Metadata:
         if name == CONSUMER_OFFSETS:
             await self._ensure_offsets_log()
             return self._catalogue.topic(name)
+        if name.startswith(DELAYED_PREFIX):
+            return await self._catalogue.ensure_companion(name.removeprefix(DELAYED_PREFIX), DELAYED_PREFIX)
         if is_internal(name):
             raise UnknownTopicOrPartition(f"there is no topic {name}")
         try:

@@ -12,6 +12,7 @@ from headrace.broker.context import RequestContext
 from headrace.broker.partition_changes import PartitionChanges, deadline_after
 from headrace.machines.reassignment import begin, cancel
 from headrace.model.errors import InvalidReplicaAssignment, InvalidReplicationFactor
+from headrace.model.names import owner_of
 from headrace.model.partition_record import PartitionRecord
 from headrace.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -75,7 +76,9 @@ class ReassignmentRequests:
     ) -> tuple[int, str | None]:
         target = None if asked.replicas is None else tuple(asked.replicas)
 
-        def decide(_topic: Topic, record: PartitionRecord) -> PartitionRecord:
+        def decide(topic: Topic, record: PartitionRecord) -> PartitionRecord:
+            if topic.is_companion:
+                raise InvalidReplicaAssignment(f"{name} goes where {owner_of(name)} goes: move that")
             if target is None:
                 return cancel(record)
             changed = begin(record, target)

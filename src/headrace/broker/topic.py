@@ -46,6 +46,11 @@ class Topic:
     def is_internal(self) -> bool:
         return is_internal(self.record.name)
 
+    @property
+    def is_companion(self) -> bool:
+        """Whether it belongs to another topic, and stays wherever that is."""
+        return self.record.owner is not None
+
     def local(self, index: int) -> Partition | None:
         """The replica of a partition that this broker holds, leading or following."""
         return self.replicas.get(index)

@@ -19,6 +19,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.cluster_admin import ClusterAdmin, ClusterMembers, PartitionPlace, Refusals
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import ElectionNotNeeded
+from headrace.model.names import owner_of
 
 _PLACE_COLUMNS = ("topic", "partition", "leader", "epoch", "replicas", "in_sync", "eligible", "adding", "removing")
 
@@ -164,7 +165,9 @@ def elect_leader(
 
 
 def _is_due(place: PartitionPlace, unclean: bool) -> bool:
-    return place.is_offline if unclean else place.leader != place.replicas[0]
+    if unclean:
+        return place.is_offline
+    return place.leader != place.replicas[0] and owner_of(place.target.topic) is None  # a companion's follows
 
 
 def _result(target: TopicPartition, refused: Refusals) -> str:

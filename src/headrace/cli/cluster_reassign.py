@@ -20,6 +20,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.cluster_admin import BrokerView, ClusterAdmin, ClusterMembers, PartitionPlace, Refusals
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import InvalidReplicationFactor
+from headrace.model.names import owner_of
 
 _BYTES_PER_MEGABYTE = 1_000_000
 _LIFT = "lift the throttle afterwards by `headrace cluster reassign throttle off`"
@@ -108,7 +109,8 @@ def reassign(
         else:
             members = await admin.members()
             nodes = to if to is not None else _remaining(members, places.values(), added, removed)
-            moves = _spread(places.values(), [_usable(members, node_id) for node_id in nodes])
+            own = [place for target, place in places.items() if _moves_by_itself(target, topics)]
+            moves = _spread(own, [_usable(members, node_id) for node_id in nodes])
         refused = {} if dry_run else await _begin(admin, moves, throttle, wait=wait)
         return [_move_row(places[target], moves[target], refused, dry_run) for target in sorted(moves)], refused
 
@@ -137,7 +139,11 @@ def cancel(topics: Sequence[str], server: str) -> int:
 
     async def work(cluster: Cluster) -> tuple[int, Refusals]:
         admin = ClusterAdmin(cluster)
-        moving = [target for target in await admin.moves() if not topics or target.topic in topics]
+        moving = [
+            target
+            for target in await admin.moves()
+            if _moves_by_itself(target, topics) and (not topics or target.topic in topics)
+        ]
         return len(moving), await admin.move(dict.fromkeys(moving))
 
     count, refused = with_cluster(server, work)
@@ -213,6 +219,11 @@ def _read(plan: BinaryIO) -> Moves:
         return read_plan(plan.read())
     except ValueError as error:
         raise Failure(f"{plan.name} cannot be used: {error}") from None
+
+
+def _moves_by_itself(target: TopicPartition, topics: Sequence[str]) -> bool:
+    """A companion goes where its owner goes, and is refused if it is asked for by name."""
+    return owner_of(target.topic) is None or target.topic in topics
 
 
 def _checked(moves: Moves, known: Collection[TopicPartition], topics: Sequence[str]) -> Moves:

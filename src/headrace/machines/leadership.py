@@ -13,7 +13,7 @@ Invariants, of every record that was made here:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec.structs import replace
 
@@ -24,17 +24,24 @@ from headrace.model.partition_record import NO_EPOCH, NO_LEADER, Nodes, Partitio
 Live = Mapping[int, BrokerRecord]
 
 
-def settle(record: PartitionRecord, live: Live, min_insync: int) -> PartitionRecord | None:
+def settle(
+    record: PartitionRecord, live: Live, min_insync: int, *, rather: Collection[int] = ()
+) -> PartitionRecord | None:
     """What the controller makes of a partition, given who is up; None if it is well as it is. Who is not up leaves the
     isr while somebody remains in it; a leader that is gone, was started again or is about to go is replaced. One that
-    is about to go stays in the isr: it still has everything."""
-    candidate = _candidate(record, live)
+    is about to go stays in the isr: it still has everything. Who is named by `rather` goes before the others, and
+    replaces one of these even if all is well."""
+    candidate = _candidate(record, live, rather)
     if candidate == NO_LEADER:
         settled = resigned(record)
     else:
         up = tuple(node_id for node_id in record.isr if node_id in live)
         settled = with_in_sync(record, up or (candidate,), min_insync)
-        if not _leads(record, live) or (live[record.leader].is_draining and not live[candidate].is_draining):
+        if (
+            not _leads(record, live)
+            or (live[record.leader].is_draining and not live[candidate].is_draining)
+            or (candidate in rather and record.leader not in rather)
+        ):
             settled = elected(settled, live[candidate])
     return None if settled == record else settled
 
@@ -54,11 +61,11 @@ def elect_unclean(record: PartitionRecord, live: Live, candidate: int | None = N
     that was named, else the first that is up. None if it is not up."""
     if _leads(record, live):
         raise ElectionNotNeeded(f"broker {record.leader} leads")
-    complete = _candidate(record, live)
+    complete = _candidate(record, live, ())
     if complete != NO_LEADER:
         raise ElectionNotNeeded(f"broker {complete} has everything and will be elected without loss")
     asked = record.replicas if candidate is None else (candidate,)
-    chosen = _first_to_lead(tuple(node_id for node_id in asked if node_id in record.replicas), live)
+    chosen = _first_to_lead(tuple(node_id for node_id in asked if node_id in record.replicas), live, ())
     if chosen == NO_LEADER:
         return None
     lossy = elected(replace(record, isr=(chosen,), elr=()), live[chosen])
@@ -114,15 +121,15 @@ def _leads(record: PartitionRecord, live: Live) -> bool:
     return leader is not None and leader.epoch == record.leader_broker_epoch and record.leader in record.isr
 
 
-def _candidate(record: PartitionRecord, live: Live) -> int:
+def _candidate(record: PartitionRecord, live: Live, rather: Collection[int]) -> int:
     """Who can lead without loss. The isr goes before the elr even if its members are about to go: they have what was
     answered with acks=1 too, and the elr does not."""
     in_sync = tuple(node_id for node_id in record.replicas if node_id in record.isr)
-    leader = _first_to_lead(in_sync, live)
-    return leader if leader != NO_LEADER else _first_to_lead(record.elr, live)
+    leader = _first_to_lead(in_sync, live, rather)
+    return leader if leader != NO_LEADER else _first_to_lead(record.elr, live, rather)
 
 
-def _first_to_lead(nodes: Nodes, live: Live) -> int:
+def _first_to_lead(nodes: Nodes, live: Live, rather: Collection[int]) -> int:
     """The first that is up; one that is about to go only if there is no other."""
     up = [node_id for node_id in nodes if node_id in live]
-    return next((node_id for node_id in up if not live[node_id].is_draining), up[0] if up else NO_LEADER)
+    return min(up, key=lambda node_id: (live[node_id].is_draining, node_id not in rather), default=NO_LEADER)

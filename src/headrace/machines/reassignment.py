@@ -7,6 +7,8 @@ replicas before the move are those that are not being added; a move that replace
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from msgspec.structs import replace
 
 from headrace.machines.leadership import Live, resigned, settle, without
@@ -30,21 +32,35 @@ def begin(record: PartitionRecord, target: Nodes) -> PartitionRecord:
 def cancel(record: PartitionRecord) -> PartitionRecord:
     """Back to the replicas before the move. If the leader is one that was added there is none until the controller has
     settled the record."""
-    if not record.adding and not record.removing:
+    if not is_moving(record):
         raise NoReassignmentInProgress("the partition is not being moved")
     reverted = _with_replicas(record, without(record.replicas, *record.adding))
     return reverted if reverted.leader in reverted.isr else resigned(reverted)
 
 
-def advance(record: PartitionRecord, min_insync: int, live: Live) -> PartitionRecord | None:
-    """The end of the move, once the whole target is up and in sync; None if there is no move, or it is not that far."""
-    if not record.adding and not record.removing:
+def advance(
+    record: PartitionRecord, min_insync: int, live: Live, *, rather: Collection[int] = ()
+) -> PartitionRecord | None:
+    """The end of the move, once the whole target is up and in sync; None if there is no move, or it is not that far.
+    `rather` as for `settle`."""
+    if not is_moving(record) or not has_arrived(record, live):
         return None
-    target = without(record.replicas, *record.removing)
-    if not all(node_id in record.isr and node_id in live for node_id in target):
-        return None
-    moved = _with_replicas(record, target)
-    return settle(moved, live, min_insync) or moved
+    moved = _with_replicas(record, target_of(record))
+    return settle(moved, live, min_insync, rather=rather) or moved
+
+
+def is_moving(record: PartitionRecord) -> bool:
+    return bool(record.adding or record.removing)
+
+
+def has_arrived(record: PartitionRecord, live: Live) -> bool:
+    """Whether all who shall hold the partition are up and in sync."""
+    return all(node_id in record.isr and node_id in live for node_id in target_of(record))
+
+
+def target_of(record: PartitionRecord) -> Nodes:
+    """Who shall hold the partition in the end."""
+    return without(record.replicas, *record.removing)
 
 
 def _with_replicas(

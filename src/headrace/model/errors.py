@@ -53,6 +53,12 @@ from headrace.model.coordinator_errors import (
     UnsupportedAssignor,
 )
 from headrace.model.refusal import HeadraceError, RecordRefused, RetriableError
+from headrace.model.share_errors import (
+    InvalidRecordState,
+    InvalidShareSessionEpoch,
+    ShareSessionLimitReached,
+    ShareSessionNotFound,
+)
 
 __all__ = [
     "ConcurrentTransactions",
@@ -83,12 +89,14 @@ __all__ = [
     "InvalidProducerEpoch",
     "InvalidProducerIdMapping",
     "InvalidRecord",
+    "InvalidRecordState",
     "InvalidRegularExpression",
     "InvalidReplicaAssignment",
     "InvalidReplicationFactor",
     "InvalidRequest",
     "InvalidRequiredAcks",
     "InvalidSessionTimeout",
+    "InvalidShareSessionEpoch",
     "InvalidTimestamp",
     "InvalidTopic",
     "InvalidTransactionState",
@@ -113,6 +121,8 @@ __all__ = [
     "RecordRefused",
     "RequestTimedOut",
     "RetriableError",
+    "ShareSessionLimitReached",
+    "ShareSessionNotFound",
     "StaleBrokerEpoch",
     "StaleMemberEpoch",
     "StorageFailure",

@@ -1,4 +1,4 @@
-"""The configuration of a topic: every name that Kafka 4.3 knows, with Headrace's defaults.
+"""The configuration of a topic: every name that Kafka 4.3 knows, with Headrace's defaults, and a few of our own.
 
 Three defaults differ from Kafka's, on purpose: `retention.ms` is two weeks, `flush.messages` is 1 (an
 acknowledged record is on disk), and `segment.bytes` may be small. A setting that has no meaning here is still
@@ -44,6 +44,9 @@ LONG_MAX = 2**63 - 1
 
 Layers = Sequence[tuple[ConfigSource, Mapping[str, str]]]
 """Broker settings as given, strongest source first."""
+
+ACKED = "acked"
+"""Of retention.mode: what every subscription has settled goes."""
 
 _NO_TIERS = "Tiered storage is not offered by this broker"
 
@@ -98,11 +101,22 @@ class TopicConfig:
         check=between(-131_072, 22),
         broker_names=_broker("compression.zstd.level"),
     )
+    dedup_window_ms: int = long(
+        0,
+        "How long the headrace-dedup-id of a message is remembered: another message with the same one is not stored "
+        "again. 0: not at all.",
+        check=at_least(0),
+    )
     delete_retention_ms: int = long(
         DAY_MS,
         "How long the mark of a deleted key stays readable in a compacted topic.",
         check=at_least(0),
         broker_names=_broker("log.cleaner.delete.retention.ms"),
+    )
+    expire_after_idle_ms: int = long(
+        0,
+        "A topic of one partition to which nothing was written for so long is deleted. 0: never.",
+        check=at_least(0),
     )
     file_delete_delay_ms: int = long(
         60_000,
@@ -218,6 +232,12 @@ class TopicConfig:
         check=at_least(-1),
         broker_names=_broker("log.retention.bytes"),
     )
+    retention_mode: str = text(
+        "time",
+        "When a message may go before retention.ms and retention.bytes say so: 'time' never, 'acked' when every "
+        "subscription of its partition has settled it.",
+        check=one_of("time", ACKED),
+    )
     retention_ms: int = long(
         14 * DAY_MS,
         "The age beyond which segments are dropped; -1: no limit.",
@@ -266,6 +286,11 @@ class TopicConfig:
             raise InvalidConfig(
                 "Conflict topic config setting: min.compaction.lag.ms "
                 f"({config.min_compaction_lag_ms}) > max.compaction.lag.ms ({config.max_compaction_lag_ms})"
+            )
+        if config.retention_mode == ACKED and config.compacts:
+            raise InvalidConfig(
+                "Conflict topic config setting: with retention.mode=acked nothing is kept for the sake of its key; "
+                "cleanup.policy must be delete"
             )
         return config
 

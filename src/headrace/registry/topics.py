@@ -37,13 +37,15 @@ TOPICS_KEY = "/topics"
 
 
 class TopicRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as it is kept. `configs` are overrides only, as text, under Kafka's names."""
+    """A topic as it is kept. `configs` are overrides only, as text, under Kafka's names. `owner` is the id of the topic
+    whose companion this one is: a namesake of that topic, made after it was deleted, has nothing to do with it."""
 
     name: str
     id: uuid.UUID
     partitions: int
     configs: dict[str, str] = {}
     created_ms: int
+    owner: uuid.UUID | None = None
 
 
 class Topics:
@@ -56,13 +58,20 @@ class Topics:
         """All topics, sorted by name."""
         return [decode_topic(entry) for entry in await self._registry.entries(TOPICS_KEY)]
 
-    async def create(self, record: TopicRecord, partitions: Sequence[PartitionRecord]) -> None:
+    async def create(
+        self, record: TopicRecord, partitions: Sequence[PartitionRecord], *, if_still: Check | None = None
+    ) -> None:
         """The topic exists from the last commit on, with all its partitions; before that, nobody sees it."""
         topic = Create(topic_key(record.name), msgspec.json.encode(record))
         try:
-            await self._write(record.id, 0, partitions, topic)
+            await self._write(record.id, 0, partitions, topic, if_still)
         except KeyExists:
             raise TopicAlreadyExists(f"Topic '{record.name}' already exists.") from None
+
+    async def exists(self, name: str, topic_id: uuid.UUID | None) -> bool:
+        """Whether there is this topic now, and not another of the same name."""
+        entry = await self._registry.get(topic_key(name))
+        return entry is not None and decode_topic(entry).id == topic_id
 
     async def delete(self, name: str, topic_id: uuid.UUID) -> None:
         while True:
@@ -98,19 +107,24 @@ class Topics:
         try:
             await self._write(topic_id, first, partitions, topic)
         except KeyExists:
-            # Left behind by an attempt that was cut off: they were never part of the topic.
-            await self._clear_away(topic_id, first)
+            # Left behind by an attempt that was cut off, unless another has grown the topic meanwhile.
+            await self._clear_away(topic_id, first, Check(entry.key, entry.version))
             await self._write(topic_id, first, partitions, topic)
 
-    async def _clear_away(self, topic_id: uuid.UUID, first: int) -> None:
-        """Remove partitions beyond the topic's number."""
+    async def _clear_away(self, topic_id: uuid.UUID, first: int, not_grown: Check) -> None:
+        """Remove partitions beyond the topic's number: as long as that stands they are not part of it."""
         entries = await self._registry.entries(f"{PARTITIONS_KEY}/{topic_id.hex}")
         beyond = [entry for entry in entries if parse_partition_key(entry.key)[1] >= first]
         for chunk in chunks([Delete(entry.key, entry.version) for entry in beyond]):
-            await self._registry.commit(chunk)
+            await self._registry.commit([not_grown, *chunk])
 
     async def _write(
-        self, topic_id: uuid.UUID, first: int, partitions: Sequence[PartitionRecord], topic: Operation
+        self,
+        topic_id: uuid.UUID,
+        first: int,
+        partitions: Sequence[PartitionRecord],
+        topic: Operation,
+        if_still: Check | None = None,
     ) -> None:
         """In as many commits as it takes, the topic's own key in the last one, unless the partitions were cleared away
         meanwhile as those of nobody."""
@@ -118,6 +132,8 @@ class Topics:
         for chunk in before:
             await self._registry.commit(chunk)
         checks = [Check(partition_key(topic_id, first), 0)] if before else []
+        if if_still is not None:
+            checks.append(if_still)
         await self._registry.commit([*checks, *last, topic])
 
     async def _change(
