@@ -13,14 +13,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from headrace.model.errors import HeadraceError, StorageFailure
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
 from headrace.storage.checkpoint import SegmentMark
-from headrace.storage.compaction import DamagedSegment, Job, Outcome, Source, compact
+from headrace.storage.compaction import DamagedSegment, Job, Outcome, Settled, Source, compact
 from headrace.storage.config import StoreConfig
 from headrace.storage.flusher import Flusher
 from headrace.storage.gaps import read_gaps
@@ -35,14 +36,33 @@ from headrace.storage.upkeep import save_checkpoint
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+
+class Chosen(NamedTuple):
+    """A segment that a pass is to clean: where the next one begins, and about how much will be left of it."""
+
+    segment: Segment
+    end_offset: int
+    expected_bytes: int
+
 
 class Plan(NamedTuple):
-    """What a pass would do: read all of these segments, of which so large a share is dirty."""
+    """What a pass would do: read all of these segments, of which so large a share is dirty. If it is given what is
+    settled, that goes, and else it compacts."""
 
-    segments: list[Segment]
-    end_offset: int
-    dirty_share: float
-    is_due: bool
+    chosen: list[Chosen]
+    dirty_share: float = 1.0
+    is_due: bool = True
+    settled: Settled | None = None
+
+    @property
+    def segments(self) -> list[Segment]:
+        return [one.segment for one in self.chosen]
+
+    @property
+    def is_outdated(self) -> bool:
+        return any(one.segment.dropped for one in self.chosen)
 
 
 class NoRoom(StorageFailure):
@@ -69,6 +89,7 @@ class Cleaner:
         self._config = config
         self._space = space
         self._logs = logs
+        self._turn = asyncio.Lock()
         self.passes = 0
         self.passes_discarded = 0
         self.passes_failed = 0
@@ -94,15 +115,20 @@ class Cleaner:
 
     async def clean(self, log: Log) -> bool:
         """One pass over this log; says whether it came to anything."""
-        swapped = False
-        try:
-            swapped = await self._clean(log)
-        except (HeadraceError, FileNotFoundError, DamagedSegment) as error:
-            # A segment may have been deleted under the pass, or the whole log; all else is worth a word, too.
-            self.passes_failed += 1
-            logger.warning("compaction of %s: %s", log.folder, error)
-        await self._disk.run(_discard, self._disk, log.folder)
-        return swapped
+        return await self.carry_out(log, partial(plan_of, log))
+
+    async def carry_out(self, log: Log, planned: Callable[[int], Plan | None]) -> bool:
+        """One pass, as is planned at that time of the clock; says whether it came to anything."""
+        async with self._turn:
+            swapped = False
+            try:
+                swapped = await self._clean(log, planned)
+            except (HeadraceError, FileNotFoundError, DamagedSegment) as error:
+                # A segment may have been deleted under the pass, or the whole log; all else is worth a word, too.
+                self.passes_failed += 1
+                logger.warning("compaction of %s: %s", log.folder, error)
+            await self._disk.run(_discard, self._disk, log.folder)
+            return swapped
 
     def _dirtiest(self, failed: set[Log]) -> Log | None:
         now_ms, best, dirtiest = self._clock.now_ms(), -1.0, None
@@ -113,22 +139,22 @@ class Cleaner:
                     best, dirtiest = plan.dirty_share, log
         return dirtiest
 
-    async def _clean(self, log: Log) -> bool:
+    async def _clean(self, log: Log, planned: Callable[[int], Plan | None]) -> bool:
         # The swap needs a checkpoint that knows all segments whole, and has forgotten what former passes dropped.
         await save_checkpoint(log, self._flusher)
-        plan = plan_of(log, self._clock.now_ms())
+        plan = planned(self._clock.now_ms())
         if plan is None:
             return False
         await self._space.measure()
         needed = sum(segment.size for segment in plan.segments)
         if self._space.free_bytes - needed < self._space.reserve_bytes:
             raise NoRoom(f"{self._space.free_bytes} bytes are free, {needed} and the reserve may be needed")
-        plan = plan_of(log, self._clock.now_ms())
+        plan = planned(self._clock.now_ms())
         if plan is None:
             return False
         generation = log.generation
         try:
-            outcome = await self._run(self._job(log, plan))
+            outcome = await self.run_apart(compact, self._job(log, plan))
         except DamagedSegment as damage:
             if log.generation == generation:  # else it may be the cut that the pass has met
                 _report(log, plan, damage)
@@ -139,27 +165,28 @@ class Cleaner:
         self._count(log, outcome)
         return True
 
-    async def _run(self, job: Job) -> Outcome:
+    async def run_apart(self, work: Callable[..., T], job: object) -> T:
+        """Within the cleaner's share of the disk."""
         try:
-            return await self._disk.run_apart(compact, job, bytes_per_second=self._config.cleaner_bytes_per_second)
+            return await self._disk.run_apart(work, job, bytes_per_second=self._config.cleaner_bytes_per_second)
         except (HeadraceError, FileNotFoundError, DamagedSegment):
             raise
         except Exception as error:  # of another process: it must not take this one with it
             raise PassFailed(f"{type(error).__name__}: {error}") from error
 
     def _job(self, log: Log, plan: Plan) -> Job:
-        bases = [segment.base_offset for segment in plan.segments[1:]]
-        sources = zip(map(SegmentMark.of, plan.segments), [*bases, plan.end_offset], strict=True)
+        first, last = plan.chosen[0], plan.chosen[-1]
         return Job(
             log.folder,
-            tuple(Source(mark, end_offset) for mark, end_offset in sources),
+            tuple(Source(SegmentMark.of(one.segment), one.end_offset, one.expected_bytes) for one in plan.chosen),
             log.cleaned_offset,
-            tuple(log.state.aborted(plan.segments[0].base_offset, plan.end_offset)),
+            tuple(log.state.aborted(first.segment.base_offset, last.end_offset)),
             log.config,
             self._clock.now_ms(),
             not log.active.size,
             self._config.cleaner_map_bytes,
             self._config.producer_expiration_ms,
+            plan.settled,
         )
 
     def _count(self, log: Log, outcome: Outcome) -> None:
@@ -168,13 +195,7 @@ class Cleaner:
         self.records_kept += outcome.records_kept
         self.bytes_read += outcome.bytes_read
         self.bytes_written += outcome.bytes_written
-        logger.info(
-            "compacted %s up to offset %d: %d of %d records are left",
-            log.folder,
-            outcome.manifest.cleaned_offset,
-            outcome.records_kept,
-            outcome.records_read,
-        )
+        logger.info("compacted %s: %d of %d records are left", log.folder, outcome.records_kept, outcome.records_read)
 
 
 def plan_of(log: Log, now_ms: int) -> Plan | None:
@@ -183,8 +204,8 @@ def plan_of(log: Log, now_ms: int) -> Plan | None:
         return None
     config = log.config
     bound = min(log.flushed_offset, log.compactable_offset())
-    segments: list[Segment] = []
-    end_offset = clean_bytes = dirty_bytes = 0
+    chosen: list[Chosen] = []
+    clean_bytes = dirty_bytes = 0
     is_overdue = False
     for segment, following in pairwise(log.segments):
         if following.base_offset > bound:
@@ -196,12 +217,11 @@ def plan_of(log: Log, now_ms: int) -> Plan | None:
                 break
             dirty_bytes += segment.size
             is_overdue = is_overdue or now_ms - segment.created_ms > config.max_compaction_lag_ms
-        segments.append(segment)
-        end_offset = following.base_offset
+        chosen.append(Chosen(segment, following.base_offset, segment.size))
     if not dirty_bytes:
         return None
     share = dirty_bytes / (clean_bytes + dirty_bytes)
-    return Plan(segments, end_offset, share, is_overdue or share > config.min_cleanable_dirty_ratio)
+    return Plan(chosen, share, is_overdue or share > config.min_cleanable_dirty_ratio)
 
 
 def _report(log: Log, plan: Plan, damage: DamagedSegment) -> None:

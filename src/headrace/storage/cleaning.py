@@ -1,4 +1,4 @@
-"""What is left of a batch: the decisions of compaction, one batch at a time. They are those of Kafka's log cleaner.
+"""What is left of a batch, one batch at a time. The decisions of compaction are those of Kafka's log cleaner:
 
     record          stays if it is the newest of its key; without a key it goes
     tombstone       a newest record without a value: stays until the delete horizon of its batch has passed
@@ -6,6 +6,8 @@
     marker          stays as long as any batch of its transaction does, and then until its delete horizon has passed
     empty batch     goes, unless it is the last one of its producer: then its header stays, for the sequence in it; or
                     the last one of the log: else a follower, who gets nothing but batches, would never reach the end
+
+With retention.mode=acked other records go, those that are settled, and markers stay (see SettledRules).
 
 The delete horizon is set by the first pass that meets a tombstone, or a marker whose transaction is gone. It stands in
 the batch itself: attribute bit 6, and the base timestamp, to which the records' timestamps are then relative.
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -38,6 +40,9 @@ from headrace.wire.batch import (
 from headrace.wire.compression import NONE, compress, decompress
 from headrace.wire.control import parse_marker
 from headrace.wire.primitives import read_varint, varint
+
+if TYPE_CHECKING:
+    from headrace.machines.settled import SettledOffsets
 
 DELETE_HORIZON = 1 << 6  # of the attributes
 UNPACKED_BYTES_MAX = 256 << 20
@@ -130,12 +135,43 @@ class Rules(msgspec.Struct):
         return None
 
     def _emptied(self, batch: bytes, header: BatchHeader) -> bytes | bytearray | None:
-        if not self._is_last(header):
-            return None
-        return batch if not header.record_count else emptied(header)
+        return stripped(batch, header) if self._is_last(header) else None
 
     def _is_last(self, header: BatchHeader) -> bool:
-        return self.last_batches.get(header.producer_id) == header.base_offset or header.last_offset == self.last_offset
+        return _is_last(self, header)
+
+
+class SettledRules(msgspec.Struct):
+    """A pass over a log whose subscriptions have settled all of these offsets: what they have settled goes.
+
+    Markers stay, because the batches of their transactions may lie before what this pass has seen."""
+
+    settled: SettledOffsets
+    last_batches: dict[int, int]  # producer id -> base offset of its last batch
+    last_offset: int = -1  # of a log that ends with these segments
+    dropped_aborts: list[int] = msgspec.field(default_factory=list)  # there are none
+    records_kept: int = 0
+
+    def clean(self, batch: bytes, header: BatchHeader) -> bytes | bytearray | None:
+        """The batch as it is to be from now on, or None if it goes."""
+        if header.is_control or not self._touches(header):
+            self.records_kept += header.record_count
+            return batch
+        unpacked = unpack(batch, header)
+        if unpacked is None:
+            self.records_kept += header.record_count
+            return batch
+        data, records = unpacked
+        base_offset = header.base_offset
+        kept = [record for record in records if base_offset + record[2] not in self.settled]
+        self.records_kept += len(kept)
+        if not kept:
+            return stripped(batch, header) if _is_last(self, header) else None
+        return batch if len(kept) == len(records) else rebuilt(data, kept, header, None)
+
+    def _touches(self, header: BatchHeader) -> bool:
+        unsettled = self.settled.count_unsettled
+        return unsettled(header.next_offset) - unsettled(header.base_offset) <= header.last_offset_delta
 
 
 def unpack(batch: bytes, header: BatchHeader) -> tuple[bytes, list[StoredRecord]] | None:
@@ -220,6 +256,11 @@ def rebuilt(data: bytes, kept: list[StoredRecord], header: BatchHeader, horizon_
     return _batch(header, payload, attributes, base_timestamp, max_timestamp, len(kept))
 
 
+def stripped(batch: bytes, header: BatchHeader) -> bytes | bytearray:
+    """The batch without its records, which it may not have any more already."""
+    return emptied(header) if header.record_count else batch
+
+
 def emptied(header: BatchHeader) -> bytearray:
     """What is left for the sake of the producer: offsets, epoch and sequence."""
     attributes = header.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL)
@@ -254,6 +295,12 @@ def _batch(
 
 def _first(span: tuple[int, int]) -> int:
     return span[0]
+
+
+def _is_last(rules: Rules | SettledRules, header: BatchHeader) -> bool:
+    """Of its producer, or of the log."""
+    is_last_of_log = header.last_offset == rules.last_offset
+    return is_last_of_log or rules.last_batches.get(header.producer_id) == header.base_offset
 
 
 def _has_horizon(header: BatchHeader) -> bool:

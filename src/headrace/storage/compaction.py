@@ -1,4 +1,5 @@
-"""One pass of compaction over a log: read what is dirty, keep of every key the newest record, write the rest anew.
+"""One pass over a log: read what is dirty, keep of every key the newest record, write the rest anew. Or, with what its
+subscriptions have settled given, keep what is not.
 
 Runs in a process of its own (see runtime/apart), on closed segments that nobody changes, and leaves only drafts (see
 swap): whether they are used is decided by the broker's process. Every batch has its CRC checked before it is looked
@@ -19,7 +20,7 @@ import msgspec
 from headrace.machines.partition_transactions import AbortedTransaction
 from headrace.runtime.disk import Disk, DiskFailed, File
 from headrace.storage.checkpoint import SegmentMark
-from headrace.storage.cleaning import Aborted, Rules, unpack
+from headrace.storage.cleaning import Aborted, Rules, SettledRules, unpack
 from headrace.storage.config import MIB, LogConfig
 from headrace.storage.gaps import GapList, Gaps
 from headrace.storage.offset_map import OffsetMap
@@ -29,9 +30,11 @@ from headrace.storage.swap import DRAFTS, Group, Manifest, remove_drafts
 from headrace.wire.batch import HEADER_SIZE, BatchHeader, parse_header
 
 if TYPE_CHECKING:
+    from headrace.machines.settled import SettledOffsets
     from headrace.runtime.apart import Pace
 
 CHUNK_BYTES = MIB
+SIZE_BYTES_MAX = (1 << 31) - 1  # positions that an index entry can say
 SYNC_BYTES = MIB  # a large sync at once would hold up those of the broker
 
 
@@ -50,6 +53,22 @@ class Source(NamedTuple):
 
     mark: SegmentMark
     end_offset: int  # the base offset of the next one
+    expected_bytes: int  # about how many will be left of it
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """Offsets that nobody needs any more: all below the floor, and those in a portable 64-bit roaring bitmap."""
+
+    floor: int
+    above: bytes = b""
+
+    def offsets(self) -> SettledOffsets:
+        from headrace.machines.settled import SettledOffsets  # not before there is a subscription
+
+        offsets = SettledOffsets(self.floor)
+        if self.above:
+            offsets.add_slice(self.above)
+        return offsets
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -64,6 +83,7 @@ class Job(msgspec.Struct, frozen=True):
     keeps_last: bool  # nothing follows these segments
     map_bytes: int
     producer_expiration_ms: int
+    settled: Settled | None = None
 
 
 class Outcome(NamedTuple):
@@ -95,9 +115,7 @@ class _Pass:
 
     def run(self) -> Outcome:
         job = self._job
-        last_batches = self._last_batches()
-        newest, end_offset = self._newest()
-        rules = Rules(newest, end_offset, self._aborted, last_batches, job.now_ms, job.config.delete_retention_ms)
+        rules, end_offset, cleaned_offset = self._rules(self._last_batches())
         if job.keeps_last:
             rules.last_offset = job.sources[-1].end_offset - 1
         groups, replaced_to = [], 0
@@ -106,8 +124,18 @@ class _Pass:
             if group is not None:
                 groups.append(group)
                 replaced_to = sources[-1].end_offset
-        manifest = Manifest(groups, end_offset, replaced_to)
+        manifest = Manifest(groups, cleaned_offset, replaced_to)
         return Outcome(manifest, self._records_read, rules.records_kept, self._bytes_read, self._bytes_written)
+
+    def _rules(self, last_batches: dict[int, int]) -> tuple[Rules | SettledRules, int, int]:
+        """With them, up to which offset they hold, and below which all is clean then."""
+        job = self._job
+        if job.settled is not None:
+            return SettledRules(job.settled.offsets(), last_batches), job.sources[-1].end_offset, 0
+        newest, end_offset = self._newest()
+        config = job.config
+        rules = Rules(newest, end_offset, self._aborted, last_batches, job.now_ms, config.delete_retention_ms)
+        return rules, end_offset, end_offset
 
     def _last_batches(self) -> dict[int, int]:
         """Where each producer that the broker still remembers has its last batch; its last marker if it has none."""
@@ -148,28 +176,32 @@ class _Pass:
         return newest, job.sources[-1].end_offset
 
     def _grouped(self, end_offset: int) -> Iterator[list[Source]]:
-        """Neighbours that together fit into one segment, even if they lose nothing."""
+        """Neighbours that together fit into one segment, and into what an index can say even if they lose nothing."""
         config = self._job.config
         group: list[Source] = []
-        size_bytes = index_bytes = 0
+        expected_bytes = size_bytes = index_bytes = 0
         for source in self._job.sources:
             mark = source.mark
             if mark.base_offset >= end_offset:
                 break
+            expected_bytes += source.expected_bytes
             size_bytes += mark.size
             index_bytes += mark.index_entries * 8
             if group and (
-                size_bytes > config.segment_bytes
+                mark.base_offset != group[-1].end_offset
+                or expected_bytes > config.segment_bytes
+                or size_bytes > SIZE_BYTES_MAX
                 or index_bytes > config.index_bytes_max
                 or source.end_offset - 1 - group[0].mark.base_offset > RELATIVE_OFFSET_MAX
             ):
                 yield group
-                group, size_bytes, index_bytes = [], mark.size, mark.index_entries * 8
+                group = []
+                expected_bytes, size_bytes, index_bytes = source.expected_bytes, mark.size, mark.index_entries * 8
             group.append(source)
         if group:
             yield group
 
-    def _clean(self, sources: list[Source], rules: Rules) -> Group | None:
+    def _clean(self, sources: list[Source], rules: Rules | SettledRules) -> Group | None:
         """None if a segment stays as it is."""
         base_offset = sources[0].mark.base_offset
         draft = Segment(self._disk, f"{self._job.folder}/{DRAFTS}", base_offset)
