@@ -12,6 +12,11 @@ class Rate:
         self.per_second = per_second
         self._free_at = float("-inf")
 
+    @property
+    def free_at(self) -> float:
+        """When everything that was taken will be paid for."""
+        return self._free_at
+
     def take(self, amount: int, now: float) -> None:
         if self.per_second is not None:
             self._free_at = max(self._free_at, now) + amount / self.per_second

@@ -12,10 +12,16 @@ import msgspec
 from headrace.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from headrace.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from headrace.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from headrace.wire.messages.alter_delayed import AlterDelayedRequest, AlterDelayedResponse
 from headrace.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
 )
+from headrace.wire.messages.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse,
+)
+from headrace.wire.messages.alter_subscriptions import AlterSubscriptionsRequest, AlterSubscriptionsResponse
 from headrace.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headrace.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from headrace.wire.messages.consumer_group_heartbeat import (
@@ -26,12 +32,21 @@ from headrace.wire.messages.create_partitions import CreatePartitionsRequest, Cr
 from headrace.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from headrace.wire.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
+from headrace.wire.messages.delete_share_group_offsets import (
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsResponse,
+)
 from headrace.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from headrace.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from headrace.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from headrace.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from headrace.wire.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from headrace.wire.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
+from headrace.wire.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsResponse,
+)
+from headrace.wire.messages.describe_subscriptions import DescribeSubscriptionsRequest, DescribeSubscriptionsResponse
 from headrace.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -49,7 +64,10 @@ from headrace.wire.messages.incremental_alter_configs import (
 )
 from headrace.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from headrace.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from headrace.wire.messages.lease import LeaseRequest, LeaseResponse
+from headrace.wire.messages.lease_offsets import LeaseOffsetsRequest, LeaseOffsetsResponse
 from headrace.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from headrace.wire.messages.list_delayed import ListDelayedRequest, ListDelayedResponse
 from headrace.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from headrace.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from headrace.wire.messages.list_partition_reassignments import (
@@ -57,6 +75,7 @@ from headrace.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsResponse,
 )
 from headrace.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from headrace.wire.messages.message_status import MessageStatusRequest, MessageStatusResponse
 from headrace.wire.messages.metadata import MetadataRequest, MetadataResponse
 from headrace.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from headrace.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
@@ -66,6 +85,11 @@ from headrace.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
 )
 from headrace.wire.messages.produce import ProduceRequest, ProduceResponse
+from headrace.wire.messages.settle import SettleRequest, SettleResponse
+from headrace.wire.messages.share_acknowledge import ShareAcknowledgeRequest, ShareAcknowledgeResponse
+from headrace.wire.messages.share_fetch import ShareFetchRequest, ShareFetchResponse
+from headrace.wire.messages.share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
+from headrace.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from headrace.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from headrace.wire.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from headrace.wire.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
@@ -137,8 +161,23 @@ LIST_TRANSACTIONS: Final = 66
 CONSUMER_GROUP_HEARTBEAT: Final = 68
 CONSUMER_GROUP_DESCRIBE: Final = 69
 DESCRIBE_TOPIC_PARTITIONS: Final = 75
+SHARE_GROUP_HEARTBEAT: Final = 76
+SHARE_GROUP_DESCRIBE: Final = 77
+SHARE_FETCH: Final = 78
+SHARE_ACKNOWLEDGE: Final = 79
+DESCRIBE_SHARE_GROUP_OFFSETS: Final = 90
+ALTER_SHARE_GROUP_OFFSETS: Final = 91
+DELETE_SHARE_GROUP_OFFSETS: Final = 92
 OWN_KEYS: Final = 10_000  # our own keys begin here, as our own error codes do
 DRAIN_BROKER: Final = 10_000
+LEASE: Final = 10_001
+SETTLE: Final = 10_002
+DESCRIBE_SUBSCRIPTIONS: Final = 10_003
+ALTER_SUBSCRIPTIONS: Final = 10_004
+MESSAGE_STATUS: Final = 10_005
+LIST_DELAYED: Final = 10_006
+ALTER_DELAYED: Final = 10_007
+LEASE_OFFSETS: Final = 10_008
 
 
 def _api(key: int, request: type[Any], response: type[Any]) -> Api:
@@ -199,6 +238,21 @@ APIS: Final[dict[int, Api]] = {
         _api(CONSUMER_GROUP_HEARTBEAT, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
         _api(CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
         _api(DESCRIBE_TOPIC_PARTITIONS, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
+        _api(SHARE_GROUP_HEARTBEAT, ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse),
+        _api(SHARE_GROUP_DESCRIBE, ShareGroupDescribeRequest, ShareGroupDescribeResponse),
+        _api(SHARE_FETCH, ShareFetchRequest, ShareFetchResponse),
+        _api(SHARE_ACKNOWLEDGE, ShareAcknowledgeRequest, ShareAcknowledgeResponse),
+        _api(DESCRIBE_SHARE_GROUP_OFFSETS, DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsResponse),
+        _api(ALTER_SHARE_GROUP_OFFSETS, AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse),
+        _api(DELETE_SHARE_GROUP_OFFSETS, DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse),
         _api(DRAIN_BROKER, DrainBrokerRequest, DrainBrokerResponse),
+        _api(LEASE, LeaseRequest, LeaseResponse),
+        _api(SETTLE, SettleRequest, SettleResponse),
+        _api(DESCRIBE_SUBSCRIPTIONS, DescribeSubscriptionsRequest, DescribeSubscriptionsResponse),
+        _api(ALTER_SUBSCRIPTIONS, AlterSubscriptionsRequest, AlterSubscriptionsResponse),
+        _api(MESSAGE_STATUS, MessageStatusRequest, MessageStatusResponse),
+        _api(LIST_DELAYED, ListDelayedRequest, ListDelayedResponse),
+        _api(ALTER_DELAYED, AlterDelayedRequest, AlterDelayedResponse),
+        _api(LEASE_OFFSETS, LeaseOffsetsRequest, LeaseOffsetsResponse),
     )
 }

@@ -1,0 +1,90 @@
+"""From the events of an acks log to the subscriptions of its partition. Pure.
+
+A replay may begin anywhere. It knows nothing until it has come past one whole snapshot, unless it begins where the log
+itself began; from then on every event counts. A snapshot of which a part is missing (its writer died) counts for
+nothing, and one that is found when all is known already says nothing new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.machines.subscription import Subscription
+from headrace.wire.acks_records import Created, Deleted, Event, SnapshotEvent
+
+Make = Callable[[str], Subscription]
+
+
+class AcksReplay:
+    """`is_certain`: `subscriptions` are all that there are, as of the last event. `snapshot_offset` is where the last
+    whole snapshot begins: what lies below it in the log is history."""
+
+    def __init__(self, make: Make, *, is_beginning: bool) -> None:
+        self.subscriptions: dict[str, Subscription] = {}
+        self.is_certain = is_beginning
+        self.snapshot_offset: int | None = None
+        self.event_count = 0
+        self._make = make
+        self._snapshot: _Snapshot | None = None
+
+    def take(self, offset: int, name: str, event: Event) -> None:
+        """The record at this offset of the acks log."""
+        self.event_count += 1
+        if isinstance(event, SnapshotEvent):
+            self._take_part(offset, name, event)
+        elif isinstance(event, Created):
+            self.subscriptions[name] = subscription = self._make(name)
+            subscription.apply(event)
+        elif isinstance(event, Deleted):
+            self.subscriptions.pop(name, None)
+        elif name in self.subscriptions:
+            self.subscriptions[name].apply(event)
+
+    def _take_part(self, offset: int, name: str, event: SnapshotEvent) -> None:
+        snapshot = self._snapshot
+        if snapshot is None or snapshot.id != event.id:
+            snapshot = self._snapshot = _Snapshot(offset, event.id)
+        snapshot.add(name, event)
+        if not snapshot.is_whole:
+            return
+        self.snapshot_offset = snapshot.offset
+        self._snapshot = None
+        if not self.is_certain:
+            self.is_certain = True
+            self.subscriptions = {name: self._rebuilt(name, parts) for name, parts in snapshot.parts.items()}
+
+    def _rebuilt(self, name: str, parts: list[SnapshotEvent]) -> Subscription:
+        subscription = self._make(name)
+        for part in parts:
+            subscription.apply(part)
+        return subscription
+
+
+class _Snapshot:
+    """Parts stand in the log one behind the other, those of a subscription in their order."""
+
+    __slots__ = ("_open", "_subscriptions", "id", "offset", "parts")
+
+    def __init__(self, offset: int, snapshot_id: int) -> None:
+        self.offset = offset
+        self.id = snapshot_id
+        self.parts: dict[str, list[SnapshotEvent]] = {}
+        self._subscriptions = 0
+        self._open = 0  # of those seen so far, how many lack a part
+
+    @property
+    def is_whole(self) -> bool:
+        return not self._open and len(self.parts) == self._subscriptions
+
+    def add(self, name: str, event: SnapshotEvent) -> None:
+        parts = self.parts.setdefault(name, [])
+        if event.part != len(parts) + 1:
+            # One of its parts lies before the place where this replay began.
+            self._open = 1 << 32
+            return
+        if event.part == 1:
+            self._open += 1
+        parts.append(event)
+        if event.part == event.parts:
+            self._open -= 1
+        self._subscriptions = event.subscriptions

@@ -1,0 +1,138 @@
+"""Five-field cron in UTC: `minute hour day-of-month month day-of-week` -> the next time.
+
+    */15 9-17 * * mon-fri     every quarter of an hour, in working time
+    0 3 1,15 * *              at three, on the first and the fifteenth
+    30 6 1 * sun              half past six, on the first of the month and on every Sunday
+    @daily                    also @hourly, @weekly, @monthly, @yearly
+
+A field is a list of `*`, numbers, names and ranges, each with a step if wanted. Sunday is 0 and 7. As everywhere, days
+match by either field if both are restricted, where a field that begins with `*` is not. UTC has no summer time, so
+every day has every minute once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import date, timedelta
+from typing import Final
+
+from headrace.model.durations import TIME_MS_MAX
+from headrace.model.errors import InvalidRequest
+
+_MINUTE_MS: Final = 60_000
+_DAY_MS: Final = 86_400_000
+_EPOCH: Final = date(1970, 1, 1)
+_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_DAYS_OF_MONTH: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_NICKNAMES: Final = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+_ITEM: Final = re.compile(r"(\*|[a-z0-9]+)(?:-([a-z0-9]+))?(?:/([0-9]{1,4}))?")
+
+
+class InvalidCron(InvalidRequest):
+    """A cron text has five fields: minute, hour, day of month, month, day of week."""
+
+
+class Cron:
+    """When a cron text comes true."""
+
+    __slots__ = ("_days", "_either", "_hours", "_minutes", "_months", "_weekdays")
+
+    def __init__(self, text: str) -> None:
+        fields = _NICKNAMES.get(text.strip().lower(), text).lower().split()
+        if len(fields) != 5:
+            raise InvalidCron(f"'{text}' has {len(fields)} fields; cron has minute, hour, day, month and day of week")
+        minute, hour, day, month, weekday = fields
+        self._minutes = sorted(_values(minute, "minute", 0, 59))
+        self._hours = sorted(_values(hour, "hour", 0, 23))
+        self._days = _values(day, "day of month", 1, 31)
+        self._months = _values(month, "month", 1, 12, _MONTHS)
+        self._weekdays = {value % 7 for value in _values(weekday, "day of week", 0, 7, _WEEKDAYS)}
+        self._either = not day.startswith("*") and not weekday.startswith("*")
+        if not self._either and not any(
+            value <= _DAYS_OF_MONTH[month - 1] for month in self._months for value in self._days
+        ):
+            raise InvalidCron(f"'{text}' never comes: no such month has such a day")
+
+    def next_ms(self, after_ms: int) -> int | None:
+        """The first time after this one; None if none comes before the year 10000."""
+        minutes = after_ms // _MINUTE_MS + 1
+        number, minute_of_day = divmod(minutes, 24 * 60)
+        if not 0 <= minutes * _MINUTE_MS <= TIME_MS_MAX:
+            return None
+        day = _EPOCH + timedelta(days=number)
+        if self._matches(day):
+            found = self._time_of_day(minute_of_day)
+            if found is not None:
+                return (number * 24 * 60 + found) * _MINUTE_MS
+        following = self._next_day(day)
+        if following is None:
+            return None
+        first = self._hours[0] * 60 + self._minutes[0]
+        return (following - _EPOCH).days * _DAY_MS + first * _MINUTE_MS
+
+    def _time_of_day(self, earliest: int) -> int | None:
+        """In minutes."""
+        for hour in self._hours:
+            if hour >= earliest // 60:
+                for minute in self._minutes:
+                    if hour * 60 + minute >= earliest:
+                        return hour * 60 + minute
+        return None
+
+    def _next_day(self, day: date) -> date | None:
+        try:
+            while True:
+                if day.month in self._months:
+                    day += timedelta(days=1)
+                else:
+                    day = date(day.year + day.month // 12, day.month % 12 + 1, 1)
+                if self._matches(day):
+                    return day
+        except (ValueError, OverflowError):
+            return None  # the calendar ends with the year 9999
+
+    def _matches(self, day: date) -> bool:
+        if day.month not in self._months:
+            return False
+        by_day, by_weekday = day.day in self._days, day.isoweekday() % 7 in self._weekdays
+        return by_day or by_weekday if self._either else by_day and by_weekday
+
+
+def _values(text: str, field: str, lowest: int, highest: int, names: Sequence[str] = ()) -> set[int]:
+    found: set[int] = set()
+    for item in text.split(","):
+        parts = _ITEM.fullmatch(item)
+        if parts is None:
+            raise InvalidCron(f"'{item}' is no {field}; write *, a number, a range or */step")
+        first, last, step = parts.groups()
+        if first == "*":
+            if last is not None:
+                raise InvalidCron(f"'{item}' is no {field}: a range begins with a number")
+            start, end = lowest, highest
+        else:
+            start = _number(first, field, lowest, highest, names)
+            end = _number(last, field, lowest, highest, names) if last else highest if step else start
+        if start > end:
+            raise InvalidCron(f"'{item}' is no {field}: the range runs backwards")
+        if step is not None and int(step) == 0:
+            raise InvalidCron(f"'{item}' is no {field}: a step of 0 leads nowhere")
+        found.update(range(start, end + 1, int(step or 1)))
+    return found
+
+
+def _number(text: str, field: str, lowest: int, highest: int, names: Sequence[str]) -> int:
+    if text in names:
+        return names.index(text) + (highest == 12)
+    if not text.isdecimal() or not text.isascii() or not lowest <= int(text[:9]) <= highest:
+        raise InvalidCron(f"'{text}' is no {field}; it goes from {lowest} to {highest}")
+    return int(text)
