@@ -5,7 +5,7 @@
 #   make test                   all of that and simulation, integration and real clients: what CI runs
 #   make sim SEED=17 SEEDS=200  the simulations, from a seed, as many as asked for
 #   make chaos MINUTES=30       real processes, killed, paused and cut off from each other; as root (docs/chaos.md)
-#   make bench ARGS='...'       Headrace beside its peers on this machine
+#   make bench [queue] ARGS='…' Headrace beside its peers on this machine; words after it name workloads
 #   make requirements           pin the newest versions anew
 #   make clean                  remove what was built; data and results stay
 
@@ -45,8 +45,16 @@ sim: $(VENV)/dev.stamp
 chaos: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED)
 
+# What follows `bench` names workloads; it must not be built as well.
+WORKLOADS := $(if $(filter bench,$(firstword $(MAKECMDGOALS))),$(filter-out bench,$(MAKECMDGOALS)))
+ifneq ($(WORKLOADS),)
+.PHONY: $(WORKLOADS)
+$(WORKLOADS):
+	@:
+endif
+
 bench: $(VENV)/dev.stamp
-	$(BIN)/python -m bench $(ARGS)
+	$(BIN)/python -m bench $(WORKLOADS) $(ARGS)
 
 COMPILE = $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-annotate \
 	--no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links

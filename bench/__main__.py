@@ -22,15 +22,15 @@ from bench.workloads import all_workloads
 from bench.workloads.workload import Workload
 
 _RESULTS = Path(__file__).parent / "results"
-_ALWAYS_FETCHED = "kafka"  # the peers of this prefix; the others come only when all were asked for
+_ALWAYS_FETCHED = "kafka"  # the peers of this prefix; the others come when they or their workloads were asked for
 
 
 def main() -> int:
     options = _parse(sys.argv[1:])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leave through the clean-up, as Ctrl-C does
     try:
-        peers, missing = _choose_peers(options)
         workloads = _choose_workloads(options)
+        peers, missing = _choose_peers(options, workloads)
         with TemporaryDirectory(prefix="headrace-bench-", dir=options.data) as base:
             run = _measure(options, workloads, peers, missing, Path(base))
     except BenchFailure as failure:
@@ -43,8 +43,9 @@ def main() -> int:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Headrace against its peers, in turn.")
     parser.add_argument(
-        "--only", metavar="NAMES", help="workloads or their first words, comma separated: " + ", ".join(all_workloads())
+        "workloads", nargs="*", metavar="WORKLOAD", help="names or their first words: " + ", ".join(all_workloads())
     )
+    parser.add_argument("--only", metavar="NAMES", default="", help="the same, comma separated")
     parser.add_argument(
         "--peers", metavar="NAMES", default="", help="peers besides Headrace; `all` fetches all of them"
     )
@@ -56,6 +57,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="where the servers keep their data (the temporary folder)")
     parser.add_argument("--touch-gb", type=float, help="page cache to touch before (8; quick: 0)")
     options = parser.parse_args(arguments)
+    options.workloads += [name for name in options.only.split(",") if name]
     options.rounds = options.rounds or (1 if options.quick else 3)
     options.scale = 0.05 if options.quick else 1.0
     options.out = options.out or (None if options.quick else _RESULTS)
@@ -64,20 +66,21 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def _choose_peers(options: argparse.Namespace) -> tuple[dict[str, Peer], dict[str, str]]:
-    """Those that can be measured, and why the others cannot."""
-    known = known_peers(options.ref)
+def _choose_peers(options: argparse.Namespace, workloads: list[Workload]) -> tuple[dict[str, Peer], dict[str, str]]:
+    """Those of these workloads that can be measured, and why the others cannot."""
+    everyone = known_peers(options.ref)
+    known = {name: peer for name, peer in everyone.items() if any(schedule.takes_part(w, name) for w in workloads)}
     asked = [name for name in options.peers.split(",") if name]
-    unknown = set(asked) - set(known) - {"all"}
+    unknown = set(asked) - set(everyone) - {"all"}
     if unknown:
-        raise BenchFailure(f"no such peer: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+        raise BenchFailure(f"no such peer: {', '.join(sorted(unknown))}; there are {', '.join(everyone)}")
     chosen, missing = {}, {}
     for name, peer in known.items():
         own = name.startswith("headrace")
         wanted = own or (name in asked if asked and "all" not in asked else options.ref is None)
         if not wanted:
             continue
-        if own or name in asked or "all" in asked or name.startswith(_ALWAYS_FETCHED):
+        if own or asked or options.workloads or name.startswith(_ALWAYS_FETCHED):
             try:
                 peer.fetch()
             except BenchFailure as failure:
@@ -93,7 +96,7 @@ def _choose_peers(options: argparse.Namespace) -> tuple[dict[str, Peer], dict[st
 def _choose_workloads(options: argparse.Namespace) -> list[Workload]:
     known = all_workloads()
     chosen: list[Workload] = []
-    for asked in options.only.split(",") if options.only else known:
+    for asked in options.workloads or known:
         named = [asked] if asked in known else [name for name in known if name.startswith(f"{asked}-")]
         if not named:
             raise BenchFailure(f"no such workload: {asked}; there are {', '.join(known)}")

@@ -24,6 +24,8 @@ _INK, _FAINT = "#24292f", "#d0d7de"
 _COLOURS = {
     "headrace": "#0b6e99",
     "headrace-cache": "#5fb0d3",
+    "headrace-prefetch": "#3c8fb8",
+    "headrace-gather": "#5fb0d3",
     "headrace-3": "#084c6b",
     "kafka-fsync": "#c2571a",
     "kafka": "#e8a87c",

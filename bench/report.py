@@ -84,15 +84,17 @@ def outcome_section(outcome: Outcome, peers: Mapping[str, Peer]) -> str:
 
 
 def comparisons(measured: Sequence[str], peers: Mapping[str, Peer]) -> list[tuple[str, str]]:
-    """Each peer against the Headrace that is most like it: of as many brokers, then of the same durability.
+    """Each peer against the Headrace that is most like it: of as many brokers, consumed alike, then as durable.
 
     A cluster of ours is compared with one broker of ours as well.
     """
-    ours = [name for name in measured if name in ("headrace", "headrace-cache", "headrace-3")]
+    ours = [name for name in measured if name.startswith("headrace") and "@" not in name]
     alone = [name for name in ours if peers[name].brokers == 1]
 
-    def unlike(own: str, other: str) -> tuple[bool, bool]:
-        return peers[own].brokers != peers[other].brokers, peers[own].flushes != peers[other].flushes
+    def unlike(own: str, other: str) -> tuple[bool, ...]:
+        return tuple(
+            getattr(peers[own], trait) != getattr(peers[other], trait) for trait in ("brokers", "consumes", "flushes")
+        )
 
     pairs = []
     for name in measured:

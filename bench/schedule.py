@@ -45,7 +45,7 @@ def run(workloads: Sequence[Workload], peers: Mapping[str, Peer], plan: Plan) ->
     fleet = _Fleet(plan)
     with fleet.closing():
         for workload in workloads:
-            taking_part = [peer for name, peer in peers.items() if _takes_part(workload, name)]
+            taking_part = [peer for name, peer in peers.items() if takes_part(workload, name)]
             outcome = Outcome(workload)
             if workload.fresh:
                 fleet.keep([])
@@ -56,7 +56,7 @@ def run(workloads: Sequence[Workload], peers: Mapping[str, Peer], plan: Plan) ->
             yield outcome
 
 
-def _takes_part(workload: Workload, name: str) -> bool:
+def takes_part(workload: Workload, name: str) -> bool:
     """Another commit of Headrace takes part wherever Headrace does."""
     return name in workload.peers or ("@" in name and name.partition("@")[0] in workload.peers)
 

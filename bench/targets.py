@@ -1,14 +1,18 @@
-"""What the project wants to show against Kafka, as conditions on the figures; a shortfall is printed."""
+"""What the project wants to show against its peers, as conditions on the figures; a shortfall is printed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from bench.figures import Sample, ratio, spread
 
 # Medians of repeated runs here differ by about this much when nothing changed.
 _FLAT = 1.3
+# What a queue's acknowledgement is worth differs; these are flushed as ours is, or say so.
+_OWN_QUEUES = ("headrace", "headrace-prefetch", "headrace-gather")
+_DURABLE_QUEUES = ("kafka-fsync", "redis-fsync", "nats-fsync", "rabbitmq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,34 @@ def _growth(key: str) -> Callable[[Sequence[Sample]], float | None]:
     return measured
 
 
+def _versus_best(key: str, best: Callable[[Sequence[float]], float]) -> Callable[[Sequence[Sample]], float | None]:
+    """Our best way to use a queue over the best of the durable peers, round by round."""
+
+    def measured(samples: Sequence[Sample]) -> float | None:
+        ratios = []
+        for number in {sample.round for sample in samples}:
+            ours, theirs = (
+                [s.figures[key] for s in samples if s.round == number and s.peer in peers and s.figures.get(key)]
+                for peers in (_OWN_QUEUES, _DURABLE_QUEUES)
+            )
+            if ours and theirs:
+                ratios.append(best(ours) / best(theirs))
+        return median(ratios) if ratios else None
+
+    return measured
+
+
+def _queue(workload: str, times: float | None) -> list[Target]:
+    """`times` as many leased and acknowledged as by the best, if that is asked for."""
+    targets = [
+        Target(workload, "published/s ÷ best", 1, True, _versus_best("publish_per_s", max)),
+        Target(workload, "CPU s/M ÷ best", 0.333, False, _versus_best("cpu_s_per_m", min)),
+    ]
+    if times is not None:
+        targets.insert(0, Target(workload, "leased+acked/s ÷ best", times, True, _versus_best("settle_per_s", max)))
+    return targets
+
+
 def _produce(workload: str, per_cpu_second: float) -> list[Target]:
     return [
         Target(workload, "CPU s/GB ÷ kafka-fsync", round(1 / per_cpu_second, 3), False, _versus("cpu_s_per_gb")),
@@ -105,4 +137,15 @@ TARGETS = [
     Target("compaction", "ack p99, with a pass ÷ without", 2, False, _own("p99_ratio")),
     Target("connections", "CPU per request, 1,000 ÷ 1", _FLAT, False, _growth("cpu_us_per_request")),
     Target("partitions", "CPU per request, 10,000 ÷ 1", _FLAT, False, _growth("cpu_us_per_request")),
+    Target("queue-delayed", "memory MB", 200, False, _own("rss_mb")),
+    Target("queue-delayed", "restart s", 10, False, _own("restart_s")),
+    Target("queue-delayed", "late p99 ms", 100, False, _own("late_p99_ms")),
+    Target("queue-backlog", "state MB", 20, False, _own("state_mb")),
+    Target("queue-backlog", "restart s", 5, False, _own("restart_s")),
+    *_queue("queue-1", None),
+    *_queue("queue-10", 2),
+    *_queue("queue-100", 3),
+    *_queue("queue-1-by-16", 1),
+    *_queue("queue-10-by-16", 2),
+    *_queue("queue-100-by-16", 3),
 ]

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import select
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,6 +24,7 @@ from bench.failure import BenchFailure
 
 _HERE = Path(__file__).parent
 _LOAD_SECONDS_MAX = 1200
+_COMMAND_SECONDS_MAX = 180
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,31 @@ def start_reqload(
     return running
 
 
-def start_queueload(peer: str, address: str, records: int, size: int, batch: int) -> Running:
-    return _start([str(queueload()), peer, address, str(records), str(size), str(batch)])
+class QueueLoad:
+    """A load that does one thing after another as it is told; see queueload/main.go for the commands."""
+
+    def __init__(self, protocol: str, address: str, queue: str, size: int) -> None:
+        self._running = _start([str(queueload()), protocol, address, queue, str(size)])
+
+    def do(self, command: str) -> dict[str, Any]:
+        """One command to its end; what it measured."""
+        process = self._running.process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(BrokenPipeError):  # it has ended, and says why below
+            process.stdin.write(command + "\n")
+            process.stdin.flush()
+        if not select.select([process.stdout], [], [], _COMMAND_SECONDS_MAX)[0]:
+            self.close()
+            raise BenchFailure(f"load {' '.join(map(str, process.args))} did not end its {command}")  # type: ignore[arg-type]
+        answer = process.stdout.readline()
+        if not answer:
+            self._running.result()
+        measured: dict[str, Any] = json.loads(answer)
+        return measured
+
+    def close(self) -> None:
+        self._running.abandon()
 
 
 def _start(command: list[str]) -> Running:

@@ -18,6 +18,8 @@ def known_peers(ref: str | None) -> dict[str, Peer]:
     peers: list[Peer] = [
         Headrace("headrace", source, flushes=True),
         Headrace("headrace-cache", source, flushes=False),
+        Headrace("headrace-prefetch", source, flushes=True, consumes="prefetches"),
+        Headrace("headrace-gather", source, flushes=True, consumes="gathers"),
         Headrace("headrace-3", source, flushes=True, brokers=3),
     ]
     if ref is not None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.cache import cached, run_tool
-from bench.peers.peer import SESSION_SECONDS, cluster_topic_config
+from bench.peers.peer import SESSION_SECONDS, Consumes, cluster_topic_config
 from bench.processes import Launch
 from bench.sockets import free_port
 
@@ -22,9 +22,12 @@ NEVER_FLUSH = {"flush.messages": "9223372036854775807"}
 class Headrace:
     protocol = "kafka"
 
-    def __init__(self, name: str, source: Path, *, flushes: bool, brokers: int = 1) -> None:
+    def __init__(
+        self, name: str, source: Path, *, flushes: bool, consumes: Consumes = "asks", brokers: int = 1
+    ) -> None:
         self.name = name
         self.flushes = flushes
+        self.consumes: Consumes = consumes
         self.brokers = brokers
         self.topic_config: Mapping[str, str] = {**({} if flushes else NEVER_FLUSH), **cluster_topic_config(brokers)}
         self._source = source

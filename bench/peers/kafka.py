@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.cache import cache_folder, cached, run_tool
-from bench.peers.peer import SESSION_SECONDS, cluster_topic_config
+from bench.peers.peer import SESSION_SECONDS, Consumes, cluster_topic_config
 from bench.processes import Launch
 from bench.sockets import free_port
 
@@ -27,6 +27,7 @@ _QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 
 class Kafka:
     protocol = "kafka"
+    consumes: Consumes = "gathers"
 
     def __init__(self, name: str, *, flushes: bool, brokers: int = 1) -> None:
         self.name = name

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench.cache import cache_folder, cached, run_tool
+from bench.peers.peer import Consumes
 from bench.processes import Launch
 
 VERSION = "v2.12.1"
@@ -14,6 +15,7 @@ VERSION = "v2.12.1"
 
 class Nats:
     protocol = "nats"
+    consumes: Consumes = "asks"
     brokers = 1
     topic_config: Mapping[str, str] = {}
 

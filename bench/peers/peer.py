@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from bench.processes import Launch
 
+Consumes = Literal["asks", "prefetches", "gathers"]
 SESSION_SECONDS = 30
 """How long a cluster waits for a silent broker: load and brokers fill the machine, and nobody is to be voted out."""
 
@@ -19,10 +20,15 @@ def cluster_topic_config(brokers: int) -> dict[str, str]:
 
 
 class Peer(Protocol):
-    """One server in one setting. `flushes`: an acknowledgement means that the record is on disk."""
+    """One server in one setting. `flushes`: an acknowledgement means that the record is on disk.
+
+    `consumes`: how messages are taken from it as a queue. Who "asks" waits for each batch and for what became of it;
+    who "prefetches" has messages at hand and settles batch by batch; who "gathers" settles many batches together.
+    """
 
     name: str
     flushes: bool
+    consumes: Consumes
     protocol: str  # kafka, redis, nats or amqp: decides which load can be put on it
     brokers: int  # how many it is made of; each topic has a replica on every one
     topic_config: Mapping[str, str]

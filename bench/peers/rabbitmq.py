@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bench.cache import run_tool
 from bench.peers.packages import install_package
+from bench.peers.peer import Consumes
 from bench.processes import Launch
 from bench.sockets import free_port
 
@@ -17,6 +18,7 @@ _SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 class RabbitMq:
     name = "rabbitmq"
     flushes = True
+    consumes: Consumes = "prefetches"
     protocol = "amqp"
     brokers = 1
     topic_config: Mapping[str, str] = {}

@@ -8,11 +8,13 @@ from pathlib import Path
 
 from bench.cache import run_tool
 from bench.peers.packages import install_package
+from bench.peers.peer import Consumes
 from bench.processes import Launch
 
 
 class Redis:
     protocol = "redis"
+    consumes: Consumes = "asks"
     brokers = 1
     topic_config: Mapping[str, str] = {}
 

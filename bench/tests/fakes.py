@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.figures import Metric
+from bench.peers.peer import Consumes
 from bench.processes import Launch
 from bench.workloads.workload import Turn, Workload
 
@@ -16,9 +17,10 @@ class FakePeer:
     protocol = "redis"  # ready as soon as its port accepts
     topic_config: Mapping[str, str] = {}
 
-    def __init__(self, name: str, *, flushes: bool = True, brokers: int = 1) -> None:
+    def __init__(self, name: str, *, flushes: bool = True, consumes: Consumes = "asks", brokers: int = 1) -> None:
         self.name = name
         self.flushes = flushes
+        self.consumes: Consumes = consumes
         self.brokers = brokers
 
     def missing(self) -> str | None:

@@ -78,3 +78,21 @@ def test_a_target_that_was_missed_says_so_and_one_that_was_not_measured_is_left_
     (verdict,) = judge({"memory": samples})
     assert not verdict.met
     assert verdict.target.wanted == "≤ 0.1"
+
+
+def test_a_queue_is_judged_by_our_better_way_against_the_best_of_the_durable_ones() -> None:
+    speeds = {"headrace": 30.0, "headrace-prefetch": 90.0, "redis-fsync": 20.0, "rabbitmq": 30.0, "redis": 500.0}
+    samples = [Sample(peer, 1, {"settle_per_s": speed}) for peer, speed in speeds.items()]
+    (verdict,) = judge({"queue-100": samples})
+    assert verdict.value == 3
+    assert verdict.met
+
+
+def test_queues_are_compared_with_ours_that_is_consumed_alike() -> None:
+    peers = {
+        "headrace": FakePeer("headrace"),
+        "headrace-prefetch": FakePeer("headrace-prefetch", consumes="prefetches"),
+        "redis": FakePeer("redis", flushes=False),
+        "rabbitmq": FakePeer("rabbitmq", consumes="prefetches"),
+    }
+    assert comparisons(list(peers), peers) == [("headrace", "redis"), ("headrace-prefetch", "rabbitmq")]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bench.workloads.backlog import Backlog
 from bench.workloads.compaction import Compaction
 from bench.workloads.consume import Consume
+from bench.workloads.delayed import Delayed
 from bench.workloads.latency import Latency
 from bench.workloads.memory import Memory
 from bench.workloads.produce import Produce
@@ -19,6 +21,10 @@ _FLUSHING = ("headrace", "kafka-fsync")
 _CACHING = ("headrace-cache", "kafka")
 # Three brokers with a replica each, and what one broker with one replica does: the price of replication.
 _REPLICATED = ("headrace-3", "headrace", "kafka-3-fsync", "kafka-3")
+_QUEUES = (
+    *("headrace", "headrace-prefetch", "headrace-gather"),
+    *("kafka-fsync", "redis-fsync", "nats-fsync", "rabbitmq", "kafka", "redis", "nats"),
+)
 
 
 def all_workloads() -> dict[str, Workload]:
@@ -45,11 +51,8 @@ def all_workloads() -> dict[str, Workload]:
         # Kafka takes up a connection's next request when the last one is answered, which with replicas is a round
         # trip to the followers and their disks: at higher rates its latency is the length of that queue.
         Latency("replicas-latency", seconds=60, rate=100, settings=_NO_LINGER, peers=_REPLICATED),
-        Queue(
-            records=50_000,
-            size=100,
-            batch=100,
-            peers=(*_FLUSHING, "redis-fsync", "redis", "nats-fsync", "nats", "rabbitmq"),
-        ),
+        *(Queue(batch=batch, consumers=count, peers=_QUEUES) for count in (1, 16) for batch in (1, 10, 100)),
+        Delayed(messages=1_000_000, probes=4000, peers=("headrace",)),
+        Backlog(messages=10_000_000, peers=("headrace",)),
     ]
     return {workload.name: workload for workload in workloads}

@@ -1,31 +1,42 @@
-// queueload puts a queue's life on a peer: publish with confirms, then lease and settle everything, a batch at a time.
+// queueload puts a queue's life on a peer: publish with confirms, then lease and settle, a batch at a time.
 //
-//	queueload redis|nats|amqp ADDRESS RECORDS SIZE BATCH
+//	queueload PROTOCOL ADDRESS QUEUE SIZE
 //
-// It prints one JSON line. Each peer has its own file; all keep about four thousand publishes unconfirmed.
+// Begins with an empty queue and does what the lines of its input say, answering each with one line of JSON, so that the
+// harness can read the server's CPU time between them:
+//
+//	publish PUBLISHERS WINDOW COUNT SECONDS   at most WINDOW unconfirmed each; ends when COUNT are sent or time is up
+//	join CONSUMERS BATCH                      every consumer takes and settles a batch, then waits
+//	drain SECONDS                             all of them, until nothing is left or time is up
+//	thin COUNT                                settles nine of ten of the next COUNT messages; Headrace only
+//
+// A protocol has a file of its own, which says what its client does and when a message counts as settled.
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"os"
 	"strconv"
-	"syscall"
-	"time"
+	"strings"
 )
 
-const unconfirmedMax = 4000
-
-// queue is what a peer must be able to do; each call returns when all records are confirmed or settled.
+// queue is what a protocol must be able to do. Each publisher and each consumer has a connection of its own.
 type queue interface {
-	publish(records int, body []byte) error
-	drain(records, batch int) error
+	publisher(body []byte, window int) (publisher, error)
+	consumer(batch int) (consumer, error)
 }
 
-var open = map[string]func(address string) (queue, error){
+var open = map[string]func(address, name string) (queue, error){
 	"redis": openRedis,
 	"nats":  openNats,
 	"amqp":  openRabbit,
+	"kafka": openKafka,
+
+	"headrace":          openHeadrace(asking),
+	"headrace-prefetch": openHeadrace(prefetch),
+	"headrace-gather":   openHeadrace(gather),
 }
 
 func main() {
@@ -36,47 +47,59 @@ func main() {
 }
 
 func run(arguments []string) error {
-	if len(arguments) != 5 || open[arguments[0]] == nil {
-		return fmt.Errorf("usage: queueload redis|nats|amqp ADDRESS RECORDS SIZE BATCH")
+	if len(arguments) != 4 || open[arguments[0]] == nil {
+		return fmt.Errorf("usage: queueload PROTOCOL ADDRESS QUEUE SIZE")
 	}
-	numbers := [3]int{}
-	for i, text := range arguments[2:] {
-		number, err := strconv.Atoi(text)
-		if err != nil {
-			return err
-		}
-		numbers[i] = number
-	}
-	records, size, batch := numbers[0], numbers[1], numbers[2]
-	body := make([]byte, size)
-	for i := range body {
-		body[i] = byte('a' + i%26)
-	}
-	q, err := open[arguments[0]](arguments[1])
+	size, err := strconv.Atoi(arguments[3])
 	if err != nil {
 		return err
 	}
-	began := time.Now()
-	if err := q.publish(records, body); err != nil {
-		return fmt.Errorf("publish: %w", err)
+	q, err := open[arguments[0]](arguments[1], arguments[2])
+	if err != nil {
+		return err
 	}
-	published := time.Since(began)
-	began = time.Now()
-	if err := q.drain(records, batch); err != nil {
-		return fmt.Errorf("drain: %w", err)
+	l := &load{queue: q, body: payload(size)}
+	lines, answers := bufio.NewScanner(os.Stdin), json.NewEncoder(os.Stdout)
+	for lines.Scan() {
+		words := strings.Fields(lines.Text())
+		answer, err := l.do(words)
+		if err != nil {
+			return fmt.Errorf("%s: %w", lines.Text(), err)
+		}
+		if err := answers.Encode(answer); err != nil {
+			return err
+		}
 	}
-	return json.NewEncoder(os.Stdout).Encode(map[string]any{
-		"records":      records,
-		"publish_s":    published.Seconds(),
-		"drain_s":      time.Since(began).Seconds(),
-		"client_cpu_s": cpuSeconds(),
-	})
+	return lines.Err()
 }
 
-func cpuSeconds() float64 {
-	var usage syscall.Rusage
-	if syscall.Getrusage(syscall.RUSAGE_SELF, &usage) != nil {
-		return 0
+func (l *load) do(words []string) (any, error) {
+	numbers := make([]float64, 0, 4)
+	for _, word := range words[1:] {
+		number, err := strconv.ParseFloat(word, 64)
+		if err != nil {
+			return nil, err
+		}
+		numbers = append(numbers, number)
 	}
-	return float64(usage.Utime.Nano()+usage.Stime.Nano()) / 1e9
+	switch {
+	case words[0] == "publish" && len(numbers) == 4:
+		return l.publish(int(numbers[0]), int(numbers[1]), int64(numbers[2]), seconds(numbers[3]))
+	case words[0] == "join" && len(numbers) == 2:
+		return l.join(int(numbers[0]), int(numbers[1]))
+	case words[0] == "drain" && len(numbers) == 1:
+		return l.drain(seconds(numbers[0]))
+	case words[0] == "thin" && len(numbers) == 1:
+		return l.thin(int64(numbers[0]))
+	}
+	return nil, fmt.Errorf("unknown command")
+}
+
+// Letters, so that no compression on the way could shrink the load to nothing.
+func payload(size int) []byte {
+	body := make([]byte, size)
+	for i := range body {
+		body[i] = byte('a' + (i*7+i/26)%26)
+	}
+	return body
 }

@@ -17,13 +17,20 @@ from headrace.broker.cluster_admin import ClusterAdmin
 from headrace.broker.config_admin import ConfigAdmin
 from headrace.broker.consumer_group_requests import ConsumerGroupRequests
 from headrace.broker.coordinator import Coordinator
+from headrace.broker.dead_letters import DeadLetters
+from headrace.broker.dedup import DedupWindows
+from headrace.broker.delay_requests import DelayRequests
+from headrace.broker.delays import DelayedMessages
 from headrace.broker.drain_requests import DrainRequests
 from headrace.broker.election_requests import ElectionRequests
+from headrace.broker.expiry import TopicExpiry
 from headrace.broker.fetch import Fetch
 from headrace.broker.find_coordinator import FindCoordinator
+from headrace.broker.group_configs import GroupConfigs
 from headrace.broker.group_requests import GroupRequests
-from headrace.broker.handlers import Handlers
+from headrace.broker.handlers import Handle, Handlers
 from headrace.broker.identity import BrokerIdentity
+from headrace.broker.lease_offsets import LeaseOffsets
 from headrace.broker.list_offsets import ListOffsets
 from headrace.broker.membership import confirm_start, number_start
 from headrace.broker.metadata import Metadata
@@ -32,6 +39,11 @@ from headrace.broker.offsets_log import OffsetsLog
 from headrace.broker.partition_changes import PartitionChanges
 from headrace.broker.produce import Produce
 from headrace.broker.reassignment_requests import ReassignmentRequests
+from headrace.broker.retention_acked import AckedRetention
+from headrace.broker.share_requests import ShareRequests
+from headrace.broker.subscription_admin import SubscriptionAdmin
+from headrace.broker.subscription_requests import SubscriptionRequests
+from headrace.broker.subscriptions import Subscriptions
 from headrace.broker.topic_admin import TopicAdmin
 from headrace.broker.transaction_coordinator import TransactionCoordinator
 from headrace.broker.transaction_markers import TransactionMarkers
@@ -80,12 +92,14 @@ class Broker:
         self.store = store
         self.registry = registry
         self.identity = identity
+        self.group_configs = GroupConfigs(catalogue, registry)
         self.offsets_log = OffsetsLog(catalogue, clock)
         self.coordinator = Coordinator(
             self.offsets_log,
             catalogue,
             _group_config(config),
             _consumer_group_config(config),
+            self.group_configs.timing_of,
             config.offset_metadata_max_bytes,
             clock,
         )
@@ -96,7 +110,8 @@ class Broker:
             self._transactions_log, self._markers, ProducerIds(registry).next, config, clock
         )
         self._verification = TransactionVerification(self.transactions, self._transactions_log, verified, cluster.peers)
-        for coordinator in (self.coordinator, self.transactions):
+        self.delayed = DelayedMessages(catalogue, self.transactions.new_producer_id, store, clock)
+        for coordinator in (self.coordinator, self.transactions, self.delayed):
             catalogue.on_lead.append(coordinator.begin)
             catalogue.on_resign.append(coordinator.end)
         catalogue.on_resign.append(verified.forget_partition)
@@ -107,13 +122,46 @@ class Broker:
         self.fetch = Fetch(catalogue, sessions, clock)
         self._clock = clock
         self._admin = ClusterAdmin(catalogue, disk, os.path.abspath(folder))
-        produce = Produce(catalogue, self._verification, store, disk, clock, lambda: cluster.membership.is_held)
-        self.handlers = self._serve(produce, entropy)
+        self.dedup = DedupWindows(clock)
+        catalogue.on_lead.append(self.dedup.begin)
+        catalogue.on_resign.append(self.dedup.end)
+        catalogue.on_topic.append(self.dedup.reconfigure)
+        self._produce = Produce(
+            catalogue, self._verification, self.dedup, store, disk, clock, lambda: cluster.membership.is_held
+        )
+        self.expiry = TopicExpiry(catalogue, clock, lambda: cluster.membership.is_held)
+        self._make_queues(entropy)
+        self.handlers = self._serve(entropy)
         self._admin.advertise(handler.api for handler in self.handlers)
+
+    def _make_queues(self, entropy: Entropy) -> None:
+        catalogue, clock = self.catalogue, self._clock
+        self.dead_letters = DeadLetters(catalogue, self._produce.handle, self.cluster.peers, clock)
+        self.subscriptions = Subscriptions(catalogue, self.group_configs.of, self.dead_letters.bury, clock, entropy)
+        catalogue.on_lead.append(self.subscriptions.begin)
+        catalogue.on_resign.append(self.subscriptions.end)
+        self.group_configs.on_changed.append(self.subscriptions.reconfigure)
+        self.acked_retention = AckedRetention(catalogue, self.store)
+        self._subscription_admin = SubscriptionAdmin(self.subscriptions)
+        self.shares = ShareRequests(
+            self.coordinator,
+            catalogue,
+            self.subscriptions,
+            self._subscription_admin,
+            self.group_configs,
+            self.cluster.peers,
+            self.identity.node_id,
+            clock,
+        )
 
     def start(self, supervisor: Supervisor) -> None:
         supervisor.spawn(self.coordinator.load(), "load groups")
         supervisor.spawn(self.transactions.load(), "transactions")
+        supervisor.spawn(self.subscriptions.load(), "subscriptions")
+        supervisor.spawn(self.acked_retention.run(), "settled messages")
+        supervisor.spawn(self.delayed.load(), "delayed messages")
+        supervisor.spawn(self.dedup.load(), "dedup windows")
+        supervisor.spawn(self.expiry.run(), "expiry of topics")
         supervisor.spawn(self._keep_house(), "housekeeping")
 
     async def join(self, host: str, port: int) -> None:
@@ -132,67 +180,100 @@ class Broker:
         self.fetch.stop()
         self.coordinator.stop()
         self.transactions.stop()
+        self.subscriptions.stop()
+        self.shares.stop()
+        self.delayed.stop()
+        self.dedup.stop()
 
-    def _serve(self, produce: Produce, entropy: Entropy) -> Handlers:
+    def _serve(self, entropy: Entropy) -> Handlers:
         metadata = Metadata(self.catalogue, self.identity, self.offsets_log.ensure)
         topics = TopicAdmin(self.catalogue, self._clock)
-        configs = ConfigAdmin(self.catalogue, self.identity, partial(store_broker_configs, self.registry))
+        configs = ConfigAdmin(
+            self.catalogue, self.group_configs, self.identity, partial(store_broker_configs, self.registry)
+        )
         list_offsets = ListOffsets(self.catalogue)
         coordinators = FindCoordinator(self.catalogue, self.offsets_log, self._transactions_log)
-        groups = GroupRequests(self.coordinator, entropy)
-        offsets = OffsetRequests(self.coordinator, self.catalogue, self._clock)
-        consumers = ConsumerGroupRequests(self.coordinator, self.catalogue, entropy)
-        transactions = TransactionRequests(self.transactions, self.catalogue, self.offsets_log)
-        tools = TransactionTools(self.transactions, self.catalogue, self._markers)
-        transactional_offsets = TransactionalOffsets(self.coordinator, self._verification, self.catalogue, self._clock)
         changes = PartitionChanges(self.catalogue, PartitionRecords(self.registry))
         reassignments = ReassignmentRequests(self.catalogue, changes)
         return Handlers(
             {
-                apis.PRODUCE: produce.handle,
+                apis.PRODUCE: self._produce.handle,
                 apis.FETCH: self.fetch.handle,
                 apis.LIST_OFFSETS: list_offsets.handle,
                 apis.METADATA: metadata.handle,
-                apis.OFFSET_COMMIT: offsets.commit,
-                apis.OFFSET_FETCH: offsets.fetch,
                 apis.FIND_COORDINATOR: coordinators.handle,
-                apis.JOIN_GROUP: groups.join,
-                apis.HEARTBEAT: groups.heartbeat,
-                apis.LEAVE_GROUP: groups.leave,
-                apis.SYNC_GROUP: groups.sync,
-                apis.DESCRIBE_GROUPS: groups.describe,
-                apis.LIST_GROUPS: groups.list,
                 apis.API_VERSIONS: self._admin.api_versions,
                 apis.CREATE_TOPICS: topics.create_topics,
                 apis.DELETE_TOPICS: topics.delete_topics,
                 apis.DELETE_RECORDS: topics.delete_records,
-                apis.INIT_PRODUCER_ID: transactions.init_producer_id,
-                apis.ADD_PARTITIONS_TO_TXN: transactions.add_partitions,
-                apis.ADD_OFFSETS_TO_TXN: transactions.add_offsets,
-                apis.END_TXN: transactions.end,
-                apis.WRITE_TXN_MARKERS: tools.write_markers,
-                apis.TXN_OFFSET_COMMIT: transactional_offsets.commit,
-                apis.DESCRIBE_PRODUCERS: tools.describe_producers,
-                apis.DESCRIBE_TRANSACTIONS: tools.describe,
-                apis.LIST_TRANSACTIONS: tools.list,
-                apis.CONSUMER_GROUP_HEARTBEAT: consumers.heartbeat,
-                apis.CONSUMER_GROUP_DESCRIBE: consumers.describe,
                 apis.OFFSET_FOR_LEADER_EPOCH: list_offsets.offset_for_leader_epoch,
                 apis.DESCRIBE_CONFIGS: configs.describe,
                 apis.ALTER_CONFIGS: configs.alter,
                 apis.DESCRIBE_LOG_DIRS: self._admin.describe_log_dirs,
                 apis.CREATE_PARTITIONS: topics.create_partitions,
-                apis.DELETE_GROUPS: groups.delete,
                 apis.INCREMENTAL_ALTER_CONFIGS: configs.alter_incrementally,
-                apis.OFFSET_DELETE: offsets.delete,
                 apis.ELECT_LEADERS: ElectionRequests(self.catalogue, changes).elect,
                 apis.ALTER_PARTITION_REASSIGNMENTS: reassignments.alter,
                 apis.LIST_PARTITION_REASSIGNMENTS: reassignments.list,
                 apis.DRAIN_BROKER: DrainRequests(self.catalogue, self.registry).drain,
                 apis.DESCRIBE_CLUSTER: metadata.describe_cluster,
                 apis.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
+                **self._serve_groups(entropy),
+                **self._serve_transactions(),
+                **self._serve_queues(),
+                **self.shares.table(),
             }
         )
+
+    def _serve_groups(self, entropy: Entropy) -> dict[int, Handle]:
+        groups = GroupRequests(self.coordinator, self.shares.forget, entropy)
+        offsets = OffsetRequests(self.coordinator, self.catalogue, self._clock)
+        consumers = ConsumerGroupRequests(self.coordinator, self.catalogue, entropy)
+        return {
+            apis.OFFSET_COMMIT: offsets.commit,
+            apis.OFFSET_FETCH: offsets.fetch,
+            apis.OFFSET_DELETE: offsets.delete,
+            apis.JOIN_GROUP: groups.join,
+            apis.HEARTBEAT: groups.heartbeat,
+            apis.LEAVE_GROUP: groups.leave,
+            apis.SYNC_GROUP: groups.sync,
+            apis.DESCRIBE_GROUPS: groups.describe,
+            apis.LIST_GROUPS: groups.list,
+            apis.DELETE_GROUPS: groups.delete,
+            apis.CONSUMER_GROUP_HEARTBEAT: consumers.heartbeat,
+            apis.CONSUMER_GROUP_DESCRIBE: consumers.describe,
+        }
+
+    def _serve_transactions(self) -> dict[int, Handle]:
+        transactions = TransactionRequests(self.transactions, self.catalogue, self.offsets_log)
+        tools = TransactionTools(self.transactions, self.catalogue, self._markers)
+        offsets = TransactionalOffsets(self.coordinator, self._verification, self.catalogue, self._clock)
+        return {
+            apis.INIT_PRODUCER_ID: transactions.init_producer_id,
+            apis.ADD_PARTITIONS_TO_TXN: transactions.add_partitions,
+            apis.ADD_OFFSETS_TO_TXN: transactions.add_offsets,
+            apis.END_TXN: transactions.end,
+            apis.TXN_OFFSET_COMMIT: offsets.commit,
+            apis.WRITE_TXN_MARKERS: tools.write_markers,
+            apis.DESCRIBE_PRODUCERS: tools.describe_producers,
+            apis.DESCRIBE_TRANSACTIONS: tools.describe,
+            apis.LIST_TRANSACTIONS: tools.list,
+        }
+
+    def _serve_queues(self) -> dict[int, Handle]:
+        leases = SubscriptionRequests(self.subscriptions, self._clock)
+        admin = self._subscription_admin
+        delays = DelayRequests(self.delayed, self.catalogue)
+        return {
+            apis.LEASE: leases.lease,
+            apis.SETTLE: leases.settle,
+            apis.LEASE_OFFSETS: LeaseOffsets(self.subscriptions, self.subscriptions.now_ms).handle,
+            apis.DESCRIBE_SUBSCRIPTIONS: admin.describe,
+            apis.ALTER_SUBSCRIPTIONS: admin.alter,
+            apis.MESSAGE_STATUS: admin.status,
+            apis.LIST_DELAYED: delays.list,
+            apis.ALTER_DELAYED: delays.alter,
+        }
 
     async def _keep_house(self) -> None:
         offsets_checked = self._clock.monotonic()
@@ -200,8 +281,10 @@ class Broker:
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
             config = self.catalogue.config
             self.catalogue.expire()
+            self.dedup.expire()
             self.fetch.sweep()
             self.transactions.tick()
+            self.subscriptions.tick()
             if self._clock.monotonic() - offsets_checked > config.offsets_retention_check_interval_ms / 1000:
                 offsets_checked = self._clock.monotonic()
                 self.coordinator.expire(config.offsets_retention_minutes * 60_000)

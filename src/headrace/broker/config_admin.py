@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for topics and for the broker."""
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for topics, for the broker and for groups."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
+from headrace.broker.group_configs import GroupConfigs
 from headrace.broker.identity import BrokerIdentity
 from headrace.model.broker_configs import BrokerConfig
 from headrace.model.configs import AlterOperation, ConfigChange, ConfigEntry
 from headrace.model.errors import HeadraceError, InvalidConfig, InvalidRequest
-from headrace.model.names import check_topic_name
+from headrace.model.names import check_group_id, check_topic_name
 from headrace.model.topic_configs import TopicConfig, alter_topic, describe_topic
 from headrace.wire.messages.alter_configs import (
     AlterConfigsRequest,
@@ -37,15 +38,21 @@ from headrace.wire.messages.incremental_alter_configs import (
 
 _TOPIC = 2
 _BROKER = 4
+_GROUP = 32
 
 StoreBrokerConfigs = Callable[[Mapping[str, str]], Awaitable[None]]
 
 
 class ConfigAdmin:
     def __init__(
-        self, catalogue: Catalogue, identity: BrokerIdentity, store_broker_configs: StoreBrokerConfigs
+        self,
+        catalogue: Catalogue,
+        groups: GroupConfigs,
+        identity: BrokerIdentity,
+        store_broker_configs: StoreBrokerConfigs,
     ) -> None:
         self._catalogue = catalogue
+        self._groups = groups
         self._identity = identity
         self._store_broker_configs = store_broker_configs
         self._changing = asyncio.Lock()
@@ -91,13 +98,17 @@ class ConfigAdmin:
         if resource_type == _TOPIC:
             topic = self._catalogue.topic(check_topic_name(name))
             return describe_topic(topic.record.configs, self._catalogue.config.layers)
+        if resource_type == _GROUP:
+            return self._groups.describe(check_group_id(name))
         self._check_broker(resource_type, name)
         return self._catalogue.config.describe()
 
     def _check_broker(self, resource_type: int, name: str) -> None:
         """An empty name means the defaults of all brokers: with one broker that is the same thing."""
         if resource_type != _BROKER:
-            raise InvalidRequest(f"resource type {resource_type} has no configs here; topics (2) and brokers (4) have")
+            raise InvalidRequest(
+                f"resource type {resource_type} has no configs here; topics (2), brokers (4) and groups (32) have"
+            )
         if name not in ("", str(self._identity.node_id)):
             raise InvalidRequest(f"this is broker {self._identity.node_id}, not {name}")
 
@@ -117,6 +128,9 @@ class ConfigAdmin:
             await self._catalogue.change_configs(
                 check_topic_name(asked.resource_name), lambda _: overrides, dry_run=dry_run
             )
+            return
+        if asked.resource_type == _GROUP:
+            await self._groups.replace(check_group_id(asked.resource_name), given, dry_run=dry_run)
             return
         self._check_broker(asked.resource_type, asked.resource_name)
         new = [ConfigChange(name, AlterOperation.SET, value) for name, value in given.items()]
@@ -138,6 +152,9 @@ class ConfigAdmin:
                 lambda overrides: alter_topic(overrides, changes, defaults),
                 dry_run=dry_run,
             )
+            return
+        if asked.resource_type == _GROUP:
+            await self._groups.alter(check_group_id(asked.resource_name), changes, dry_run=dry_run)
             return
         self._check_broker(asked.resource_type, asked.resource_name)
         await self._change_broker(lambda before: before.altered(changes), dry_run=dry_run)

@@ -12,7 +12,7 @@ class RequestContext:
     promises (a produce whose batch is checked in the disk threads) holds the connection and releases it afterwards.
     """
 
-    __slots__ = ("_close", "_hold", "client_host", "client_id", "listener", "version")
+    __slots__ = ("_close", "_farewells", "_hold", "client_host", "client_id", "listener", "version")
 
     def __init__(
         self,
@@ -22,6 +22,7 @@ class RequestContext:
         listener: str,
         hold: Callable[[bool], None],
         close: Callable[[], None],
+        farewells: dict[object, Callable[[], None]] | None = None,
     ) -> None:
         self.version = version
         self.client_id = client_id
@@ -29,6 +30,7 @@ class RequestContext:
         self.listener = listener
         self._hold = hold
         self._close = close
+        self._farewells = farewells
 
     def hold(self) -> None:
         """Start no further request of this connection until `release`."""
@@ -40,3 +42,8 @@ class RequestContext:
     def close_connection(self) -> None:
         """The only way to report an error to a client that wants no answer (acks=0)."""
         self._close()
+
+    def when_closed(self, key: object, farewell: Callable[[], None]) -> None:
+        """Call this when the connection is gone, however that happens. A later one of the same key replaces it."""
+        if self._farewells is not None:
+            self._farewells[key] = farewell

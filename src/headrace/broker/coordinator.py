@@ -1,4 +1,4 @@
-"""The coordinator of consumer groups: knows which of them are here, and reads those whose lead has just begun.
+"""The coordinator of groups: knows which of them are here, and reads those whose lead has just begun.
 
 A group belongs to one partition of `__consumer_offsets`, and whoever leads that partition coordinates it. `begin` and
 `end` are told of every lead; in between there is one `LedGroups`, made anew for each lead. Until it is loaded, all that
@@ -10,7 +10,7 @@ it leads them, or that there is a log at all: who answers without knowing sends 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from headrace.broker.catalogue import Catalogue
@@ -20,6 +20,7 @@ from headrace.broker.offsets_log import OffsetsLead, OffsetsLog
 from headrace.broker.partition import Partition
 from headrace.machines.consumer_groups import ConsumerGroupConfig
 from headrace.machines.group_state import GroupConfig
+from headrace.machines.share_groups import ShareTiming
 from headrace.model.errors import CoordinatorLoading, CoordinatorNotAvailable, NotCoordinator
 from headrace.model.names import CONSUMER_OFFSETS
 from headrace.runtime.clock import Clock
@@ -34,10 +35,11 @@ class Coordinator:
         catalogue: Catalogue,
         config: GroupConfig,
         consumer_config: ConsumerGroupConfig,
+        share_timing_of: Callable[[str], ShareTiming],
         metadata_bytes_max: int,
         clock: Clock,
     ) -> None:
-        self.config = GroupsConfig(config, consumer_config, metadata_bytes_max)
+        self.config = GroupsConfig(config, consumer_config, share_timing_of, metadata_bytes_max)
         self._log = offsets_log
         self._seen = TopicsSeen(catalogue)
         self._clock = clock

@@ -7,6 +7,7 @@ import logging
 import msgspec
 
 from headrace.broker.consumer_group_records import ConsumerGroupStored, read_consumer_group_record
+from headrace.broker.share_group_records import ShareGroupStored, read_share_group_record
 from headrace.broker.state_log import KeyValue
 from headrace.machines.group_effects import GroupSnapshot, MemberSnapshot
 from headrace.machines.offsets import CommittedOffset, OffsetCommitted, OffsetForgotten
@@ -35,7 +36,7 @@ class GroupStored(msgspec.Struct, frozen=True):
     snapshot: GroupSnapshot | None
 
 
-Event = OffsetCommitted | OffsetForgotten | GroupStored | ConsumerGroupStored
+Event = OffsetCommitted | OffsetForgotten | GroupStored | ConsumerGroupStored | ShareGroupStored
 
 
 def offset_record(event: OffsetCommitted | OffsetForgotten) -> KeyValue:
@@ -88,7 +89,7 @@ def read_record(key: bytes, value: bytes | None) -> Event | None:
     try:
         known = decode_key(key)
         if known is None:
-            return read_consumer_group_record(key, value)
+            return read_consumer_group_record(key, value) or read_share_group_record(key, value)
         if isinstance(known, OffsetCommitKey):
             return _offset_event(known, value)
         return GroupStored(known.group, None if value is None else _snapshot(decode_group_value(value)))

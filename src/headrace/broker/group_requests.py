@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 from headrace.broker.context import RequestContext
 from headrace.broker.coordinator import Coordinator
@@ -36,11 +36,16 @@ _NULL_PROTOCOL_SINCE = 7
 _ERROR_FOR_UNKNOWN_GROUP_SINCE = 6
 _CLASSIC = "classic"
 _CONSUMER = "consumer"
+_SHARE = "share"
+
+ForgetSettled = Callable[[str, RequestContext], Awaitable[None]]
 
 
 class GroupRequests:
-    def __init__(self, coordinator: Coordinator, entropy: Entropy) -> None:
+    def __init__(self, coordinator: Coordinator, forget_settled: ForgetSettled, entropy: Entropy) -> None:
+        """`forget_settled` deletes what a share group has settled, wherever that is."""
         self._coordinator = coordinator
+        self._forget_settled = forget_settled
         self._entropy = entropy
 
     async def join(self, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
@@ -153,11 +158,15 @@ class GroupRequests:
             ]
         )
 
-    async def delete(self, request: DeleteGroupsRequest, _context: RequestContext) -> DeleteGroupsResponse:
+    async def delete(self, request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse:
         response = DeleteGroupsResponse()
         for group_id in dict.fromkeys(request.groups_names):
             result = DeletableGroupResult(group_id=group_id)
             try:
+                share = self._coordinator.of(group_id).shares.groups.get(group_id)
+                if share is not None:
+                    share.ensure_vacant()
+                    await self._forget_settled(group_id, context)
                 await self._coordinator.of(group_id).delete(group_id)
             except HeadraceError as error:
                 result.error_code = error.code
@@ -176,6 +185,8 @@ class GroupRequests:
                     yield ListedGroup(group.group_id, group.protocol_type or "", group.state.value, _CLASSIC)
                 else:
                     yield ListedGroup(group.group_id, CONSUMER_PROTOCOL_TYPE, group.phase.value, _CONSUMER)
+            for share in groups.shares.groups.values():
+                yield ListedGroup(share.group_id, _SHARE, share.phase.value, _SHARE)
 
     def _describe(self, group_id: str, version: int) -> DescribedGroup:
         try:
@@ -183,7 +194,8 @@ class GroupRequests:
             group = groups.classic.get(group_id)
             if group is None:
                 if version >= _ERROR_FOR_UNKNOWN_GROUP_SINCE:
-                    reason = "is not a classic group" if group_id in groups.consumers else "not found"
+                    is_other = group_id in groups.consumers or group_id in groups.shares
+                    reason = "is not a classic group" if is_other else "not found"
                     raise GroupIdNotFound(f"Group {group_id} {reason}.")
                 return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
         except HeadraceError as error:

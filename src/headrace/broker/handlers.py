@@ -13,11 +13,12 @@ from typing import Any
 from headrace.broker.context import RequestContext
 from headrace.model.errors import MalformedFrame
 from headrace.model.histogram import Histogram
-from headrace.wire.apis import API_VERSIONS, APIS, FETCH, Api
+from headrace.wire.apis import API_VERSIONS, APIS, FETCH, LEASE, Api
 
 Handle = Callable[[Any, RequestContext], Coroutine[Any, Any, Any]]
 
 UNKNOWN_VERSION = -1
+_ONLY_READS = frozenset({FETCH, LEASE})  # a lease that nobody waits for is given back
 
 
 class Handler:
@@ -29,7 +30,7 @@ class Handler:
     def __init__(self, api: Api, handle: Handle) -> None:
         self.api = api
         self.handle = handle
-        self.only_reads = api.key == FETCH
+        self.only_reads = api.key in _ONLY_READS
         self.time = Histogram()
 
 

@@ -21,6 +21,8 @@ from headrace.broker.consumer_groups import ConsumerGroups
 from headrace.broker.forgotten_offsets import ForgottenOffsets
 from headrace.broker.group_records import GroupStored, group_record, offset_record, read_record
 from headrace.broker.offsets_log import OffsetsLead, durable, refusal
+from headrace.broker.share_group_records import ShareGroupStored
+from headrace.broker.share_groups import ShareGroups
 from headrace.broker.state_log import StoredMarker
 from headrace.machines.assignors import TopicPartition
 from headrace.machines.consumer_group_heartbeat import JOIN_EPOCH, Heartbeat, HeartbeatAnswer
@@ -39,12 +41,8 @@ from headrace.machines.group_effects import (
 from headrace.machines.group_state import GroupConfig, GroupState
 from headrace.machines.groups import Group
 from headrace.machines.offsets import GroupOffsets, OffsetCommitted, OffsetForgotten, Transaction
-from headrace.model.errors import (
-    GroupIdNotFound,
-    GroupNotEmpty,
-    HeadraceError,
-    UnknownMemberId,
-)
+from headrace.machines.share_groups import ShareAnswer, ShareHeartbeat, ShareTiming
+from headrace.model.errors import GroupIdNotFound, GroupNotEmpty, HeadraceError, UnknownMemberId
 
 log = logging.getLogger(__name__)
 
@@ -54,21 +52,20 @@ _RECORDS_AT_ONCE = 500  # a few milliseconds
 class GroupsConfig(NamedTuple):
     classic: GroupConfig
     consumer: ConsumerGroupConfig
+    share_timing_of: Callable[[str], ShareTiming]
     metadata_bytes_max: int
 
 
 class LedGroups:
-    """`classic` are those of the classic protocol, `consumers` has those of the newer one: an id is never in both."""
+    """`classic` are those of the classic protocol, `consumers` has those of the newer one, `shares` the share groups:
+    an id is never in two of them."""
 
     def __init__(
-        self,
-        lead: OffsetsLead,
-        view: Callable[[], TopicView],
-        config: GroupsConfig,
-        now_ms: Callable[[], int],
+        self, lead: OffsetsLead, view: Callable[[], TopicView], config: GroupsConfig, now_ms: Callable[[], int]
     ) -> None:
         self.classic: dict[str, Group] = {}
         self.consumers = ConsumerGroups(lead, view, config.consumer, now_ms)
+        self.shares = ShareGroups(lead, view, config.share_timing_of, now_ms)
         self.offsets = GroupOffsets(config.metadata_bytes_max)
         self.partition = lead.partition
         self.is_loaded = lead.is_blank
@@ -82,6 +79,7 @@ class LedGroups:
         self.partition.on_marker = self._on_marker
 
     def __iter__(self) -> Iterator[Group | ConsumerGroup]:
+        """Those that commit offsets."""
         yield from self.classic.values()
         yield from self.consumers.groups.values()
 
@@ -105,6 +103,8 @@ class LedGroups:
                 stored[event.group_id] = event
             elif isinstance(event, ConsumerGroupStored):
                 self.consumers.replay(event)
+            elif isinstance(event, ShareGroupStored):
+                self.shares.replay(event)
             elif event is not None:
                 self.offsets.apply(event)
             count += 1
@@ -116,7 +116,7 @@ class LedGroups:
         self._restore(stored)
         self.is_loaded = True
         if count:
-            known = len(self.classic) + len(self.consumers.groups)
+            known = len(self.classic) + len(self.consumers.groups) + len(self.shares.groups)
             log.info("read %d records of %s-%d: %d groups", count, self.partition.topic, self.partition.index, known)
 
     def close(self, reason: type[HeadraceError]) -> None:
@@ -125,6 +125,7 @@ class LedGroups:
         self.partition.on_marker = None
         self._alarms.stop()
         self.consumers.stop()
+        self.shares.stop()
         now_ms = self._now_ms()
         for group in list(self.classic.values()):
             for effect in group.close(reason.code, now_ms):
@@ -134,8 +135,9 @@ class LedGroups:
     def _restore(self, stored: dict[str, GroupStored]) -> None:
         now_ms = self._now_ms()
         self.consumers.restore()
+        self.shares.restore()
         for group_id, event in stored.items():
-            if event.snapshot is not None and group_id not in self.consumers:
+            if event.snapshot is not None and group_id not in self.consumers and group_id not in self.shares:
                 self.classic[group_id] = Group.restore(group_id, self._config, event.snapshot, now_ms)
         for group_id in self.offsets.groups():
             self.note_offsets(group_id)
@@ -146,6 +148,7 @@ class LedGroups:
 
     async def consumer_heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
         """A member of the newer protocol joins, reports or leaves."""
+        self.shares.refuse(beat.group_id)
         classic = self.classic.get(beat.group_id)
         if classic is not None and (beat.member_epoch != JOIN_EPOCH or classic.state is not GroupState.EMPTY):
             raise GroupIdNotFound(f"Group {beat.group_id} is not a consumer group.")
@@ -157,7 +160,14 @@ class LedGroups:
             self._end(classic)
         return await self.consumers.answer(beat.group_id, decision)
 
+    async def share_heartbeat(self, beat: ShareHeartbeat) -> ShareAnswer:
+        """A member of a share group joins, reports or leaves."""
+        if beat.group_id in self.classic or beat.group_id in self.consumers:
+            raise GroupIdNotFound(f"Group {beat.group_id} is not a share group.")
+        return await self.shares.heartbeat(beat)
+
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
+        self.shares.refuse_classic(group_id)
         self.consumers.make_way(group_id)
         group = self._group_or_new(group_id)
         token: asyncio.Future[JoinAnswer] = self._loop.create_future()
@@ -201,6 +211,9 @@ class LedGroups:
         return departed
 
     async def delete(self, group_id: str) -> None:
+        if group_id in self.shares:
+            await self.shares.end(group_id)
+            return
         group, consumers = self.classic.get(group_id), self.consumers.groups.get(group_id)
         if consumers is not None:
             consumers.check_delete()
@@ -231,6 +244,7 @@ class LedGroups:
         `unknown` is the error for a group that does not exist: it changed with the versions of the protocol. A member
         of the newer protocol that lags behind may still commit `partitions` that it holds.
         """
+        self.shares.refuse(group_id)
         consumers = self.consumers.groups.get(group_id)
         if consumers is not None:
             consumers.check_commit(member_id, generation_id, partitions)
@@ -245,6 +259,7 @@ class LedGroups:
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
         """Check that this caller may see the group's offsets. What the classic protocol keeps is for everybody."""
+        self.shares.refuse(group_id)
         consumers = self.consumers.groups.get(group_id)
         if consumers is not None:
             consumers.check_fetch(member_id, member_epoch)

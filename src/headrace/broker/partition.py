@@ -364,9 +364,10 @@ class Partition:
         before, last = self._appended_bytes_before
         new_bytes = self._appended_bytes - before
         self._appended_bytes_before = last, self._appended_bytes
-        self._waiting.reach(offset)
         assert self.in_sync is not None
+        # Readers before writers: the message is for them.
         self._watchers.committed(new_bytes if len(self.in_sync.record.replicas) == 1 else _PLENTY)
+        self._waiting.reach(offset)
 
     def _on_flushed(self, log: Log) -> None:
         self._here.reach(log.flushed_offset)

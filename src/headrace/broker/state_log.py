@@ -111,7 +111,7 @@ class StateLog:
             partition.ensure_readable()
             offset = partition.log.start_offset
             while offset < end_offset:
-                data, offset = await _read(partition, offset, end_offset)
+                data, offset = await read_batches(partition, offset, end_offset)
                 _check_lead(partition, epoch)
                 for stored in _stored(partition.index, data):
                     yield stored
@@ -170,7 +170,8 @@ def _check_lead(partition: Partition, epoch: int) -> None:
         raise NotCoordinator(f"another broker leads {partition.topic}-{partition.index} now")
 
 
-async def _read(partition: Partition, offset: int, end_offset: int) -> tuple[bytes, int]:
+async def read_batches(partition: Partition, offset: int, end_offset: int) -> tuple[bytes, int]:
+    """Whole batches, a megabyte or one, and the offset behind them."""
     piece = partition.read(offset, _READ_BYTES, end_offset)
     if isinstance(piece, LogSlice):
         data = piece.bytes()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from headrace.client.errors import ConnectionLost, DeliveryTimedOut, Unreachable, VersionMismatch
+from headrace.client.errors import ConnectionLost, DeliveryTimedOut, SubscriptionNotFound, Unreachable, VersionMismatch
 from headrace.model import errors
 from headrace.model.errors import HeadraceError
 
@@ -27,6 +27,7 @@ _NEXT_STEP: tuple[tuple[type[HeadraceError], str], ...] = (
     (errors.MessageTooLarge, "raise it by `headrace topic alter NAME --set max.message.bytes=N`"),
     (errors.TransactionalIdNotFound, "`headrace transaction list` shows what there is"),
     (errors.InvalidTransactionState, "`headrace transaction describe ID` shows it"),
+    (SubscriptionNotFound, "`headrace subscription list` shows what there is"),
     (errors.GroupIdNotFound, "`headrace group list` shows what there is"),
     (errors.GroupNotEmpty, "stop its members first; `headrace group describe NAME` shows them"),
     (errors.OffsetOutOfRange, "`headrace topic describe NAME` shows the offsets"),

@@ -13,10 +13,13 @@ import click
 from headrace.cli.envelope import read_envelope
 from headrace.cli.failure import Failure
 from headrace.cli.output import chat, to_json
+from headrace.cli.schedule import header_of, when_options
 from headrace.cli.session import server_option, with_cluster
 from headrace.cli.stdin import read_lines
 from headrace.client.cluster import Cluster
 from headrace.client.producer import Delivery, Header, Producer, ProducerSettings, Receipt
+from headrace.client.schedule import When
+from headrace.model.names import delayed_topic
 
 _UNCONFIRMED_MAX = 10_000
 _ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}
@@ -51,6 +54,7 @@ class _Draft:
     show_default=True,
 )
 @click.option("--receipts", is_flag=True, help="Print topic, partition and offset of every record as JSON.")
+@when_options
 @server_option
 def produce(
     topic: str,
@@ -66,6 +70,7 @@ def produce(
     acks: str,
     compression: str,
     receipts: bool,
+    when: When | None,
     server: str,
 ) -> None:
     """Write records to TOPIC: VALUE, or one per line of stdin.
@@ -74,18 +79,22 @@ def produce(
     headrace produce orders '{"id": 1}' -k c-42
     headrace produce orders -K: < keyed-lines.txt
     headrace consume old --json -e | headrace produce new --json
+    headrace produce orders 'remind c-42' --delay 10m
     """
     if value is not None and file is not None:
         raise click.UsageError("give a VALUE or --file, not both")
     if as_json and key_separator is not None:
         raise click.UsageError("--json lines have their own key; leave out -K")
-    common = _Draft(None, None if key is None else key.encode(), [_header(text) for text in headers], partition)
+    named = [*map(header_of, headers), *(when.headers() if when is not None else ())]
+    common = _Draft(None, None if key is None else key.encode(), named, partition)
     reader = _LineReader(common, key_separator, as_json, empty_is_null)
     settings = ProducerSettings(acks=_ACKS[acks], compression=compression)
 
     async def work(cluster: Cluster) -> int:
         async with Producer(cluster, settings) as producer:
-            return await _send(producer, topic, _lines(value, file), reader, receipts)
+            # What is due later waits in the topic's companion.
+            where = topic if when is None else delayed_topic(topic)
+            return await _send(producer, where, _lines(value, file), reader, receipts)
 
     count = with_cluster(server, work)
     chat(f"{count} record{'' if count == 1 else 's'} to {topic}")
@@ -162,10 +171,3 @@ class _LineReader:
         common = self._common
         key = common.key if found.key is None else found.key
         return _Draft(found.value, key, [*common.headers, *found.headers], common.partition)
-
-
-def _header(text: str) -> Header:
-    name, separator, value = text.partition("=")
-    if not name:
-        raise click.UsageError(f"{text!r} is not NAME=VALUE")
-    return name, value.encode() if separator else None

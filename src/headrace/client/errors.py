@@ -47,6 +47,10 @@ class NoCommittedOffset(HeadraceError):
     """The group has committed no offset for a partition and `start` is "none"."""
 
 
+class SubscriptionNotFound(errors.GroupIdNotFound):
+    """There is no such subscription."""
+
+
 class BrokerNotAvailable(RetriableError):
     """The broker is not available."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.broker.broker import Broker, open_broker
@@ -26,9 +26,17 @@ class Visit:
     def __init__(self) -> None:
         self.holds: list[bool] = []
         self.closed = False
+        self.farewells: dict[object, Callable[[], None]] = {}
 
     def context(self, version: int) -> RequestContext:
-        return RequestContext(version, "tester", "10.0.0.1", "PLAINTEXT", self.holds.append, self._close)
+        return RequestContext(
+            version, "tester", "10.0.0.1", "PLAINTEXT", self.holds.append, self._close, self.farewells
+        )
+
+    def lose(self) -> None:
+        """The connection is gone."""
+        for farewell in self.farewells.values():
+            farewell()
 
     def _close(self) -> None:
         self.closed = True

@@ -43,13 +43,14 @@ class Places:
         await drain(self.registry, node_id, is_drained=True)
         await self.look()
 
-    async def add(self, name: str, *records: PartitionRecord, min_insync: int = 1) -> None:
+    async def add(self, name: str, *records: PartitionRecord, min_insync: int = 1, owner: UUID | None = None) -> None:
         topic = TopicRecord(
             name=name,
             id=UUID(int=len(self.catalogue) + 1),
             partitions=len(records),
             configs={"min.insync.replicas": str(min_insync)},
             created_ms=0,
+            owner=owner,
         )
         await Topics(self.registry).create(topic, records)
         await self.look()

@@ -9,7 +9,7 @@ from tests.unit.broker.house import House, Visit, read_back
 from headrace.broker.context import RequestContext
 from headrace.broker.handlers import UNKNOWN_VERSION
 from headrace.model.errors import MalformedFrame
-from headrace.wire.apis import API_VERSIONS, APIS, FETCH, PRODUCE
+from headrace.wire.apis import API_VERSIONS, APIS, FETCH, LEASE, PRODUCE
 from headrace.wire.messages.api_versions import ApiVersionsRequest
 from headrace.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from headrace.wire.messages.init_producer_id import InitProducerIdRequest
@@ -42,8 +42,8 @@ async def test_nothing_else_is_answered_in_a_version_that_is_not_known(house: Ho
         house.broker.handlers.find(key, version)
 
 
-async def test_only_fetches_may_be_cancelled(house: House) -> None:
-    assert [handler.api.key for handler in house.broker.handlers if handler.only_reads] == [FETCH]
+async def test_only_fetches_and_leases_may_be_cancelled(house: House) -> None:
+    assert [handler.api.key for handler in house.broker.handlers if handler.only_reads] == [FETCH, LEASE]
 
 
 async def test_every_producer_gets_an_id_that_nobody_had(house: House) -> None:

@@ -170,3 +170,11 @@ async def test_a_registry_that_is_away_makes_clients_ask_again() -> None:
     await places.add("t", led(2, 1, first=1))
     places.registry.unavailable = True
     assert await elect(places, PREFERRED, ("t", 0)) == {("t", 0): TIMED_OUT}
+
+
+async def test_a_companion_is_led_by_whoever_leads_its_owner() -> None:
+    places = Places(1, 2)
+    await places.add("t", led(2, 1, first=1))
+    await places.add("__acks.t", led(2, 1, first=1), owner=places.catalogue.topic("t").id)
+    assert await elect(places, PREFERRED, ("__acks.t", 0)) == {("__acks.t", 0): NOT_NEEDED}
+    assert codes(await ask(places, ElectLeadersRequest(PREFERRED, None, 1000))) == {("t", 0): OK}

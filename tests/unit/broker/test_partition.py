@@ -122,6 +122,22 @@ async def test_retention_does_not_make_new_bytes_look_like_fewer(house: House) -
     assert watcher.moves[-1] >= len(batch(b"value"))
 
 
+async def test_readers_hear_of_a_commit_before_its_producers_do(house: House) -> None:
+    partition = await a_partition(house)
+    wait = waiting(partition, append(partition))
+
+    class Reading(Watching):
+        def on_moved(self, new_bytes: int) -> None:
+            super().on_moved(new_bytes)
+            assert not wait.done()
+            assert partition.high_watermark == 1
+
+    watcher = Reading()
+    partition.watch(watcher)
+    await wait
+    assert len(watcher.moves) == 1
+
+
 async def test_time_that_is_up_ends_only_that_wait(house: House) -> None:
     partition = await a_partition(house)
     end = append(partition)

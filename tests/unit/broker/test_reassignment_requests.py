@@ -162,3 +162,11 @@ async def test_only_the_moves_that_are_asked_for_are_listed() -> None:
     assert (await listed(places)).keys() == {("a", 0), ("a", 2), ("b", 0)}
     assert await listed(places, {"a": [1, 2, 9], "never": [0]}) == {("a", 2): moving}
     assert await listed(places, {}) == {}
+
+
+async def test_a_companion_is_not_moved_by_itself() -> None:
+    places = Places(1, 2, 3)
+    await places.add("t", led(1, 2))
+    await places.add("__acks.t", led(1, 2), owner=places.catalogue.topic("t").id)
+    assert await alter(places, {("__acks.t", 0): (1, 3)}) == {("__acks.t", 0): BAD_ASSIGNMENT}
+    assert await places.record("__acks.t") == led(1, 2)

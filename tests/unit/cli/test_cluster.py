@@ -120,6 +120,7 @@ def test_leaders_are_elected_where_the_preferred_does_not_lead(stage: Stage) -> 
         ("orders", 0): led(2, 1, first=1),
         ("orders", 1): led(1, 2),
         ("audit", 0): led(3, 2, first=2),
+        ("__acks.audit", 0): led(3, 2, first=2),  # which will follow
     }
     assert stage.play("elect-leader") == [
         {"topic": "audit", "partition": 0, "result": "elected"},

@@ -184,6 +184,15 @@ def test_moves_are_cancelled_all_or_of_a_topic(stage: Stage) -> None:
     assert stage.told == "0 moves cancelled\n"
 
 
+def test_companions_are_left_to_go_with_their_owner(stage: Stage) -> None:
+    stage.there.records = {("orders", 0): led(1, 2), ("__acks.orders", 0): led(1, 2)}
+    assert [row["topic"] for row in stage.play("reassign", "--remove-broker", "2", "--add-broker", "3")] == ["orders"]
+    stage.there.records["__acks.orders", 0] = MOVING
+    stage.play("reassign", "cancel")
+    assert stage.told == "1 moves cancelled\n"
+    assert stage.there.records["__acks.orders", 0] == MOVING
+
+
 def test_a_throttle_can_be_set_and_lifted_by_itself(stage: Stage) -> None:
     stage.play("reassign", "throttle", "20")
     assert "20 MB/s" in stage.told

@@ -29,6 +29,7 @@ NOT_AT_THE_START = (
     "mmap",
     "multiprocessing",
     "pickle",
+    "pyroaring",
     "random",
     "re2",
     "secrets",

@@ -150,7 +150,7 @@ class DelaysMachine(RuleBasedStateMachine):
     @rule()
     def what_is_over_goes(self) -> None:
         over = self.delays.over(0)
-        self.past = [one for one in self.past if one[1] not in over]
+        self.past = [one for one in self.past if one[0] == "decide" or one[1] not in over]  # markers stay anyway
 
     @rule()
     def the_log_is_read_again(self) -> None:
@@ -180,6 +180,12 @@ class DelaysMachine(RuleBasedStateMachine):
         needed = [self.next_offset, *self.waiting, *(offset for held in self.undecided.values() for offset in held)]
         needed += [offset for one, offsets in self.open for offset in (one, *offsets)]
         assert self.delays.floor == min(needed)
+
+    @invariant()
+    def nothing_that_is_needed_is_over(self) -> None:
+        needed = {*self.waiting, *(offset for held in self.undecided.values() for offset in held)}
+        needed |= {offset for one, offsets in self.open for offset in (one, *offsets)}
+        assert not needed & set(self.delays.over(0))
 
     @invariant()
     def pages_show_it_by_due_time(self) -> None:

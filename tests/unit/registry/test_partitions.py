@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from headrace.model.errors import InvalidPartitions
 from headrace.model.partition_record import PartitionRecord
 from headrace.registry.interface import (
+    BadVersion,
     Check,
     Create,
     Entry,
@@ -177,6 +179,18 @@ async def test_what_a_growth_that_was_cut_off_left_behind_is_replaced() -> None:
     entry = await registry.get(partition_key(ID, 1))
     assert entry is not None
     assert decode_partition(entry) == elsewhere
+
+
+async def test_two_who_grow_a_topic_at_once_do_not_take_its_partitions_away() -> None:
+    registry = SimRegistry()
+    await Topics(registry).create(topic(1), [RECORD])
+    growing = [
+        asyncio.create_task(Topics(SimRegistry(registry.state)).add_partitions("t", ID, 3, [RECORD] * 2))
+        for _ in range(2)
+    ]
+    await asyncio.wait(growing)
+    assert [type(task.exception()) for task in growing] == [type(None), BadVersion]
+    assert await indexes(registry) == [0, 1, 2]
 
 
 async def test_partitions_are_added_behind_those_that_are_there() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.context import RequestContext
@@ -63,6 +63,7 @@ class Connection:
     __slots__ = (
         "_answers",
         "_door",
+        "_farewells",
         "_frames",
         "_held",
         "_link",
@@ -83,6 +84,7 @@ class Connection:
         self._frames = FrameReader(door.scratch, door.budget, door.limits.request_bytes_max)
         self._outbox = Outbox()
         self._answers: deque[Answer] = deque()
+        self._farewells: dict[object, Callable[[], None]] = {}
         self._tasks: dict[asyncio.Task[Any], bool] = {}
         self._held = False
         self._reading = True
@@ -124,6 +126,8 @@ class Connection:
         self._frames.release()
         self._link.close()
         self._door.forget(self)
+        for farewell in self._farewells.values():
+            farewell()
 
     # Receiving
 
@@ -172,7 +176,9 @@ class Connection:
         request = decode(handler.api.request, header.api_version, frame, position) if version >= 0 else None
         answer = Answer(handler, max(version, 0), header.correlation_id)
         self._answers.append(answer)
-        context = RequestContext(version, header.client_id, self.client_host, door.name, self._hold, self.close)
+        context = RequestContext(
+            version, header.client_id, self.client_host, door.name, self._hold, self.close, self._farewells
+        )
         outcome = start(self._carry_out(request, context, answer), door.loop)
         if not isinstance(outcome, tuple):
             answer.is_late = True

@@ -47,6 +47,21 @@ async def test_requests_start_in_their_order_however_the_bytes_are_cut(doorstep:
     assert doorstep.script.started == caller.names() == names
 
 
+async def test_whoever_wants_to_know_is_told_once_that_the_connection_is_gone(doorstep: Doorstep) -> None:
+    await doorstep.open()
+    caller, other = await doorstep.call(), await doorstep.call()
+    told: list[str] = []
+    caller.ask("a")
+    other.ask("b")
+    await doorstep.until(lambda: caller.answers and other.answers)
+    for context in doorstep.script.contexts:
+        context.when_closed("former", lambda: told.append("former"))
+        context.when_closed("former", lambda: told.append("latter"))
+    caller.close()
+    await doorstep.until(lambda: told)
+    assert told == ["latter"]
+
+
 async def test_the_handler_knows_who_asks_and_through_which_door(doorstep: Doorstep) -> None:
     await doorstep.open()
     caller = await doorstep.call()

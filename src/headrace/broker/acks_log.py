@@ -1,0 +1,282 @@
+"""One partition of an acks log, `__acks.<topic>`, for as long as this broker leads it in one epoch.
+
+What is put here joins one batch with everything else that is put in the same turn of the loop; whoever put it is told
+when the batch is committed. What could not be written is lost for all who had built on it already, so then the owner is
+told and begins anew from the log. Snapshots stand between the events, each in one piece; below the last one that is
+committed the log is history, which is kept for the topic's `retention.ms`. Retention itself must not touch this log:
+it knows nothing of snapshots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
+from math import inf
+
+from headrace.broker.batches import batches_of
+from headrace.broker.partition import Partition
+from headrace.broker.state_log import COMMIT_SECONDS, read_batches
+from headrace.machines.acks_replay import AcksReplay, Make
+from headrace.model.errors import HeadraceError, MalformedFrame, NotLeader
+from headrace.runtime.clock import Clock
+from headrace.storage.segment import NO_TIMESTAMP
+from headrace.wire.acks_records import (
+    Created,
+    Deleted,
+    Event,
+    Failed,
+    Settled,
+    SnapshotEvent,
+    Sought,
+    decode_event,
+    encode_event,
+)
+from headrace.wire.batch import Record, build_batch, parse_header, read_records
+
+log = logging.getLogger(__name__)
+
+SNAPSHOT_EVENTS = 50_000
+SNAPSHOT_BYTES = 16 << 20
+_BATCH_BYTES = 1 << 20
+_UNPACKED_BYTES_MAX = 64 << 20
+_RECORDS_AT_ONCE = 500  # a few milliseconds
+
+Named = tuple[str, Event]
+Snapshot = Callable[[int], Iterable[tuple[str, SnapshotEvent]]]
+
+
+class AcksLead:
+    """`snapshot` makes one, under the id that it is given; `on_lost` hears that what was put could not be written."""
+
+    def __init__(
+        self, partition: Partition, clock: Clock, snapshot: Snapshot, on_lost: Callable[[HeadraceError], None]
+    ) -> None:
+        self.partition = partition
+        self.epoch = partition.leader_epoch
+        self.is_over = False
+        partition.log.deletes_old = False
+        self._clock = clock
+        self._snapshot = snapshot
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._pending: list[Named] = []
+        self._waiting: list[asyncio.Future[None]] = []  # for what is pending
+        self._events = self._bytes = 0  # since the last snapshot
+        self._snapshot_offset = -1
+        self._snapshot_end = -1
+
+    @property
+    def is_blank(self) -> bool:
+        """Nothing is stored here, so there is nothing to load."""
+        log = self.partition.log
+        return log.quarantined is None and log.start_offset == log.end_offset
+
+    def ensure_writable(self) -> None:
+        """Raise unless what is put now can be committed, as far as one can know."""
+        self.ensure_held()
+        self.partition.ensure_enough()
+
+    def ensure_held(self) -> None:
+        if self.is_over or not self.partition.is_leader:
+            raise NotLeader(f"this broker no longer leads {self.partition.topic}-{self.partition.index}")
+
+    # Writing
+
+    def put(self, subscription: str, event: Event) -> None:
+        if not self._pending:
+            self._loop.call_soon(self._write)
+        self._pending.append((subscription, event))
+
+    def committed(self) -> asyncio.Future[None] | None:
+        """None when all that was put is committed, else what to wait for."""
+        if not self._pending:
+            end_offset = self.partition.log.end_offset
+            return self.partition.committed(end_offset, self._clock.monotonic() + COMMIT_SECONDS)
+        future = self._loop.create_future()
+        self._waiting.append(future)
+        return future
+
+    def close(self, error: HeadraceError) -> None:
+        """The lead is over: what was put in this turn is not written."""
+        self.is_over = True
+        self._pending = []
+        waiting, self._waiting = self._waiting, []
+        _end(waiting, error)
+
+    def _write(self) -> None:
+        pending, self._pending = self._pending, []
+        waiting, self._waiting = self._waiting, []
+        if self.is_over or not pending:
+            return
+        try:
+            self.ensure_held()
+            end_offset = self._append(_joined(pending))
+            wait = self.partition.committed(end_offset, self._clock.monotonic() + COMMIT_SECONDS)
+        except HeadraceError as error:
+            _end(waiting, error)
+            self._on_lost(error)
+            return
+        if wait is None:
+            _end(waiting, None)
+        elif waiting:
+            wait.add_done_callback(partial(_pass_on, waiting))
+        self._events += len(pending)
+        if self._events >= SNAPSHOT_EVENTS or self._bytes >= SNAPSHOT_BYTES:
+            self.write_snapshot()
+
+    def _append(self, events: Iterable[Named]) -> int:
+        """In batches of a size that can be read at once; the offset behind the last."""
+        now_ms = self._clock.now_ms()
+        records: list[Record] = []
+        size_bytes = 0
+        end_offset = self.partition.log.end_offset
+        for name, event in events:
+            key, value = encode_event(name, event)
+            if records and size_bytes + len(value) > _BATCH_BYTES:
+                end_offset = self._append_batch(records, now_ms)
+                records, size_bytes = [], 0
+            records.append(Record(key=key, value=value, timestamp_ms=now_ms))
+            size_bytes += len(value)
+        return self._append_batch(records, now_ms) if records else end_offset
+
+    def _append_batch(self, records: Sequence[Record], now_ms: int) -> int:
+        batch = memoryview(build_batch(records))
+        self._bytes += len(batch)
+        return self.partition.append(batch, parse_header(batch), now_ms).end_offset
+
+    # Snapshots
+
+    def write_snapshot(self) -> None:
+        offset = self.partition.log.end_offset
+        try:
+            end_offset = self._append(self._snapshot(offset))
+        except HeadraceError as error:
+            log.warning("no snapshot of %s-%d: %s", self.partition.topic, self.partition.index, error)
+            self._events = self._bytes = 0  # the next one is due when it would have been anyway
+            return
+        if end_offset > offset:
+            self._snapshot_offset, self._snapshot_end = offset, end_offset
+        self._events = self._bytes = 0
+
+    async def trim(self) -> None:
+        """Delete history that is older than the topic keeps it."""
+        stored = self.partition.log
+        if not 0 <= self._snapshot_end <= self.partition.high_watermark or stored.config.retention_ms < 0:
+            return
+        oldest_ms = self._clock.now_ms() - stored.config.retention_ms
+        start_offset = stored.start_offset
+        for segment, following in zip(stored.segments, stored.segments[1:], strict=False):
+            newest_ms = segment.max_timestamp if segment.max_timestamp != NO_TIMESTAMP else segment.created_ms
+            if following.base_offset > self._snapshot_offset or newest_ms >= oldest_ms:
+                break
+            start_offset = following.base_offset
+        if start_offset > stored.start_offset:
+            await stored.advance_start(start_offset)
+            self.partition.tell_copiers()
+
+    # Reading
+
+    async def load(self, make: Make) -> AcksReplay:
+        """What the log says, read from the last snapshot on. Returns when all of it is committed; raises `NotLeader` if
+        the lead has ended before that."""
+        partition = self.partition
+        partition.ensure_readable()
+        end_offset = partition.log.end_offset
+        replay = AcksReplay(make, is_beginning=True)
+        starts = {max(segment.base_offset, partition.log.start_offset) for segment in partition.log.segments}
+        for start in sorted((start for start in starts if start < end_offset), reverse=True):
+            replay = await self._replay(make, start, end_offset)
+            if replay.is_certain:
+                break
+        if not replay.is_certain:
+            log.critical(
+                "%s-%d has no whole snapshot, and its beginning is gone: subscriptions may be missing",
+                partition.topic,
+                partition.index,
+            )
+        wait = partition.committed(end_offset, inf)
+        if wait is not None:
+            await wait
+        self.ensure_held()
+        if replay.snapshot_offset is not None:
+            self._snapshot_offset, self._snapshot_end = replay.snapshot_offset, end_offset
+        self._events = replay.event_count
+        return replay
+
+    async def history(self, offsets: Collection[int]) -> dict[tuple[str, int], Settled | Failed]:
+        """What the log last says of these messages, by subscription and offset, as far back as it goes."""
+        told: dict[tuple[str, int], Settled | Failed] = {}
+        async for _, name, event in self._events_from(self.partition.log.start_offset, self.partition.high_watermark):
+            if isinstance(event, Settled | Failed):
+                ranges = event.ranges if isinstance(event, Settled) else [(event.first, event.last)]
+                for first, last in ranges:
+                    told.update(((name, offset), event) for offset in offsets if first <= offset <= last)
+            elif isinstance(event, Created | Sought | Deleted):
+                for offset in offsets:
+                    told.pop((name, offset), None)
+        return told
+
+    async def _replay(self, make: Make, start_offset: int, end_offset: int) -> AcksReplay:
+        replay = AcksReplay(make, is_beginning=start_offset == 0)
+        async for offset, name, event in self._events_from(start_offset, end_offset):
+            replay.take(offset, name, event)
+        return replay
+
+    async def _events_from(self, offset: int, end_offset: int) -> AsyncIterator[tuple[int, str, Event]]:
+        count = 0
+        while offset < end_offset:
+            data, offset = await read_batches(self.partition, offset, end_offset)
+            self.ensure_held()
+            for record in _records_of(data):
+                try:
+                    yield record.offset, *decode_event(record.key, record.value)
+                except MalformedFrame as error:
+                    log.error("%s-%d at %d: %s", self.partition.topic, self.partition.index, record.offset, error)
+                count += 1
+                if count % _RECORDS_AT_ONCE == 0:
+                    await asyncio.sleep(0)  # the other partitions are led meanwhile
+                    self.ensure_held()
+
+
+def _records_of(data: bytes) -> Iterator[Record]:
+    for batch, header in batches_of(data):
+        if not header.is_control:
+            yield from read_records(batch, header, _UNPACKED_BYTES_MAX)
+
+
+def _joined(events: Sequence[Named]) -> Iterable[Named]:
+    """Neighbours that settle in the same way for the same subscription are one event."""
+    if len(events) == 1:
+        return events
+    joined: list[Named] = []
+    ranges: list[tuple[int, int]] = []  # of the last one, if it settles
+    for name, event in events:
+        if not isinstance(event, Settled):
+            joined.append((name, event))
+            continue
+        last_name, last = joined[-1] if joined else (name, event)
+        if last is event or not isinstance(last, Settled) or last_name != name or last.how != event.how:
+            ranges = []
+            joined.append((name, Settled(at=event.at, how=event.how, ranges=ranges)))
+        for first, end in event.ranges:
+            if ranges and ranges[-1][1] == first - 1:
+                ranges[-1] = ranges[-1][0], end
+            else:
+                ranges.append((first, end))
+    return joined
+
+
+def _pass_on(waiting: Sequence[asyncio.Future[None]], wait: asyncio.Future[None]) -> None:
+    _end(waiting, wait.exception())
+
+
+def _end(waiting: Iterable[asyncio.Future[None]], error: BaseException | None) -> None:
+    for future in waiting:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)

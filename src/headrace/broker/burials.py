@@ -1,0 +1,106 @@
+"""Messages that reached the limit of deliveries, or were rejected: each is copied to the dead letters, then settled.
+
+In that order, so that none is lost: a crash in between copies it again, and whoever copies knows it by then. What
+cannot be copied waits and is tried again, at longer and longer intervals; meanwhile it is delivered to nobody, and the
+others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from headrace.broker.transaction_markers import pauses
+from headrace.machines.subscription_answers import Dying
+from headrace.model.errors import HeadraceError
+from headrace.wire.acks_records import How, Settled
+
+if TYPE_CHECKING:
+    from headrace.broker.led_subscriptions import LedSubscriptions
+
+log = logging.getLogger(__name__)
+
+_AT_A_TIME = 32
+
+Bury = Callable[[str, int, int, str, int, str], Awaitable[None]]
+"""Topic, partition, offset, subscription, attempts, reason; returns when the copy is committed."""
+
+
+class Burials:
+    def __init__(
+        self, led: LedSubscriptions, bury: Bury, start: Callable[..., asyncio.Task[None]], now_ms: Callable[[], int]
+    ) -> None:
+        self._led = led
+        self._bury = bury
+        self._start = start
+        self._now_ms = now_ms
+        self._task: asyncio.Task[None] | None = None
+        self._failed: dict[tuple[str, int], HeadraceError] = {}  # in this round: the others come first
+
+    def look(self) -> None:
+        """Something may be dying."""
+        if self._task is None and next(self._dying(), None) is not None:
+            self._task = self._start(self._run())
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _dying(self) -> Iterator[tuple[str, Dying]]:
+        for name, subscription in list(self._led.subscriptions.items()):
+            for dying in subscription.dying():
+                yield name, dying
+
+    async def _run(self) -> None:
+        try:
+            for pause in pauses():
+                error = await self._bury_all()
+                if error is None:
+                    return
+                log.warning("%s-%d: %d dead letters must wait: %s", *self._led.place, len(self._failed), error)
+                await asyncio.sleep(pause)
+        finally:
+            self._task = None
+
+    async def _bury_all(self) -> HeadraceError | None:
+        """Try each of them; what stood in the way of some."""
+        self._failed.clear()
+        try:
+            while await self._bury_some():
+                pass
+        except HeadraceError as error:
+            return error
+        return next(reversed(self._failed.values()), None)
+
+    async def _bury_some(self) -> bool:
+        """Whether there was any that had not been tried in this round."""
+        self._led.source()
+        untried = (one for one in self._dying() if (one[0], one[1].offset) not in self._failed)
+        some = list(islice(untried, _AT_A_TIME))
+        async with asyncio.TaskGroup() as tasks:
+            for one in some:
+                tasks.create_task(self._bury_one(*one))
+        return bool(some)
+
+    async def _bury_one(self, name: str, dying: Dying) -> None:
+        how: How = "dead"
+        try:
+            source = self._led.source()
+            if dying.offset < source.log.start_offset:
+                how = "expired"
+            elif not self._led.find(name).config.headrace_dead_letters_enable:
+                how = "discarded"
+            else:
+                await self._bury(source.topic, source.index, dying.offset, name, dying.attempts, dying.reason)
+                self._led.source()
+            subscription = self._led.find(name)
+        except HeadraceError as error:
+            self._failed[name, dying.offset] = error
+            return
+        if subscription.state_of(dying.offset).state == "dying":  # nobody has sought back meanwhile
+            ranges = [(dying.offset, dying.offset)]
+            self._led.put(name, subscription, [Settled(at=self._now_ms(), how=how, ranges=ranges)])
+            self._led.wake(name)  # others of its key may have waited for it

@@ -1,0 +1,161 @@
+"""Dead letters: what nobody could work on is copied to `<topic>.dlq`, with the reasons, and stays there.
+
+The copy has the message's key, value and headers; `headrace-dead-*` say where it comes from and why. It is appended as
+any producer's message is, wherever the dead-letter topic is led, and has a dedup id of its own, so that a copy that is
+made again after a crash is stored once. The topic is made with the first dead letter: one partition, as many replicas
+as the topic has, kept until somebody has settled it. A dead letter that nobody could work on is not copied again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from headrace.broker.catalogue import Catalogue
+from headrace.broker.context import RequestContext
+from headrace.broker.partition import Partition
+from headrace.broker.peers import Peers
+from headrace.broker.topic import Topic
+from headrace.model.errors import NotLeader, OffsetOutOfRange, TopicAlreadyExists
+from headrace.model.message_headers import (
+    DEAD_DEDUP_ID,
+    DEDUP_ID,
+    Death,
+    Headers,
+    header_of,
+    with_death,
+    with_headers,
+    without,
+)
+from headrace.model.message_ids import MessageId
+from headrace.model.names import DEAD_LETTER_SUFFIX, dead_letter_topic
+from headrace.model.topic_configs import DAY_MS
+from headrace.runtime.clock import Clock
+from headrace.storage.reading import LogSlice
+from headrace.wire.batch import HEADER_SIZE, Record, build_batch, parse_header, read_records
+from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+
+log = logging.getLogger(__name__)
+
+_PARTITIONS = 1  # dead letters are few, and are looked at together
+_DEDUP_WINDOW_MS = DAY_MS  # longer than any crash keeps a partition from being led
+_REASON_LENGTH_MAX = 4096
+_ROOM_BYTES = 1 << 20  # for headers, and for what packing one message alone may cost more than packing many
+_UNPACKED_BYTES_MAX = 256 << 20
+_TIMEOUT_SECONDS = 10.0
+_LANE = "dead letters"
+_ACKS_ALL = -1
+_VERSION = 12  # the last that names topics
+
+Handle = Callable[[ProduceRequest, RequestContext], Awaitable[ProduceResponse | None]]
+
+
+class DeadLetters:
+    """`produce` is the broker's own handler."""
+
+    def __init__(self, catalogue: Catalogue, produce: Handle, peers: Peers, clock: Clock) -> None:
+        self._catalogue = catalogue
+        self._produce = produce
+        self._peers = peers
+        self._clock = clock
+
+    async def bury(self, topic: str, index: int, offset: int, subscription: str, attempts: int, reason: str) -> None:
+        """Return when the copy of a message of a partition that is led here is committed. Raises whatever keeps it
+        from that; then it is to be tried again."""
+        if topic.endswith(DEAD_LETTER_SUFFIX):
+            dead = MessageId(topic, index, offset)
+            log.warning("%s gave up on dead letter %s after %d attempts: %s", subscription, dead, attempts, reason)
+            return
+        found = await _read(self._catalogue.partition(topic, index), offset)
+        if found is None:
+            return  # retention or compaction was faster: there is nothing to keep
+        record, compression = found
+        now_ms = self._clock.now_ms()
+        death = Death(reason[:_REASON_LENGTH_MAX], attempts, subscription, topic, index, offset, now_ms)
+        copy = Record(record.key, record.value, _headers(record, death), now_ms)
+        to = await self._ensure(self._catalogue.topic(topic))
+        await self._write(to, index % to.partition_count, build_batch([copy], compression=compression))
+
+    async def _ensure(self, topic: Topic) -> Topic:
+        name = dead_letter_topic(topic.name)
+        found = self._catalogue.find(name)
+        if found is not None:
+            return found
+        configs = {
+            "cleanup.policy": "delete",
+            "compression.type": "producer",
+            "dedup.window.ms": str(_DEDUP_WINDOW_MS),
+            "max.message.bytes": str(min(topic.config.max_message_bytes + _ROOM_BYTES, 2**31 - 1)),
+            "min.insync.replicas": str(topic.config.min_insync_replicas),
+            "retention.bytes": "-1",
+            "retention.mode": "acked",
+            "retention.ms": "-1",
+        }
+        replication = max(min(topic.replication, len(self._catalogue.usable_brokers())), 1)
+        with suppress(TopicAlreadyExists):  # made for another message while this one waited
+            await self._catalogue.create(name, _PARTITIONS, configs, replication=replication)
+        return self._catalogue.topic(name)
+
+    async def _write(self, topic: Topic, index: int, batch: bytearray) -> None:
+        from headrace.client.errors import only, raise_for  # no broker needs it before something has died
+
+        request = ProduceRequest(
+            acks=_ACKS_ALL,
+            timeout_ms=int(_TIMEOUT_SECONDS * 1000),
+            topic_data=[
+                TopicProduceData(
+                    name=topic.name, partition_data=[PartitionProduceData(index=index, records=memoryview(batch))]
+                )
+            ],
+        )
+        if index in topic.led:
+            response = await self._produce(request, _own_context())
+        else:
+            leader = self._catalogue.leader_node(topic.name, index)
+            if leader is None:
+                raise NotLeader(f"nobody leads {topic.name}-{index} now")
+            response = await self._peers.call(
+                leader.node_id, request, timeout_seconds=_TIMEOUT_SECONDS, lane=_LANE, version_max=_VERSION
+            )
+        assert response is not None
+        answer = only(only(response.responses).partition_responses)
+        raise_for(answer.error_code, answer.error_message)
+
+
+async def _read(partition: Partition, offset: int) -> tuple[Record, int] | None:
+    """The message at an offset, and how its batch is packed; None if there is none any more."""
+    epoch = partition.leader_epoch
+    data = b""
+    while not data:
+        try:
+            piece = partition.read(offset, HEADER_SIZE, partition.high_watermark)
+        except OffsetOutOfRange:
+            return None
+        if isinstance(piece, LogSlice):
+            data = piece.bytes()
+            piece.release()
+            break
+        data = await piece.load()
+        if not partition.is_leader or partition.leader_epoch != epoch:
+            raise NotLeader(f"another broker leads {partition.topic}-{partition.index} now")
+    if not data:
+        return None
+    header = parse_header(data)
+    batch = memoryview(data)[: header.size_bytes]
+    for record in read_records(batch, header, _UNPACKED_BYTES_MAX):
+        if record.offset == offset and not header.is_control:
+            return record, header.compression
+    return None
+
+
+def _headers(record: Record, death: Death) -> Headers:
+    """The message may have had a dedup id already; that one is kept under another name."""
+    own_id = f"{death.subscription}/{death.topic}/{death.partition}/{death.offset}/{death.attempts}"
+    headers = with_headers(with_death(record.headers, death), {DEDUP_ID: own_id})
+    given = header_of(record.headers, DEDUP_ID)
+    return headers if given is None else [*without(headers, [DEAD_DEDUP_ID]), (DEAD_DEDUP_ID, given)]
+
+
+def _own_context() -> RequestContext:
+    return RequestContext(_VERSION, _LANE, "", "", lambda _is_held: None, lambda: None)

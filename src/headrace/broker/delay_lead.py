@@ -1,0 +1,393 @@
+"""The delayed messages of one partition, for as long as this broker leads its delayed log: they go to T in time, once.
+
+Whoever leads both `__delayed.T`-i and T-i releases. A release takes three steps:
+
+1. it is announced, a little ahead: an event with the messages, the producer id and the sequence of their batch is
+   committed here;
+2. when it is due, the batch is appended to T, and committed there in its own time;
+3. that it is over is noted, with the next announcement or a second later.
+
+Nothing can come between the first two that would double or lose a message. If either lead ends there, whoever leads
+both next finds the release open, asks T whether it has the batch, and appends it if not. T's log is the judge, in every
+lead of it. Cancelled and moved messages are such from the moment their event is appended, and those who asked are
+answered when it is committed; a message that was announced cannot be cancelled any more.
+
+One task does all that waits; requests change the index in between, without a wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from math import inf
+
+from headrace.broker.delay_target import Batch, Target, build_release, compressed, size_bytes_of
+from headrace.broker.delayed_log import DelayedLog
+from headrace.broker.partition import Partition
+from headrace.machines.delays import Delays, Due, Open
+from headrace.machines.delays_due import repeat_of
+from headrace.machines.delays_replay import replay
+from headrace.machines.producers import SEQUENCE_MASK
+from headrace.model.errors import CoordinatorLoading, HeadraceError, InvalidRecordState, OutOfOrderSequence
+from headrace.model.message_headers import REPEAT, header_of
+from headrace.model.message_ids import MessageId
+from headrace.runtime.clock import Clock
+from headrace.wire.batch import Record
+from headrace.wire.delayed_records import Cancelled, Dropped, Event, Released, Releasing, Rescheduled
+
+log = logging.getLogger(__name__)
+
+TICK_MS = 10  # messages that are due within one go together, at its end
+_AHEAD_MS_MAX = 50
+_READ_BYTES = 256 << 10
+_RELEASED_MAX = 1000  # messages, in one batch
+_RELEASED_BYTES_MAX = 1 << 20
+_LOOK_SECONDS = 10.0  # the wall clock may have been set
+_HOUSE_SECONDS = 1.0
+_TRIM_SECONDS = 60.0
+_TRIM_RECORDS = 10_000
+_COMMIT_SECONDS = 5.0
+_RETRY_SECONDS_MAX = 5.0
+_LOAD_SECONDS_MAX = 300.0  # what cannot be read now can hardly be read soon
+_READ_TOGETHER = 16
+_OPEN_MAX = 16  # releases that T has not committed
+
+
+class LedDelays:
+    def __init__(
+        self,
+        partition: Partition,
+        find_target: Callable[[], Partition | None],
+        next_producer_id: Callable[[], Awaitable[int]],
+        ensure_space: Callable[[], None],
+        clock: Clock,
+    ) -> None:
+        self.partition = partition
+        self.delays = Delays(partition.log.start_offset, clock.now_ms())
+        self.is_loaded = False
+        self._log = DelayedLog(partition, clock)
+        self._find_target = find_target
+        self._next_producer_id = next_producer_id
+        self._ensure_space = ensure_space
+        self._clock = clock
+        self._target: Target | None = None  # in which every open release is, as far as it could be seen to
+        self._producer: int | None = None
+        self._sequence = 0
+        self._events_end = partition.log.end_offset  # behind it all events are this lead's own
+        self._kept = self._trimmed = clock.monotonic()
+        self._ahead_ms = 1.0  # how long it takes of late until an announcement is committed
+        self._wake = asyncio.Event()
+
+    def __str__(self) -> str:
+        return f"{self.partition.topic}-{self.partition.index}"
+
+    # What requests ask
+
+    def ensure_serving(self) -> None:
+        self._log.ensure_led()
+        if not self.is_loaded:
+            raise CoordinatorLoading(f"{self} is still being read")
+
+    async def page(self, after_ms: int, after_offset: int, count_max: int) -> list[tuple[Due, Record]]:
+        """The messages behind this one, by when they are due: so many, or fewer if they are large."""
+        self.ensure_serving()
+        dues = self.delays.page(Due(after_ms, after_offset), count_max)
+        found: list[tuple[Due, Record]] = []
+        size_bytes = 0
+        for at in range(0, len(dues), _READ_TOGETHER):
+            together = dues[at : at + _READ_TOGETHER]
+            messages = await self._log.messages([due.offset for due in together])
+            # One that was released while others were read may be gone.
+            found += [(due, messages[due.offset]) for due in together if due.offset in messages]
+            size_bytes += sum(map(size_bytes_of, messages.values()))
+            if size_bytes > _RELEASED_BYTES_MAX:
+                break
+        return found
+
+    async def cancel(self, offsets: Sequence[int]) -> None:
+        """All of them or none."""
+        self._ensure_pending(offsets)
+        await self._log.committed(self._append(Cancelled(self._clock.now_ms(), list(offsets))), _COMMIT_SECONDS)
+
+    async def reschedule(self, offset: int, due_ms: int) -> None:
+        self._ensure_pending([offset])
+        end_offset = self._append(Rescheduled(self._clock.now_ms(), offset, due_ms))
+        self.wake()
+        await self._log.committed(end_offset, _COMMIT_SECONDS)
+
+    def _ensure_pending(self, offsets: Sequence[int]) -> None:
+        self.ensure_serving()
+        for offset in offsets:
+            if offset not in self.delays:
+                name = MessageId(self.partition.topic, self.partition.index, offset)
+                raise InvalidRecordState(f"{name} does not wait: it was released or cancelled, or never was there")
+
+    def _append(self, event: Event) -> int:
+        """Append and apply in one step; the end offset to wait for."""
+        offset, end_offset = self._log.append(event)
+        self.delays.apply(event, offset)
+        return end_offset
+
+    # Its life
+
+    def wake(self) -> None:
+        """Something has changed: messages came, or the lead of T."""
+        self._wake.set()
+
+    def on_moved(self, _new_bytes: int) -> None:
+        self._wake.set()
+
+    def on_committed(self) -> None:
+        raise AssertionError("it reads what is committed and copies nothing")
+
+    async def run(self) -> None:
+        """Until the lead ends, whatever goes wrong in between."""
+        retry_seconds = 0.1
+        self.partition.watch(self)
+        try:
+            while self._log.is_led:
+                self._wake.clear()
+                try:
+                    if not self.is_loaded:
+                        await self._load()
+                    is_idle = await self._work()
+                    retry_seconds = 0.1
+                except HeadraceError as error:
+                    self._target = None  # a release that was announced may not have come to it
+                    if self._log.is_led:
+                        log.warning("%s: nothing is released for %.1f s: %s", self, retry_seconds, error.message)
+                        await asyncio.sleep(retry_seconds)
+                        retry_max = _RETRY_SECONDS_MAX if self.is_loaded else _LOAD_SECONDS_MAX
+                        retry_seconds = min(retry_seconds * 2, retry_max)
+                    continue
+                if is_idle:
+                    await self._pause()
+        finally:
+            self.partition.unwatch(self)
+
+    async def _load(self) -> None:
+        """Read the log from its start: state is what it says, all of it committed."""
+        started = self._clock.monotonic()
+        self.delays = Delays(self.partition.log.start_offset, self._clock.now_ms())
+        self.partition.ensure_readable()
+        while self.delays.read_to < self._events_end:
+            await self._take_in(self._events_end)
+        await self._log.committed(self._events_end)
+        self.is_loaded = True
+        if self.delays.read_to:
+            seconds = self._clock.monotonic() - started
+            log.info("%s: %d messages wait, read in %.1f s", self, len(self.delays), seconds)
+
+    async def _take_in(self, end_offset: int) -> None:
+        data, next_offset = await self._log.read(self.delays.read_to, _READ_BYTES, end_offset)
+        replay(self.delays, data, self._events_end)
+        self.delays.read_to = max(self.delays.read_to, next_offset)
+        await asyncio.sleep(0)  # what was read may have been in memory: others wait
+        self._log.ensure_led()
+
+    async def _work(self) -> bool:
+        """One round; whether there is nothing more to do now."""
+        is_idle = True
+        if self.delays.read_to < self.partition.high_watermark:
+            await self._take_in(self.partition.high_watermark)
+            is_idle = self.delays.read_to >= self.partition.high_watermark
+        target = await self._settled_target()
+        if target is not None and await self._release(target):
+            is_idle = False
+        await self._keep_house(target)
+        return is_idle
+
+    async def _pause(self) -> None:
+        seconds = _HOUSE_SECONDS if self.delays.open else _LOOK_SECONDS
+        next_ms = self.delays.next_ms()
+        if next_ms is not None and self._target is not None:
+            seconds = min(seconds, max(_tick(next_ms) - self._ahead_ms - self._clock.now_ms(), 1) / 1000)
+        timer = asyncio.get_running_loop().call_later(seconds, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            timer.cancel()
+
+    # Releasing
+
+    async def _settled_target(self) -> Target | None:
+        """T's partition, if it is led here. In a lead of it that is new to us, every open release is appended first."""
+        partition = self._find_target()
+        if partition is None:
+            self._target = None
+        elif self._target is None or self._target.partition is not partition or not self._target.is_led:
+            self._target = None
+            target = Target(partition)
+            missing = await target.missing(self.delays.open)
+            self._log.ensure_led()
+            target.ensure_led()
+            for release in self.delays.open:
+                release.committed_at = None if release in missing else partition.log.end_offset
+            for release in missing:
+                await self._append_again(target, release)
+            self._target = target
+        return self._target
+
+    async def _append_again(self, target: Target, release: Open) -> None:
+        messages = await self._log.messages(release.announced.offsets)
+        await self._until(release.announced.at)
+        try:
+            release.committed_at = target.append(self._batch(release.announced, messages), self._clock.now_ms())
+        except OutOfOrderSequence:
+            # T has lost what the producer wrote there before, by an election from outside the in-sync set.
+            for earlier in self.delays.open:
+                if earlier.offset < release.offset:
+                    await self._committed(target, earlier)
+            self._producer = None
+            await self._ensure_producer()
+            moved = [(offset, self.delays.moved_to(offset)) for offset in release.announced.offsets]
+            again = [(offset, due_ms) for offset, due_ms in moved if due_ms is not None]
+            now_ms = self._clock.now_ms()
+            await self._announce(target, now_ms, release.announced.offsets, again, messages, release.offset)
+
+    async def _release(self, target: Target) -> bool:
+        """Whether there may be more."""
+        next_ms, soon_ms = self.delays.next_ms(), self._clock.now_ms() + int(self._ahead_ms)
+        if next_ms is None or _tick(next_ms) > soon_ms:
+            return False
+        # What is not due yet will be when it is announced, or the first of them is.
+        taken = self.delays.take(max(_tick(next_ms), soon_ms), self._count_max())
+        if not taken:
+            return self.delays.next_ms() == 0
+        try:
+            self._ensure_space()
+            target.ensure_able()
+            if len(self.delays.open) >= _OPEN_MAX:
+                await self._committed(target, self.delays.open[0])
+            await self._ensure_producer()
+            messages = await self._log.messages([due.offset for due in taken], 4 * _RELEASED_BYTES_MAX)
+            target.ensure_led()
+            chosen = self._choose(target, [due for due in taken if self.delays.is_current(due)], messages)
+            if chosen:
+                at_ms = max(_tick(chosen[-1].due_ms), self._clock.now_ms())
+                again = [(due.offset, due_ms) for due in chosen if (due_ms := _next_ms(due, messages, at_ms))]
+                offsets = [due.offset for due in chosen]
+                await self._announce(target, at_ms, offsets, again, messages, self._done(target))
+        finally:
+            for due in taken:
+                self.delays.put_back(due)  # if it is still to come
+        return True
+
+    async def _until(self, at_ms: int) -> None:
+        """Not for long, though, whatever is done to the clock."""
+        left_ms = min(at_ms - self._clock.now_ms(), _AHEAD_MS_MAX + TICK_MS)
+        if left_ms > 0:
+            await asyncio.sleep(left_ms / 1000)
+            self._log.ensure_led()
+
+    async def _ensure_producer(self) -> None:
+        """Every lead has one of its own: what earlier ones have counted does not matter."""
+        if self._producer is None:
+            self._producer, self._sequence = await self._next_producer_id(), 0
+            self._log.ensure_led()
+
+    async def _committed(self, target: Target, release: Open) -> None:
+        assert release.committed_at is not None
+        wait = target.partition.committed(release.committed_at, inf)
+        if wait is not None:
+            await wait
+        self._log.ensure_led()
+
+    def _choose(self, target: Target, dues: Sequence[Due], messages: dict[int, Record]) -> list[Due]:
+        """As many as fit into a batch of T, at least one however large it is: it was accepted."""
+        config = target.partition.config
+        keyless = [due.offset for due in dues if due.offset in messages and messages[due.offset].key is None]
+        if keyless and config.compacts:
+            self._append(Dropped(self._clock.now_ms(), keyless, "T is compacted, and they have no key"))
+            log.error("%s: %d messages without a key cannot go to a compacted topic", self, len(keyless))
+        chosen: list[Due] = []
+        size_bytes = 0
+        for due in dues:
+            message = messages.get(due.offset)
+            if message is None or due.offset not in self.delays:
+                continue
+            size_bytes += size_bytes_of(message)
+            if chosen and size_bytes > min(_RELEASED_BYTES_MAX, config.max_message_bytes):
+                break
+            chosen.append(due)
+        return chosen
+
+    async def _announce(
+        self,
+        target: Target,
+        at_ms: int,
+        offsets: list[int],
+        again: list[tuple[int, int]],
+        messages: dict[int, Record],
+        done: int,
+    ) -> None:
+        """The first two steps of a release, the first one without a wait."""
+        assert self._producer is not None
+        announced = Releasing(
+            at=at_ms,
+            producer=self._producer,
+            sequence=self._sequence,
+            end=target.partition.log.end_offset,
+            offsets=offsets,
+            again=again,
+            done=done,
+        )
+        batch = compressed(self._batch(announced, messages), target)
+        end_offset = self._append(announced)
+        self._sequence = (self._sequence + len(offsets)) & SEQUENCE_MASK
+        release = self.delays.open[-1]
+        started = self._clock.monotonic()
+        await self._log.committed(end_offset)
+        took_ms = (self._clock.monotonic() - started) * 1000
+        self._ahead_ms += (min(took_ms, _AHEAD_MS_MAX) - self._ahead_ms) / 8
+        await self._until(at_ms)
+        # Where T's lead has ended meanwhile, this raises, and the release is for whoever has it next.
+        release.committed_at = target.append(batch, announced.at)
+
+    def _batch(self, announced: Releasing, messages: dict[int, Record]) -> Batch:
+        chosen = [messages[offset] for offset in announced.offsets]
+        return build_release(announced, chosen, self.partition.topic, self.partition.index)
+
+    def _count_max(self) -> int:
+        """So that not many are read in vain."""
+        stored = self.partition.log
+        average = stored.size_bytes // max(stored.end_offset - stored.start_offset, 1)
+        return max(min(_RELEASED_MAX, 2 * _RELEASED_BYTES_MAX // max(average, 1)), 1)
+
+    # What is over
+
+    def _done(self, target: Target) -> int:
+        done = -1
+        for release in self.delays.open:
+            if release.committed_at is None or release.committed_at > target.partition.high_watermark:
+                break
+            done = release.offset
+        return done
+
+    async def _keep_house(self, target: Target | None) -> None:
+        now = self._clock.monotonic()
+        if now - self._kept < _HOUSE_SECONDS:
+            return
+        self._kept = now
+        self.delays.sweep()
+        if self.delays.open and target is not None:
+            done = self._done(target)
+            if done >= self.delays.open[0].offset:
+                self._append(Released(self._clock.now_ms(), done))
+        floor = min(self.delays.floor, self.partition.high_watermark)
+        over = floor - self.partition.log.start_offset
+        if over >= _TRIM_RECORDS or (over > 0 and now - self._trimmed >= _TRIM_SECONDS):
+            self._trimmed = now
+            await self.partition.log.advance_start(floor)
+            self.partition.tell_copiers()
+
+
+def _tick(due_ms: int) -> int:
+    return -(-due_ms // TICK_MS) * TICK_MS
+
+
+def _next_ms(due: Due, messages: dict[int, Record], now_ms: int) -> int | None:
+    value = header_of(messages[due.offset].headers, REPEAT)
+    repeat = None if value is None else repeat_of(value)
+    return None if repeat is None else repeat.next_ms(due.due_ms, now_ms)

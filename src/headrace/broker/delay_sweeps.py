@@ -1,0 +1,98 @@
+"""Delayed logs give back the space of messages that are over, though an older one may wait for long.
+
+The leader moves the start of the log up to the oldest message that waits. Above that every replica cleans up for
+itself: when its log has doubled, it is read in the process apart, as far as it is committed, and segments of which most
+is over are written anew without that, at the same offsets. The events stay (see `Delays.over`), so that reading what is
+left gives the same index as before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from headrace.broker.partition import Partition
+from headrace.machines.delays import Delays
+from headrace.machines.delays_replay import replay
+from headrace.model.errors import HeadraceError
+from headrace.runtime.disk import Disk
+from headrace.storage.cleaner import Cleaner
+from headrace.storage.compaction import DamagedSegment, Settled, whole_batches
+from headrace.storage.log import Log
+from headrace.storage.scan import BadBatch
+from headrace.storage.settling import Survey, SurveyJob, Sweep, survey_job
+from headrace.wire.batch import parse_header
+
+if TYPE_CHECKING:
+    from headrace.runtime.apart import Pace
+
+log = logging.getLogger(__name__)
+
+SWEEP_BYTES_MIN = 128 << 20
+
+
+class Sweeps:
+    def __init__(self, cleaner: Cleaner) -> None:
+        self._cleaner = cleaner
+        self._sweeps: dict[Partition, DelayedSweep] = {}
+
+    async def look(self, replicas: Iterable[Partition]) -> None:
+        """Once at each of these, which are all."""
+        self._sweeps = {partition: self._sweeps.get(partition) or DelayedSweep(partition.log) for partition in replicas}
+        for partition, sweep in list(self._sweeps.items()):
+            try:
+                await sweep.look_at(self._cleaner, partition)
+            except (HeadraceError, FileNotFoundError, DamagedSegment) as error:
+                # A segment may have been deleted or cut meanwhile; all else is worth a word, too.
+                log.warning("what is over of %s-%d cannot go: %s", partition.topic, partition.index, error)
+
+
+class DelayedSweep(Sweep):
+    """One delayed log, in which both the messages and what became of them lie."""
+
+    def __init__(self, delayed: Log) -> None:
+        super().__init__(delayed, delayed)
+        self._size_bytes = 0  # when it was last looked at
+
+    async def look_at(self, cleaner: Cleaner, partition: Partition) -> None:
+        delayed = self.log
+        grown_bytes = delayed.size_bytes - self._size_bytes
+        if not delayed.usable or grown_bytes < max(SWEEP_BYTES_MIN, self._size_bytes):
+            return
+        generation = delayed.generation
+        job = survey_job(delayed, delayed, partition.high_watermark)
+        survey = await cleaner.run_apart(survey_delayed, job)
+        if delayed.generation != generation or not delayed.usable:
+            return
+        plan = self._plan(job, survey)
+        if plan is not None and await cleaner.carry_out(delayed, lambda _: None if plan.is_outdated else plan):
+            self._note(plan, job, survey)
+        self._size_bytes = delayed.size_bytes
+
+
+def survey_delayed(disk: Disk, pace: Pace, job: SurveyJob) -> Survey:
+    """What is over in a log up to where it is committed. Runs apart, and blocks."""
+    delays = Delays(job.start_offset, 0)
+    for mark in job.segments:
+        segment = mark.segment(disk, job.folder)
+        if not segment.size:
+            continue
+        if mark.has_gaps:
+            segment.read_gaps()
+        try:
+            for batch in whole_batches(segment.open(), segment.size, segment.base_offset, segment.gaps):
+                pace(len(batch))
+                header = parse_header(batch)
+                if job.start_offset < header.next_offset <= job.end_offset:
+                    replay(delays, batch, job.end_offset)
+        except BadBatch as bad:
+            raise DamagedSegment(segment.base_offset, bad.position, bad.reason) from bad
+        finally:
+            segment.close()
+    over = delays.over(job.start_offset)
+    settled = Settled(job.start_offset, over.serialize() if over else b"")
+    offsets = settled.offsets()
+    counts = [offsets.count_unsettled(bound) for bound in job.bounds]
+    return Survey(settled, tuple(after - before for before, after in pairwise(counts)))

@@ -1,0 +1,125 @@
+"""The partition of T to which delayed messages go: what of their releases is in it, and appending what is not.
+
+A release is one batch, under a producer id that the lead of the delayed log took for itself and a sequence that counts
+its messages, so the partition's own memory of producers tells which releases it has: they are appended in order. If it
+has forgotten the producer, the batches behind the point where T ended when the release was announced are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.broker.batch_rules import prepare
+from headrace.broker.delayed_log import read_batches
+from headrace.broker.partition import Partition
+from headrace.machines.delays import Open
+from headrace.machines.delays_due import released_headers
+from headrace.machines.delays_replay import batches
+from headrace.machines.producers import SEQUENCE_MASK
+from headrace.model.errors import NotLeader
+from headrace.model.message_ids import MessageId
+from headrace.wire.batch import CRC_START, BatchHeader, Record, build_batch, parse_header
+from headrace.wire.delayed_records import Releasing
+
+_READ_BYTES = 1 << 20
+_PRODUCER_EPOCH = 0
+_RECORD_BYTES = 64  # about what a record has besides its key, value and headers
+
+Batch = tuple[memoryview, BatchHeader]
+
+
+class Target:
+    """T's partition, for one lead of it."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self._epoch = partition.leader_epoch
+
+    @property
+    def is_led(self) -> bool:
+        return self.partition.is_leader and self.partition.leader_epoch == self._epoch
+
+    def ensure_able(self) -> None:
+        """Raise unless a batch can be committed here now."""
+        self.ensure_led()
+        if self.partition.is_forsaken:
+            raise NotLeader(f"another broker may lead {self.partition.topic}-{self.partition.index} by now")
+        self.partition.ensure_enough()
+
+    def ensure_led(self) -> None:
+        if not self.is_led:
+            raise NotLeader(f"another broker leads {self.partition.topic}-{self.partition.index} now")
+
+    def append(self, batch: Batch, now_ms: int) -> int:
+        """Up to where T must be committed for the release to be over."""
+        self.ensure_led()
+        end_offset = self.partition.append(*batch, now_ms).end_offset
+        self.partition.counts.produced(len(batch[0]), batch[1].record_count)
+        return end_offset
+
+    async def missing(self, releases: Sequence[Open]) -> list[Open]:
+        """Those that are not in the log, in the order in which they must come."""
+        if not releases:
+            return []
+        missing: list[Open] = []
+        doubtful: list[Open] = []
+        known = {one.producer_id: one.last_sequence for one in self.partition.state.producers.describe()}
+        for producer in dict.fromkeys(release.announced.producer for release in releases):
+            its = [release for release in releases if release.announced.producer == producer]
+            begun = [release.announced.sequence for release in its]
+            coming = (known.get(producer, -1) + 1) & SEQUENCE_MASK
+            if known.get(producer, -1) < 0 or (coming not in begun and coming != _behind(its[-1].announced)):
+                doubtful += its
+            elif coming in begun:
+                missing += its[begun.index(coming) :]
+        if doubtful:
+            present = await self._present(min(release.announced.end for release in doubtful))
+            missing += (one for one in doubtful if (one.announced.producer, one.announced.sequence) not in present)
+        return sorted(missing, key=lambda release: release.offset)
+
+    async def _present(self, offset: int) -> set[tuple[int, int]]:
+        """The producers and sequences of all batches from there on."""
+        found: set[tuple[int, int]] = set()
+        log = self.partition.log
+        end_offset = log.end_offset
+        offset = max(offset, log.start_offset)
+        while offset < end_offset:
+            data, offset = await read_batches(self.partition, offset, _READ_BYTES, end_offset)
+            self.ensure_led()
+            found.update((header.producer_id, header.base_sequence) for _, header in batches(data))
+        return found
+
+
+def build_release(announced: Releasing, messages: Sequence[Record], origin: str, index: int) -> Batch:
+    """The batch of a release: the same bytes, whoever makes it. `origin` is the delayed topic."""
+    records = [
+        Record(
+            key=message.key,
+            value=message.value,
+            headers=released_headers(message.headers, str(MessageId(origin, index, message.offset))),
+            timestamp_ms=announced.at,
+        )
+        for message in messages
+    ]
+    batch = build_batch(
+        records,
+        producer_id=announced.producer,
+        producer_epoch=_PRODUCER_EPOCH,
+        base_sequence=announced.sequence,
+    )
+    return memoryview(batch), parse_header(batch)
+
+
+def compressed(batch: Batch, target: Target) -> Batch:
+    """As T wants its batches to be compressed. Raises `InvalidRecord` if T cannot have such messages."""
+    return prepare(*batch, bytes(batch[0][CRC_START:]), target.partition.config)
+
+
+def size_bytes_of(message: Record) -> int:
+    """About what it takes in a batch."""
+    headers = sum(len(name) + len(value or b"") + 8 for name, value in message.headers)
+    return len(message.key or b"") + len(message.value or b"") + headers + _RECORD_BYTES
+
+
+def _behind(announced: Releasing) -> int:
+    return (announced.sequence + len(announced.offsets)) & SEQUENCE_MASK

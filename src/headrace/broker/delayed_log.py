@@ -1,0 +1,89 @@
+"""The delayed log of one partition, `__delayed.T`-i, for one lead of it: its events are appended, its messages read.
+
+Every wait may see the end of the lead: what follows a wait begins with `ensure_led`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from math import inf
+
+from headrace.broker.partition import Partition
+from headrace.machines.delays_replay import UNPACKED_BYTES_MAX, batches
+from headrace.model.errors import NotLeader, StorageFailure
+from headrace.runtime.clock import Clock
+from headrace.storage.reading import LogSlice
+from headrace.wire.batch import Record, parse_header
+from headrace.wire.delayed_records import Event, build_event, pick
+
+_GATHERED_AT_ONCE = 64 << 10
+
+
+class DelayedLog:
+    def __init__(self, partition: Partition, clock: Clock) -> None:
+        self.partition = partition
+        self._epoch = partition.leader_epoch
+        self._clock = clock
+
+    @property
+    def is_led(self) -> bool:
+        return self.partition.is_leader and self.partition.leader_epoch == self._epoch
+
+    def ensure_led(self) -> None:
+        if not self.is_led:
+            raise NotLeader(f"another broker leads {self.partition.topic}-{self.partition.index} now")
+
+    def append(self, event: Event) -> tuple[int, int]:
+        """Where it stands, and up to where the log must be `committed` for it to count."""
+        self.ensure_led()
+        self.partition.ensure_enough()
+        batch = build_event(event)
+        appended = self.partition.append(memoryview(batch), parse_header(batch), event.at)
+        return appended.base_offset, appended.end_offset
+
+    async def committed(self, end_offset: int, seconds: float = inf) -> None:
+        wait = self.partition.committed(end_offset, self._clock.monotonic() + seconds)
+        if wait is not None:
+            await wait
+        self.ensure_led()
+
+    async def read(self, offset: int, size_bytes: int, end_offset: int) -> tuple[bytes, int]:
+        """Whole batches, and the offset behind them."""
+        found = await read_batches(self.partition, offset, size_bytes, end_offset)
+        self.ensure_led()
+        return found
+
+    async def messages(self, offsets: Iterable[int], size_bytes_max: float = inf) -> dict[int, Record]:
+        """The messages at these offsets, as far as the log still has them; not all if they are more than so many bytes,
+        but at least one."""
+        wanted = deque(sorted(offsets))
+        found: dict[int, Record] = {}
+        size_bytes = 0
+        while wanted and size_bytes < size_bytes_max:
+            first = wanted[0]
+            if first < self.partition.log.start_offset:
+                wanted.popleft()
+                continue
+            data, _ = await self.read(first, _GATHERED_AT_ONCE, self.partition.high_watermark)
+            for batch, header in batches(data):
+                here = []
+                while wanted and wanted[0] <= header.last_offset:
+                    here.append(wanted.popleft())
+                if here:
+                    for record in pick(batch, header, here, UNPACKED_BYTES_MAX):
+                        found[record.offset] = record
+                        size_bytes += len(record.value or b"") + len(record.key or b"")
+            if wanted and wanted[0] == first:
+                raise StorageFailure(f"{self.partition.topic}-{self.partition.index} cannot be read at {first} now")
+        return found
+
+
+async def read_batches(partition: Partition, offset: int, size_bytes: int, end_offset: int) -> tuple[bytes, int]:
+    piece = partition.read(offset, size_bytes, end_offset)
+    if isinstance(piece, LogSlice):
+        data = piece.bytes()
+        piece.release()
+    else:
+        data = await piece.load()
+    return data, piece.next_offset

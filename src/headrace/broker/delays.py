@@ -1,0 +1,129 @@
+"""The delayed messages that are here: knows whose this broker releases, and begins and ends with their leads.
+
+Messages that are due later lie in the companion `__delayed.T` of their topic. `begin` and `end` are told of every lead;
+in between there is one `LedDelays` per partition of a companion, made anew for each lead. It releases when this broker
+leads the partition of T, too, so it is woken when such a lead begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace.broker.catalogue import Catalogue
+from headrace.broker.partition import Partition
+from headrace.model.errors import NotLeader
+from headrace.model.names import DELAYED_PREFIX, delayed_topic
+from headrace.runtime.clock import Clock
+from headrace.storage.store import LogStore
+
+if TYPE_CHECKING:
+    from headrace.broker.delay_lead import LedDelays
+    from headrace.broker.delay_sweeps import Sweeps
+
+_SWEEP_SECONDS = 60.0
+
+
+class DelayedMessages:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        next_producer_id: Callable[[], Awaitable[int]],
+        store: LogStore,
+        clock: Clock,
+    ) -> None:
+        self._catalogue = catalogue
+        self._next_producer_id = next_producer_id
+        self._store = store
+        self._clock = clock
+        self._led: dict[tuple[str, int], LedDelays] = {}
+        self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._is_stopped = asyncio.Event()
+
+    def of(self, topic: str, index: int) -> LedDelays:
+        """Those that wait for a partition of this topic. Raises unless they can be asked here and now."""
+        name = delayed_topic(topic)
+        led = self._led.get((name, index))
+        if led is None or self._is_stopped.is_set():
+            self._catalogue.partition(name, index)
+            raise NotLeader(f"this broker does not look after {name}-{index}, or no longer")
+        led.ensure_serving()
+        return led
+
+    # Leads
+
+    def begin(self, partition: Partition) -> None:
+        """This broker leads the partition from now on."""
+        if self._is_stopped.is_set():
+            return
+        key = partition.topic, partition.index
+        if partition.topic.startswith(DELAYED_PREFIX):
+            # Most brokers have nothing that is delayed, and need not load the code for it when they start.
+            from headrace.broker.delay_lead import LedDelays
+
+            self._drop(key)
+            target = partial(self._target, partition)
+            self._led[key] = LedDelays(partition, target, self._next_producer_id, self._store.ensure_space, self._clock)
+            self._start(key)
+        elif (waiting := self._led.get((delayed_topic(partition.topic), partition.index))) is not None:
+            waiting.wake()
+
+    def end(self, partition: Partition) -> None:
+        """It leads it no longer, or no longer in the epoch in which it did."""
+        key = partition.topic, partition.index
+        led = self._led.get(key)
+        if led is not None and led.partition is partition:
+            self._drop(key)
+
+    async def load(self) -> None:
+        """Read and release what this broker has begun to lead, and all that it will; returns when it is stopped."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            for key in self._led:
+                self._start(key)
+            sweeping = tasks.create_task(self._sweep())
+            await self._is_stopped.wait()
+            sweeping.cancel()
+            for key in list(self._led):
+                self._drop(key)
+
+    def stop(self) -> None:
+        """The broker is going down: what waits, waits on in its log."""
+        self._is_stopped.set()
+
+    async def _sweep(self) -> None:
+        """Every replica for itself, leading or not."""
+        sweeps: Sweeps | None = None
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            replicas = [
+                partition
+                for topic in self._catalogue
+                if topic.name.startswith(DELAYED_PREFIX)
+                for partition in topic.replicas.values()
+            ]
+            if replicas and self._catalogue.config.log_cleaner_enable:
+                from headrace.broker.delay_sweeps import Sweeps
+
+                sweeps = sweeps or Sweeps(self._store.cleaner)
+                await sweeps.look(replicas)
+
+    def _start(self, key: tuple[str, int]) -> None:
+        if self._tasks is not None:
+            self._running[key] = self._tasks.create_task(self._led[key].run())
+
+    def _drop(self, key: tuple[str, int]) -> None:
+        self._led.pop(key, None)
+        running = self._running.pop(key, None)
+        if running is not None:
+            running.cancel()
+
+    def _target(self, partition: Partition) -> Partition | None:
+        """The partition of T with the same number, if it is led here. T is who the companion belongs to: a topic that
+        was made anew under the same name is another one."""
+        companion = self._catalogue.find(partition.topic)
+        owner = None if companion is None else self._catalogue.companions.owner(companion)
+        return None if owner is None else owner.led.get(partition.index)

@@ -1,0 +1,66 @@
+"""Topics that end by themselves: with `expire.after.idle.ms`, one to which nothing was written for so long is deleted.
+
+They are those of clients that may go without a word, such as the topics of replies. Who leads the only partition of
+such a topic counts from when it began to lead, or saw something written, so a restart may give the topic more time,
+never less; and it deletes nothing while it is not sure to be one of the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+from uuid import UUID
+
+from headrace.broker.catalogue import Catalogue
+from headrace.broker.topic import Topic
+from headrace.model.errors import HeadraceError
+from headrace.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+
+
+class _Seen(NamedTuple):
+    """Where the log ended, and since when."""
+
+    end_offset: int
+    since: float
+
+
+class TopicExpiry:
+    def __init__(self, catalogue: Catalogue, clock: Clock, is_certain: Callable[[], bool]) -> None:
+        self._catalogue = catalogue
+        self._clock = clock
+        self._is_certain = is_certain
+        self._seen: dict[UUID, _Seen] = {}
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            for topic in list(self._idle()):
+                log.info("topic %s is deleted: nothing was written to it for its expire.after.idle.ms", topic.name)
+                try:
+                    await self._catalogue.delete(topic.name)
+                except HeadraceError as error:
+                    log.warning("topic %s could not be deleted: %s", topic.name, error)
+
+    def _idle(self) -> Iterator[Topic]:
+        """Topics whose time is up; notes what is seen of the others."""
+        now = self._clock.monotonic()
+        before, self._seen = self._seen, {}
+        if not self._is_certain():
+            return
+        for topic in self._catalogue:
+            limit_ms = topic.config.expire_after_idle_ms
+            if not limit_ms or topic.partition_count != 1 or 0 not in topic.led or topic.is_internal:
+                continue
+            end_offset = topic.led[0].log.end_offset
+            seen = before.get(topic.id)
+            if seen is None or seen.end_offset != end_offset:
+                seen = _Seen(end_offset, now)
+            self._seen[topic.id] = seen
+            if now - seen.since >= limit_ms / 1000:
+                yield topic

@@ -1,0 +1,92 @@
+"""LeaseOffsets: messages of a subscription that somebody has chosen by their offsets, leased without being read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from headrace.broker.context import RequestContext
+from headrace.broker.subscription_requests import check_lease_ms, check_names
+from headrace.broker.subscriptions import Subscriptions
+from headrace.model.errors import HeadraceError, InvalidRequest
+from headrace.wire.messages.lease import LeasedRange
+from headrace.wire.messages.lease_offsets import LeaseOffsetsRequest, LeaseOffsetsResponse
+
+if TYPE_CHECKING:
+    from headrace.broker.led_subscriptions import LedSubscriptions
+    from headrace.machines.subscription_answers import Range
+
+RANGES_MAX = 10_000
+_UNSET = -1
+_ANY_NUMBER = 1 << 62
+
+
+class LeaseOffsets:
+    """`now_ms` is the time by which leases end."""
+
+    def __init__(self, subscriptions: Subscriptions, now_ms: Callable[[], int]) -> None:
+        self._subscriptions = subscriptions
+        self._now_ms = now_ms
+
+    async def handle(self, request: LeaseOffsetsRequest, _context: RequestContext) -> LeaseOffsetsResponse:
+        try:
+            check_names(request.subscription, request.member)
+            check_lease_ms(request.lease_ms)
+            wanted = _check_ranges([(one.first, one.last) for one in request.wanted])
+            led = await self._subscriptions.ensure(request.topic, request.partition_index)
+            if not led.has(request.subscription):
+                await led.ensure(request.subscription)
+            return self._lease(led, request, wanted)
+        except HeadraceError as error:
+            return LeaseOffsetsResponse(error_code=error.code, error_message=error.message)
+
+    def _lease(
+        self, led: LedSubscriptions, request: LeaseOffsetsRequest, wanted: Sequence[tuple[int, int]]
+    ) -> LeaseOffsetsResponse:
+        from headrace.broker.leasing import readable_end  # not before the first subscription
+
+        partition = led.source()
+        subscription = led.find(request.subscription)
+        if subscription.config.opens_messages:
+            raise InvalidRequest(
+                f"{request.subscription} chooses by what is in a message; its messages cannot be leased by offset"
+            )
+        led.catch_up(request.subscription, subscription, partition)
+        now_ms = self._now_ms()
+        free = subscription.choose(now_ms, _ANY_NUMBER, readable_end(partition, subscription.config))
+        lease_ms = None if request.lease_ms == _UNSET else request.lease_ms
+        granted = subscription.grant(_common(free, wanted), request.member, now_ms, lease_ms)
+        led.set_alarm(request.subscription, subscription)
+        return LeaseOffsetsResponse(
+            lease_epoch=led.epoch,
+            leased_until_ms=now_ms + (lease_ms or subscription.config.share_record_lock_duration_ms),
+            leased=[LeasedRange(first, last, attempt) for first, last, attempt in granted],
+        )
+
+
+def _check_ranges(wanted: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+    if not 1 <= len(wanted) <= RANGES_MAX:
+        raise InvalidRequest(f"a lease names 1 to {RANGES_MAX} ranges of offsets, not {len(wanted)}")
+    behind = 0
+    for first, last in wanted:
+        if not behind <= first <= last:
+            raise InvalidRequest(f"{first} to {last} is no range of offsets, or not behind the one before it")
+        behind = last + 1
+    return wanted
+
+
+def _common(free: Sequence[Range], wanted: Sequence[tuple[int, int]]) -> list[Range]:
+    """What is in both; both are ascending."""
+    from headrace.machines.subscription_answers import Range  # not before the first subscription
+
+    found: list[Range] = []
+    at = 0
+    for first, last in wanted:
+        while at < len(free) and free[at].last < first:
+            at += 1
+        behind = at
+        while behind < len(free) and free[behind].first <= last:
+            found.append(Range(max(first, free[behind].first), min(last, free[behind].last)))
+            behind += 1
+        at = max(at, behind - 1)
+    return found

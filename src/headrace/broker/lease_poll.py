@@ -1,0 +1,167 @@
+"""Waiting for something to lease, in any of several partitions, for one member of one subscription.
+
+A poll looks at its partitions in their order and leases what there is. What was empty is watched from that moment on,
+so nothing that comes is missed, and only what was woken is looked at again. It ends with something to tell, with a
+refusal, or when its time is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.broker.leases import ColdLease, Leased, Verdict
+from headrace.broker.subscriptions import Subscriptions
+from headrace.machines.subscription_answers import Nack
+from headrace.model.errors import CoordinatorLoading, HeadraceError
+from headrace.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from headrace.broker.led_subscriptions import LedSubscriptions
+
+
+class WantedLeases(NamedTuple):
+    count_max: int
+    bytes_max: int
+    seconds: float
+
+
+class LeaseTarget:
+    """One partition of a poll, and what came of it: `leased`, `error`, or neither."""
+
+    __slots__ = ("_poll", "error", "index", "is_ready", "is_watching", "leased", "led", "topic")
+
+    def __init__(self, topic: str, index: int, poll: LeasePoll) -> None:
+        self.topic = topic
+        self.index = index
+        self.is_ready = True
+        self.is_watching = False
+        self.led: LedSubscriptions | None = None
+        self.leased: Leased | None = None
+        self.error: HeadraceError | None = None
+        self._poll = poll
+
+    def wake(self) -> None:
+        self.is_ready = True
+        self._poll.wake()
+
+
+class LeasePoll:
+    def __init__(
+        self,
+        subscriptions: Subscriptions,
+        clock: Clock,
+        name: str,
+        member: str,
+        places: Iterable[tuple[str, int]],
+        lease_ms: int | None = None,
+    ) -> None:
+        self.targets = [LeaseTarget(topic, index, self) for topic, index in places]
+        self._subscriptions = subscriptions
+        self._clock = clock
+        self._lease_ms = lease_ms
+        self._name = name
+        self._member = member
+        self._future: asyncio.Future[None] | None = None
+        self._is_woken = False
+        self._is_stopped = False
+
+    async def run(self, wanted: WantedLeases) -> None:
+        """Return when there is something to tell, or the time is up. Whoever gives up waiting for it gets nothing."""
+        deadline = self._clock.monotonic() + wanted.seconds
+        try:
+            while not await self._look(wanted):
+                left = deadline - self._clock.monotonic()
+                if left <= 0 or self._is_stopped:
+                    break
+                await self._wait(left)
+        except BaseException:
+            self.give_back()
+            raise
+        finally:
+            self._unwatch()
+
+    def stop(self) -> None:
+        """Wait no longer."""
+        self._is_stopped = True
+        self.wake()
+
+    def wake(self) -> None:
+        self._is_woken = True
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    def give_back(self) -> None:
+        """Nobody waits for the answer any more: what was leased for it comes back."""
+        for target in self.targets:
+            if target.leased is not None and target.led is not None:
+                target.leased.release()
+                again = Nack(delay_ms=0, reason="the member was gone before it was answered")
+                verdicts = [Verdict(first, last, again, attempt) for first, last, attempt in target.leased.granted]
+                with suppress(HeadraceError):  # the leases are gone with their lead
+                    target.led.settle(self._name, self._member, verdicts)
+                target.leased = None
+
+    async def _look(self, wanted: WantedLeases) -> bool:
+        """Lease what there is; whether there is something to tell."""
+        self._is_woken = False
+        has_news = False
+        count_max, bytes_max = wanted.count_max, wanted.bytes_max
+        for target in self.targets:
+            if not target.is_ready:
+                continue
+            if count_max <= 0 or bytes_max <= 0 or self._is_stopped:
+                break
+            try:
+                leased = target.leased = await self._lease(target, count_max, bytes_max)
+            except HeadraceError as error:
+                target.error = error
+                has_news = True
+                continue
+            if leased is not None:
+                count_max -= sum(last - first + 1 for first, last, _ in leased.granted)
+                bytes_max -= len(leased.records)
+                has_news = True
+        return has_news
+
+    async def _lease(self, target: LeaseTarget, count_max: int, bytes_max: int) -> Leased | None:
+        led = target.led = await self._led(target)
+        leased = led.lease(self._name, self._member, count_max, bytes_max, self._lease_ms)
+        if isinstance(leased, ColdLease):
+            leased = await leased.load()
+        if leased is None:
+            # At once: what comes from here on must not be missed while the other partitions are looked at.
+            target.is_ready = False
+            target.is_watching = True
+            led.watch(self._name, target)
+        return leased
+
+    async def _led(self, target: LeaseTarget) -> LedSubscriptions:
+        try:
+            led = self._subscriptions.find(target.topic, target.index)
+        except CoordinatorLoading:
+            led = None
+        if led is None:
+            led = await self._subscriptions.ensure(target.topic, target.index)
+        if not led.has(self._name):
+            await led.ensure(self._name)
+        return led
+
+    async def _wait(self, seconds: float) -> None:
+        if self._is_woken:
+            return
+        loop = asyncio.get_running_loop()
+        self._future = loop.create_future()
+        timer = loop.call_later(seconds, self.wake)
+        try:
+            await self._future
+        finally:
+            timer.cancel()
+            self._future = None
+
+    def _unwatch(self) -> None:
+        for target in self.targets:
+            if target.is_watching and target.led is not None:
+                target.led.unwatch(self._name, target)

@@ -1,0 +1,174 @@
+"""How a lease is found: the machine chooses, the log is read, and what was read is granted.
+
+Nothing waits in between, so what was chosen is still free when it is granted. What must wait for the disk, or for many
+batches to be opened, is handed back as a `ColdLease`, which begins with choosing again when it has what it waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.broker.lease_reading import Pieces, cut_out, hidden_in, read_ranges
+from headrace.broker.leases import ColdLease, Leased, overlaps, without
+from headrace.broker.opening import Opener
+from headrace.broker.partition import Partition
+from headrace.machines.partition_transactions import AbortedTransaction
+from headrace.machines.subscription import Subscription
+from headrace.machines.subscription_answers import Gap
+from headrace.model.subscription_configs import SubscriptionConfig
+from headrace.storage.reading import ColdRead
+
+if TYPE_CHECKING:
+    from headrace.broker.led_subscriptions import LedSubscriptions
+
+_OPENED_BYTES = 1 << 16  # at a time
+_OPENED_BYTES_MAX = 1 << 18  # in one turn of the loop: some milliseconds
+_READ_COMMITTED = "read_committed"
+
+
+class WantedLease(NamedTuple):
+    name: str
+    member: str
+    count_max: int
+    bytes_max: int
+    lease_ms: int | None
+
+
+class Leasing:
+    def __init__(self, led: LedSubscriptions, now_ms: Callable[[], int]) -> None:
+        self._led = led
+        self._now_ms = now_ms
+        self._openers: dict[str, Opener] = {}
+
+    def forget(self, name: str) -> None:
+        self._openers.pop(name, None)
+
+    def lease(self, wanted: WantedLease) -> Leased | ColdLease | None:
+        led = self._led
+        partition = led.source()
+        subscription = led.find(wanted.name)
+        led.catch_up(wanted.name, subscription, partition)
+        outcome = self._lease_opened(wanted, partition, subscription)
+        led.set_alarm(wanted.name, subscription)
+        if isinstance(outcome, Leased):
+            led.wake(wanted.name)  # there may be more, for somebody else
+        return outcome
+
+    def _lease_opened(
+        self, wanted: WantedLease, partition: Partition, subscription: Subscription
+    ) -> Leased | ColdLease | None:
+        config = subscription.config
+        if not config.opens_messages:
+            return self._lease_chosen(wanted, partition, subscription)
+        # Where priorities count, all that may be looked at is opened before anything is chosen.
+        if not config.headrace_priority_slack_ms:
+            leased = self._lease_chosen(wanted, partition, subscription)
+            if leased is not None:
+                return leased
+        unopened = self._open(wanted.name, subscription, partition)
+        if not unopened or not config.headrace_priority_slack_ms:
+            leased = self._lease_chosen(wanted, partition, subscription)
+            if leased is not None:
+                return leased
+        if not unopened:
+            return None
+        return ColdLease(unopened if isinstance(unopened, ColdRead) else None, partial(self._open_loaded, wanted))
+
+    def _lease_chosen(
+        self, wanted: WantedLease, partition: Partition, subscription: Subscription
+    ) -> Leased | ColdLease | None:
+        end_offset = readable_end(partition, subscription.config)
+        while ranges := subscription.choose(self._now_ms(), wanted.count_max, end_offset):
+            pieces = read_ranges(partition, ranges, wanted.bytes_max, end_offset)
+            if isinstance(pieces, ColdRead):
+                return ColdLease(pieces, partial(self._lease_loaded, wanted, ranges[0].first))
+            leased = self._grant(wanted, partition, subscription, pieces)
+            if leased is not None:
+                return leased
+        return None
+
+    def _lease_loaded(
+        self, wanted: WantedLease, first_offset: int, data: bytes, next_offset: int
+    ) -> Leased | ColdLease | None:
+        """Choose again: much may have happened while these batches were read."""
+        led = self._led
+        partition = led.source()
+        subscription = led.find(wanted.name)
+        led.catch_up(wanted.name, subscription, partition)
+        end_offset = min(next_offset, readable_end(partition, subscription.config))
+        ranges = subscription.choose(self._now_ms(), wanted.count_max, end_offset)
+        if not ranges or ranges[0].first < first_offset:
+            return self.lease(wanted)
+        leased = self._grant(wanted, partition, subscription, Pieces(ranges, cut_out(data, ranges)))
+        if leased is None:
+            return self.lease(wanted)
+        led.set_alarm(wanted.name, subscription)
+        led.wake(wanted.name)
+        return leased
+
+    def _grant(
+        self, wanted: WantedLease, partition: Partition, subscription: Subscription, pieces: Pieces
+    ) -> Leased | None:
+        """None if none of it is a message after all."""
+        now_ms = self._now_ms()
+        granted = subscription.grant(pieces.ranges, wanted.member, now_ms, wanted.lease_ms)
+        if subscription.config.share_isolation_level == _READ_COMMITTED:
+            aborted = partition.state.aborted(granted[0].first, granted[-1].last + 1)
+            hidden = overlaps(granted, hidden_in(pieces.records, aborted)) if aborted else []
+            for first, last in hidden:
+                gaps = subscription.settle(first, last, Gap(), wanted.member, None, now_ms)
+                self._led.put(wanted.name, subscription, gaps)
+            granted = without(granted, hidden)
+        lease_ms = wanted.lease_ms or subscription.config.share_record_lock_duration_ms
+        leased = Leased(granted, pieces.records, now_ms + lease_ms, self._led.epoch)
+        if granted:
+            return leased
+        leased.release()
+        return None
+
+    # Opening
+
+    def _open(self, name: str, subscription: Subscription, partition: Partition) -> ColdRead | bool:
+        """Open what the subscription wants to look at. True if there is more, a cold read if it waits for the disk."""
+        end_offset = readable_end(partition, subscription.config)
+        opened_bytes = 0
+        while subscription.wants_opened and subscription.opened_to < end_offset:
+            if opened_bytes >= _OPENED_BYTES_MAX:
+                return True
+            piece = partition.read(subscription.opened_to, _OPENED_BYTES, end_offset)
+            if isinstance(piece, ColdRead):
+                return piece
+            data = piece.bytes()
+            piece.release()
+            self._offer(name, subscription, partition, data, piece.next_offset)
+            opened_bytes += len(data)
+        return False
+
+    def _open_loaded(self, wanted: WantedLease, data: bytes, next_offset: int) -> Leased | ColdLease | None:
+        led = self._led
+        partition = led.source()
+        subscription = led.find(wanted.name)
+        if data and subscription.wants_opened and subscription.opened_to < next_offset:
+            self._offer(wanted.name, subscription, partition, data, next_offset)
+        return self.lease(wanted)
+
+    def _offer(
+        self, name: str, subscription: Subscription, partition: Partition, data: bytes, next_offset: int
+    ) -> None:
+        opener = self._openers.get(name)
+        if opener is None or opener.config is not subscription.config:
+            opener = self._openers[name] = Opener(subscription.config)
+        opened_to = subscription.opened_to
+        aborted: Sequence[AbortedTransaction] = ()
+        if subscription.config.share_isolation_level == _READ_COMMITTED:
+            aborted = partition.state.aborted(opened_to, next_offset)
+        messages = opener.open(data, opened_to, aborted)
+        self._led.put(name, subscription, subscription.offer(messages, next_offset, self._now_ms()))
+
+
+def readable_end(partition: Partition, config: SubscriptionConfig) -> int:
+    """What lies below may be delivered."""
+    is_committed_only = config.share_isolation_level == _READ_COMMITTED
+    return partition.last_stable_offset if is_committed_only else partition.high_watermark

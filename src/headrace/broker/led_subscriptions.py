@@ -1,0 +1,392 @@
+"""All subscriptions of one partition, for as long as this broker leads the partition's acks log in one epoch.
+
+What a subscription's machine returns is put into the acks log and applied in the same step; whoever caused it is
+answered when it is committed. Leases are in memory only: they end with the lead, and their messages are delivered
+again. Everything in here begins with `load` and is gone with `close`; whoever still holds on to it is refused. The
+messages themselves lie in the topic's own partition, which must be led here, too: that is looked up at every call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+from headrace.broker.acks_log import AcksLead
+from headrace.broker.alarms import Alarms
+from headrace.broker.burials import Burials, Bury
+from headrace.broker.lease_source import LeaseSource
+from headrace.broker.lease_waits import LeaseWaiter, LeaseWaits
+from headrace.broker.leases import ColdLease, Extend, Leased, Verdict
+from headrace.broker.leasing import Leasing, WantedLease, readable_end
+from headrace.broker.partition import Partition
+from headrace.broker.subscription_starts import first_floor
+from headrace.machines.subscription import Subscription
+from headrace.machines.subscription_answers import Ack, Counts, Gap
+from headrace.model.errors import (
+    CoordinatorLoading,
+    GroupIdNotFound,
+    HeadraceError,
+    PolicyViolation,
+    StorageFailure,
+)
+from headrace.model.names import check_group_id
+from headrace.model.subscription_configs import SubscriptionConfig
+from headrace.runtime.clock import Clock
+from headrace.wire.acks_records import Created, Deleted, Event, Failed, Settled, SnapshotEvent
+
+log = logging.getLogger(__name__)
+
+SUBSCRIPTIONS_MAX = 1000  # of one partition: a typing error in a loop must not fill the memory
+_SNAPSHOT_PART_BYTES = 1 << 18
+_REPLAYED_MAX = 10_000  # events; who has read more than that writes a snapshot for the next one
+
+
+class Surroundings(NamedTuple):
+    """What the subscriptions of a broker share."""
+
+    clock: Clock
+    now_ms: Callable[[], int]
+    chance: Callable[[], float]
+    config_of: Callable[[str], SubscriptionConfig]
+    bury: Bury
+    start: Callable[..., asyncio.Task[None]]
+
+
+class Described(NamedTuple):
+    name: str
+    floor: int
+    end: int
+    counts: Counts
+
+
+class LedSubscriptions:
+    """`source` is the partition whose messages these are, if it is led here. `on_lost` is told when what was settled
+    could not be written: then all of this is void and must be loaded anew."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        source: LeaseSource,
+        around: Surroundings,
+        on_lost: Callable[[LedSubscriptions, HeadraceError], None],
+    ) -> None:
+        self.subscriptions: dict[str, Subscription] = {}
+        self.partition = partition
+        self.epoch = partition.leader_epoch
+        self.loaded = asyncio.Event()
+        self._source = source
+        self._around = around
+        self._now_ms = around.now_ms
+        self._acks = AcksLead(partition, around.clock, self._snapshot, partial(on_lost, self))
+        self._alarms = Alarms(around.now_ms)
+        self._waits: dict[str, LeaseWaits] = {}
+        self._leasing = Leasing(self, around.now_ms)
+        self._burials = Burials(self, around.bury, around.start, around.now_ms)
+        self._creating: set[str] = set()  # those whose creation is not committed yet
+        self._watched: Partition | None = None
+        self._met_epoch = -1  # of the source
+        self._closed: HeadraceError | None = None
+        self._failure: HeadraceError | None = None
+        if self._acks.is_blank:
+            self.loaded.set()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.subscriptions)
+
+    # Beginning and end
+
+    async def load(self) -> None:
+        """Rebuild everything from the acks log. Raises `NotLeader` if the lead is lost meanwhile."""
+        try:
+            replay = await self._acks.load(self._make)
+        except HeadraceError as error:
+            self._acks.ensure_held()
+            self._failure = error
+            log.critical("subscriptions of %s-%d are out of service: %s", *self.place, error)
+            self.loaded.set()
+            return
+        self.subscriptions = replay.subscriptions
+        self.loaded.set()
+        if replay.event_count:
+            known = len(self.subscriptions)
+            log.info("read %d events of %s-%d: %d subscriptions", replay.event_count, *self.place, known)
+        if replay.event_count > _REPLAYED_MAX:
+            self._acks.write_snapshot()
+        for name, subscription in self.subscriptions.items():
+            self.set_alarm(name, subscription)
+        self.meet()
+        self._burials.look()
+
+    def close(self, error: HeadraceError) -> None:
+        """Refuse everybody: the subscriptions live on in the log, but not here."""
+        self._closed = error
+        self._source.served()
+        self._acks.close(error)
+        self._alarms.stop()
+        self._burials.stop()
+        self.loaded.set()
+        if self._watched is not None:
+            self._watched.unwatch(self)
+        for waits in self._waits.values():
+            waits.wake_all()
+
+    def ensure_open(self) -> None:
+        """Raise unless requests can be answered here and now: ask again after every wait."""
+        if self._closed is not None:
+            raise self._closed
+        if not self.loaded.is_set():
+            raise CoordinatorLoading(f"the leader of {self.place[0]}-{self.place[1]} is still reading it")
+        if self._failure is not None:
+            raise StorageFailure(f"the subscriptions are out of service: {self._failure.message}")
+        self._acks.ensure_held()
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.partition.topic, self.partition.index
+
+    def source(self) -> Partition:
+        """The partition whose messages these are. Raises unless all can be answered here and now."""
+        self.ensure_open()
+        partition = self._source.find()
+        if partition.leader_epoch != self._met_epoch:
+            self._meet(partition)
+        return partition
+
+    def has(self, name: str) -> bool:
+        """Whether it was made, and that is committed."""
+        return name in self.subscriptions and name not in self._creating
+
+    def find(self, name: str) -> Subscription:
+        found = self.subscriptions.get(name)
+        if found is None:
+            raise GroupIdNotFound(f"{self.place[0]}-{self.place[1]} has no subscription {name}")
+        return found
+
+    # Making and unmaking
+
+    async def ensure(self, name: str) -> None:
+        """Make the subscription if it is missing, where its configuration says; return when that is committed: before
+        that nothing may be leased, or a crash would make it begin somewhere else."""
+        if name not in self.subscriptions:
+            config = self._around.config_of(name)
+            floor = await first_floor(self.source(), config, self._around.clock.now_ms())
+            self.source()
+            self.create(name, floor)
+        if name in self._creating:
+            wait = self._acks.committed()
+            if wait is not None:
+                await wait
+
+    def create(self, name: str, floor: int) -> asyncio.Future[None] | None:
+        """Make it unless it is there; what to wait for."""
+        check_group_id(name)
+        self._acks.ensure_writable()
+        if name not in self.subscriptions:
+            if len(self.subscriptions) >= SUBSCRIPTIONS_MAX:
+                raise PolicyViolation(f"a partition has at most {SUBSCRIPTIONS_MAX} subscriptions")
+            self.subscriptions[name] = subscription = self._make(name)
+            self._creating.add(name)
+            self.put(name, subscription, [Created(at=self._now_ms(), floor=floor)])
+            committed = self._acks.committed()
+            if committed is None:
+                self._creating.discard(name)
+            else:
+                committed.add_done_callback(partial(self._on_created, name))
+        return self._acks.committed() if name in self._creating else None
+
+    def _on_created(self, name: str, committed: asyncio.Future[None]) -> None:
+        if committed.exception() is None:
+            self._creating.discard(name)
+
+    def delete(self, name: str) -> asyncio.Future[None] | None:
+        self._acks.ensure_writable()
+        self.put(name, self.find(name), [Deleted(at=self._now_ms())])
+        del self.subscriptions[name]
+        self._creating.discard(name)
+        self._leasing.forget(name)
+        self._alarms.cancel(name)
+        if name in self._waits:
+            self._waits[name].wake_all()
+        return self._acks.committed()
+
+    def seek(self, name: str, floor: int) -> asyncio.Future[None] | None:
+        self._acks.ensure_writable()
+        subscription = self.find(name)
+        self.put(name, subscription, subscription.seek(floor, self._now_ms()))
+        self.wake(name)
+        return self._acks.committed()
+
+    def reconfigure(self, name: str) -> None:
+        """It may be configured in another way."""
+        subscription = self.subscriptions.get(name)
+        if subscription is not None and self._closed is None:
+            subscription.reconfigure(self._around.config_of(name))
+            self.set_alarm(name, subscription)
+            self._burials.look()
+            self.wake(name)
+
+    # Leasing
+
+    def lease(
+        self, name: str, member: str, count_max: int, bytes_max: int, lease_ms: int | None = None
+    ) -> Leased | ColdLease | None:
+        """What there is to lease now, at least one message if there is any, however large its batch. None: nothing,
+        until whoever watches is woken."""
+        return self._leasing.lease(WantedLease(name, member, count_max, bytes_max, lease_ms))
+
+    # Settling
+
+    def settle(
+        self, name: str, member: str, verdicts: Iterable[Verdict]
+    ) -> tuple[list[HeadraceError | None], asyncio.Future[None] | None]:
+        """For each verdict what speaks against it, or None; and what to wait for until the others are committed."""
+        self.source()
+        self._acks.ensure_writable()
+        subscription = self.find(name)
+        now_ms = self._now_ms()
+        errors: list[HeadraceError | None] = []
+        has_settled = comes_back = False
+        for first, last, how, attempt in verdicts:
+            try:
+                if isinstance(how, Extend):
+                    subscription.extend(first, last, member, attempt, now_ms, how.lease_ms)
+                else:
+                    self.put(name, subscription, subscription.settle(first, last, how, member, attempt, now_ms))
+                    has_settled = True
+                    comes_back = comes_back or not isinstance(how, Ack | Gap)
+            except HeadraceError as error:
+                errors.append(error)
+            else:
+                errors.append(None)
+        if comes_back:
+            self.set_alarm(name, subscription)
+            self._burials.look()
+        config = subscription.config
+        if comes_back or config.opens_messages or config.share_partition_max_record_locks:
+            self.wake(name)
+        return errors, self._acks.committed() if has_settled else None
+
+    def release_member(self, name: str, member: str, *, counts: bool = True) -> None:
+        """The member is gone: what it has leased comes back at once. `counts`: as a failed delivery."""
+        subscription = self.subscriptions.get(name)
+        if subscription is None or self._closed is not None:
+            return
+        self.put(name, subscription, subscription.release_member(member, self._now_ms(), counts=counts))
+        self.set_alarm(name, subscription)
+        self._burials.look()
+        self.wake(name)
+
+    # Waiting
+
+    def watch(self, name: str, waiter: LeaseWaiter) -> None:
+        """Be woken when there may be something to lease, or nothing can be leased here any more. Who has been woken and
+        found nothing watches again, and keeps its place."""
+        partition = self.source()
+        if self._watched is not partition:
+            if self._watched is not None:
+                self._watched.unwatch(self)
+            self._watched = partition
+            partition.watch(self)
+        self._waits.setdefault(name, LeaseWaits()).add(waiter)
+
+    def unwatch(self, name: str, waiter: LeaseWaiter) -> None:
+        waits = self._waits.get(name)
+        if waits is not None:
+            waits.remove(waiter)
+            if not waits:
+                del self._waits[name]
+
+    def on_moved(self, new_bytes: int) -> None:
+        """The partition has more to read; or, without any, it is not led here any more."""
+        for waits in list(self._waits.values()):
+            if new_bytes:
+                waits.wake_next()
+            else:
+                waits.wake_all()
+
+    def on_committed(self) -> None:
+        """Only copiers are told."""
+
+    def wake(self, name: str) -> None:
+        waits = self._waits.get(name)
+        if waits is not None:
+            waits.wake_next()
+
+    # Telling
+
+    def describe(self, names: Sequence[str] | None = None) -> list[Described]:
+        partition = self.source()
+        told: list[Described] = []
+        for name in self.subscriptions if names is None else names:
+            subscription = self.subscriptions.get(name)
+            if subscription is not None:
+                self.catch_up(name, subscription, partition)
+                end_offset = readable_end(partition, subscription.config)
+                told.append(Described(name, subscription.floor, end_offset, subscription.counts(end_offset)))
+        return told
+
+    async def history(self, offsets: Collection[int]) -> dict[tuple[str, int], Settled | Failed]:
+        """What the acks log last says of messages, by subscription and offset."""
+        self.source()
+        return await self._acks.history(offsets)
+
+    # Carrying out
+
+    def trim(self) -> None:
+        """Delete history that is old enough."""
+        if self._closed is None and self.loaded.is_set():
+            self._around.start(self._acks.trim())
+
+    def _make(self, name: str) -> Subscription:
+        return Subscription(self._around.config_of(name), self._around.chance)
+
+    def _snapshot(self, snapshot_id: int) -> Iterator[tuple[str, SnapshotEvent]]:
+        count = len(self.subscriptions)
+        for name, subscription in self.subscriptions.items():
+            for part in subscription.snapshot(snapshot_id, _SNAPSHOT_PART_BYTES, self._now_ms(), count):
+                yield name, part
+
+    def put(self, name: str, subscription: Subscription, events: Iterable[Event]) -> None:
+        for event in events:
+            self._acks.put(name, event)
+            subscription.apply(event)
+
+    def catch_up(self, name: str, subscription: Subscription, partition: Partition) -> None:
+        """What happened to the log since somebody looked last."""
+        log_start = partition.log.start_offset
+        if subscription.floor < log_start:
+            trimmed = subscription.trimmed(log_start, self._now_ms())
+            if trimmed is not None:
+                self.put(name, subscription, [trimmed])
+
+    def meet(self) -> None:
+        """A lead has begun, of the acks or of the partition itself: look at once, before the log goes on."""
+        with suppress(HeadraceError):
+            self.source()
+
+    def _meet(self, partition: Partition) -> None:
+        """The partition is led anew. If its log has lost its end, what was settled there was not what comes there now;
+        what was settled in disorder before that is delivered again."""
+        self._met_epoch = partition.leader_epoch
+        end_offset = self._source.end_before(partition)
+        for name, subscription in self.subscriptions.items():
+            if subscription.end > end_offset:
+                floor = min(subscription.floor, end_offset)
+                log.error("%s has lost its end: subscription %s goes on at %d", partition.topic, name, floor)
+                self.put(name, subscription, subscription.seek(floor, self._now_ms()))
+
+    def set_alarm(self, name: str, subscription: Subscription) -> None:
+        due_ms = subscription.next_due_ms()
+        if due_ms is not None:
+            self._alarms.set(name, due_ms, partial(self._on_alarm, name))
+
+    def _on_alarm(self, name: str) -> None:
+        subscription = self.subscriptions[name]
+        self.put(name, subscription, subscription.expire(self._now_ms()))
+        self.set_alarm(name, subscription)
+        self._burials.look()
+        self.wake(name)

@@ -1,0 +1,170 @@
+"""What the members of share groups hold at this broker: their sessions, what they settle, and what comes back when they
+are gone.
+
+A session is bound to the connection that opened it. When it is closed, or its connection is lost, what its member has
+leased comes back at once, as deliveries that failed: it may have been one of these messages that has ended the member.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import groupby, islice
+from typing import NamedTuple
+
+from headrace.broker.catalogue import Catalogue
+from headrace.broker.context import RequestContext
+from headrace.broker.group_configs import GroupConfigs
+from headrace.broker.lease_poll import LeasePoll, WantedLeases
+from headrace.broker.leases import Extend, Verdict
+from headrace.broker.share_answers import as_told
+from headrace.broker.subscriptions import Subscriptions
+from headrace.broker.topic import Topic
+from headrace.machines.share_sessions import PartitionKey, ShareSession, ShareSessions
+from headrace.machines.subscription_answers import Ack, Gap, Nack, Reject, Settlement
+from headrace.model.errors import (
+    GroupIdNotFound,
+    HeadraceError,
+    InvalidRecordState,
+    InvalidRequest,
+    UnknownTopicId,
+)
+from headrace.wire.messages.share_fetch import AcknowledgementBatch
+
+log = logging.getLogger(__name__)
+
+VERDICTS_MAX = 20_000  # of one partition in one request: some ten milliseconds
+_RENEW = 4
+_HOWS: dict[int, Settlement | Extend] = {
+    0: Gap(),
+    1: Ack(),
+    2: Nack(reason="released"),
+    3: Reject("rejected"),
+    _RENEW: Extend(),
+}
+
+
+class Settled(NamedTuple):
+    """What speaks against it, or None; and what to wait for until the rest is committed."""
+
+    error: HeadraceError | None
+    wait: asyncio.Future[None] | None
+
+    async def outcome(self) -> HeadraceError | None:
+        """What the member is told, when it may be."""
+        try:
+            if self.wait is not None:
+                await self.wait
+        except HeadraceError as error:
+            return as_told(error)
+        return None if self.error is None else as_told(self.error)
+
+
+class ShareLeases:
+    def __init__(self, catalogue: Catalogue, subscriptions: Subscriptions, configs: GroupConfigs) -> None:
+        self.sessions = ShareSessions()
+        self.subscriptions = subscriptions
+        self._catalogue = catalogue
+        self._configs = configs
+        self._polls: dict[tuple[str, str], LeasePoll] = {}  # by group and member
+
+    def lock_ms(self, group_id: str) -> int:
+        return self._configs.of(group_id).share_record_lock_duration_ms
+
+    def topic(self, key: PartitionKey) -> Topic:
+        topic = self._catalogue.find_by_id(key[0])
+        if topic is None:
+            raise UnknownTopicId(f"there is no topic with id {key[0]}")
+        return topic
+
+    # Sessions
+
+    def bind(self, session: ShareSession, context: RequestContext) -> None:
+        """The session ends with this connection."""
+        context.when_closed((session.group_id, session.member_id), partial(self._lost, session))
+
+    def end(self, session: ShareSession) -> None:
+        """What the member has leased comes back."""
+        self.sessions.end(session)
+        self.stop_waiting(session)
+        for key in session.touched:
+            try:
+                led = self.subscriptions.find(self.topic(key).name, key[1])
+                if led is not None:
+                    led.release_member(session.group_id, session.member_id)
+            except HeadraceError as error:
+                # Who leads the partition now has no leases of this one's; else they end by themselves.
+                log.debug("leases of %s were not given back: %s", session.member_id, error)
+
+    async def wait(self, session: ShareSession, poll: LeasePoll, wanted: WantedLeases) -> None:
+        """Return when the poll has something to tell, its time is up, or it was told to stop."""
+        key = session.group_id, session.member_id
+        self._polls[key] = poll
+        try:
+            await poll.run(wanted)
+        finally:
+            if self._polls.get(key) is poll:
+                del self._polls[key]
+
+    def stop_waiting(self, session: ShareSession) -> None:
+        """The member says something else, and its requests are answered in their order."""
+        poll = self._polls.get((session.group_id, session.member_id))
+        if poll is not None:
+            poll.stop()
+
+    def stop(self) -> None:
+        """Answer everybody who waits: the broker is going down."""
+        for poll in self._polls.values():
+            poll.stop()
+
+    def _lost(self, session: ShareSession) -> None:
+        if self.sessions.is_present(session):
+            self.end(session)
+
+    # Settling
+
+    def settle(
+        self, session: ShareSession, key: PartitionKey, batches: Sequence[AcknowledgementBatch], *, renews: bool
+    ) -> Settled:
+        """All of it is applied when this returns."""
+        try:
+            verdicts = list(islice(_verdicts(batches, renews=renews), VERDICTS_MAX + 1))
+            if len(verdicts) > VERDICTS_MAX:
+                raise InvalidRequest(f"a partition's acknowledgements change at most {VERDICTS_MAX} times at once")
+            if renews and not self._configs.of(session.group_id).share_renew_acknowledge_enable:
+                raise InvalidRecordState(f"leases of {session.group_id} cannot be renewed: its configuration says so")
+            led = self.subscriptions.of(self.topic(key).name, key[1])
+            errors, wait = led.settle(session.group_id, session.member_id, verdicts)
+        except GroupIdNotFound as error:  # so nothing is leased
+            return Settled(InvalidRecordState(error.message), None)
+        except HeadraceError as error:
+            return Settled(error, None)
+        return Settled(next((error for error in errors if error is not None), None), wait)
+
+
+def _verdicts(batches: Sequence[AcknowledgementBatch], *, renews: bool) -> Iterator[Verdict]:
+    """The batches must ascend; a batch has one type for all its offsets, or one for each."""
+    end_offset = 0
+    for batch in batches:
+        first, last, types = batch.first_offset, batch.last_offset, batch.acknowledge_types
+        if not end_offset <= first <= last:
+            raise InvalidRequest(f"offsets {first} to {last} do not come behind {end_offset}")
+        if len(types) not in (1, last - first + 1):
+            raise InvalidRequest(f"{len(types)} types of acknowledgement are not for {last - first + 1} offsets")
+        end_offset = last + 1
+        if len(types) == 1:
+            yield Verdict(first, last, _how(types[0], renews=renews))
+            continue
+        for type_, run in groupby(types):
+            count = sum(1 for _ in run)
+            yield Verdict(first, first + count - 1, _how(type_, renews=renews))
+            first += count
+
+
+def _how(type_: int, *, renews: bool) -> Settlement | Extend:
+    how = _HOWS.get(type_)
+    if how is None or (type_ == _RENEW and not renews):
+        raise InvalidRequest(f"{type_} is no type of acknowledgement here")
+    return how

@@ -1,0 +1,200 @@
+"""DescribeSubscriptions, AlterSubscriptions and MessageStatus: looking at subscriptions, and making and moving them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from headrace.broker.batches import batches_of
+from headrace.broker.context import RequestContext
+from headrace.broker.partition import Partition
+from headrace.broker.subscription_requests import NAME_LENGTH_MAX
+from headrace.broker.subscription_starts import end_of, offset_at
+from headrace.broker.subscriptions import Subscriptions
+from headrace.machines.subscription_answers import Standing
+from headrace.model.errors import HeadraceError, InvalidRequest, OffsetOutOfRange
+from headrace.model.names import check_group_id
+from headrace.storage.reading import LogSlice
+from headrace.wire.batch import read_records
+from headrace.wire.messages.alter_subscriptions import (
+    AlterSubscriptionsPartition,
+    AlterSubscriptionsPartitionAnswer,
+    AlterSubscriptionsRequest,
+    AlterSubscriptionsResponse,
+    AlterSubscriptionsTopicAnswer,
+)
+from headrace.wire.messages.describe_subscriptions import (
+    DescribedSubscription,
+    DescribeSubscriptionsPartitionAnswer,
+    DescribeSubscriptionsRequest,
+    DescribeSubscriptionsResponse,
+    DescribeSubscriptionsTopicAnswer,
+)
+from headrace.wire.messages.message_status import MessageStatusRequest, MessageStatusResponse, SubscriptionStatus
+
+if TYPE_CHECKING:
+    from headrace.broker.led_subscriptions import LedSubscriptions
+    from headrace.wire.acks_records import Failed, Settled
+
+OFFSETS_MAX = 1000  # of one MessageStatus
+_LATEST, _EARLIEST = -1, -2
+_CREATE, _SEEK, _DELETE = range(3)
+_UNSET = -1
+_ONE_BATCH = 1  # byte
+_UNPACKED_BYTES_MAX = 64 << 20
+
+
+class SubscriptionAdmin:
+    def __init__(self, subscriptions: Subscriptions) -> None:
+        self._subscriptions = subscriptions
+
+    async def describe(
+        self, request: DescribeSubscriptionsRequest, _context: RequestContext
+    ) -> DescribeSubscriptionsResponse:
+        response = DescribeSubscriptionsResponse()
+        for topic in request.topics:
+            answers = DescribeSubscriptionsTopicAnswer(name=topic.name)
+            response.topics.append(answers)
+            for index in topic.partitions:
+                answer = DescribeSubscriptionsPartitionAnswer(partition_index=index)
+                answers.partitions.append(answer)
+                try:
+                    answer.subscriptions = await self._describe(topic.name, index, request.subscriptions)
+                except HeadraceError as error:
+                    answer.error_code, answer.error_message = error.code, error.message
+        return response
+
+    async def alter(self, request: AlterSubscriptionsRequest, _context: RequestContext) -> AlterSubscriptionsResponse:
+        try:
+            check_group_id(request.subscription)
+            if len(request.subscription) > NAME_LENGTH_MAX:
+                raise InvalidRequest(f"the name of a subscription has at most {NAME_LENGTH_MAX} characters")
+            if request.action not in (_CREATE, _SEEK, _DELETE):
+                raise InvalidRequest(f"a subscription is altered by 0 (create), 1 (seek) or 2, not {request.action}")
+        except HeadraceError as error:
+            return AlterSubscriptionsResponse(error_code=error.code, error_message=error.message)
+        response = AlterSubscriptionsResponse()
+        for topic in request.topics:
+            answers = AlterSubscriptionsTopicAnswer(name=topic.name)
+            response.topics.append(answers)
+            for asked in topic.partitions:
+                answer = AlterSubscriptionsPartitionAnswer(partition_index=asked.partition_index)
+                answers.partitions.append(answer)
+                try:
+                    answer.floor = await self._alter(topic.name, asked, request)
+                except HeadraceError as error:
+                    answer.error_code, answer.error_message = error.code, error.message
+        return response
+
+    async def status(self, request: MessageStatusRequest, _context: RequestContext) -> MessageStatusResponse:
+        response = MessageStatusResponse()
+        try:
+            if len(request.offsets) > OFFSETS_MAX:
+                raise InvalidRequest(f"{OFFSETS_MAX} messages can be asked for at once, not {len(request.offsets)}")
+            led = await self._subscriptions.when_loaded(request.topic, request.partition_index)
+            if led is not None:
+                response.statuses = await _statuses(led, request)
+        except HeadraceError as error:
+            response.error_code, response.error_message = error.code, error.message
+        return response
+
+    async def _describe(self, topic: str, index: int, names: Sequence[str] | None) -> list[DescribedSubscription]:
+        led = await self._subscriptions.when_loaded(topic, index)
+        if led is None:
+            return []
+        return [
+            DescribedSubscription(
+                name,
+                floor,
+                end,
+                counts.backlog,
+                counts.leased,
+                counts.waiting,
+                counts.dying,
+                await _timestamp_at(led.source(), floor, end) if counts.backlog else _UNSET,
+            )
+            for name, floor, end, counts in led.describe(names)
+        ]
+
+    async def _alter(self, topic: str, asked: AlterSubscriptionsPartition, request: AlterSubscriptionsRequest) -> int:
+        """Where the subscription stands afterwards."""
+        subscriptions, name = self._subscriptions, request.subscription
+        if request.action == _CREATE:
+            led = await subscriptions.ensure(topic, asked.partition_index)
+        else:
+            await subscriptions.when_loaded(topic, asked.partition_index)
+            led = subscriptions.of(topic, asked.partition_index)
+            led.find(name)
+        if request.action == _DELETE:
+            await _durable(led.delete(name))
+            return _UNSET
+        floor = await _floor(led.source(), asked)
+        led.source()
+        await _durable(led.create(name, floor) if request.action == _CREATE else led.seek(name, floor))
+        return led.find(name).floor
+
+
+async def _durable(wait: asyncio.Future[None] | None) -> None:
+    if wait is not None:
+        await wait
+
+
+async def _floor(partition: Partition, asked: AlterSubscriptionsPartition) -> int:
+    if asked.timestamp_ms != _UNSET:
+        return await offset_at(partition, asked.timestamp_ms)
+    if asked.offset == _EARLIEST:
+        return partition.log.start_offset
+    if asked.offset == _LATEST:
+        return end_of(partition)
+    if not partition.log.start_offset <= asked.offset <= partition.high_watermark:
+        raise OffsetOutOfRange(
+            f"offset {asked.offset} is not within {partition.log.start_offset} to {partition.high_watermark}"
+        )
+    return asked.offset
+
+
+async def _timestamp_at(partition: Partition, offset: int, end_offset: int) -> int:
+    """Of the first message from this offset on."""
+    piece = partition.read(offset, _ONE_BATCH, end_offset)
+    if isinstance(piece, LogSlice):
+        data = piece.bytes()
+        piece.release()
+    else:
+        data = await piece.load()
+    for batch, header in batches_of(data):
+        for record in read_records(batch, header, _UNPACKED_BYTES_MAX):
+            if record.offset >= offset:
+                return record.timestamp_ms
+    return _UNSET
+
+
+async def _statuses(led: LedSubscriptions, request: MessageStatusRequest) -> list[SubscriptionStatus]:
+    end_offset = led.source().high_watermark
+    for offset in request.offsets:
+        if not 0 <= offset < end_offset:
+            raise OffsetOutOfRange(f"there is no message {offset} yet: the partition ends at {end_offset}")
+    history = await led.history(request.offsets) if request.with_history else {}
+    led.source()
+    return [
+        _status(offset, name, led.find(name).state_of(offset), history.get((name, offset)))
+        for offset in request.offsets
+        for name in (led.subscriptions if request.subscriptions is None else request.subscriptions)
+        if name in led.subscriptions
+    ]
+
+
+def _status(offset: int, name: str, standing: Standing, event: Settled | Failed | None) -> SubscriptionStatus:
+    from headrace.wire.acks_records import Settled  # not before the first subscription
+
+    return SubscriptionStatus(
+        offset=offset,
+        subscription=name,
+        state=standing.state,
+        attempts=standing.attempts,
+        how=event.how if isinstance(event, Settled) else None,
+        at_ms=_UNSET if event is None else event.at,
+        until_ms=_UNSET if standing.until_ms is None else standing.until_ms,
+        member=standing.member or None,
+        reason=standing.reason or None,
+    )

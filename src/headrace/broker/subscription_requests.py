@@ -1,0 +1,208 @@
+"""Lease and Settle: how members of a subscription take messages and say what became of them.
+
+A lease looks at its partitions, beginning with another one each time, so that a full one does not starve the others. It
+answers when it has something or anything is wrong, and otherwise waits until a partition has something or `max_wait_ms`
+is over. A settle does all its items in one step and answers when they are committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from headrace.broker.context import RequestContext
+from headrace.broker.lease_poll import LeasePoll, LeaseTarget, WantedLeases
+from headrace.broker.leases import Extend, Verdict
+from headrace.broker.subscriptions import Subscriptions
+from headrace.machines.subscription_answers import Ack, Gap, Nack, Reject, Settlement
+from headrace.model.errors import HeadraceError, InvalidRecordState, InvalidRequest
+from headrace.model.names import check_group_id
+from headrace.model.subscription_configs import HOUR_MS
+from headrace.runtime.clock import Clock
+from headrace.wire.messages.lease import (
+    LeasedRange,
+    LeasePartitionAnswer,
+    LeaseRequest,
+    LeaseResponse,
+    LeaseTopicAnswer,
+)
+from headrace.wire.messages.settle import (
+    RefusedItem,
+    SettleItem,
+    SettlePartition,
+    SettlePartitionAnswer,
+    SettleRequest,
+    SettleResponse,
+    SettleTopicAnswer,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.led_subscriptions import LedSubscriptions
+
+MESSAGES_MAX = 10_000  # of one lease
+BYTES_MAX = 16 << 20  # of one lease: what lies in several places is joined in memory
+ITEMS_MAX = 10_000  # of one settle
+PARTITIONS_MAX = 10_000
+NAME_LENGTH_MAX = 255
+LEASE_MS_MIN, LEASE_MS_MAX = 100, 12 * HOUR_MS  # as of share.record.lock.duration.ms
+DELAY_MS_MAX = 365 * 24 * HOUR_MS
+REASON_LENGTH_MAX = 1000
+_UNSET = -1
+_GAP, _ACK, _NACK, _REJECT, _EXTEND = range(5)
+_ACKED = Ack()
+
+
+class SubscriptionRequests:
+    def __init__(self, subscriptions: Subscriptions, clock: Clock) -> None:
+        self._subscriptions = subscriptions
+        self._clock = clock
+        self._turn = 0
+
+    async def lease(self, request: LeaseRequest, _context: RequestContext) -> LeaseResponse:
+        try:
+            _check_lease(request)
+        except HeadraceError as error:
+            return LeaseResponse(error_code=error.code, error_message=error.message)
+        places = [(topic.name, index) for topic in request.topics for index in topic.partitions]
+        self._turn += 1
+        start = self._turn % len(places)
+        lease_ms = None if request.lease_ms == _UNSET else request.lease_ms
+        poll = LeasePoll(
+            self._subscriptions,
+            self._clock,
+            request.subscription,
+            request.member,
+            [*places[start:], *places[:start]],
+            lease_ms,
+        )
+        bytes_max = min(request.max_bytes, BYTES_MAX)
+        await poll.run(WantedLeases(request.max_messages, bytes_max, request.max_wait_ms / 1000))
+        return _leased(poll.targets)
+
+    async def settle(self, request: SettleRequest, _context: RequestContext) -> SettleResponse:
+        try:
+            _check_settle(request)
+        except HeadraceError as error:
+            return SettleResponse(error_code=error.code, error_message=error.message)
+        response = SettleResponse()
+        waits: list[tuple[SettlePartitionAnswer, asyncio.Future[None]]] = []
+        for topic in request.topics:
+            answers = SettleTopicAnswer(name=topic.name)
+            response.topics.append(answers)
+            for asked in topic.partitions:
+                answer = SettlePartitionAnswer(partition_index=asked.partition_index)
+                answers.partitions.append(answer)
+                try:
+                    led = self._subscriptions.of(topic.name, asked.partition_index)
+                    wait = _settle(led, request, asked, answer)
+                except HeadraceError as error:
+                    answer.error_code, answer.error_message = error.code, error.message
+                else:
+                    if wait is not None:
+                        waits.append((answer, wait))
+        for answer, wait in waits:
+            try:
+                await wait
+            except HeadraceError as error:
+                answer.error_code, answer.error_message = error.code, error.message
+        return response
+
+
+def _leased(targets: Iterable[LeaseTarget]) -> LeaseResponse:
+    response = LeaseResponse()
+    topics: dict[str, LeaseTopicAnswer] = {}
+    for target in targets:
+        answer = LeasePartitionAnswer(partition_index=target.index, records=b"")
+        if target.leased is not None:
+            granted, answer.records, answer.leased_until_ms, answer.lease_epoch = target.leased
+            answer.leased = [LeasedRange(first, last, attempt) for first, last, attempt in granted]
+        elif target.error is not None:
+            answer.error_code, answer.error_message = target.error.code, target.error.message
+        else:
+            continue
+        topic = topics.get(target.topic)
+        if topic is None:
+            topic = topics[target.topic] = LeaseTopicAnswer(name=target.topic)
+            response.topics.append(topic)
+        topic.partitions.append(answer)
+    return response
+
+
+def _settle(
+    led: LedSubscriptions, request: SettleRequest, asked: SettlePartition, answer: SettlePartitionAnswer
+) -> asyncio.Future[None] | None:
+    if asked.lease_epoch != led.epoch:
+        raise InvalidRecordState(f"the lease is of epoch {asked.lease_epoch}, and ended with it; now is {led.epoch}")
+    verdicts: list[Verdict] = []
+    indexes: Sequence[int] = range(len(asked.items))
+    for index, item in enumerate(asked.items):
+        try:
+            verdicts.append(_verdict(item))
+        except HeadraceError as error:
+            answer.refused.append(RefusedItem(index, error.code, error.message))
+    if answer.refused:
+        malformed = {refused.index for refused in answer.refused}
+        indexes = [index for index in indexes if index not in malformed]
+    errors, wait = led.settle(request.subscription, request.member, verdicts)
+    if any(errors):
+        for index, refusal in zip(indexes, errors, strict=True):
+            if refusal is not None:
+                answer.refused.append(RefusedItem(index, refusal.code, refusal.message))
+    return wait
+
+
+def _verdict(item: SettleItem) -> Verdict:
+    attempt = None if item.attempt == _UNSET else item.attempt
+    if not 0 <= item.first <= item.last:
+        raise InvalidRequest(f"{item.first} to {item.last} is no range of offsets")
+    if item.how == _ACK:
+        return Verdict(item.first, item.last, _ACKED, attempt)
+    how: Settlement | Extend
+    reason = (item.reason or "")[:REASON_LENGTH_MAX]
+    if item.how == _NACK:
+        if not _UNSET <= item.delay_ms <= DELAY_MS_MAX:
+            raise InvalidRequest(f"a message can wait for 0 to {DELAY_MS_MAX} ms, not {item.delay_ms}")
+        how = Nack(None if item.delay_ms == _UNSET else item.delay_ms, reason)
+    elif item.how == _REJECT:
+        how = Reject(reason)
+    elif item.how == _EXTEND:
+        check_lease_ms(item.lease_ms)
+        how = Extend(None if item.lease_ms == _UNSET else item.lease_ms)
+    elif item.how == _GAP:
+        how = Gap()
+    else:
+        raise InvalidRequest(f"a message is settled by 0 (gap) to 4 (extend), not {item.how}")
+    return Verdict(item.first, item.last, how, attempt)
+
+
+def check_lease_ms(lease_ms: int) -> None:
+    if lease_ms != _UNSET and not LEASE_MS_MIN <= lease_ms <= LEASE_MS_MAX:
+        raise InvalidRequest(f"a lease lasts {LEASE_MS_MIN} to {LEASE_MS_MAX} ms, not {lease_ms}")
+
+
+def check_names(subscription: str, member: str) -> None:
+    check_group_id(subscription)
+    if not member:
+        raise InvalidRequest("the member has no name: it is what leases are settled by")
+    if max(len(subscription), len(member)) > NAME_LENGTH_MAX:
+        raise InvalidRequest(f"names of subscriptions and members have at most {NAME_LENGTH_MAX} characters")
+
+
+def _check_lease(request: LeaseRequest) -> None:
+    check_names(request.subscription, request.member)
+    check_lease_ms(request.lease_ms)
+    if not 1 <= request.max_messages <= MESSAGES_MAX:
+        raise InvalidRequest(f"a lease is for 1 to {MESSAGES_MAX} messages, not {request.max_messages}")
+    if request.max_bytes < 1:
+        raise InvalidRequest(f"a lease has room for at least a byte, not {request.max_bytes}")
+    named = [(topic.name, index) for topic in request.topics for index in topic.partitions]
+    if not 1 <= len(named) <= PARTITIONS_MAX or len(set(named)) < len(named):
+        raise InvalidRequest(f"a lease names 1 to {PARTITIONS_MAX} partitions, each once")
+
+
+def _check_settle(request: SettleRequest) -> None:
+    check_names(request.subscription, request.member)
+    count = sum(len(asked.items) for topic in request.topics for asked in topic.partitions)
+    if count > ITEMS_MAX:
+        raise InvalidRequest(f"a settle has at most {ITEMS_MAX} items, not {count}")

@@ -1,0 +1,239 @@
+"""`headrace dlq ...`: dead letters from the shell."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+import click
+
+from headrace.cli.envelope import envelope_of
+from headrace.cli.failure import Failure
+from headrace.cli.output import chat, output_option, print_rows, to_json
+from headrace.cli.session import confirm, dry_run_option, server_option, with_cluster, yes_option
+from headrace.cli.times import local_time
+from headrace.client.admin import TopicAdmin
+from headrace.client.cluster import Cluster
+from headrace.client.dead_letters import DeadLetterQueue, Selection
+from headrace.client.redrive import MAX_REDRIVES, DeadLetter, Outcome, RedriveRules
+from headrace.machines.filters import Filter, compile_filter
+from headrace.model.errors import InvalidConfig, InvalidRequest
+from headrace.model.message_ids import MessageId, message_id_from_text
+from headrace.model.names import DEAD_LETTER_SUFFIX, dead_letter_topic
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_COLUMNS = ("id", "state", "died", "attempts", "redriven", "subscription", "reason", "value")
+_SHOWN_MAX = 40
+_SETTLED = "settled"
+
+
+class FilterType(click.ParamType[Filter]):
+    name = "filter"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Filter:
+        try:
+            return compile_filter(str(value))
+        except InvalidConfig as error:
+            self.fail(error.message, param, ctx)
+
+
+def filter_option(command: Command) -> Command:
+    return click.option(
+        "--filter",
+        "wanted",
+        type=FilterType(),
+        metavar="TEXT",
+        help="Only those that match, such as \"header.type = 'order' and key like 'eu-%'\".",
+    )(command)
+
+
+@click.group()
+def dlq() -> None:
+    """List, show, redrive and discard dead letters."""
+
+
+@dlq.command("list")
+@click.argument("topic", required=False)
+@filter_option
+@click.option("-n", "--count", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
+@click.option("--settled", is_flag=True, help="Also those that were sent back or discarded.")
+@server_option
+@output_option
+def list_letters(
+    topic: str | None, wanted: Filter | None, count: int, settled: bool, server: str, output: str | None
+) -> None:
+    """List the dead letters of TOPIC, or without it the topics that have some.
+
+    \b
+    headrace dlq list orders --filter "header.headrace-dead-reason like '%timeout%'"
+    """
+    if topic is None:
+        print_rows(with_cluster(server, _topics), ("topic", "dead_letters"), output)
+        return
+
+    async def work(cluster: Cluster) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        async with aclosing(DeadLetterQueue(cluster, topic).letters(Selection(wanted=wanted))) as letters:
+            async for letter, state in letters:
+                if settled or state != _SETTLED:
+                    rows.append(_row(letter, state))
+                if len(rows) == count:
+                    break
+        return rows
+
+    print_rows(with_cluster(server, work), _COLUMNS, output)
+
+
+@dlq.command()
+@click.argument("topic")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@server_option
+def show(topic: str, ids: Sequence[str], server: str) -> None:
+    """Print dead letters of TOPIC as JSON, whole and with all headers."""
+    selection = Selection(ids=_ids(topic, ids))
+
+    async def work(cluster: Cluster) -> None:
+        async for letter, state in DeadLetterQueue(cluster, topic).letters(selection):
+            click.echo(to_json(_row(letter, state) | envelope_of(letter.record)))
+
+    with_cluster(server, work)
+
+
+@dlq.command()
+@click.argument("topic")
+@click.argument("ids", nargs=-1, metavar="[ID...]")
+@filter_option
+@click.option("--all", "everything", is_flag=True, help="All of them.")
+@click.option("--to", metavar="TOPIC", help="Send them there, and not where they come from.")
+@click.option("--rate", type=click.IntRange(1), metavar="N", help="At most so many per second.")
+@click.option(
+    "--max-redrives",
+    type=click.IntRange(1),
+    default=MAX_REDRIVES,
+    show_default=True,
+    help="Those that came back so often stay.",
+)
+@yes_option
+@dry_run_option
+@server_option
+def redrive(
+    topic: str,
+    ids: Sequence[str],
+    *,
+    wanted: Filter | None,
+    everything: bool,
+    to: str | None,
+    rate: int | None,
+    max_redrives: int,
+    yes: bool,
+    dry_run: bool,
+    server: str,
+) -> None:
+    """Send dead letters of TOPIC back: those named by ID, those that match --filter, or --all.
+
+    What is broken off goes on where it stopped when it is said again.
+
+    \b
+    headrace dlq redrive orders orders.dlq:0:17
+    headrace dlq redrive orders --filter "header.type = 'order'" --rate 100 --dry-run
+    """
+    selection = _selection(topic, ids, wanted, everything=everything)
+    rules = RedriveRules(to, rate, max_redrives)
+    if not dry_run and not ids:
+        confirm(f"Send the chosen dead letters of {topic} back{f' to {to}' if to else ''}?", yes)
+    outcome = with_cluster(
+        server,
+        lambda cluster: DeadLetterQueue(cluster, topic).redrive(selection, rules, dry_run=dry_run, tell=_tell),
+    )
+    _conclude(outcome, "would be sent back" if dry_run else "sent back")
+
+
+@dlq.command()
+@click.argument("topic")
+@click.argument("ids", nargs=-1, metavar="[ID...]")
+@filter_option
+@click.option("--all", "everything", is_flag=True, help="All of them.")
+@yes_option
+@dry_run_option
+@server_option
+def discard(
+    topic: str,
+    ids: Sequence[str],
+    *,
+    wanted: Filter | None,
+    everything: bool,
+    yes: bool,
+    dry_run: bool,
+    server: str,
+) -> None:
+    """Be done with dead letters of TOPIC: those named by ID, those that match --filter, or --all."""
+    selection = _selection(topic, ids, wanted, everything=everything)
+    if not dry_run:
+        confirm(f"Discard the chosen dead letters of {topic}?", yes)
+    outcome = with_cluster(
+        server, lambda cluster: DeadLetterQueue(cluster, topic).discard(selection, dry_run=dry_run, tell=_tell)
+    )
+    _conclude(outcome, "would be discarded" if dry_run else "discarded")
+
+
+async def _topics(cluster: Cluster) -> list[dict[str, Any]]:
+    views = await TopicAdmin(cluster).list()
+    names = [view.name for view in views if view.name.endswith(DEAD_LETTER_SUFFIX) and not view.internal]
+    return [{"topic": name, "dead_letters": await DeadLetterQueue(cluster, name).count()} for name in names]
+
+
+def _selection(topic: str, ids: Sequence[str], wanted: Filter | None, *, everything: bool) -> Selection:
+    if sum((bool(ids), wanted is not None, everything)) != 1:
+        raise click.UsageError("say which ones: by ID, by --filter or --all")
+    return Selection(_ids(topic, ids), wanted)
+
+
+def _ids(topic: str, texts: Sequence[str]) -> list[MessageId]:
+    """An id may leave out the topic, which was named already."""
+    name = topic if topic.endswith(DEAD_LETTER_SUFFIX) else dead_letter_topic(topic)
+    try:
+        return [message_id_from_text(text if text.count(":") > 1 else f"{name}:{text}") for text in texts]
+    except InvalidRequest as error:
+        raise click.UsageError(error.message) from None
+
+
+def _row(letter: DeadLetter, state: str) -> dict[str, Any]:
+    death = letter.death
+    return {
+        "id": str(letter.id),
+        "state": state,
+        "died": None if death is None else local_time(death.at_ms),
+        "attempts": None if death is None else death.attempts,
+        "redriven": letter.redriven,
+        "subscription": None if death is None else death.subscription,
+        "reason": None if death is None else death.reason,
+        "origin": None if death is None else str(MessageId(death.topic, death.partition, death.offset)),
+        "value": _shown(letter.record.value),
+    }
+
+
+def _shown(value: bytes | None) -> str | None:
+    if value is None:
+        return None
+    text = value[: _SHOWN_MAX * 4].decode("utf-8", "replace")
+    text = "".join(character if character.isprintable() else "." for character in text)
+    return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."
+
+
+def _tell(outcome: Outcome) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r{outcome.settled} of {outcome.chosen}", nl=False, err=True)
+
+
+def _conclude(outcome: Outcome, verdict: str) -> None:
+    if sys.stderr.isatty():
+        click.echo("\r", nl=False, err=True)
+    for letter_id, why in outcome.refused:
+        chat(f"{letter_id} stays: {why}")
+    others = f"; {outcome.settled_before} were settled before, or are in other hands" if outcome.settled_before else ""
+    chat(f"{outcome.settled} of {outcome.chosen} {verdict}{others}")
+    if outcome.refused:
+        raise Failure(f"{len(outcome.refused)} dead letters stay; `headrace dlq show` prints them")

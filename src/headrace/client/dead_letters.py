@@ -1,0 +1,204 @@
+"""Dead letters, as an operator handles them: look at them, send them back, or be done with them.
+
+    queue = DeadLetterQueue(cluster, "orders")
+    async for letter in queue.letters(Selection(wanted=compile_filter("header.type = 'order'"))): ...
+    await queue.redrive(Selection(ids=[letter.id]))
+
+What became of a dead letter is kept by a subscription of its own, `headrace-redrive`: one that was sent back or
+discarded is settled there. So whatever is broken off goes on where it stopped, and two who do it at the same time are
+not in each other's way. A letter is settled when it lies in its target topic; only where that was not told, because
+something broke in between, it is sent again, with the same dedup id, by which a topic with a window knows it.
+
+Only what was there at the beginning is sent back: what dies again meanwhile waits for the next time. A letter that came
+back often enough is refused, since it would come back once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from headrace.client.admin import TopicAdmin
+from headrace.client.cluster import Cluster
+from headrace.client.consumer import Consumer
+from headrace.client.fetched import ConsumedRecord
+from headrace.client.metadata import TopicPartition
+from headrace.client.offsets import END, START, find_offsets
+from headrace.client.producer import Producer, ProducerSettings
+from headrace.client.redrive import DeadLetter, Outcome, RedriveRules, Sending
+from headrace.client.redrive_leases import READY, RedriveLeases
+from headrace.machines.filters import Filter
+from headrace.model.errors import InvalidRequest, InvalidTopic
+from headrace.model.message_ids import MessageId
+from headrace.model.names import DEAD_LETTER_SUFFIX, dead_letter_topic
+
+_CHUNK_MAX = 100
+_POLL_SECONDS = 0.1
+_RECORD_BYTES_MAX = 64 << 20
+
+Tell = Callable[[Outcome], None]
+"""Called now and then, with the same outcome each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which ones: by their ids, by a filter, or all."""
+
+    ids: Collection[MessageId] = ()
+    wanted: Filter | None = None
+
+    def has(self, record: ConsumedRecord) -> bool:
+        return self.wanted is None or self.wanted(record.key, record.headers)
+
+
+class DeadLetterQueue:
+    """Of the topic, which may also be named by the name of its dead-letter topic."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self.name = topic if topic.endswith(DEAD_LETTER_SUFFIX) else dead_letter_topic(topic)
+        self._cluster = cluster
+        self._leases = RedriveLeases(cluster, self.name)
+        self._windows: dict[str, bool] = {}
+
+    # Looking
+
+    async def letters(self, selection: Selection | None = None) -> AsyncGenerator[tuple[DeadLetter, str], None]:
+        """Those that the log has, oldest first in each partition, and what became of them: ready, leased (somebody is
+        at it), waiting, dying or settled."""
+        async with aclosing(self._chunks(selection or Selection(), {})) as chunks:
+            async for chunk in chunks:
+                states = await self._states(chunk)
+                for letter in chunk:
+                    yield letter, states[letter.id.offset]
+
+    async def count(self) -> int:
+        """How many are not settled; gaps in the log are among them."""
+        counts = {one.target: one.backlog for one in await self._leases.backlogs()}
+        untouched = [target for target in await self._targets() if target not in counts]
+        starts = await find_offsets(self._cluster, dict.fromkeys(untouched, START))
+        ends = await find_offsets(self._cluster, dict.fromkeys(untouched, END))
+        return sum(counts.values()) + sum(ends[target].offset - starts[target].offset for target in untouched)
+
+    # Sending back, and being done with
+
+    async def redrive(
+        self,
+        selection: Selection,
+        rules: RedriveRules | None = None,
+        *,
+        dry_run: bool = False,
+        tell: Tell | None = None,
+    ) -> Outcome:
+        """Send them back. Raises what keeps a topic from taking any message; the rest is told in the outcome."""
+        rules = rules or RedriveRules()
+        if rules.to == self.name:
+            raise InvalidTopic(f"dead letters cannot be sent to {self.name}, where they are")
+        settings = ProducerSettings(
+            create_topics=False, record_bytes_max=_RECORD_BYTES_MAX, buffer_bytes_max=_RECORD_BYTES_MAX
+        )
+        async with Producer(self._cluster, settings) as producer:
+            sending = Sending(producer, rules, self._cluster.clock, self._has_window)
+            return await self._settle(selection, sending, dry_run=dry_run, tell=tell)
+
+    async def discard(self, selection: Selection, *, dry_run: bool = False, tell: Tell | None = None) -> Outcome:
+        """Be done with them: nobody is sent what they say."""
+        return await self._settle(selection, None, dry_run=dry_run, tell=tell)
+
+    async def _settle(
+        self, selection: Selection, sending: Sending | None, *, dry_run: bool, tell: Tell | None
+    ) -> Outcome:
+        outcome = Outcome()
+        if dry_run:
+            floors: Mapping[TopicPartition, int] = {one.target: one.floor for one in await self._leases.backlogs()}
+        else:
+            floors = await self._leases.begin()
+        chunk_max = _CHUNK_MAX if sending is None else sending.chunk_max
+        async with aclosing(self._chunks(selection, floors, chunk_max)) as chunks:
+            async for chunk in chunks:
+                outcome.chosen += len(chunk)
+                due = [letter for letter in chunk if sending is None or sending.may_go(letter, outcome)]
+                if dry_run:
+                    await self._try(due, outcome)
+                else:
+                    await self._settle_chunk(due, sending, outcome)
+                if tell is not None:
+                    tell(outcome)
+        return outcome
+
+    async def _try(self, letters: Sequence[DeadLetter], outcome: Outcome) -> None:
+        states = await self._states(letters)
+        ready = sum(state == READY for state in states.values())
+        outcome.settled += ready
+        outcome.settled_before += len(letters) - ready
+
+    async def _settle_chunk(self, letters: Sequence[DeadLetter], sending: Sending | None, outcome: Outcome) -> None:
+        if not letters:
+            return
+        target = TopicPartition(self.name, letters[0].id.partition)
+        async with self._leases.lease(target, [letter.id.offset for letter in letters]) as leased:
+            held = [letter for letter in letters if letter.id.offset in leased.receipts]
+            if sending is None:
+                leased.done.update(leased.receipts)
+            else:
+                await sending.send(held, leased.done, outcome)
+        outcome.settled += len(leased.done)
+        outcome.settled_before += len(letters) - len(held)
+
+    # Reading
+
+    async def _states(self, letters: Sequence[DeadLetter]) -> dict[int, str]:
+        """Of letters of one partition, by offset."""
+        if not letters:
+            return {}
+        target = TopicPartition(self.name, letters[0].id.partition)
+        return await self._leases.states(target, [letter.id.offset for letter in letters])
+
+    async def _targets(self) -> list[TopicPartition]:
+        view = await self._cluster.persist(lambda: self._cluster.topic(self.name))
+        return [TopicPartition(self.name, partition.partition) for partition in view.partitions]
+
+    async def _chunks(
+        self, selection: Selection, floors: Mapping[TopicPartition, int], chunk_max: int = _CHUNK_MAX
+    ) -> AsyncGenerator[list[DeadLetter], None]:
+        """The selected ones of all that is there now, some of one partition at a time; a search among all leaves out
+        what lies below the floors."""
+        targets = await self._targets()
+        starts = await find_offsets(self._cluster, dict.fromkeys(targets, START))
+        ends = await find_offsets(self._cluster, dict.fromkeys(targets, END))
+        if selection.ids:
+            for letter_id in sorted(selection.ids):
+                target = TopicPartition(letter_id.topic, letter_id.partition)
+                if target not in starts or not starts[target].offset <= letter_id.offset < ends[target].offset:
+                    raise _missing(letter_id)
+                yield [await self._find(letter_id, target)]
+            return
+        for target in targets:
+            start, end = max(starts[target].offset, floors.get(target, 0)), ends[target].offset
+            async with Consumer(self._cluster, partitions={target: start}) as consumer:
+                while consumer.position(target) < end:
+                    records = await consumer.poll(chunk_max, _POLL_SECONDS)
+                    chunk = [
+                        DeadLetter.of(record) for record in records if record.offset < end and selection.has(record)
+                    ]
+                    if chunk:
+                        yield chunk
+
+    async def _find(self, letter_id: MessageId, target: TopicPartition) -> DeadLetter:
+        """One whose offset is within the log, where it may have been compacted away."""
+        async with Consumer(self._cluster, partitions={target: letter_id.offset}) as consumer:
+            while consumer.position(target) <= letter_id.offset:
+                for record in await consumer.poll(1, _POLL_SECONDS):
+                    if record.offset == letter_id.offset:
+                        return DeadLetter.of(record)
+        raise _missing(letter_id)
+
+    async def _has_window(self, topic: str) -> bool:
+        if topic not in self._windows:
+            configs = await TopicAdmin(self._cluster).configs(topic)
+            self._windows[topic] = any(one.name == "dedup.window.ms" and one.value != "0" for one in configs)
+        return self._windows[topic]
+
+
+def _missing(letter_id: MessageId) -> InvalidRequest:
+    return InvalidRequest(f"there is no dead letter {letter_id}, or not any more")

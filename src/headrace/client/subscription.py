@@ -1,0 +1,200 @@
+"""Working on the messages of a subscription: `lease` some, do the work, and `ack` them.
+
+    async with Subscription(cluster, "jobs", "workers") as subscription:
+        for message in await subscription.lease(10, wait_seconds=5):
+            ...
+            await subscription.ack([message])
+
+A message that is not settled before its lease is over is delivered again, perhaps to somebody else; whoever settles it
+then is refused. `nack` gives it back, now or later, `reject` makes it a dead letter, `extend` asks for more time. All
+of them take many messages at once and return those that were refused, and why.
+
+Each broker that leads partitions of the topic has one Lease waiting. What it brings when nobody asks any more is kept
+for the next `lease`; what is still there at the end is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from headrace.client.cluster import Cluster
+from headrace.client.errors import raise_for, refusal
+from headrace.client.leased import Message, Receipt, read_leased
+from headrace.client.settling import ACK, EXTEND, GAP, NACK, REJECT, Refused, settle
+from headrace.model.errors import HeadraceError, UnknownTopicOrPartition
+from headrace.runtime.supervise import Supervisor
+from headrace.wire.messages.lease import LeaseRequest, LeaseResponse, LeaseTopic
+from headrace.wire.messages.settle import SettleItem
+
+_UNSET = -1
+_ANSWER_SLACK_SECONDS = 30.0
+_MESSAGES_MAX = 10_000  # that a broker gives at once
+_CLOSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class LeasingRules:
+    """How much a broker may give at once. `lease_seconds` None: what the subscription is configured to."""
+
+    bytes_max: int = 4 << 20
+    lease_seconds: float | None = None
+
+
+class Subscription:
+    """One member. `name` is the subscription's; the member's own is made up."""
+
+    def __init__(self, cluster: Cluster, topic: str, name: str, rules: LeasingRules | None = None) -> None:
+        self.topic = topic
+        self.name = name
+        self.member = f"{cluster.settings.client_id}-{cluster.entropy.token(9)}"
+        self._cluster = cluster
+        self._rules = rules or LeasingRules()
+        self._lane = f"lease {self.member}"
+        self._tasks = Supervisor()
+        self._polled: set[int] = set()  # brokers at which a Lease waits
+        self._ready: deque[Message] = deque()
+        self._failure: HeadraceError | None = None
+        self._arrived = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop asking, and give back what nobody has taken."""
+        await self._tasks.stop()
+        self._cluster.close_lane(self._lane)
+        left, self._ready = self._ready, deque()
+        if left:
+            how = SettleItem(how=NACK, delay_ms=0, reason="its member has gone")
+            receipts = [message.receipt for message in left]
+            await settle(self._cluster, self.name, receipts, how, deadline_seconds=_CLOSE_SECONDS)
+
+    # Taking
+
+    async def lease(self, count: int = 1, wait_seconds: float = 0.0) -> list[Message]:
+        """Up to `count` messages; waits for the first one, and then for no more. [] when the time is up.
+
+        What is wrong for a while (a leader has moved) is tried again, all else is raised.
+        """
+        clock = self._cluster.clock
+        deadline = clock.monotonic() + wait_seconds
+        patience = clock.monotonic() + max(wait_seconds, self._cluster.settings.deadline_seconds)
+        backoff = self._cluster.backoff()
+        asked: set[int] | None = None  # the brokers that were asked for this
+        while not self._ready:
+            self._arrived.clear()
+            failure, self._failure = self._failure, None
+            if failure is not None:
+                pause = backoff.next_seconds()
+                is_final = not failure.retriable or isinstance(failure, UnknownTopicOrPartition)
+                if is_final or clock.monotonic() + pause >= patience:
+                    raise failure
+                self._cluster.distrust()
+                await asyncio.sleep(pause)
+                asked = None
+            left = max(deadline - clock.monotonic(), 0.0)
+            if asked is None or left > 0:
+                asked = (asked or set()) | await self._ask(count, left)
+            elif not asked & self._polled:
+                return []
+            await self._arrival(None if left <= 0 and asked & self._polled else left)
+        return [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
+
+    async def _arrival(self, seconds: float | None) -> None:
+        """Return when something has come, or at last after that time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._arrived.wait()
+        except TimeoutError:
+            pass
+
+    async def _ask(self, count: int, wait_seconds: float) -> set[int]:
+        """Let a Lease wait at every leader where none does; those leaders."""
+        by_leader: dict[int, list[int]] = defaultdict(list)
+        try:
+            view = await self._cluster.topic(self.topic)
+            for partition in view.partitions:
+                by_leader[partition.leader].append(partition.partition)
+        except HeadraceError as error:
+            self._fail(error)
+            return set()
+        asked = by_leader.keys() - self._polled
+        for node_id in asked:
+            self._polled.add(node_id)
+            poll = self._poll(node_id, by_leader[node_id], count, wait_seconds)
+            self._tasks.spawn(poll, f"lease at broker {node_id}")
+        return asked
+
+    async def _poll(self, node_id: int, partitions: Sequence[int], count: int, wait_seconds: float) -> None:
+        lease_seconds = self._rules.lease_seconds
+        request = LeaseRequest(
+            subscription=self.name,
+            member=self.member,
+            max_wait_ms=int(wait_seconds * 1000),
+            max_messages=min(count, _MESSAGES_MAX),
+            max_bytes=self._rules.bytes_max,
+            lease_ms=_UNSET if lease_seconds is None else int(lease_seconds * 1000),
+            topics=[LeaseTopic(self.topic, [*partitions])],
+        )
+        timeout_seconds = wait_seconds + _ANSWER_SLACK_SECONDS
+        try:
+            answer: LeaseResponse = await self._cluster.call(
+                request, node_id=node_id, timeout_seconds=timeout_seconds, lane=self._lane
+            )
+            raise_for(answer.error_code, answer.error_message)
+            await self._take(answer)
+        except HeadraceError as error:
+            self._fail(error)
+        finally:
+            self._polled.discard(node_id)
+            self._arrived.set()
+
+    async def _take(self, answer: LeaseResponse) -> None:
+        gaps: list[Receipt] = []
+        for topic in answer.topics:
+            for told in topic.partitions:
+                if told.error_code:
+                    self._fail(refusal(told.error_code, told.error_message))
+                    continue
+                leased = read_leased(topic.name, self.member, told)
+                self._ready.extend(leased.messages)
+                gaps += leased.gaps
+        self._arrived.set()
+        if gaps:
+            await settle(self._cluster, self.name, gaps, SettleItem(how=GAP))
+
+    def _fail(self, error: HeadraceError) -> None:
+        self._failure = error
+        self._arrived.set()
+
+    # Settling
+
+    async def ack(self, messages: Iterable[Message]) -> list[Refused]:
+        """They are done."""
+        return await self._settle(messages, SettleItem(how=ACK))
+
+    async def nack(
+        self, messages: Iterable[Message], *, delay_seconds: float | None = None, reason: str | None = None
+    ) -> list[Refused]:
+        """They are to be delivered again: after the delay, or, without one, as the subscription is configured."""
+        delay_ms = _UNSET if delay_seconds is None else int(delay_seconds * 1000)
+        return await self._settle(messages, SettleItem(how=NACK, delay_ms=delay_ms, reason=reason))
+
+    async def reject(self, messages: Iterable[Message], reason: str | None = None) -> list[Refused]:
+        """Nobody can work on them: they become dead letters."""
+        return await self._settle(messages, SettleItem(how=REJECT, reason=reason))
+
+    async def extend(self, messages: Iterable[Message], lease_seconds: float | None = None) -> list[Refused]:
+        """More time is needed: so much from now on, or, if nothing is said, what the subscription gives."""
+        lease_ms = _UNSET if lease_seconds is None else int(lease_seconds * 1000)
+        return await self._settle(messages, SettleItem(how=EXTEND, lease_ms=lease_ms))
+
+    async def _settle(self, messages: Iterable[Message], how: SettleItem) -> list[Refused]:
+        return await settle(self._cluster, self.name, [message.receipt for message in messages], how)

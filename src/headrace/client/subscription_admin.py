@@ -1,0 +1,237 @@
+"""Subscriptions, as an administrator handles them: make, look at, move, delete; and what became of single messages."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from headrace.client.cluster import Cluster
+from headrace.client.consumer import Consumer, ConsumerSettings
+from headrace.client.errors import SubscriptionNotFound, raise_for
+from headrace.client.fetched import ConsumedRecord
+from headrace.client.message_status import SETTLED, message_statuses
+from headrace.client.metadata import TopicPartition
+from headrace.model.errors import GroupIdNotFound
+from headrace.model.message_ids import MessageId
+from headrace.model.names import ACKS_PREFIX
+from headrace.wire.messages.alter_subscriptions import (
+    AlterSubscriptionsPartition,
+    AlterSubscriptionsRequest,
+    AlterSubscriptionsTopic,
+)
+from headrace.wire.messages.describe_subscriptions import DescribeSubscriptionsRequest, DescribeSubscriptionsTopic
+from headrace.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from headrace.wire.messages.message_status import SubscriptionStatus
+
+END, START = -1, -2
+_CREATE, _SEEK, _DELETE = range(3)
+_UNSET = -1
+_GROUP_RESOURCE, _SET = 32, 0
+_PEEKED_AT_ONCE = 500
+_PEEK_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a subscription begins: an offset, or START or END, or the first message that is not older than a time."""
+
+    offset: int = END
+    timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionBacklog:
+    """How far a subscription is in one partition; the backlog has those that are leased, wait or die."""
+
+    subscription: str
+    target: TopicPartition
+    floor: int
+    end: int
+    backlog: int
+    leased: int
+    waiting: int
+    dying: int
+    oldest_ms: int | None
+
+
+class Peeked(NamedTuple):
+    """A message that is not settled, and how it stands."""
+
+    record: ConsumedRecord
+    status: SubscriptionStatus
+
+
+class SubscriptionAdmin:
+    """Administration of subscriptions over a cluster that the caller opened."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def list(self) -> Sequence[PartitionBacklog]:
+        """Every subscription of every topic that has any, by name, topic and partition."""
+        view = await self._cluster.persist(self._cluster.refresh)
+        topics = [name.removeprefix(ACKS_PREFIX) for name in view.topics if name.startswith(ACKS_PREFIX)]
+        return await self.describe(topics=[topic for topic in topics if topic in view.topics])
+
+    async def describe(
+        self, name: str | None = None, topics: Iterable[str] | None = None
+    ) -> Sequence[PartitionBacklog]:
+        """The subscription, or all of them, in these topics, or in all. Raises SubscriptionNotFound for one that is
+        nowhere."""
+        if topics is None:
+            found: Sequence[PartitionBacklog] = [one for one in await self.list() if one.subscription == name]
+        else:
+            found = await self._describe(name, [target for topic in topics for target in await self._targets(topic)])
+        if name is not None and not found:
+            raise SubscriptionNotFound(f"there is no subscription {name!r}")
+        return sorted(found, key=lambda one: (one.subscription, one.target))
+
+    async def create(self, topic: str, name: str, position: Position) -> Mapping[TopicPartition, int]:
+        """Make the subscription in every partition of the topic; where it exists it stays as it is. Where it stands."""
+        return await self._alter(name, _CREATE, await self._targets(topic), position)
+
+    async def seek(
+        self, topic: str, name: str, position: Position, partitions: Sequence[int] = ()
+    ) -> Mapping[TopicPartition, int]:
+        """Let it go on elsewhere, in these partitions or in all; all its leases end. Where it stands."""
+        targets = [TopicPartition(topic, partition) for partition in partitions] or await self._targets(topic)
+        return await self._alter(name, _SEEK, targets, position)
+
+    async def configure(self, name: str, set_to: Mapping[str, str]) -> None:
+        """Change single settings of a subscription, of all its topics; the others stay as they are."""
+        changes = [AlterableConfig(name=key, config_operation=_SET, value=value) for key, value in set_to.items()]
+        resource = AlterConfigsResource(resource_type=_GROUP_RESOURCE, resource_name=name, configs=changes)
+
+        async def ask() -> None:
+            answer: IncrementalAlterConfigsResponse = await self._cluster.call(
+                IncrementalAlterConfigsRequest(resources=[resource])
+            )
+            for told in answer.responses:
+                raise_for(told.error_code, told.error_message)
+
+        await self._cluster.persist(ask)
+
+    async def delete(self, topic: str, name: str) -> None:
+        """Forget it, and what was settled for it, in all partitions that know it."""
+        known = {one.target for one in await self.describe(name, [topic])}
+        await self._alter(name, _DELETE, sorted(known), Position())
+
+    async def status(self, message: MessageId, names: Sequence[str] | None = None) -> Sequence[SubscriptionStatus]:
+        """How the message stands for each subscription, and what became of it."""
+        target = TopicPartition(message.topic, message.partition)
+        return await message_statuses(self._cluster, target, [message.offset], names, with_history=True)
+
+    async def peek(self, topic: str, name: str) -> AsyncGenerator[Peeked, None]:
+        """Messages that are not settled, from the oldest on, partition by partition; nothing is leased by that."""
+        for backlog in await self.describe(name, [topic]):
+            if backlog.backlog:
+                async for peeked in self._peek(backlog):
+                    yield peeked
+
+    # Asking
+
+    async def _peek(self, backlog: PartitionBacklog) -> AsyncIterator[Peeked]:
+        target = backlog.target
+        settings = ConsumerSettings(commit_seconds=None)
+        async with Consumer(self._cluster, partitions={target: backlog.floor}, settings=settings) as consumer:
+            reached = backlog.floor
+            while reached < backlog.end:
+                records = await consumer.poll(_PEEKED_AT_ONCE, _PEEK_SECONDS)
+                if not records:
+                    return  # what is left are gaps
+                reached = records[-1].offset + 1
+                offsets = [record.offset for record in records if record.offset < backlog.end]
+                statuses = await message_statuses(self._cluster, target, offsets, [backlog.subscription])
+                by_offset = {status.offset: status for status in statuses}
+                for record in records:
+                    status = by_offset.get(record.offset)
+                    if status is not None and status.state != SETTLED:
+                        yield Peeked(record, status)
+
+    async def _describe(self, name: str | None, targets: Sequence[TopicPartition]) -> Sequence[PartitionBacklog]:
+        names = None if name is None else [name]
+        found: list[PartitionBacklog] = []
+
+        def request(topics: Mapping[str, Sequence[TopicPartition]]) -> DescribeSubscriptionsRequest:
+            asked = [DescribeSubscriptionsTopic(topic, [t.partition for t in some]) for topic, some in topics.items()]
+            return DescribeSubscriptionsRequest(subscriptions=names, topics=asked)
+
+        def take(target: TopicPartition, told: Any) -> None:
+            found.extend(
+                PartitionBacklog(
+                    one.subscription,
+                    target,
+                    one.floor,
+                    one.end,
+                    one.backlog,
+                    one.leased,
+                    one.waiting,
+                    one.dying,
+                    None if one.oldest_ms == _UNSET else one.oldest_ms,
+                )
+                for one in told.subscriptions
+            )
+
+        await self._ask_leaders(targets, request, take)
+        return found
+
+    async def _alter(
+        self, name: str, action: int, targets: Sequence[TopicPartition], position: Position
+    ) -> Mapping[TopicPartition, int]:
+        floors: dict[TopicPartition, int] = {}
+        timestamp_ms = _UNSET if position.timestamp_ms is None else position.timestamp_ms
+
+        def request(topics: Mapping[str, Sequence[TopicPartition]]) -> AlterSubscriptionsRequest:
+            asked = [
+                AlterSubscriptionsTopic(
+                    topic, [AlterSubscriptionsPartition(t.partition, position.offset, timestamp_ms) for t in some]
+                )
+                for topic, some in topics.items()
+            ]
+            return AlterSubscriptionsRequest(name, action, asked)
+
+        def take(target: TopicPartition, told: Any) -> None:
+            floors[target] = told.floor
+
+        await self._ask_leaders(targets, request, take)
+        return floors
+
+    async def _ask_leaders(
+        self,
+        targets: Sequence[TopicPartition],
+        request: Callable[[Mapping[str, Sequence[TopicPartition]]], Any],
+        take: Callable[[TopicPartition, Any], None],
+    ) -> None:
+        """Ask each leader for its partitions; those that have answered are not asked again."""
+        waiting = dict.fromkeys(targets)
+
+        async def ask() -> None:
+            by_leader: dict[int, dict[str, list[TopicPartition]]] = defaultdict(lambda: defaultdict(list))
+            for target in waiting:
+                by_leader[(await self._cluster.partition(*target)).leader][target.topic].append(target)
+            for node_id, topics in by_leader.items():
+                answer = await self._cluster.call(request(topics), node_id=node_id)
+                raise_for(getattr(answer, "error_code", 0), getattr(answer, "error_message", None))
+                for topic in answer.topics:
+                    for told in topic.partitions:
+                        raise_for(told.error_code, told.error_message)
+                        target = TopicPartition(topic.name, told.partition_index)
+                        take(target, told)
+                        waiting.pop(target, None)
+
+        try:
+            await self._cluster.persist(ask)
+        except GroupIdNotFound as error:
+            raise SubscriptionNotFound(error.message) from None
+
+    async def _targets(self, topic: str) -> Sequence[TopicPartition]:
+        view = await self._cluster.persist(partial(self._cluster.topic, topic))
+        return [TopicPartition(topic, partition.partition) for partition in view.partitions]

@@ -1,0 +1,61 @@
+"""Delayed messages by a foreign client, with a broker that is killed while they come due: each comes once."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from tests.integration.conftest import Figures, StartBroker
+from tests.integration.process import PATIENCE_SECONDS, wait_until
+from tests.integration.records import create_topic
+
+COUNT = 3000
+KILLS = 3
+
+
+def test_each_comes_once_though_the_broker_is_killed(start_broker: StartBroker, figures: Figures) -> None:
+    broker = start_broker()
+    create_topic(broker.address, "orders", 1)
+    producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 5})
+    start_ms = int(time.time() * 1000) + 1000
+    for number in range(COUNT):
+        due = str(start_ms + number)
+        producer.produce(
+            "__delayed.orders", due.encode(), headers={"headrace-deliver-at": due, "n": "1"}, on_delivery=_check
+        )
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    for number in range(KILLS):
+        when_ms = start_ms + (number + 1) * COUNT // (KILLS + 1)
+        wait_until(lambda when_ms=when_ms: time.time() * 1000 >= when_ms, "it is time")  # type: ignore[misc]
+        broker.kill()
+        broker.start()
+
+    found = _read(broker.address, COUNT)
+
+    assert Counter(value for value, _ in found) == Counter(str(start_ms + number).encode() for number in range(COUNT))
+    errors = sorted(timestamp_ms - int(value) for value, timestamp_ms in found)
+    assert errors[0] >= 0, "one came before its time"
+    figures.add(f"release error p50 {errors[COUNT // 2]} ms, with {KILLS} kills in {COUNT / 1000:g} s")
+
+
+def _read(address: str, count: int) -> list[tuple[bytes, int]]:
+    """So many, and what comes in the second after them."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "reader", "enable.auto.commit": False})
+    consumer.assign([TopicPartition("orders", 0, 0)])
+    found: list[tuple[bytes, int]] = []
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        for message in consumer.consume(500, 1.0) or ():
+            assert message.error() is None, message.error()
+            headers = dict(message.headers() or [])
+            assert set(headers) == {"n", "headrace-delayed-id"}
+            found.append((message.value() or b"", message.timestamp()[1]))
+        if len(found) >= count:
+            deadline = min(deadline, time.monotonic() + 1)
+    consumer.close()
+    return found
+
+
+def _check(error: object, _message: object) -> None:
+    assert error is None, error

@@ -1,0 +1,117 @@
+"""Random messages, cancels and moves, with power cuts and small segments that are cleaned: each message comes once."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from collections import Counter
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from tests.unit.broker import delayed
+from tests.unit.broker.delayed import alter, cancel, delay, listed, message, now_ms, values
+from tests.unit.broker.house import House
+
+from headrace.model.errors import InvalidRecordState
+from headrace.testkit.disk import SimulatedPowerCut
+from headrace.testkit.world import World
+
+SEEDS = int(os.environ.get("HEADRACE_SEEDS", "20"))
+DELAYS_MS = (0, 10, 50, 200, 1000, 3000, 20_000)
+LIVES_MAX = 4
+
+
+@pytest.fixture(autouse=True)
+def _small_and_busy() -> Iterator[None]:
+    patch = pytest.MonkeyPatch()
+    patch.setattr("headrace.broker.delay_sweeps.SWEEP_BYTES_MIN", 3000)
+    patch.setattr("headrace.broker.companions._SEGMENT_BYTES", 2500)
+    patch.setattr("headrace.broker.delays._SWEEP_SECONDS", 1.0)
+    patch.setattr("headrace.broker.delay_lead._TRIM_SECONDS", 2.0)
+    yield
+    patch.undo()
+    gc.collect()  # of the failures that nobody lived to see; else they would be reported when the tests are over
+
+
+class Sender:
+    """What was sent, what was acknowledged and where it lies, and what is known of its cancels: None is nothing."""
+
+    def __init__(self, house: House, chance: Random) -> None:
+        self.house = house
+        self.chance = chance
+        self.sent: list[bytes] = []
+        self.told: dict[bytes, int] = {}
+        self.cancelled: dict[bytes, bool | None] = {}
+
+    async def run(self) -> None:
+        for _ in range(self.chance.randrange(5, 40)):
+            draw = self.chance.random()
+            if draw < 0.6:
+                await self._send()
+            elif draw < 0.75 and self.told:
+                await self._cancel(self.chance.choice(sorted(self.told)))
+            elif draw < 0.8 and self.told:
+                offset = self.told[self.chance.choice(sorted(self.told))]
+                await alter(self.house, [(offset, now_ms(self.house) + self.chance.randrange(5000))])
+            else:
+                await asyncio.sleep(self.chance.random() * 2)
+
+    async def _send(self) -> None:
+        records = []
+        for _ in range(self.chance.randrange(1, 5)):
+            value = b"%d" % len(self.sent) + b"." * self.chance.randrange(200)
+            self.sent.append(value)
+            records.append(message(self.house, value, b"k", delay=f"{self.chance.choice(DELAYS_MS)}ms"))
+        offset = await delay(self.house, *records)
+        self.told.update((record.value or b"", offset + at) for at, record in enumerate(records))
+
+    async def _cancel(self, value: bytes) -> None:
+        self.cancelled.setdefault(value, None)
+        code = await cancel(self.house, self.told[value])
+        if code == 0:
+            self.cancelled[value] = True
+        elif code == InvalidRecordState.code and self.cancelled[value] is None:
+            self.cancelled[value] = False
+
+    def check(self, found: Counter[bytes]) -> None:
+        assert set(found) <= set(self.sent)
+        assert [value for value, times in found.items() if times > 1] == []
+        for value in self.told:
+            is_cancelled = self.cancelled.get(value, False)
+            if is_cancelled is not None:
+                assert found[value] == int(not is_cancelled), value
+
+
+async def live(house: House, sender: Sender) -> bool:
+    """Whether the sender came to its end before the power went."""
+    running = house.host.start(sender.run(), "sender")
+    await asyncio.wait([running], timeout=120)
+    if not running.done() or isinstance(running.exception(), SimulatedPowerCut):
+        return False
+    running.result()
+    return True
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_each_message_comes_once(seed: int) -> None:
+    chance = Random(seed)
+    world = World(seed=seed, shuffle=True)
+    house = House(world)
+    world.run(house.open())
+    world.run(delayed.make(house))
+    sender = Sender(house, chance)
+    for _ in range(chance.randrange(1, LIVES_MAX + 1)):
+        house.host.disk.crash_after(chance.randrange(5, 400))
+        if world.run(live(house, sender)):
+            house.kill(keep_page_cache=chance.random() < 0.5)
+        house.registry.crash()
+        world.run(house.open())
+    world.run(house.pass_time(40))
+    world.run(house.restart())
+    world.run(house.pass_time(5))
+    sender.check(Counter(world.run(values(house))))
+    assert world.run(listed(house)).waiting == 0
+    house.check()
+    world.close()

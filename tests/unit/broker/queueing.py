@@ -1,0 +1,187 @@
+"""A member of a subscription in few words: it takes messages and settles them, by our own requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tests.unit.broker.house import House
+
+from headrace.broker.batches import batches_of
+from headrace.wire.batch import read_records
+from headrace.wire.messages.alter_subscriptions import (
+    AlterSubscriptionsPartition,
+    AlterSubscriptionsPartitionAnswer,
+    AlterSubscriptionsRequest,
+    AlterSubscriptionsTopic,
+)
+from headrace.wire.messages.describe_subscriptions import (
+    DescribedSubscription,
+    DescribeSubscriptionsRequest,
+    DescribeSubscriptionsTopic,
+)
+from headrace.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from headrace.wire.messages.lease import LeasePartitionAnswer, LeaseRequest, LeaseResponse, LeaseTopic
+from headrace.wire.messages.message_status import MessageStatusRequest, MessageStatusResponse, SubscriptionStatus
+from headrace.wire.messages.settle import (
+    SettleItem,
+    SettlePartition,
+    SettlePartitionAnswer,
+    SettleRequest,
+    SettleTopic,
+)
+
+TOPIC = "jobs"
+WORKERS = "workers"
+GAP, ACK, NACK, REJECT, EXTEND = range(5)
+CREATE, SEEK, DELETE = range(3)
+LATEST, EARLIEST = -1, -2
+_GROUP_RESOURCE = 32
+
+
+class Got(NamedTuple):
+    """One leased message, with its receipt."""
+
+    partition: int
+    offset: int
+    attempt: int
+    epoch: int
+    value: bytes
+
+
+class Member:
+    def __init__(self, house: House, name: str = "m", subscription: str = WORKERS, topic: str = TOPIC) -> None:
+        self.house = house
+        self.name = name
+        self.subscription = subscription
+        self.topic = topic
+
+    def request(
+        self, count: int = 100, *, wait_ms: int = 0, partitions: Sequence[int] = (0,), **options: Any
+    ) -> LeaseRequest:
+        return LeaseRequest(
+            subscription=self.subscription,
+            member=self.name,
+            max_wait_ms=wait_ms,
+            max_messages=count,
+            topics=[LeaseTopic(name=self.topic, partitions=[*partitions])],
+            **options,
+        )
+
+    async def ask(
+        self, count: int = 100, *, wait_ms: int = 0, partitions: Sequence[int] = (0,), **options: Any
+    ) -> list[LeasePartitionAnswer]:
+        """The partitions of the answer."""
+        request = self.request(count, wait_ms=wait_ms, partitions=partitions, **options)
+        response: LeaseResponse = await self.house.ask(request, 0)
+        assert response.error_code == 0, response.error_message
+        return [answer for topic in response.topics for answer in topic.partitions]
+
+    async def lease(
+        self, count: int = 100, *, wait_ms: int = 0, partitions: Sequence[int] = (0,), **options: Any
+    ) -> list[Got]:
+        return got(await self.ask(count, wait_ms=wait_ms, partitions=partitions, **options))
+
+    async def settle(self, messages: Sequence[Got], how: int = ACK, **options: object) -> list[int]:
+        """An error code for each message."""
+        by_place: dict[tuple[int, int], list[Got]] = {}
+        for one in messages:
+            by_place.setdefault((one.partition, one.epoch), []).append(one)
+        codes: dict[Got, int] = {}
+        for (partition, epoch), some in by_place.items():
+            items = [SettleItem(one.offset, one.offset, one.attempt, how, **options) for one in some]  # type: ignore[arg-type]
+            answer = await self.settle_items(items, partition=partition, epoch=epoch)
+            refused = {item.index: item.error_code for item in answer.refused}
+            codes |= {one: answer.error_code or refused.get(at, 0) for at, one in enumerate(some)}
+        return [codes[one] for one in messages]
+
+    async def settle_items(self, items: list[SettleItem], *, partition: int = 0, epoch: int) -> SettlePartitionAnswer:
+        request = SettleRequest(
+            subscription=self.subscription,
+            member=self.name,
+            topics=[SettleTopic(name=self.topic, partitions=[SettlePartition(partition, epoch, items)])],
+        )
+        response = await self.house.ask(request, 0)
+        assert response.error_code == 0, response.error_message
+        answer: SettlePartitionAnswer = response.topics[0].partitions[0]
+        return answer
+
+    async def ack(self, messages: Sequence[Got]) -> None:
+        assert await self.settle(messages) == [0] * len(messages)
+
+
+def got(answers: Sequence[LeasePartitionAnswer]) -> list[Got]:
+    """Every message that is leased, with what the answer's batches say of it."""
+    found: list[Got] = []
+    for answer in answers:
+        assert answer.error_code == 0, answer.error_message
+        values = {
+            record.offset: record.value or b""
+            for batch, header in batches_of(bytes(answer.records or b""))  # type: ignore[call-overload]
+            if not header.is_control
+            for record in read_records(batch, header, 1 << 24)
+        }
+        for one in answer.leased:
+            found += [
+                Got(answer.partition_index, offset, one.attempt, answer.lease_epoch, values[offset])
+                for offset in range(one.first, one.last + 1)
+                if offset in values
+            ]
+    return found
+
+
+def values_of(messages: Sequence[Got]) -> list[bytes]:
+    return [message.value for message in messages]
+
+
+async def alter(
+    house: House,
+    action: int,
+    *,
+    subscription: str = WORKERS,
+    topic: str = TOPIC,
+    partition: int = 0,
+    offset: int = EARLIEST,
+    timestamp_ms: int = -1,
+) -> AlterSubscriptionsPartitionAnswer:
+    asked = AlterSubscriptionsPartition(partition, offset, timestamp_ms)
+    topics = [AlterSubscriptionsTopic(name=topic, partitions=[asked])]
+    response = await house.ask(AlterSubscriptionsRequest(subscription=subscription, action=action, topics=topics), 0)
+    assert response.error_code == 0, response.error_message
+    answer: AlterSubscriptionsPartitionAnswer = response.topics[0].partitions[0]
+    return answer
+
+
+async def subscribe(house: House, topic: str = TOPIC, partitions: int = 1, subscription: str = WORKERS) -> None:
+    """A topic, and a subscription that begins with its first message."""
+    await house.make_topic(topic, partitions)
+    for partition in range(partitions):
+        answer = await alter(house, CREATE, subscription=subscription, topic=topic, partition=partition)
+        assert answer.error_code == 0, answer.error_message
+
+
+async def describe(house: House, *names: str, topic: str = TOPIC, partition: int = 0) -> list[DescribedSubscription]:
+    topics = [DescribeSubscriptionsTopic(name=topic, partitions=[partition])]
+    response = await house.ask(DescribeSubscriptionsRequest(subscriptions=[*names] or None, topics=topics), 0)
+    (answer,) = response.topics[0].partitions
+    assert answer.error_code == 0, answer.error_message
+    described: list[DescribedSubscription] = answer.subscriptions
+    return described
+
+
+async def status(house: House, offset: int, *, topic: str = TOPIC, partition: int = 0) -> list[SubscriptionStatus]:
+    response: MessageStatusResponse = await house.ask(MessageStatusRequest(topic, partition, [offset]), 0)
+    assert response.error_code == 0, response.error_message
+    return response.statuses
+
+
+async def configure(house: House, subscription: str = WORKERS, **configs: str) -> None:
+    """By Kafka's names, with underscores instead of dots."""
+    changes = [AlterableConfig(name=name.replace("_", "."), config_operation=0, value=v) for name, v in configs.items()]
+    resource = AlterConfigsResource(resource_type=_GROUP_RESOURCE, resource_name=subscription, configs=changes)
+    response = await house.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    assert response.responses[0].error_code == 0, response.responses[0].error_message

@@ -1,0 +1,100 @@
+"""Group configs: described with their sources, changed whole or one by one, kept, and seen by every broker."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.broker.house import House
+from tests.unit.broker.test_config_admin import DEFAULT, DELETE, SET, change, describe, replace, shown
+from tests.unit.broker.town import Town, in_town
+
+from headrace.model.subscription_configs import SUBSCRIPTION_SETTINGS, SubscriptionConfig
+from headrace.registry.group_configs import group_config_key, group_of_key
+from headrace.registry.interface import Create
+
+GROUP_TYPE = 32
+DYNAMIC_GROUP = 8
+RESET = "share.auto.offset.reset"
+LOCK = "share.record.lock.duration.ms"
+INVALID_CONFIG = 40
+INVALID_GROUP_ID = 24
+
+
+async def test_a_group_that_nobody_has_configured_has_the_defaults(house: House) -> None:
+    result = await describe(house, GROUP_TYPE, "g", include_synonyms=True, include_documentation=True)
+    assert {config.name for config in result.configs} == set(SUBSCRIPTION_SETTINGS)
+    assert {config.config_source for config in result.configs} == {DEFAULT}
+    assert all(config.documentation and len(config.synonyms) == 1 for config in result.configs)
+    assert house.broker.group_configs.of("g") == SubscriptionConfig()
+
+
+async def test_what_was_set_is_in_force_at_once_and_told_with_what_stands_behind_it(house: House) -> None:
+    told: list[str] = []
+    house.broker.group_configs.on_changed.append(told.append)
+    assert await change(house, GROUP_TYPE, "g", (RESET, SET, "earliest"), (LOCK, SET, "1000")) == 0
+    assert await shown(house, GROUP_TYPE, "g", RESET) == ("earliest", DYNAMIC_GROUP)
+    assert house.broker.group_configs.of("g").share_record_lock_duration_ms == 1000
+    (config,) = (await describe(house, GROUP_TYPE, "g", [RESET], include_synonyms=True)).configs
+    assert [(one.value, one.source) for one in config.synonyms] == [("earliest", DYNAMIC_GROUP), ("latest", DEFAULT)]
+    assert await change(house, GROUP_TYPE, "g", (RESET, DELETE, None)) == 0
+    assert await shown(house, GROUP_TYPE, "g", RESET) == ("latest", DEFAULT)
+    assert await shown(house, GROUP_TYPE, "other", LOCK) == ("30000", DEFAULT)
+    assert told == ["g", "g"]
+
+
+async def test_all_can_be_replaced_at_once(house: House) -> None:
+    await change(house, GROUP_TYPE, "g", (RESET, SET, "earliest"))
+    assert await replace(house, GROUP_TYPE, "g", {LOCK: "2000"}) == 0
+    assert await shown(house, GROUP_TYPE, "g", RESET) == ("latest", DEFAULT)
+    assert await shown(house, GROUP_TYPE, "g", LOCK) == ("2000", DYNAMIC_GROUP)
+    assert await replace(house, GROUP_TYPE, "g", {}) == 0
+    assert house.broker.group_configs.of("g") == SubscriptionConfig()
+    assert await house.registry.get(group_config_key("g")) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("bogus", "1"), (RESET, "sometimes"), (LOCK, "soon"), ("headrace.filter", "header.x = ")]
+)
+async def test_what_is_wrong_is_refused_and_changes_nothing(house: House, name: str, value: str) -> None:
+    assert await change(house, GROUP_TYPE, "g", (LOCK, SET, "5000"), (name, SET, value)) in (INVALID_CONFIG, 42)
+    assert await replace(house, GROUP_TYPE, "g", {name: value}) == INVALID_CONFIG
+    assert await change(house, GROUP_TYPE, "", (LOCK, SET, "5000")) == INVALID_GROUP_ID
+    assert (await describe(house, GROUP_TYPE, "")).error_code == INVALID_GROUP_ID
+    assert house.broker.group_configs.of("g") == SubscriptionConfig()
+
+
+async def test_a_dry_run_changes_nothing(house: House) -> None:
+    assert await change(house, GROUP_TYPE, "g", (LOCK, SET, "5000"), dry_run=True) == 0
+    assert await replace(house, GROUP_TYPE, "g", {LOCK: "5000"}, dry_run=True) == 0
+    assert house.broker.group_configs.of("g") == SubscriptionConfig()
+
+
+async def test_they_outlive_a_restart(house: House) -> None:
+    await change(house, GROUP_TYPE, "g", (LOCK, SET, "5000"))
+    await house.restart()
+    assert await shown(house, GROUP_TYPE, "g", LOCK) == ("5000", DYNAMIC_GROUP)
+
+
+@pytest.mark.parametrize("group", ["a/b", "a.b", ".", "..", "=a", "ä ö", "%2F", "a%b", "__acks"])
+async def test_a_group_may_have_any_name(house: House, group: str) -> None:
+    assert group_of_key(group_config_key(group)) == group
+    assert await change(house, GROUP_TYPE, group, (LOCK, SET, "5000")) == 0
+    assert house.broker.group_configs.of(group).share_record_lock_duration_ms == 5000
+
+
+@pytest.mark.parametrize("value", [b"{", b'{"bogus": "1"}', b'{"share.session.timeout.ms": "x"}'])
+async def test_one_that_cannot_be_used_leaves_the_one_before_in_force(house: House, value: bytes) -> None:
+    key = group_config_key("g")
+    await house.host.start(house.registry.commit([Create(key, value)]), "commit")
+    await house.pass_time(1)
+    assert house.broker.group_configs.of("g") == SubscriptionConfig()
+    assert await change(house, GROUP_TYPE, "other", (LOCK, SET, "5000")) == 0
+
+
+@in_town(2)
+async def test_what_was_changed_at_one_broker_is_seen_by_the_others(town: Town) -> None:
+    one, two = town[1], town[2]
+    assert await change(one, GROUP_TYPE, "g", (LOCK, SET, "5000")) == 0
+    await town.until(lambda: two.broker.group_configs.of("g").share_record_lock_duration_ms == 5000)
+    assert await change(two, GROUP_TYPE, "g", (RESET, SET, "earliest")) == 0
+    await town.until(lambda: one.broker.group_configs.of("g").share_auto_offset_reset == "earliest")
+    assert one.broker.group_configs.of("g") == two.broker.group_configs.of("g")

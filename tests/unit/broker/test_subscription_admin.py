@@ -1,0 +1,203 @@
+"""Looking at subscriptions and moving them; and what became of a single message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.broker.asking import TIMESTAMP_MS, produce
+from tests.unit.broker.house import House
+from tests.unit.broker.queueing import (
+    CREATE,
+    DELETE,
+    EARLIEST,
+    LATEST,
+    NACK,
+    SEEK,
+    Member,
+    alter,
+    describe,
+    status,
+    subscribe,
+    values_of,
+)
+
+from headrace.wire.messages.alter_subscriptions import (
+    AlterSubscriptionsPartition,
+    AlterSubscriptionsRequest,
+    AlterSubscriptionsTopic,
+)
+from headrace.wire.messages.describe_subscriptions import DescribeSubscriptionsRequest, DescribeSubscriptionsTopic
+from headrace.wire.messages.message_status import MessageStatusRequest
+
+OUT_OF_RANGE = 1
+GROUP_NOT_FOUND = 69
+
+
+async def test_a_description_counts_what_is_left_and_in_whose_hands(house: House) -> None:
+    await subscribe(house)
+    for number in range(5):
+        await produce(house, "jobs", b"%d" % number, timestamp_ms=TIMESTAMP_MS + number * 1000)
+    member = Member(house)
+    messages = await member.lease(4)
+    await member.ack([messages[0], messages[2]])
+    assert await member.settle([messages[3]], NACK, delay_ms=60_000) == [0]
+    (described,) = await describe(house)
+    assert (described.subscription, described.floor, described.end, described.backlog) == ("workers", 1, 5, 3)
+    assert (described.leased, described.waiting, described.dying) == (1, 1, 0)
+    assert described.oldest_ms == TIMESTAMP_MS + 1000
+
+
+async def test_where_nothing_is_left_there_is_no_oldest(house: House) -> None:
+    await subscribe(house)
+    assert [(one.backlog, one.oldest_ms) for one in await describe(house)] == [(0, -1)]
+
+
+async def test_the_oldest_is_found_in_the_middle_of_a_batch_and_on_the_disk(house: House) -> None:
+    await subscribe(house)
+    await produce(house, "jobs", b"a", b"b", b"c")
+    member = Member(house)
+    await member.ack((await member.lease())[:2])
+    await house.restart()
+    house.host.disk.cold_chance = 1.0
+    assert [one.oldest_ms for one in await describe(house)] == [TIMESTAMP_MS + 2]
+
+
+async def test_all_subscriptions_are_described_or_those_that_are_named(house: House) -> None:
+    await subscribe(house)
+    await alter(house, CREATE, subscription="auditors")
+    assert {one.subscription for one in await describe(house)} == {"workers", "auditors"}
+    assert {one.subscription for one in await describe(house, "auditors", "nobody")} == {"auditors"}
+
+
+async def test_a_topic_without_subscriptions_has_none(house: House) -> None:
+    await house.make_topic("jobs")
+    assert await describe(house) == []
+    assert house.broker.catalogue.find("__acks.jobs") is None, "who only looks makes nothing"
+    topics = [DescribeSubscriptionsTopic("jobs", [0, 1]), DescribeSubscriptionsTopic("nowhere", [0])]
+    response = await house.ask(DescribeSubscriptionsRequest(topics=topics), 0)
+    assert [answer.error_code for topic in response.topics for answer in topic.partitions] == [0, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("position", "floor"),
+    [
+        ({"offset": EARLIEST}, 0),
+        ({"offset": LATEST}, 4),
+        ({"offset": 3}, 3),
+        ({"timestamp_ms": TIMESTAMP_MS + 1500}, 2),
+        ({"timestamp_ms": TIMESTAMP_MS + 9999}, 4),
+    ],
+)
+@pytest.mark.parametrize("action", [CREATE, SEEK])
+async def test_a_subscription_begins_where_it_is_told(
+    house: House, action: int, position: dict[str, Any], floor: int
+) -> None:
+    await house.make_topic("jobs")
+    for number in range(4):
+        await produce(house, "jobs", b"%d" % number, timestamp_ms=TIMESTAMP_MS + number * 1000)
+    if action == SEEK:
+        assert (await alter(house, CREATE, offset=1)).floor == 1
+    answer = await alter(house, action, **position)
+    assert (answer.error_code, answer.floor) == (0, floor)
+    await house.restart()
+    assert values_of(await Member(house).lease()) == [b"%d" % number for number in range(floor, 4)]
+
+
+async def test_one_that_exists_stays_where_it_is(house: House) -> None:
+    await subscribe(house)
+    await produce(house, "jobs", b"a")
+    answer = await alter(house, CREATE, offset=LATEST)
+    assert (answer.error_code, answer.floor) == (0, 0)
+
+
+async def test_who_seeks_back_gets_everything_again_and_old_receipts_are_void(house: House) -> None:
+    await subscribe(house)
+    await produce(house, "jobs", b"a", b"b")
+    member = Member(house)
+    messages = await member.lease()
+    await member.ack(messages[:1])
+    assert (await alter(house, SEEK, offset=EARLIEST)).floor == 0
+    assert await member.settle(messages[1:]) == [121]
+    assert values_of(await member.lease()) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("offset", [5, -3])
+async def test_an_offset_must_be_in_the_log(house: House, offset: int) -> None:
+    await house.make_topic("jobs")
+    await produce(house, "jobs", b"a")
+    assert (await alter(house, CREATE, offset=offset)).error_code == OUT_OF_RANGE
+
+
+@pytest.mark.parametrize("action", [SEEK, DELETE])
+async def test_what_does_not_exist_is_neither_moved_nor_deleted(house: House, action: int) -> None:
+    await house.make_topic("jobs")
+    assert (await alter(house, action)).error_code == GROUP_NOT_FOUND
+    await alter(house, CREATE, subscription="auditors")
+    assert (await alter(house, action)).error_code == GROUP_NOT_FOUND
+
+
+@pytest.mark.parametrize(("subscription", "action"), [("", CREATE), ("s" * 256, CREATE), ("s", 3)])
+async def test_nonsense_is_refused_as_a_whole(house: House, subscription: str, action: int) -> None:
+    await house.make_topic("jobs")
+    topics = [AlterSubscriptionsTopic("jobs", [AlterSubscriptionsPartition(0)])]
+    response = await house.ask(AlterSubscriptionsRequest(subscription, action, topics), 0)
+    assert response.error_code in (24, 42)
+    assert response.topics == []
+
+
+async def test_the_status_of_a_message_tells_its_whole_way(house: House) -> None:
+    await subscribe(house)
+    await produce(house, "jobs", b"a")
+    member = Member(house, "worker-7")
+
+    async def told() -> tuple[object, ...]:
+        (one,) = await status(house, 0)
+        return one.state, one.attempts, one.member, one.reason, one.how
+
+    assert await told() == ("ready", 0, None, None, None)
+    messages = await member.lease()
+    assert await told() == ("leased", 1, "worker-7", None, None)
+    assert (await status(house, 0))[0].until_ms - house.host.clock.now_ms() <= 30_000
+    assert await member.settle(messages, NACK, delay_ms=5000, reason="busy") == [0]
+    failed_ms = house.host.clock.now_ms()
+    assert await told() == ("waiting", 1, None, "busy", None)
+    (one,) = await status(house, 0)
+    assert abs(one.at_ms - failed_ms) <= 20
+    assert abs(one.until_ms - failed_ms - 5000) <= 20
+    await house.pass_time(6)
+    await member.ack(await member.lease())
+    assert await told() == ("settled", 0, None, None, "ack")
+    (one,) = await status(house, 0)
+    assert abs(one.at_ms - house.host.clock.now_ms()) <= 20
+
+
+async def test_the_status_is_told_for_each_subscription(house: House) -> None:
+    await subscribe(house)
+    await alter(house, CREATE, subscription="auditors")
+    await produce(house, "jobs", b"a")
+    await Member(house).ack(await Member(house).lease())
+    assert {one.subscription: one.state for one in await status(house, 0)} == {
+        "workers": "settled",
+        "auditors": "ready",
+    }
+    response = await house.ask(MessageStatusRequest("jobs", 0, [0], ["auditors", "nobody"]), 0)
+    assert [one.subscription for one in response.statuses] == ["auditors"]
+
+
+async def test_a_message_that_was_sought_back_is_not_told_as_settled(house: House) -> None:
+    await subscribe(house)
+    await produce(house, "jobs", b"a")
+    await Member(house).ack(await Member(house).lease())
+    await alter(house, SEEK, offset=EARLIEST)
+    (one,) = await status(house, 0)
+    assert (one.state, one.how, one.at_ms) == ("ready", None, -1)
+
+
+async def test_messages_that_are_not_there_have_no_status(house: House) -> None:
+    await subscribe(house)
+    assert (await house.ask(MessageStatusRequest("jobs", 0, [0]), 0)).error_code == OUT_OF_RANGE
+    assert (await house.ask(MessageStatusRequest("jobs", 9, [0]), 0)).error_code == 3
+    await house.make_topic("others")
+    response = await house.ask(MessageStatusRequest("others", 0, [0]), 0)
+    assert (response.error_code, response.statuses) == (0, [])

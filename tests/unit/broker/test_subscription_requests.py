@@ -1,0 +1,435 @@
+"""Lease and Settle: who gets what, when, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.unit.broker.asking import produce
+from tests.unit.broker.house import House
+from tests.unit.broker.queueing import (
+    ACK,
+    DELETE,
+    EXTEND,
+    GAP,
+    NACK,
+    Member,
+    alter,
+    configure,
+    describe,
+    got,
+    subscribe,
+    values_of,
+)
+
+from headrace.wire.messages.lease import LeaseTopic
+from headrace.wire.messages.settle import SettleItem, SettlePartition, SettleRequest, SettleTopic
+
+UNKNOWN_TOPIC = 3
+INVALID_REQUEST = 42
+GROUP_NOT_FOUND = 69
+NOT_LEASED = 121
+
+
+def numbered(*numbers: int) -> list[bytes]:
+    return [b"%d" % number for number in numbers]
+
+
+async def test_what_is_acked_is_not_delivered_again_and_the_rest_is(house: House) -> None:
+    await subscribe(house)
+    await produce(house, "jobs", b"a", b"b", b"c")
+    member = Member(house)
+    messages = await member.lease()
+    assert values_of(messages) == [b"a", b"b", b"c"]
+    await member.ack([messages[0], messages[2]])
+    assert await member.lease() == []
+    await house.pass_time(31)
+    again = await member.lease()
+    assert [(one.value, one.attempt) for one in again] == [(b"b", 2)]
+
+
+async def test_two_members_never_have_the_same_message(house: House) -> None:
+    await subscribe(house)
+    await produce(house, "jobs", *numbered(*range(10)))
+    first, second = Member(house, "a"), Member(house, "b")
+    assert values_of(await first.lease(4)) == numbered(0, 1, 2, 3)
+    assert values_of(await second.lease(4)) == numbered(4, 5, 6, 7)
+    assert values_of(await first.lease(4)) == numbered(8, 9)
+    assert await second.lease() == []
+
+
+async def test_two_subscriptions_do_not_know_of_each_other(house: House) -> None:
+    await subscribe(house)
+    await alter(house, 0, subscription="auditors")
+    await produce(house, "jobs", b"a")
+    worker, auditor = Member(house), Member(house, subscription="auditors")
+    await worker.ack(await worker.lease())
+    assert values_of(await auditor.lease()) == [b"a"]
+
+
+async def test_no_more_batches_are_sent_than_hold_what_is_leased(house: House) -> None:
+    await subscribe(house)
+    for number in range(20):
+        await produce(house, "jobs", *numbered(number * 2, number * 2 + 1))
+    member = Member(house)
+    for count, batches in ((1, 1), (4, 3), (10, 6), (25, 13)):
+        (answer,) = await member.ask(count)
+        records = bytes(answer.records or b"")  # type: ignore[call-overload]
+        assert len(records) // 76 == batches, f"{count} messages in {len(records)} bytes"
+    assert len(await member.lease()) == 0
+
+
+async def test_a_batch_is_given_however_large_it_is_and_no_second_one(house: House) -> None:
+    await subscribe(house)
+    await produce(house, "jobs", b"a" * 1000)
+    await produce(house, "jobs", b"b" * 1000)
+    member = Member(house)
+    assert values_of(await member.lease(max_bytes=1)) == [b"a" * 1000]
+    assert values_of(await member.lease(max_bytes=1)) == [b"b" * 1000]
+
+
+async def test_a_lease_goes_on_behind_the_end_of_a_segment(house: House) -> None:
+    await house.make_topic("jobs", segment_bytes="200")
+    await alter(house, 0)
+    for number in range(6):
+        await produce(house, "jobs", b"%d" % number * 50)
+    member = Member(house)
+    found = []
+    while messages := await member.lease():
+        found += values_of(messages)
+    assert found == [b"%d" % number * 50 for number in range(6)]
+
+
+async def test_what_came_back_is_leased_together_with_what_lies_far_behind_it(house: House) -> None:
+    await subscribe(house)
+    for number in range(10):
+        await produce(house, "jobs", b"%d" % number)
+    member = Member(house)
+    messages = await member.lease(9)
+    await member.ack([messages[at] for at in (1, 2, 3, 5, 6, 7, 8)])
+    assert await member.settle([messages[0], messages[4]], NACK) == [0, 0]
+    assert values_of(await member.lease()) == numbered(0, 4, 9)
+
+
+@pytest.mark.parametrize("delay_ms", [-1, 0, 5000])
+async def test_a_nack_brings_it_back_at_once_or_after_its_delay(house: House, delay_ms: int) -> None:
+    await subscribe(house)
+    await produce(house, "jobs", b"a")
+    member = Member(house)
+    assert await member.settle(await member.lease(), NACK, delay_ms=delay_ms, reason="busy") == [0]
+    if delay_ms > 0:
+        assert await member.lease() == []
+        (described,) = await describe(house)
+        assert (described.waiting, described.leased, described.backlog) == (1, 0, 1)
+        await house.pass_time(5.1)
+    assert [one.attempt for one in await member.lease()] == [2]
+
+
+async def test_an_extended_lease_lasts_longer(house: House) -> None:
+    await subscribe(house)
+    await produce(house, "jobs", b"a", b"b")
+    member = Member(house)
+    messages = await member.lease()
+    await house.pass_time(20)
+    assert await member.settle(messages[:1], EXTEND, lease_ms=60_000) == [0]
+    await house.pass_time(20)
+    assert await member.settle(messages) == [0, NOT_LEASED]
+    assert values_of(await member.lease()) == [b"b"]
+
+
+async def test_a_lease_may_have_a_time_of_its_own(house: House) -> None:
+    await subscribe(house)
+    await produce(house, "jobs", b"a")
+    (answer,) = await Member(house).ask(lease_ms=200)
+    assert answer.leased_until_ms - house.host.clock.now_ms() <= 200
+    await house.pass_time(0.3)
+    assert [one.attempt for one in await Member(house).lease()] == [2]
+
+
+async def test_only_who_leased_it_settles_it_and_only_this_delivery(house: House) -> None:
+    await subscribe(house)
+    await produce(house, "jobs", b"a", b"b")
+    member = Member(house)
+    messages = await member.lease()
+    assert await Member(house, "thief").settle(messages) == [NOT_LEASED] * 2
+    assert await member.settle([one._replace(attempt=2) for one in messages]) == [NOT_LEASED] * 2
+    assert await member.settle([one._replace(epoch=one.epoch - 1) for one in messages]) == [NOT_LEASED] * 2
+    assert await member.settle([messages[0], messages[1]._replace(offset=7)]) == [0, NOT_LEASED]
+    assert await member.settle([messages[0]]) == [NOT_LEASED], "it is settled already"
+
+
+async def test_of_one_request_everything_counts_but_what_is_refused(house: House) -> None:
+    await subscribe(house)
+    await produce(house, "jobs", *numbered(*range(6)))
+    member = Member(house)
+    epoch = (await member.lease(5))[0].epoch
+    items = [
+        SettleItem(0, 1),
+        SettleItem(2, 2, how=9),
+        SettleItem(3, 2),
+        SettleItem(4, 5),
+        SettleItem(2, 2, how=NACK, delay_ms=-2),
+        SettleItem(3, 3, how=EXTEND, lease_ms=1),
+        SettleItem(3, 3, how=GAP),
+    ]
+    answer = await member.settle_items(items, epoch=epoch)
+    refused = [(one.index, one.error_code) for one in sorted(answer.refused, key=lambda one: one.index)]
+    assert refused == [(1, 42), (2, 42), (3, NOT_LEASED), (4, 42), (5, 42)]
+    assert [(one.floor, one.leased) for one in await describe(house)] == [(2, 2)]
+
+
+async def test_settling_many_partitions_is_one_request(house: House) -> None:
+    await subscribe(house, partitions=2)
+    await produce(house, "jobs", b"a", partition=0)
+    await produce(house, "jobs", b"b", partition=1)
+    member = Member(house)
+    messages = await member.lease(partitions=(0, 1))
+    assert {one.partition for one in messages} == {0, 1}
+    partitions = [SettlePartition(one.partition, one.epoch, [SettleItem(0, 0)]) for one in messages]
+    partitions.append(SettlePartition(7, 0, [SettleItem(0, 0)]))
+    topics = [SettleTopic("jobs", partitions), SettleTopic("nowhere", [SettlePartition(0, 0, [])])]
+    response = await house.ask(SettleRequest("workers", "m", topics), 0)
+    assert [answer.error_code for topic in response.topics for answer in topic.partitions] == [0, 0, 3, 3]
+
+
+# Waiting
+
+
+async def test_a_lease_waits_for_a_message(house: House) -> None:
+    await subscribe(house)
+    polling = asyncio.create_task(Member(house).lease(wait_ms=10_000))
+    await house.pass_time(3)
+    assert not polling.done()
+    await produce(house, "jobs", b"a")
+    assert values_of(await polling) == [b"a"]
+
+
+async def test_a_lease_that_finds_nothing_ends_when_its_time_is_up(house: House) -> None:
+    await subscribe(house)
+    before = house.host.clock.monotonic()
+    assert await Member(house).lease(wait_ms=2000) == []
+    assert 2 <= house.host.clock.monotonic() - before < 2.1
+
+
+async def test_whoever_waits_longest_is_served_first(house: House) -> None:
+    await subscribe(house)
+    served: list[str] = []
+
+    async def work(name: str) -> None:
+        assert len(await Member(house, name).lease(1, wait_ms=60_000)) == 1
+        served.append(name)
+
+    working = []
+    for name in ("a", "b", "c"):
+        working.append(asyncio.create_task(work(name)))
+        await house.pass_time(0.1)
+    await produce(house, "jobs", b"1")
+    await house.pass_time(0.1)
+    assert served == ["a"]
+    await produce(house, "jobs", b"2", b"3")
+    for task in working:
+        await task
+    assert served == ["a", "b", "c"]
+
+
+async def test_what_comes_back_is_given_to_who_waits(house: House) -> None:
+    await subscribe(house)
+    await produce(house, "jobs", b"a", b"b", b"c")
+    first, second = Member(house, "a"), Member(house, "b")
+    nacked, *_ = await first.lease(lease_ms=3000)
+    polling = asyncio.create_task(second.lease(wait_ms=60_000))
+    await house.pass_time(0.1)
+    assert await first.settle([nacked], NACK) == [0]
+    assert values_of(await polling) == [b"a"]
+    polling = asyncio.create_task(second.lease(wait_ms=60_000))
+    assert [(one.value, one.attempt) for one in await polling] == [(b"b", 2), (b"c", 2)]
+
+
+async def test_of_several_partitions_the_first_that_has_something_answers(house: House) -> None:
+    await subscribe(house, partitions=3)
+    polling = asyncio.create_task(Member(house).lease(wait_ms=60_000, partitions=(0, 1, 2)))
+    await house.pass_time(0.1)
+    await produce(house, "jobs", b"a", partition=1)
+    assert [(one.partition, one.value) for one in await polling] == [(1, b"a")]
+
+
+async def test_what_one_does_not_take_is_passed_on_to_the_next_who_waits(house: House) -> None:
+    await subscribe(house, partitions=2)
+    both = asyncio.create_task(Member(house, "both").lease(1, wait_ms=60_000, partitions=(0, 1)))
+    await house.pass_time(0.1)
+    other = asyncio.create_task(Member(house, "other").lease(1, wait_ms=60_000, partitions=(0, 1)))
+    await house.pass_time(0.1)
+    sending = [asyncio.create_task(produce(house, "jobs", b"a", partition=index)) for index in (0, 1)]
+    messages = [*await both, *await other]
+    assert {one.partition for one in messages} == {0, 1}
+    for task in sending:
+        await task
+
+
+async def test_a_full_partition_does_not_starve_the_others(house: House) -> None:
+    await subscribe(house, partitions=3)
+    for partition in range(3):
+        await produce(house, "jobs", *numbered(*range(20)), partition=partition)
+    member = Member(house)
+    seen = [(await member.lease(1, partitions=(0, 1, 2)))[0].partition for _ in range(6)]
+    assert sorted(seen) == [0, 0, 1, 1, 2, 2]
+
+
+async def test_who_went_away_while_it_waited_has_leased_nothing(house: House) -> None:
+    await subscribe(house)
+    polling = house.begin(Member(house).request(wait_ms=60_000), 0)
+    await house.pass_time(0.1)
+    polling.cancel()
+    await house.pass_time(0.1)
+    await produce(house, "jobs", b"a")
+    assert [one.attempt for one in await Member(house, "other").lease()] == [1]
+
+
+async def test_who_went_away_before_it_was_answered_gives_back_what_it_has(house: House) -> None:
+    await subscribe(house, partitions=2)
+    for partition in (0, 1):
+        await produce(house, "jobs", b"a", partition=partition)
+        await produce(house, "jobs", b"b", partition=partition)
+    await house.restart()
+    house.host.disk.cold_chance = 1.0
+    house.host.disk.delay_seconds = (1.0, 1.0)
+    polling = house.begin(Member(house).request(partitions=(0, 1)), 0)
+    await house.pass_time(1.5)
+    polling.cancel()
+    house.host.disk.delay_seconds = (0.0, 0.0)
+    await house.pass_time(0.1)
+    others = await Member(house, "other").lease(partitions=(0, 1))
+    others += await Member(house, "other").lease(partitions=(0, 1))
+    assert len(others) == 4
+
+
+async def test_those_who_wait_are_told_when_the_topic_is_deleted(house: House) -> None:
+    await subscribe(house)
+    polling = asyncio.create_task(Member(house).ask(wait_ms=60_000))
+    await house.pass_time(0.1)
+    await house.delete_topic("jobs")
+    (answer,) = await polling
+    assert answer.error_code in (3, 6)
+
+
+async def test_those_who_wait_are_told_when_the_broker_goes_down(house: House) -> None:
+    await subscribe(house)
+    polling = house.begin(Member(house).request(wait_ms=60_000), 0)
+    await house.pass_time(0.1)
+    house.broker.answer_waiting()
+    response = await polling
+    assert [answer.error_code for topic in response.topics for answer in topic.partitions] == [6]
+
+
+# Beginning
+
+
+async def test_a_subscription_that_nobody_created_begins_at_the_end(house: House) -> None:
+    await house.make_topic("jobs")
+    await produce(house, "jobs", b"old")
+    polling = asyncio.create_task(Member(house).lease(wait_ms=10_000))
+    await house.pass_time(1)
+    await produce(house, "jobs", b"new")
+    assert values_of(await polling) == [b"new"]
+
+
+async def test_a_subscription_may_be_configured_to_begin_at_the_start_or_at_a_time(house: House) -> None:
+    await house.make_topic("jobs")
+    now_ms = house.host.clock.now_ms()
+    await produce(house, "jobs", b"old", timestamp_ms=now_ms - 7_200_000)
+    await produce(house, "jobs", b"new", timestamp_ms=now_ms - 1_000_000)
+    await configure(house, "all", share_auto_offset_reset="earliest")
+    await configure(house, "some", share_auto_offset_reset="by_duration:PT1H")
+    assert values_of(await Member(house, subscription="all").lease()) == [b"old", b"new"]
+    assert values_of(await Member(house, subscription="some").lease()) == [b"new"]
+
+
+async def test_a_subscription_begins_where_it_began_whatever_happens(house: House) -> None:
+    """What is leased before the beginning is durable would be lost by a crash."""
+    await house.make_topic("jobs")
+    assert await Member(house).lease() == []
+    await produce(house, "jobs", b"a")
+    house.kill(keep_page_cache=False)
+    await house.open()
+    await produce(house, "jobs", b"b")
+    assert values_of(await Member(house).lease(wait_ms=1000)) == [b"a", b"b"]
+
+
+async def test_a_subscription_that_is_deleted_while_one_waits_begins_anew(house: House) -> None:
+    await subscribe(house)
+    polling = asyncio.create_task(Member(house).lease(wait_ms=60_000))
+    await house.pass_time(0.1)
+    assert (await alter(house, DELETE)).error_code == 0
+    await house.pass_time(0.1)
+    await produce(house, "jobs", b"a")
+    assert values_of(await polling) == [b"a"]
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"count": 0},
+        {"count": 10_001},
+        {"max_bytes": 0},
+        {"lease_ms": 99},
+        {"lease_ms": 43_200_001},
+        {"partitions": ()},
+        {"partitions": (0, 0)},
+    ],
+)
+async def test_nonsense_is_refused_as_a_whole(house: House, options: dict[str, Any]) -> None:
+    await subscribe(house)
+    response = await house.ask(Member(house).request(**options), 0)
+    assert response.error_code == INVALID_REQUEST
+    assert response.topics == []
+
+
+@pytest.mark.parametrize(("subscription", "member"), [("", "m"), ("s", ""), ("s" * 256, "m"), ("s", "m" * 256)])
+async def test_names_are_checked(house: House, subscription: str, member: str) -> None:
+    await house.make_topic("jobs")
+    asked = Member(house, member, subscription)
+    assert (await house.ask(asked.request(), 0)).error_code in (24, INVALID_REQUEST)
+    settle = SettleRequest(subscription, member, [SettleTopic("jobs", [SettlePartition(0, 0, [SettleItem(0, 0)])])])
+    assert (await house.ask(settle, 0)).error_code in (24, INVALID_REQUEST)
+
+
+async def test_too_many_items_are_refused(house: House) -> None:
+    await subscribe(house)
+    items = [SettleItem(0, 0)] * 10_001
+    response = await house.ask(SettleRequest("s", "m", [SettleTopic("jobs", [SettlePartition(0, 0, items)])]), 0)
+    assert response.error_code == INVALID_REQUEST
+
+
+async def test_partitions_that_do_not_exist_are_told_beside_those_that_do(house: House) -> None:
+    await subscribe(house)
+    await produce(house, "jobs", b"a")
+    request = Member(house).request(partitions=(0, 9))
+    request.topics.append(LeaseTopic("nowhere", [0]))
+    response = await house.ask(request, 0)
+    answers = {(topic.name, one.partition_index): one for topic in response.topics for one in topic.partitions}
+    assert {place: answer.error_code for place, answer in answers.items()} == {
+        ("jobs", 0): 0,
+        ("jobs", 9): UNKNOWN_TOPIC,
+        ("nowhere", 0): UNKNOWN_TOPIC,
+    }
+    assert values_of(got([answers["jobs", 0]])) == [b"a"]
+
+
+async def test_companions_have_no_subscriptions(house: House) -> None:
+    await subscribe(house)
+    (answer,) = await Member(house, topic="__acks.jobs").ask()
+    assert answer.error_code == 17
+
+
+async def test_settling_for_a_subscription_that_is_not_there_is_refused(house: House) -> None:
+    await house.make_topic("jobs")
+    member = Member(house)
+    assert (await member.settle_items([SettleItem(0, 0, how=ACK)], epoch=0)).error_code == GROUP_NOT_FOUND
+    await subscribe(house, topic="others")
+    other = Member(house, topic="others", subscription="nobody")
+    epoch = house.broker.subscriptions.of("others", 0).epoch
+    assert (await other.settle_items([SettleItem(0, 0)], epoch=epoch)).error_code == GROUP_NOT_FOUND

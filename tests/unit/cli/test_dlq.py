@@ -1,0 +1,153 @@
+"""`headrace dlq`: what it lists, what it sends back and discards, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from tests.unit.client.scripted import in_world
+from tests.unit.client.simulated import client, start_broker
+from tests.unit.client.test_dead_letters import die, values
+
+from headrace.cli.main import main
+from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.cluster import Cluster
+from headrace.client.dead_letters import DeadLetterQueue, Selection
+from headrace.model.message_ids import MessageId
+from headrace.testkit.world import World
+
+FIRST = MessageId("orders.dlq", 0, 0)
+
+
+class Stage:
+    """A command runs in a world of its own, where a, bb and c are dead letters of orders, and FIRST is discarded."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.orders: list[bytes | None] = []
+        self.left = 0
+        monkeypatch.setattr("headrace.cli.dlq.with_cluster", self._with_cluster)
+
+    def run(self, *arguments: str) -> int:
+        return main(["dlq", *arguments])
+
+    def _with_cluster(self, _server: str, work: Callable[[Cluster], Awaitable[Any]]) -> Any:
+        async def scenario(world: World) -> Any:
+            broker = await start_broker(world)
+            async with client(world) as cluster:
+                await TopicAdmin(cluster).create(NewTopic("orders", 1))
+                await die(broker, cluster, b"a", b"bb", b"c")
+                queue = DeadLetterQueue(cluster, "orders")
+                await queue.discard(Selection(ids=[FIRST]))
+                result = await work(cluster)
+                self.orders, self.left = (await values(cluster))[3:], await queue.count()
+                return result
+
+        return in_world(scenario)
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(monkeypatch)
+
+
+def rows(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_the_topics_with_dead_letters_are_listed(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    assert stage.run("list") == 0
+    assert rows(capsys) == [{"topic": "orders.dlq", "dead_letters": 2}]
+
+
+def test_the_dead_letters_of_a_topic_are_listed(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    assert stage.run("list", "orders") == 0
+    listed = rows(capsys)
+    assert [(row["id"], row["value"]) for row in listed] == [("orders.dlq:0:1", "bb"), ("orders.dlq:0:2", "c")]
+    assert listed[0]["origin"] == "orders:0:1"
+    assert (listed[0]["reason"], listed[0]["attempts"], listed[0]["subscription"]) == ("boom", 5, "workers")
+
+
+def test_settled_ones_are_listed_when_asked_for(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    assert stage.run("list", "orders", "--settled", "-n", "2") == 0
+    assert [(row["id"], row["state"]) for row in rows(capsys)] == [(str(FIRST), "settled"), ("orders.dlq:0:1", "ready")]
+
+
+def test_a_list_can_be_filtered_and_is_a_table_for_people(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    assert stage.run("list", "orders", "--filter", "header.type = 'c'", "-o", "table") == 0
+    heading, line = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["ID", "STATE", "DIED", "ATTEMPTS", "REDRIVEN", "SUBSCRIPTION", "REASON", "VALUE"]
+    assert line.startswith("orders.dlq:0:2  ready")
+
+
+def test_one_is_shown_whole(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    assert stage.run("show", "orders", "0:1") == 0
+    (row,) = rows(capsys)
+    assert (row["id"], row["state"], row["key"], row["value"]) == ("orders.dlq:0:1", "ready", "k", "bb")
+    assert ["type", "b"] in row["headers"]
+
+
+@pytest.mark.parametrize("chosen", [("orders.dlq:0:1",), ("0:1",), ("--filter", "header.type = 'b'", "--yes")])
+def test_the_chosen_ones_are_sent_back(
+    stage: Stage, chosen: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert stage.run("redrive", "orders", *chosen) == 0
+    assert (stage.orders, stage.left) == ([b"bb"], 1)
+    assert capsys.readouterr().err == "1 of 1 sent back\n"
+
+
+def test_all_that_are_left_are_sent_back(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    assert stage.run("redrive", "orders", "--all", "--yes", "--rate", "100") == 0
+    assert (stage.orders, stage.left) == ([b"bb", b"c"], 0)
+    assert capsys.readouterr().err == "2 of 2 sent back\n"
+
+
+def test_one_that_was_settled_before_is_left_alone(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    assert stage.run("redrive", "orders", str(FIRST)) == 0
+    assert stage.orders == []
+    assert "0 of 1 sent back; 1 were settled before, or are in other hands" in capsys.readouterr().err
+
+
+def test_a_trial_changes_nothing(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    assert stage.run("redrive", "orders", "--all", "--dry-run") == 0
+    assert (stage.orders, stage.left) == ([], 2)
+    assert capsys.readouterr().err == "2 of 2 would be sent back\n"
+    assert stage.run("discard", "orders", "--all", "--dry-run") == 0
+    assert stage.left == 2
+
+
+def test_the_chosen_ones_are_discarded(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    assert stage.run("discard", "orders", "0:2", "--yes") == 0
+    assert (stage.orders, stage.left) == ([], 1)
+    assert capsys.readouterr().err == "1 of 1 discarded\n"
+
+
+def test_letters_that_stay_are_told_and_make_the_command_fail(
+    stage: Stage, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.client.redrive.redriven_of", lambda _headers: 3)
+    assert stage.run("redrive", "orders", "--all", "--yes") == 1
+    told = capsys.readouterr().err
+    assert "orders.dlq:0:1 stays: it came back 3 times already\n" in told
+    assert "0 of 2 sent back\n" in told
+    assert "error: 2 dead letters stay" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("redrive", "orders"), "say which ones: by ID, by --filter or --all"),
+        (("redrive", "orders", "0:1", "--all"), "say which ones"),
+        (("discard", "orders"), "say which ones"),
+        (("redrive", "orders", "first"), "'orders.dlq:first' is not the id of a message"),
+        (("list", "orders", "--filter", "colour"), "the filter is not understood at character 1"),
+        (("redrive", "orders", "--all"), "Say --yes to do it without a question"),
+        (("discard", "orders", "0:1"), "Say --yes to do it without a question"),
+    ],
+)
+def test_what_is_not_clear_is_refused(
+    stage: Stage, arguments: tuple[str, ...], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert stage.run(*arguments) == 2
+    assert problem in capsys.readouterr().err
