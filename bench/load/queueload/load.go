@@ -13,6 +13,7 @@ import (
 const (
 	joinPatience = 60 * time.Second
 	endPatience  = 60 * time.Second
+	restMin      = 100
 )
 
 // publisher sends while `more` says so, and tells of each message that was confirmed when it had been sent.
@@ -33,6 +34,7 @@ type load struct {
 	body      []byte
 	left      atomic.Int64
 	consumers []consumer
+	batch     int
 }
 
 // figures of one command. A latency is that of a message when publishing, and that of a batch when draining.
@@ -74,7 +76,7 @@ func (l *load) join(consumers, batch int) (figures, error) {
 	began := begin()
 	ctx, cancel := context.WithTimeout(context.Background(), joinPatience)
 	defer cancel()
-	l.consumers = make([]consumer, consumers)
+	l.consumers, l.batch = make([]consumer, consumers), batch
 	err := together(consumers, func(i int) error {
 		var err error
 		if l.consumers[i], err = l.queue.consumer(batch); err != nil {
@@ -91,14 +93,16 @@ func (l *load) join(consumers, batch int) (figures, error) {
 	return began.figures(nil), err
 }
 
+// At the end some consumers hold what others wait for, so a rest of some batches for each is not measured.
 func (l *load) drain(limit time.Duration) (figures, error) {
 	var settled atomic.Int64
+	rest := int64(len(l.consumers) * max(5*l.batch, restMin))
 	latencies := make([][]time.Duration, len(l.consumers))
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	began := begin()
 	err := together(len(l.consumers), func(i int) error {
-		for l.left.Load() > 0 {
+		for l.left.Load() > rest {
 			asked := time.Now()
 			taken, err := l.consumers[i].take(ctx)
 			if ctx.Err() != nil {
@@ -112,7 +116,7 @@ func (l *load) drain(limit time.Duration) (figures, error) {
 			}
 			latencies[i] = append(latencies[i], time.Since(asked))
 			settled.Add(int64(taken))
-			if l.left.Add(int64(-taken)) <= 0 {
+			if l.left.Add(int64(-taken)) <= rest {
 				cancel()
 			}
 		}

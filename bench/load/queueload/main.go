@@ -7,7 +7,7 @@
 //
 //	publish PUBLISHERS WINDOW COUNT SECONDS   at most WINDOW unconfirmed each; ends when COUNT are sent or time is up
 //	join CONSUMERS BATCH                      every consumer takes and settles a batch, then waits
-//	drain SECONDS                             all of them, until nothing is left or time is up
+//	drain SECONDS                             all of them, until little is left or time is up
 //	thin COUNT                                settles nine of ten of the next COUNT messages; Headrace only
 //
 // A protocol has a file of its own, which says what its client does and when a message counts as settled.

@@ -106,6 +106,8 @@ def _check_fields(header: BatchHeader, produce_version: int, transactional_id: s
             raise InvalidRecord("a transactional batch needs a producer id")
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise InvalidRecord(f"producer {header.producer_id} sent base sequence {header.base_sequence}")
+    if header.base_sequence < -1:
+        raise InvalidRecord(f"base sequence {header.base_sequence} is for the broker's own events")
     if header.compression > ZSTD:
         raise InvalidRecord(f"unknown compression type {header.compression}")
     if header.compression == ZSTD and produce_version < _ZSTD_SINCE_PRODUCE:

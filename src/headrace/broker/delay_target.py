@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.broker.batch_rules import prepare
-from headrace.broker.delayed_log import read_batches
 from headrace.broker.partition import Partition
+from headrace.broker.state_log import read_batches
 from headrace.machines.delays import Open
 from headrace.machines.delays_due import released_headers
 from headrace.machines.delays_replay import batches
@@ -21,7 +21,6 @@ from headrace.model.message_ids import MessageId
 from headrace.wire.batch import CRC_START, BatchHeader, Record, build_batch, parse_header
 from headrace.wire.delayed_records import Releasing
 
-_READ_BYTES = 1 << 20
 _PRODUCER_EPOCH = 0
 _RECORD_BYTES = 64  # about what a record has besides its key, value and headers
 
@@ -84,7 +83,7 @@ class Target:
         end_offset = log.end_offset
         offset = max(offset, log.start_offset)
         while offset < end_offset:
-            data, offset = await read_batches(self.partition, offset, _READ_BYTES, end_offset)
+            data, offset = await read_batches(self.partition, offset, end_offset)
             self.ensure_led()
             found.update((header.producer_id, header.base_sequence) for _, header in batches(data))
         return found

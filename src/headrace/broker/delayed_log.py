@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from math import inf
 
 from headrace.broker.partition import Partition
+from headrace.broker.state_log import read_batches
 from headrace.machines.delays_replay import UNPACKED_BYTES_MAX, batches
 from headrace.model.errors import NotLeader, StorageFailure
 from headrace.runtime.clock import Clock
-from headrace.storage.reading import LogSlice
 from headrace.wire.batch import Record, parse_header
 from headrace.wire.delayed_records import Event, build_event, pick
 
@@ -50,7 +50,7 @@ class DelayedLog:
 
     async def read(self, offset: int, size_bytes: int, end_offset: int) -> tuple[bytes, int]:
         """Whole batches, and the offset behind them."""
-        found = await read_batches(self.partition, offset, size_bytes, end_offset)
+        found = await read_batches(self.partition, offset, end_offset, size_bytes)
         self.ensure_led()
         return found
 
@@ -77,13 +77,3 @@ class DelayedLog:
             if wanted and wanted[0] == first:
                 raise StorageFailure(f"{self.partition.topic}-{self.partition.index} cannot be read at {first} now")
         return found
-
-
-async def read_batches(partition: Partition, offset: int, size_bytes: int, end_offset: int) -> tuple[bytes, int]:
-    piece = partition.read(offset, size_bytes, end_offset)
-    if isinstance(piece, LogSlice):
-        data = piece.bytes()
-        piece.release()
-    else:
-        data = await piece.load()
-    return data, piece.next_offset

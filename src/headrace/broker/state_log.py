@@ -170,9 +170,11 @@ def _check_lead(partition: Partition, epoch: int) -> None:
         raise NotCoordinator(f"another broker leads {partition.topic}-{partition.index} now")
 
 
-async def read_batches(partition: Partition, offset: int, end_offset: int) -> tuple[bytes, int]:
-    """Whole batches, a megabyte or one, and the offset behind them."""
-    piece = partition.read(offset, _READ_BYTES, end_offset)
+async def read_batches(
+    partition: Partition, offset: int, end_offset: int, size_bytes_max: int = _READ_BYTES
+) -> tuple[bytes, int]:
+    """Whole batches, so many bytes or one, and the offset behind them."""
+    piece = partition.read(offset, size_bytes_max, end_offset)
     if isinstance(piece, LogSlice):
         data = piece.bytes()
         piece.release()

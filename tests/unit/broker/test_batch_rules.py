@@ -86,6 +86,7 @@ def test_any_leader_epoch_is_accepted() -> None:
         pytest.param(patched(57, ">i", 4), InvalidRecord, id="count is not last delta + 1"),
         pytest.param(patched(23, ">i", 3), InvalidRecord, id="last delta is not count - 1"),
         pytest.param(make(attributes=CONTROL), InvalidRecord, id="control batch"),
+        pytest.param(make(base_sequence=-2), InvalidRecord, id="event of the broker's own"),
         pytest.param(make(attributes=TRANSACTIONAL), TransactionalIdRefused, id="transactional batch"),
         pytest.param(make(producer_id=7, producer_epoch=0), InvalidRecord, id="producer without sequence"),
         pytest.param(patched(21, ">h", 5), InvalidRecord, id="unknown compression"),
