@@ -10,9 +10,10 @@ from bench.figures import Sample, ratio, spread
 
 # Medians of repeated runs here differ by about this much when nothing changed.
 _FLAT = 1.3
-# What a queue's acknowledgement is worth differs; these are flushed as ours is, or say so.
-_OWN_QUEUES = ("headrace", "headrace-prefetch", "headrace-gather")
-_DURABLE_QUEUES = ("kafka-fsync", "redis-fsync", "nats-fsync", "rabbitmq")
+# Queues where each batch is settled by a request of its own, and those that gather; ours, and the durable peers.
+_BATCH_BY_BATCH = (("headrace", "headrace-prefetch"), ("redis-fsync", "nats-fsync", "rabbitmq"))
+_GATHERED = (("headrace-gather",), ("kafka-fsync",))
+_ALL_QUEUES = (_BATCH_BY_BATCH[0] + _GATHERED[0], _BATCH_BY_BATCH[1] + _GATHERED[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +85,17 @@ def _growth(key: str) -> Callable[[Sequence[Sample]], float | None]:
     return measured
 
 
-def _versus_best(key: str, best: Callable[[Sequence[float]], float]) -> Callable[[Sequence[Sample]], float | None]:
-    """Our best way to use a queue over the best of the durable peers, round by round."""
+def _versus_best(
+    key: str, best: Callable[[Sequence[float]], float], queues: tuple[Sequence[str], Sequence[str]]
+) -> Callable[[Sequence[Sample]], float | None]:
+    """The best of ours over the best of theirs, round by round."""
 
     def measured(samples: Sequence[Sample]) -> float | None:
         ratios = []
         for number in {sample.round for sample in samples}:
             ours, theirs = (
                 [s.figures[key] for s in samples if s.round == number and s.peer in peers and s.figures.get(key)]
-                for peers in (_OWN_QUEUES, _DURABLE_QUEUES)
+                for peers in queues
             )
             if ours and theirs:
                 ratios.append(best(ours) / best(theirs))
@@ -102,13 +105,14 @@ def _versus_best(key: str, best: Callable[[Sequence[float]], float]) -> Callable
 
 
 def _queue(workload: str, times: float | None) -> list[Target]:
-    """`times` as many leased and acknowledged as by the best, if that is asked for."""
-    targets = [
-        Target(workload, "published/s ÷ best", 1, True, _versus_best("publish_per_s", max)),
-        Target(workload, "CPU s/M ÷ best", 0.333, False, _versus_best("cpu_s_per_m", min)),
-    ]
-    if times is not None:
-        targets.insert(0, Target(workload, "leased+acked/s ÷ best", times, True, _versus_best("settle_per_s", max)))
+    """`times` as many leased and acknowledged as by the best that does it likewise, if that is asked for."""
+    targets = [Target(workload, "published/s ÷ best", 1, True, _versus_best("publish_per_s", max, _ALL_QUEUES))]
+    for way, queues in (("", _BATCH_BY_BATCH), (", gathered", _GATHERED)):
+        if times is not None:
+            settled = _versus_best("settle_per_s", max, queues)
+            targets.append(Target(workload, f"leased+acked/s{way} ÷ best", times, True, settled))
+        cpu = _versus_best("cpu_s_per_m", min, queues)
+        targets.append(Target(workload, f"CPU s/M{way} ÷ best", 0.333, False, cpu))
     return targets
 
 
