@@ -20,6 +20,7 @@ FOUND = {
     1227: "the seat of the controller was taken, the answer lost, and nobody presided for ever",
     1854: "a follower dropped an answer, and the leader did not say it again",
     2623: "the last replica that had everything struck itself out when its disk refused more",
+    1225: "a coordinator that had been replaced, and could not hear of it, told a group that it had committed nothing",
 }
 
 

@@ -227,7 +227,7 @@ class Broker:
 
     def _serve_groups(self, entropy: Entropy) -> dict[int, Handle]:
         groups = GroupRequests(self.coordinator, self.shares.forget, entropy)
-        offsets = OffsetRequests(self.coordinator, self.catalogue, self._clock)
+        offsets = OffsetRequests(self.coordinator, self.catalogue, self._clock, lambda: self.cluster.membership.is_held)
         consumers = ConsumerGroupRequests(self.coordinator, self.catalogue, entropy)
         return {
             apis.OFFSET_COMMIT: offsets.commit,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +12,7 @@ from headrace.broker.coordinator import Coordinator
 from headrace.broker.led_groups import LedGroups
 from headrace.machines.offsets import CommittedOffset, OffsetCommitted, OffsetForgotten
 from headrace.model.errors import (
+    CoordinatorNotAvailable,
     GroupIdNotFound,
     GroupSubscribedToTopic,
     HeadraceError,
@@ -55,10 +56,16 @@ _MISSING = CommittedOffset(-1, -1, "", -1, -1, ZERO_ID)
 
 
 class OffsetRequests:
-    def __init__(self, coordinator: Coordinator, catalogue: Catalogue, clock: Clock) -> None:
+    """`is_certain`: whether others certainly take this broker for alive. Otherwise another may coordinate by now, and
+    what was committed there since is not known here: an older offset, or none, would send readers back."""
+
+    def __init__(
+        self, coordinator: Coordinator, catalogue: Catalogue, clock: Clock, is_certain: Callable[[], bool]
+    ) -> None:
         self._coordinator = coordinator
         self._catalogue = catalogue
         self._clock = clock
+        self._is_certain = is_certain
 
     async def commit(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
         try:
@@ -119,9 +126,14 @@ class OffsetRequests:
                     )
                 response.topics.append(answers)
             await groups.settle()
+            self._ensure_certain()
         except HeadraceError as error:
             return _refused_fetch(request, error)
         return response
+
+    def _ensure_certain(self) -> None:
+        if not self._is_certain():
+            raise CoordinatorNotAvailable("this broker is not sure that it still coordinates the group; ask again")
 
     async def delete(self, request: OffsetDeleteRequest, _context: RequestContext) -> OffsetDeleteResponse:
         response = OffsetDeleteResponse()
@@ -199,6 +211,7 @@ class OffsetRequests:
             groups.check_fetch(asked.group_id, asked.member_id, asked.member_epoch)
             topics = self._fetch_topics(groups, asked, version, must_be_stable=must_be_stable)
             await groups.settle()
+            self._ensure_certain()
         except HeadraceError as error:
             return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error.code)
         return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics)

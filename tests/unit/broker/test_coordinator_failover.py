@@ -14,6 +14,7 @@ from tests.unit.broker.trio import ClusterHouse, Trio, in_trio
 
 from headrace.model.errors import CoordinatorNotAvailable, NotCoordinator
 from headrace.model.names import CONSUMER_OFFSETS
+from headrace.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 
 Leave = Callable[[ClusterHouse], Awaitable[None]]
 
@@ -56,6 +57,25 @@ async def successor(trio: Trio, first: ClusterHouse) -> ClusterHouse:
 
 
 ways = pytest.mark.parametrize("leave", [hand_over, stop, kill, cut_power])
+
+
+@in_trio
+async def test_a_coordinator_that_may_have_been_replaced_tells_no_offsets(trio: Trio) -> None:
+    """Its successor may know newer ones, and who hears of older ones, or of none, reads everything again."""
+    house = await trio.coordinator()
+    await house.make_topic("t")
+    assert await commit(house, 5) == 0
+    house.registry.disconnect()
+    await asyncio.sleep(0.01)
+    for version, request in (
+        (7, OffsetFetchRequest(group_id=GROUP)),
+        (9, OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP)])),
+    ):
+        answer = await house.ask(request, version)
+        assert (answer.groups or [answer])[0].error_code == CoordinatorNotAvailable.code
+    house.registry.reconnect()
+    await asyncio.sleep(0.1)
+    assert await committed(house) == (5, "")
 
 
 @ways
