@@ -137,7 +137,14 @@ class Broker:
     def _make_queues(self, entropy: Entropy) -> None:
         catalogue, clock = self.catalogue, self._clock
         self.dead_letters = DeadLetters(catalogue, self._produce.handle, self.cluster.peers, clock)
-        self.subscriptions = Subscriptions(catalogue, self.group_configs.of, self.dead_letters.bury, clock, entropy)
+        self.subscriptions = Subscriptions(
+            catalogue,
+            self.group_configs.of,
+            self.dead_letters.bury,
+            clock,
+            entropy,
+            lambda: self.cluster.membership.is_held,
+        )
         catalogue.on_lead.append(self.subscriptions.begin)
         catalogue.on_resign.append(self.subscriptions.end)
         self.group_configs.on_changed.append(self.subscriptions.reconfigure)

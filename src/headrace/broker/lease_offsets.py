@@ -45,7 +45,7 @@ class LeaseOffsets:
     ) -> LeaseOffsetsResponse:
         from headrace.broker.leasing import readable_end  # not before the first subscription
 
-        partition = led.source()
+        partition = led.lendable()
         subscription = led.find(request.subscription)
         if subscription.config.opens_messages:
             raise InvalidRequest(

@@ -47,7 +47,7 @@ class Leasing:
 
     def lease(self, wanted: WantedLease) -> Leased | ColdLease | None:
         led = self._led
-        partition = led.source()
+        partition = led.lendable()
         subscription = led.find(wanted.name)
         led.catch_up(wanted.name, subscription, partition)
         outcome = self._lease_opened(wanted, partition, subscription)
@@ -94,7 +94,7 @@ class Leasing:
     ) -> Leased | ColdLease | None:
         """Choose again: much may have happened while these batches were read."""
         led = self._led
-        partition = led.source()
+        partition = led.lendable()
         subscription = led.find(wanted.name)
         led.catch_up(wanted.name, subscription, partition)
         end_offset = min(next_offset, readable_end(partition, subscription.config))
@@ -148,7 +148,7 @@ class Leasing:
 
     def _open_loaded(self, wanted: WantedLease, data: bytes, next_offset: int) -> Leased | ColdLease | None:
         led = self._led
-        partition = led.source()
+        partition = led.lendable()
         subscription = led.find(wanted.name)
         if data and subscription.wants_opened and subscription.opened_to < next_offset:
             self._offer(wanted.name, subscription, partition, data, next_offset)

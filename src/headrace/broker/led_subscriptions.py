@@ -30,6 +30,7 @@ from headrace.model.errors import (
     CoordinatorLoading,
     GroupIdNotFound,
     HeadraceError,
+    NotLeader,
     PolicyViolation,
     StorageFailure,
 )
@@ -54,6 +55,7 @@ class Surroundings(NamedTuple):
     config_of: Callable[[str], SubscriptionConfig]
     bury: Bury
     start: Callable[..., asyncio.Task[None]]
+    is_certain: Callable[[], bool]  # whether others take this broker for alive
 
 
 class Described(NamedTuple):
@@ -155,6 +157,12 @@ class LedSubscriptions:
         if partition.leader_epoch != self._met_epoch:
             self._meet(partition)
         return partition
+
+    def lendable(self) -> Partition:
+        """The same for leases: another broker may lead by now, and what was settled there must not be delivered."""
+        if not self._around.is_certain():
+            raise NotLeader("this broker is not sure that it still leads; it grants no leases")
+        return self.source()
 
     def has(self, name: str) -> bool:
         """Whether it was made, and that is committed."""

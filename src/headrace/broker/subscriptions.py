@@ -48,8 +48,10 @@ class Subscriptions:
         bury: Bury,
         clock: Clock,
         entropy: Entropy,
+        is_certain: Callable[[], bool],
     ) -> None:
         self._catalogue = catalogue
+        self._is_certain = is_certain
         self._config_of = config_of
         self._bury = bury
         self._clock = clock
@@ -160,6 +162,7 @@ class Subscriptions:
             config_of=self._config_of,
             bury=self._bury,
             start=self._start,
+            is_certain=self._is_certain,
         )
 
     def _on_lost(self, owner_id: UUID, led: LedSubscriptions, error: HeadraceError) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.unit.broker.asking import produce
-from tests.unit.broker.queueing import CREATE, NACK, Got, Member, alter, describe, got, values_of
+from tests.unit.broker.queueing import ACK, CREATE, NACK, Got, Member, alter, describe, got, values_of
 from tests.unit.broker.town import Town, in_town
 from tests.unit.broker.trio import ClusterHouse
 
@@ -48,6 +48,22 @@ async def lease_some(member: Member, count: int = 100) -> list[Got]:
         if not any(answer.error_code for answer in answers):
             return got(answers)
         await asyncio.sleep(0.1)
+
+
+@in_town()
+async def test_a_leader_that_may_have_been_replaced_grants_no_leases(town: Town) -> None:
+    """What was settled with its successor would be delivered again."""
+    leader = await queue(town)
+    await produce(leader, "jobs", b"a", b"b")
+    member = Member(leader)
+    (message,) = await member.lease(1)
+    leader.registry.disconnect()
+    await asyncio.sleep(0.01)
+    assert [answer.error_code for answer in await member.ask(1)] == [NOT_LEADER]
+    assert await member.settle([message], ACK) == [0], "a settle counts only when it is committed"
+    leader.registry.reconnect()
+    await asyncio.sleep(0.1)
+    assert values_of(await lease_some(member)) == [b"b"]
 
 
 @in_town()
