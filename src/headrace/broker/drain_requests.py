@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
-from headrace.model.errors import HeadraceError, InvalidRequest, PolicyViolation, RequestTimedOut
+from headrace.model.errors import HeadraceError, InvalidRequest, PolicyViolation
 from headrace.registry.brokers import drain, epoch_key
-from headrace.registry.interface import Registry, RegistryConflict, RegistryUnavailable
+from headrace.registry.interface import Registry
 from headrace.wire.messages.drain_broker import DrainBrokerRequest, DrainBrokerResponse
 
 
@@ -20,9 +20,6 @@ class DrainRequests:
             if request.is_drained:
                 await self._check(request.broker_id)
             await drain(self._registry, request.broker_id, is_drained=request.is_drained)
-        except (RegistryUnavailable, RegistryConflict) as error:
-            # They have no code of their own on the wire, and clients are to try again.
-            return DrainBrokerResponse(error_code=RequestTimedOut.code, error_message=error.message)
         except HeadraceError as error:
             return DrainBrokerResponse(error_code=error.code, error_message=error.message)
         return DrainBrokerResponse()

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from headrace.broker.catalogue import Catalogue, Topic
 from headrace.model.errors import HeadraceError, RequestTimedOut, UnknownTopicOrPartition
 from headrace.model.partition_record import PartitionRecord
-from headrace.registry.interface import RegistryUnavailable, SessionLost
 from headrace.registry.partitions import PartitionRecords, partition_key
 from headrace.runtime.eager import in_task
 
@@ -36,9 +35,6 @@ class PartitionChanges:
                 await self._change(topic, index, decide)
         except TimeoutError:
             return RequestTimedOut.code, RequestTimedOut().message
-        except (RegistryUnavailable, SessionLost) as error:
-            # They have no code of their own on the wire, and clients are to try again.
-            return RequestTimedOut.code, error.message
         except HeadraceError as error:
             return error.code, error.message
         return 0, None

@@ -26,7 +26,7 @@ from typing import Protocol
 
 import msgspec
 
-from headrace.model.errors import HeadraceError, RetriableError
+from headrace.model.errors import HeadraceError, RequestTimedOut, RetriableError
 
 
 class Registry(Protocol):
@@ -118,6 +118,8 @@ Operation = Check | Create | Set | Delete
 class RegistryConflict(RetriableError):
     """The registry has changed meanwhile; read again and decide anew."""
 
+    code = RequestTimedOut.code  # the wire has none for it, and clients are to try again
+
 
 class BadVersion(RegistryConflict):
     """The key has another version."""
@@ -149,6 +151,8 @@ class RegistryTooNew(HeadraceError):
 
 class RegistryUnavailable(RetriableError):
     """The registry cannot be read or written now."""
+
+    code = RequestTimedOut.code  # likewise
 
 
 class CommitTooLarge(HeadraceError):

@@ -1,0 +1,126 @@
+"""The same stories of a cluster, with workers: they lease the messages of the topic, settle some and forget others.
+
+An ack that was answered is the end of a message: no delivery of it has a later receipt, whoever leads by then. And the
+end of a message is an ack: when the backlog is empty, somebody has acked each, or has tried to and was not told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+
+from tests.simulation.clients import PARTITIONS, TOPIC, Client
+from tests.simulation.cluster_scenario import LOOK_SECONDS, ClusterScenario
+
+from headrace.client.errors import raise_for
+from headrace.client.leased import Message, Receipt
+from headrace.client.settling import ACK
+from headrace.client.subscription import Subscription
+from headrace.client.subscription_admin import START, Position, SubscriptionAdmin
+from headrace.model.errors import HeadraceError
+from headrace.testkit.anomalies import Anomaly
+from headrace.wire.messages.settle import SettleItem, SettlePartition, SettleRequest, SettleResponse, SettleTopic
+
+NAME = "workers"
+CONFIGS = {"share.delivery.count.limit": "1000", "share.record.lock.duration.ms": "1500"}
+
+
+class Worker(Client):
+    """`acked` was answered, `tried` may have taken effect."""
+
+    hurries = False
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)  # type: ignore[arg-type]
+        self.delivered: list[Receipt] = []
+        self.acked: list[Receipt] = []
+        self.tried: list[Receipt] = []
+
+    async def work(self) -> None:
+        admin = SubscriptionAdmin(self.cluster)
+        await admin.create(TOPIC, NAME, Position(START))
+        await admin.configure(NAME, CONFIGS)
+        async with Subscription(self.cluster, TOPIC, NAME) as subscription:
+            while not self.is_done:
+                with suppress(HeadraceError):
+                    for message in await subscription.lease(self.random.choice((1, 5, 30)), wait_seconds=0.5):
+                        self.delivered.append(message.receipt)
+                        await self._settle(subscription, message)
+                await self.think(0.01 if self.hurries else 0.1)
+
+    async def _settle(self, subscription: Subscription, message: Message) -> None:
+        fate = 1.0 if self.hurries else self.random.random()
+        if fate < 0.1:
+            return  # its lease runs out
+        if fate < 0.2:
+            await subscription.nack([message], delay_seconds=self.random.choice((0.0, 0.3)))
+            return
+        if fate < 0.3:
+            await subscription.extend([message], lease_seconds=3.0)
+            await self.think(1.0)
+        await self._ack(message.receipt)
+
+    async def _ack(self, receipt: Receipt) -> None:
+        """Once: a repetition that finds the message settled could not say by whom."""
+        place = receipt.id
+        item = SettleItem(first=place.offset, last=place.offset, attempt=receipt.attempt, how=ACK)
+        asked = SettleTopic(place.topic, [SettlePartition(place.partition, receipt.epoch, [item])])
+        leader = (await self.cluster.partition(place.topic, place.partition)).leader
+        self.tried.append(receipt)
+        try:
+            answer: SettleResponse = await self.cluster.call(
+                SettleRequest(NAME, receipt.member, [asked]), node_id=leader
+            )
+        except HeadraceError:
+            self.cluster.distrust()
+            return
+        (told,) = answer.topics[0].partitions
+        try:
+            raise_for(told.error_code, told.error_message)
+        except HeadraceError:
+            self.cluster.distrust()
+            return
+        if not told.refused:
+            self.acked.append(receipt)
+
+
+class QueueScenario(ClusterScenario):
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.workers = self._some(Worker, "worker", (1, 2, 3))
+        self.clients += self.workers
+
+    def run(self) -> list[Anomaly]:
+        return [*super().run(), *self._come_back(), *self._never_acked()]
+
+    async def _recover(self) -> None:
+        await super()._recover()
+        for worker in self.workers:
+            worker.hurries = True
+        admin = SubscriptionAdmin(self.watcher.cluster)
+        while True:
+            try:
+                left = sum(one.backlog for one in await admin.describe(NAME, [TOPIC]))
+                self.missing = f"{left} messages are not settled"
+                if not left:
+                    return
+            except HeadraceError as error:
+                self.missing = f"the backlog cannot be had: {error}"
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _come_back(self) -> Iterator[Anomaly]:
+        acked = {receipt.id: receipt for worker in self.workers for receipt in worker.acked}
+        for worker in self.workers:
+            for later in worker.delivered:
+                ended = acked.get(later.id)
+                if ended is not None and (later.epoch, later.attempt) > (ended.epoch, ended.attempt):
+                    yield Anomaly("acked message came back", later.id.partition, f"{ended}, then {later}")
+
+    def _never_acked(self) -> Iterator[Anomaly]:
+        tried = {receipt.id for worker in self.workers for receipt in worker.tried}
+        settled = {(place.partition, place.offset) for place in tried}
+        for partition in range(PARTITIONS):
+            for offset, value in self.orders.final[partition]:
+                if (partition, offset) not in settled:
+                    yield Anomaly("settled by nobody", partition, f"{value[:20]!r} at {offset}")
