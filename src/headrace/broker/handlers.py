@@ -13,24 +13,27 @@ from typing import Any
 from headrace.broker.context import RequestContext
 from headrace.model.errors import MalformedFrame
 from headrace.model.histogram import Histogram
-from headrace.wire.apis import API_VERSIONS, APIS, FETCH, LEASE, Api
+from headrace.wire.apis import API_VERSIONS, APIS, FETCH, LEASE, PRODUCE, SETTLE, Api
 
 Handle = Callable[[Any, RequestContext], Coroutine[Any, Any, Any]]
 
 UNKNOWN_VERSION = -1
 _ONLY_READS = frozenset({FETCH, LEASE})  # a lease that nobody waits for is given back
+_ERRANDS = frozenset({PRODUCE, SETTLE})
 
 
 class Handler:
     """`only_reads`: it may be cancelled when nobody waits for its answer any more. All others run to their end, since
-    what they change must not be left half changed."""
+    what they change must not be left half changed. `is_errand`: it comes often, mostly waits for the disk alone, and
+    says `in_task` before it needs one, also after a wait (`runtime/eager.py`)."""
 
-    __slots__ = ("api", "handle", "only_reads", "time")
+    __slots__ = ("api", "handle", "is_errand", "only_reads", "time")
 
     def __init__(self, api: Api, handle: Handle) -> None:
         self.api = api
         self.handle = handle
         self.only_reads = api.key in _ONLY_READS
+        self.is_errand = api.key in _ERRANDS
         self.time = Histogram()
 
 

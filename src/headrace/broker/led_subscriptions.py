@@ -265,7 +265,7 @@ class LedSubscriptions:
                 else:
                     self.put(name, subscription, subscription.settle(first, last, how, member, attempt, now_ms))
                     has_settled = True
-                    comes_back = comes_back or not isinstance(how, Ack | Gap)
+                    comes_back = comes_back or not isinstance(how, (Ack, Gap))
             except HeadraceError as error:
                 errors.append(error)
             else:

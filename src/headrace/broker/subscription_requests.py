@@ -203,6 +203,9 @@ def _check_lease(request: LeaseRequest) -> None:
 
 def _check_settle(request: SettleRequest) -> None:
     check_names(request.subscription, request.member)
-    count = sum(len(asked.items) for topic in request.topics for asked in topic.partitions)
+    count = 0
+    for topic in request.topics:
+        for asked in topic.partitions:
+            count += len(asked.items)
     if count > ITEMS_MAX:
         raise InvalidRequest(f"a settle has at most {ITEMS_MAX} items, not {count}")

@@ -7,7 +7,8 @@
 
 A message that is not settled before its lease is over is delivered again, perhaps to somebody else; whoever settles it
 then is refused. `nack` gives it back, now or later, `reject` makes it a dead letter, `extend` asks for more time. All
-of them take many messages at once and return those that were refused, and why.
+of them take many messages at once and return those that were refused, and why. Acks of several workers that are asked
+for while others are on their way leave together.
 
 Each broker that leads partitions of the topic has one Lease waiting. What it brings when nobody asks any more is kept
 for the next `lease`; what is still there at the end is given back.
@@ -23,8 +24,9 @@ from typing import Self
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import raise_for, refusal
+from headrace.client.gathered_acks import GatheredAcks
 from headrace.client.leased import Message, Receipt, read_leased
-from headrace.client.settling import ACK, EXTEND, GAP, NACK, REJECT, Refused, settle
+from headrace.client.settling import EXTEND, GAP, NACK, REJECT, Refused, settle
 from headrace.model.errors import HeadraceError, UnknownTopicOrPartition
 from headrace.runtime.supervise import Supervisor
 from headrace.wire.messages.lease import LeaseRequest, LeaseResponse, LeaseTopic
@@ -57,6 +59,7 @@ class Subscription:
         self._tasks = Supervisor()
         self._polled: set[int] = set()  # brokers at which a Lease waits
         self._ready: deque[Message] = deque()
+        self._acks = GatheredAcks(cluster, name)
         self._failure: HeadraceError | None = None
         self._arrived = asyncio.Event()
 
@@ -77,6 +80,11 @@ class Subscription:
             await settle(self._cluster, self.name, receipts, how, deadline_seconds=_CLOSE_SECONDS)
 
     # Taking
+
+    @property
+    def unclaimed(self) -> Sequence[Message]:
+        """What has come and waits for the next `lease`."""
+        return tuple(self._ready)
 
     async def lease(self, count: int = 1, wait_seconds: float = 0.0) -> list[Message]:
         """Up to `count` messages; waits for the first one, and then for no more. [] when the time is up.
@@ -178,7 +186,7 @@ class Subscription:
 
     async def ack(self, messages: Iterable[Message]) -> list[Refused]:
         """They are done."""
-        return await self._settle(messages, SettleItem(how=ACK))
+        return await self._acks.ack(message.receipt for message in messages)
 
     async def nack(
         self, messages: Iterable[Message], *, delay_seconds: float | None = None, reason: str | None = None

@@ -55,6 +55,8 @@ class Spans(Generic[S]):
         span = self._first_from(first)
         while span is not None and span.first <= last:
             found.append(span)
+            if span.last >= last:
+                break
             span = self._first_from(span.last + 1)
         return found
 
@@ -72,17 +74,20 @@ class Spans(Generic[S]):
             return []
         removed = []
         for span in self.overlapping(first, last):
-            del self._by_last[span.last]
-            self._lasts.discard(span.last)
-            self.offset_count -= span.last - span.first + 1
-            if first <= span.first and span.last <= last:
+            begin = span.first
+            if begin < first or last < span.last:
+                removed.append(msgspec.structs.replace(span, first=max(first, begin), last=min(last, span.last)))
+            else:
                 removed.append(span)
-                continue
-            if span.first < first:
-                self.put(msgspec.structs.replace(span, last=first - 1))
-            if span.last > last:
-                self.put(msgspec.structs.replace(span, first=last + 1))
-            removed.append(msgspec.structs.replace(span, first=max(first, span.first), last=min(last, span.last)))
+            if last < span.last:  # filed under its last offset, the rest stays where it is
+                self.offset_count -= last - begin + 1
+                span.first = last + 1
+            else:
+                self.offset_count -= span.last - begin + 1
+                del self._by_last[span.last]
+                self._lasts.discard(span.last)
+            if begin < first:
+                self.put(msgspec.structs.replace(removed[-1], first=begin, last=first - 1))
         return removed
 
     def gaps(self, first: int, last: int) -> Iterator[tuple[int, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from tests.unit.client.scripted import in_world
@@ -12,6 +13,7 @@ from tests.unit.client.simulated import ADDRESS, client, start_broker
 from headrace.client.admin import NewTopic, TopicAdmin
 from headrace.client.cluster import ClientSettings, Cluster
 from headrace.client.leased import Message, Receipt, receipt_from_text
+from headrace.client.metadata import PartitionView
 from headrace.client.producer import Producer
 from headrace.client.subscription import LeasingRules, Subscription
 from headrace.client.subscription_admin import START, Position, SubscriptionAdmin
@@ -19,6 +21,7 @@ from headrace.client.tcp import TcpDialer
 from headrace.model.errors import GroupIdNotFound, InvalidRecordState, InvalidRequest, UnknownTopicOrPartition
 from headrace.model.message_ids import MessageId
 from headrace.testkit.world import World
+from headrace.wire.messages.settle import SettleRequest
 
 
 def queue(scenario: Callable[[Cluster, World], Awaitable[None]], *, partitions: int = 2) -> None:
@@ -107,6 +110,76 @@ def test_each_message_that_is_refused_is_told_and_the_others_count() -> None:
         await subscription.close()
 
     queue(scenario)
+
+
+def test_acks_that_are_asked_for_while_others_are_on_their_way_leave_together() -> None:
+    async def scenario(cluster: Cluster, _world: World) -> None:
+        await put(cluster, *(b"%d" % number for number in range(100)))
+        subscription = Subscription(cluster, "jobs", "workers")
+        messages = await subscription.lease(100)
+        settles = counted_settles(cluster)
+        first = asyncio.create_task(subscription.ack(messages[:1]))
+        while not settles:
+            await asyncio.sleep(0)
+        others = [asyncio.create_task(subscription.ack([message])) for message in messages[1:]]
+        others[0].cancel()
+        late = asyncio.create_task(subscription.ack(messages[:2]))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert settles == [1], "the others wait while this one is on its way"
+        assert not first.done()
+        assert await first == []
+        assert [one.receipt for one in await late] == [messages[0].receipt], (
+            "of its group only this one was acked before"
+        )
+        assert [await other for other in others[1:]] == [[]] * 98
+        assert settles[0] == 1
+        assert len(settles) <= 3, "the second was refused as a whole, and asked for message by message"
+        assert await subscription.lease(100) == []
+        assert (await SubscriptionAdmin(cluster).describe("workers"))[0].backlog == 0
+        await subscription.close()
+
+    queue(scenario)
+
+
+def test_acks_of_a_partition_that_cannot_be_asked_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(cluster: Cluster, _world: World) -> None:
+        await put(cluster, b"a", partition=0)
+        await put(cluster, b"b", partition=1)
+        subscription = Subscription(cluster, "jobs", "workers")
+        messages = {message.id.partition: message for message in await subscription.lease(2)}
+        is_back = asyncio.Event()
+        find = cluster.partition
+
+        async def find_late(topic: str, partition: int) -> PartitionView:
+            if partition == 0:
+                await is_back.wait()
+            return await find(topic, partition)
+
+        monkeypatch.setattr(cluster, "partition", find_late)
+        stuck = asyncio.create_task(subscription.ack([messages[0]]))
+        await asyncio.sleep(1)
+        assert await subscription.ack([messages[1]]) == []
+        assert not stuck.done()
+        is_back.set()
+        assert await stuck == []
+        await subscription.close()
+
+    queue(scenario)
+
+
+def counted_settles(cluster: Cluster) -> list[int]:
+    """How many items each Settle of the client has from now on."""
+    counts: list[int] = []
+    call = cluster.call
+
+    async def counted(request: Any, **options: Any) -> Any:
+        if isinstance(request, SettleRequest):
+            counts.append(sum(len(asked.items) for topic in request.topics for asked in topic.partitions))
+        return await call(request, **options)
+
+    cluster.call = counted  # type: ignore[method-assign]
+    return counts
 
 
 def test_what_nobody_has_taken_is_given_back_at_the_end() -> None:

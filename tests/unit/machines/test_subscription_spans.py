@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.machines.leases import Lease, Leases
 from headrace.machines.subscription_alarms import Alarms
 from headrace.machines.subscription_spans import Span, Spans
 
@@ -78,3 +79,13 @@ def test_alarms_that_no_longer_hold_do_not_pile_up() -> None:
         times.pop(number - 10, None)
     assert len(alarms._heap) < 2_000
     assert alarms.next_ms() == 1_000_000 + 100_000 - 10
+
+
+def test_what_is_left_behind_a_cut_stays_filed_where_it_was_and_sets_no_alarm() -> None:
+    leases = Leases()
+    leases.put(Lease(0, 99, "worker", 1, until_ms=1000))
+    for offset in range(99):
+        assert leases.cut(offset, offset) == [Lease(offset, offset, "worker", 1, until_ms=1000)]
+    assert list(leases) == [Lease(99, 99, "worker", 1, until_ms=1000)]
+    assert leases.offset_count == 1
+    assert len(leases.ends._heap) == 1

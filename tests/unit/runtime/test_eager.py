@@ -204,3 +204,115 @@ def test_timeouts_work_inside_a_task_and_refuse_loudly_before(run: Run) -> None:
         await eager.in_task()
 
     run(main())
+
+
+async def sent(make: Callable[[], Coroutine[Any, Any, None]]) -> eager.Errand | None:
+    """The outcome of `eager.start_errand`, called as it must be: from a plain callback of the loop."""
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[eager.Errand | None] = loop.create_future()
+
+    def call() -> None:
+        try:
+            outcome.set_result(eager.start_errand(make(), loop))
+        except Exception as error:
+            outcome.set_exception(error)
+
+    loop.call_soon(call)
+    return await outcome
+
+
+async def end_of(errand: eager.Errand | None) -> None:
+    assert errand is not None
+    ended = asyncio.Event()
+    errand.add_done_callback(lambda _: ended.set())
+    await ended.wait()
+
+
+def test_an_errand_that_ends_at_once_is_none(run: Run) -> None:
+    async def answer() -> None:
+        return
+
+    async def main() -> None:
+        assert await sent(answer) is None
+
+    run(main())
+
+
+def test_an_errand_waits_for_futures_without_a_task(run: Run) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        first: asyncio.Future[int] = loop.create_future()
+        second: asyncio.Future[int] = loop.create_future()
+        told: list[Any] = []
+
+        async def answer() -> None:
+            told.append(await first)
+            try:
+                await second
+            except ValueError as error:
+                told.append(str(error))
+            told.append(asyncio.current_task())
+
+        before = len(asyncio.all_tasks())
+        errand = await sent(answer)
+        assert len(asyncio.all_tasks()) == before
+        first.set_result(1)
+        second.set_exception(ValueError("refused"))
+        await end_of(errand)
+        assert told == [1, "refused", None]
+
+    run(main())
+
+
+def test_an_errand_that_asks_for_a_task_after_a_wait_is_given_one(run: Run) -> None:
+    async def main() -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        told: list[str] = []
+
+        async def answer() -> None:
+            await future
+            await eager.in_task()
+            try:
+                async with asyncio.timeout(0.001):
+                    await asyncio.get_running_loop().create_future()
+            except TimeoutError:
+                told.append("timed out")
+
+        errand = await sent(answer)
+        future.set_result(None)
+        await end_of(errand)
+        assert told == ["timed out"]
+
+    run(main())
+
+
+def test_an_error_of_an_errand_before_its_first_wait_is_raised_to_the_caller(run: Run) -> None:
+    async def fail() -> None:
+        raise ValueError("early")
+
+    async def main() -> None:
+        with pytest.raises(ValueError, match="early"):
+            await sent(fail)
+
+    run(main())
+
+
+@pytest.mark.parametrize("run_really", [asyncio.run, uvloop.run])  # the simulated loop ends with such an error
+def test_a_later_error_of_an_errand_is_told_to_the_loop_and_ends_it(run_really: Run) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        heard: list[str] = []
+        loop.set_exception_handler(lambda _, context: heard.append(str(context["exception"])))
+
+        async def fail() -> None:
+            await future
+            raise ValueError("late")
+
+        errand = await sent(fail)
+        future.set_result(None)
+        await end_of(errand)
+        await asyncio.sleep(0)
+        assert heard == ["late"]
+
+    run_really(main())

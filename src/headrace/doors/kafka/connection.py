@@ -12,13 +12,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.broker.context import RequestContext
 from headrace.doors.kafka.frames import FrameReader
 from headrace.doors.kafka.outbox import Outbox, release
 from headrace.model.errors import HeadraceError, MalformedFrame
-from headrace.runtime.eager import start
+from headrace.runtime.eager import Errand, start, start_errand
 from headrace.runtime.network import Link
 from headrace.wire.codec import decode, encode
 from headrace.wire.header import encode_response_header, parse_request_header
@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_ANSWERS_OWED_MAX = 64
+_ANSWERS_OWED_MAX = 256
 _UNSENT_BYTES_MAX = 1 << 20
 _TRICKLE_BYTES_MIN = 16_384  # of an unfinished frame, within the door's `stalled_seconds`
 _READS_PER_TURN_MAX = 8  # of one large frame, before other connections get their turn
+
+Running: TypeAlias = asyncio.Task[Any] | Errand
 
 
 class Answer:
@@ -56,12 +58,17 @@ class Answer:
             self.correlation_id, self.handler.api.response_header_version(self.version) == 1
         )
         size = len(header) + sum(map(len, chunks))
-        self.chunks = [size.to_bytes(4, "big") + header, *chunks]
+        first = chunks[0]
+        assert isinstance(first, bytes), "records have a length before them"
+        # In one piece with what stands before it, which is cheaper to send than two.
+        chunks[0] = size.to_bytes(4, "big") + header + first
+        self.chunks = chunks
 
 
 class Connection:
     __slots__ = (
         "_answers",
+        "_context",
         "_door",
         "_farewells",
         "_frames",
@@ -69,8 +76,8 @@ class Connection:
         "_link",
         "_outbox",
         "_reading",
+        "_running",
         "_settling",
-        "_tasks",
         "_trickled",
         "_waits_for_budget",
         "client_host",
@@ -84,8 +91,9 @@ class Connection:
         self._frames = FrameReader(door.scratch, door.budget, door.limits.request_bytes_max)
         self._outbox = Outbox()
         self._answers: deque[Answer] = deque()
+        self._context: RequestContext | None = None  # of the last request, and mostly of the next
         self._farewells: dict[object, Callable[[], None]] = {}
-        self._tasks: dict[asyncio.Task[Any], bool] = {}
+        self._running: dict[Running, bool] = {}  # whether it only reads
         self._held = False
         self._reading = True
         self._settling = False
@@ -106,19 +114,19 @@ class Connection:
         return not self._answers and not self._outbox
 
     @property
-    def running(self) -> Iterable[asyncio.Task[Any]]:
+    def running(self) -> Iterable[Running]:
         """The requests that are not answered yet."""
-        return self._tasks
+        return self._running
 
     def close(self) -> None:
         if self.closed:
             return
         self.closed = True
-        for task, only_reads in self._tasks.items():
-            if only_reads:
-                task.cancel()
+        for running, only_reads in self._running.items():
+            if only_reads and isinstance(running, asyncio.Task):
+                running.cancel()
             else:
-                self._door.leave_running(task)
+                self._door.leave_running(running)
         for answer in self._answers:
             release(answer.chunks or ())
         self._answers.clear()
@@ -176,14 +184,22 @@ class Connection:
         request = decode(handler.api.request, header.api_version, frame, position) if version >= 0 else None
         answer = Answer(handler, max(version, 0), header.correlation_id)
         self._answers.append(answer)
-        context = RequestContext(
-            version, header.client_id, self.client_host, door.name, self._hold, self.close, self._farewells
-        )
-        outcome = start(self._carry_out(request, context, answer), door.loop)
-        if not isinstance(outcome, tuple):
+        context = self._context
+        if context is None or context.version != version or context.client_id != header.client_id:
+            context = self._context = RequestContext(
+                version, header.client_id, self.client_host, door.name, self._hold, self.close, self._farewells
+            )
+        carried_out = self._carry_out(request, context, answer)
+        running: Running | None
+        if handler.is_errand:
+            running = start_errand(carried_out, door.loop)
+        else:
+            outcome = start(carried_out, door.loop)
+            running = None if isinstance(outcome, tuple) else outcome
+        if running is not None:
             answer.is_late = True
-            self._tasks[outcome] = handler.only_reads
-            outcome.add_done_callback(self._tasks.pop)
+            self._running[running] = handler.only_reads
+            running.add_done_callback(self._running.pop)
         return not self._held and len(self._answers) < _ANSWERS_OWED_MAX and not self.closed
 
     async def _carry_out(self, request: Any, context: RequestContext, answer: Answer) -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from typing import Any
 
 import msgspec
 
 from headrace.broker.handlers import Handlers
 from headrace.doors.kafka.budget import ByteBudget
-from headrace.doors.kafka.connection import Connection
+from headrace.doors.kafka.connection import Connection, Running
 from headrace.model.errors import HeadraceError
 from headrace.runtime.clock import Clock
 from headrace.runtime.network import Link, Listener, Network
@@ -55,7 +54,7 @@ class KafkaDoor:
         self._per_host: Counter[str] = Counter()
         self._listener: Listener | None = None
         self._refusals_logged = 0
-        self._left_running: set[asyncio.Task[Any]] = set()
+        self._left_running: set[Running] = set()
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         self._listener = await self._network.listen(host, port, self._accept)
@@ -85,7 +84,7 @@ class KafkaDoor:
         """Let requests in flight end, then close every connection."""
         running = self._left_running.union(*(connection.running for connection in self.connections))
         if running:
-            await asyncio.wait(running, timeout=seconds)
+            await asyncio.wait([self._end_of(one) for one in running], timeout=seconds)
             await asyncio.sleep(0)  # the answers leave in a callback of their own
         for connection in list(self.connections):
             connection.close()
@@ -97,10 +96,15 @@ class KafkaDoor:
         if not self._per_host[host]:
             del self._per_host[host]
 
-    def leave_running(self, task: asyncio.Task[Any]) -> None:
+    def leave_running(self, running: Running) -> None:
         """A request goes on though its connection is gone; it is held here, because asyncio holds tasks weakly."""
-        self._left_running.add(task)
-        task.add_done_callback(self._left_running.discard)
+        self._left_running.add(running)
+        running.add_done_callback(self._left_running.discard)
+
+    def _end_of(self, running: Running) -> asyncio.Future[None]:
+        ended = self.loop.create_future()
+        running.add_done_callback(lambda _: None if ended.done() else ended.set_result(None))
+        return ended
 
     def refused(self, host: str, error: HeadraceError) -> None:
         self.refusals += 1

@@ -126,9 +126,9 @@ class Caller:
     def produce(self, name: str, acks: int = -1) -> None:
         self.send(self.frame(ProduceRequest(transactional_id=name, acks=acks), 3))
 
-    def frame(self, request: object, version: int = 1) -> bytes:
+    def frame(self, request: object, version: int = 1, client_id: str | None = "caller") -> bytes:
         (api,) = [api for api in apis.APIS.values() if api.request is type(request)]
-        chunks: list[Any] = [encode_request_header(api, version, self._next, "caller"), *encode(request, version)]
+        chunks: list[Any] = [encode_request_header(api, version, self._next, client_id), *encode(request, version)]
         payload = b"".join(chunks)
         self._next += 1
         return len(payload).to_bytes(4, "big") + payload

@@ -14,6 +14,7 @@ from headrace.doors.kafka.listener import DoorLimits
 from headrace.wire.codec import decode
 from headrace.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headrace.wire.messages.fetch import FetchResponse
+from headrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 OWED_MAX = connection_module._ANSWERS_OWED_MAX
@@ -74,6 +75,16 @@ async def test_the_handler_knows_who_asks_and_through_which_door(doorstep: Doors
         "client",
         "PLAINTEXT",
     )
+
+
+async def test_requests_of_one_connection_may_differ_in_who_asks_and_in_which_version(doorstep: Doorstep) -> None:
+    await doorstep.open()
+    caller = await doorstep.call()
+    asked = [("one", 1), ("one", 1), ("another", 1), ("another", 3), (None, 3)]
+    for client_id, version in asked:
+        caller.send(caller.frame(MetadataRequest(topics=[MetadataRequestTopic(name="a")]), version, client_id))
+    await doorstep.until(lambda: len(caller.answers) == len(asked))
+    assert [(context.client_id, context.version) for context in doorstep.script.contexts] == asked
 
 
 @pytest.mark.parametrize(
@@ -164,13 +175,13 @@ async def test_reading_stops_while_too_many_answers_are_owed_and_then_goes_on(do
     await doorstep.open()
     script, caller = doorstep.script, await doorstep.call()
     script.close("first")
-    caller.ask("first", *map(str, range(200)))
+    caller.ask("first", *map(str, range(2 * OWED_MAX)))
     await doorstep.until(lambda: len(script.started) == OWED_MAX)
     await doorstep.pass_time()
     assert len(script.started) == OWED_MAX
     script.open("first")
-    await doorstep.until(lambda: len(caller.answers) == 201)
-    assert caller.heard == list(range(201))
+    await doorstep.until(lambda: len(caller.answers) == 2 * OWED_MAX + 1)
+    assert caller.heard == list(range(2 * OWED_MAX + 1))
 
 
 async def test_reading_stops_while_the_client_does_not_take_its_answers_and_then_goes_on(doorstep: Doorstep) -> None:
