@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from typing import Any
 
 import pytest
 from tests.simulation.cluster_workers import QueueScenario
 from tests.simulation.telling import assert_nothing_goes_wrong
 from tests.simulation.test_broker import FIRST
+
+from headrace.broker.led_subscriptions import LedSubscriptions
+from headrace.testkit.anomalies import Anomaly
 
 SEEDS = int(os.environ.get("HEADRACE_SEEDS", "20"))
 
@@ -15,3 +20,17 @@ SEEDS = int(os.environ.get("HEADRACE_SEEDS", "20"))
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_every_message_is_acked_and_none_comes_back(seed: int) -> None:
     assert_nothing_goes_wrong(QueueScenario(seed), seed)
+
+
+def test_an_ack_that_is_answered_before_it_is_safe_is_seen_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    settle = LedSubscriptions.settle
+
+    def settle_and_not_wait(self: LedSubscriptions, *asked: Any) -> tuple[Any, asyncio.Future[None] | None]:
+        return settle(self, *asked)[0], None
+
+    monkeypatch.setattr(LedSubscriptions, "settle", settle_and_not_wait)
+    assert any("acked message came back" in map(_kind, QueueScenario(seed).run()) for seed in range(1, 61))
+
+
+def _kind(anomaly: Anomaly) -> str:
+    return anomaly.kind
