@@ -12,13 +12,15 @@ from headrace.cli.settings import parse_settings
 from headrace.model.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.server.settings import ServeSettings
+    from headrace.server.settings import LogFormat, ServeSettings
 
 
 @click.command()
 @click.option("--data", metavar="DIR", default="headrace-data", show_default=True, help="Where records are kept.")
 @click.option("--kafka", metavar="HOST:PORT", default="127.0.0.1:9092", show_default=True, help="Kafka's protocol.")
-@click.option("--http", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="Health and metrics.")
+@click.option(
+    "--http", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="REST, health and metrics."
+)
 @click.option("--node-id", type=click.IntRange(0), default=1, show_default=True, help="This broker's number.")
 @click.option(
     "--brokers",
@@ -50,6 +52,12 @@ if TYPE_CHECKING:
     help="A broker config by Kafka's name; repeatable.",
 )
 @click.option("--config", metavar="FILE.toml", type=click.Path(exists=True, dir_okay=False), help="[broker] configs.")
+@click.option("--auth", is_flag=True, help="Want an access token with every HTTP request; see `headrace token`.")
+@click.option(
+    "--http-tls-cert", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Serve HTTPS by it."
+)
+@click.option("--http-tls-key", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="The key of that.")
+@click.option("--push-private", is_flag=True, help="Allow webhooks to private addresses.")
 @click.option("--insecure", is_flag=True, help="Allow other hosts in, without TLS and authentication.")
 @click.option(
     "--log-level",
@@ -57,6 +65,7 @@ if TYPE_CHECKING:
     default="info",
     show_default=True,
 )
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--child", is_flag=True, hidden=True, help="One of --brokers: end when standard input does.")
 def serve(
     *,
@@ -71,8 +80,13 @@ def serve(
     advertised: str | None,
     settings: Sequence[str],
     config: str | None,
+    auth: bool,
+    http_tls_cert: str | None,
+    http_tls_key: str | None,
+    push_private: bool,
     insecure: bool,
     log_level: str,
+    log_format: LogFormat,
     child: bool,
 ) -> int:
     """Start a broker, or several.
@@ -81,7 +95,7 @@ def serve(
     """
     if brokers is not None and registry is not None:
         raise click.UsageError("--brokers keeps a registry of its own in --data; leave out --registry")
-    from headrace.server.settings import ServeSettings, parse_address, read_config_file
+    from headrace.server.settings import ServeSettings, parse_address, read_config_file, tls_files
 
     try:
         told = ServeSettings(
@@ -94,8 +108,12 @@ def serve(
             session_timeout_seconds=session_timeout,
             advertised=None if advertised is None else parse_address(advertised, "--advertised"),
             broker=(read_config_file(config) if config else {}) | parse_settings(settings),
+            http_tls=tls_files(http_tls_cert, http_tls_key),
+            auth=auth,
+            push_private=push_private,
             insecure=insecure,
             log_level=log_level,
+            log_format=log_format,
             is_child=child,
         )
     except HeadraceError as error:

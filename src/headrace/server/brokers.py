@@ -111,6 +111,7 @@ async def _announce(brokers: Sequence[BrokerProcess]) -> None:
         f"""
 Headrace {__version__} runs {len(brokers)} brokers on this host
   Kafka clients connect to {kafka}
+  HTTP is served at {http}, with a description at /docs
   Try, in another terminal:
     headrace cluster info --server {kafka}
 """
@@ -193,15 +194,18 @@ def command(settings: ServeSettings) -> list[str]:
     words = [sys.executable, *_BOOT, "serve", "--child", "--data", settings.data]
     words += ["--kafka", show_address(*settings.kafka), "--http", show_address(*settings.http)]
     words += ["--node-id", str(settings.node_id), "--session-timeout", str(settings.session_timeout_seconds)]
-    words += ["--log-level", settings.log_level]
+    words += ["--log-level", settings.log_level, "--log-format", settings.log_format]
     if settings.registry is not None:
         words += ["--registry", settings.registry]
     if settings.rack is not None:
         words += ["--rack", settings.rack]
     if settings.advertised is not None:
         words += ["--advertised", show_address(*settings.advertised)]
-    if settings.insecure:
-        words += ["--insecure"]
+    if settings.http_tls is not None:
+        certificate, key = settings.http_tls
+        words += ["--http-tls-cert", certificate, "--http-tls-key", key]
+    flags = {"--auth": settings.auth, "--push-private": settings.push_private, "--insecure": settings.insecure}
+    words += [flag for flag, is_set in flags.items() if is_set]
     for name, value in settings.broker.items():
         words += ["--set", f"{name}={value}"]
     return words

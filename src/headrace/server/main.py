@@ -7,7 +7,6 @@ alive is worse than one that is restarted.
 from __future__ import annotations
 
 import asyncio
-import errno
 import gc
 import logging
 import os
@@ -18,10 +17,10 @@ import uvloop
 
 from headrace import __version__
 from headrace.broker.broker import Broker, open_broker
-from headrace.doors.admin.http import AdminDoor
 from headrace.doors.kafka.listener import DoorLimits, KafkaDoor
+from headrace.http.limits import HttpLimits
 from headrace.model.broker_configs import BrokerConfig
-from headrace.model.errors import HeadraceError, InvalidConfig
+from headrace.model.errors import HeadraceError
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import SystemDisk
 from headrace.runtime.entropy import SystemEntropy
@@ -29,6 +28,9 @@ from headrace.runtime.limits import raise_open_files_limit
 from headrace.runtime.network import SystemNetwork
 from headrace.runtime.supervise import BackgroundTaskDied, Supervisor
 from headrace.server.folder_form import refuse_folder_of_several
+from headrace.server.http_door import HttpDoor
+from headrace.server.listening import cannot_listen
+from headrace.server.logs import configure
 from headrace.server.metrics import Metrics
 from headrace.server.registries import open_registry
 from headrace.server.settings import ServeSettings, show_address
@@ -39,17 +41,14 @@ log = logging.getLogger(__name__)
 _DRAIN_SECONDS = 10.0
 _WEDGED_SECONDS = 20.0
 _SWITCH_SECONDS = 0.0005
-_DESCRIPTORS_PER_CONNECTION_SHARE = 2  # half of the descriptors may be log files, the rest are connections
+_DESCRIPTORS_PER_FILE = 2  # half of the descriptors may be log files
+_DESCRIPTORS_PER_HTTP_CONNECTION = 8  # and an eighth is for HTTP; what is left is for Kafka's clients
 
 
 def serve(settings: ServeSettings) -> int:
     """Run until SIGTERM or SIGINT; the exit code."""
-    who = f"broker-{settings.node_id} " if settings.is_child else ""
-    logging.basicConfig(
-        level=settings.log_level.upper(),
-        format=f"%(asctime)s %(levelname)s {who}%(name)s %(message)s",
-        stream=sys.stderr,
-    )
+    is_one_of_many = settings.is_child or settings.log_format == "json"  # which is read by what gathers logs
+    configure(settings.log_level, settings.log_format, f"broker-{settings.node_id}" if is_one_of_many else "")
     try:
         settings.check()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -71,7 +70,7 @@ async def _serve(settings: ServeSettings) -> None:
     sys.setswitchinterval(_SWITCH_SECONDS)
     clock, entropy, network = SystemClock(), SystemEntropy(), SystemNetwork()
     descriptors = raise_open_files_limit()
-    disk = SystemDisk(open_files_max=descriptors // _DESCRIPTORS_PER_CONNECTION_SHARE)
+    disk = SystemDisk(open_files_max=descriptors // _DESCRIPTORS_PER_FILE)
     supervisor = Supervisor()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -96,22 +95,21 @@ async def _serve(settings: ServeSettings) -> None:
     )
     door = KafkaDoor("PLAINTEXT", broker.handlers, network, clock, _limits(broker.catalogue.config, descriptors))
     address = await _listen(door, settings)
-    admin = AdminDoor(Metrics(broker, door, clock))
-    try:
-        http_host, http_port = await admin.listen(*settings.http)
-    except OSError as error:
-        raise _cannot_listen("--http", settings.http, error) from error
+    metrics = Metrics(broker, door, clock)
+    http = HttpDoor(settings, broker, metrics, _http_limits(descriptors), supervisor, disk, network, clock, entropy)
+    metrics.http = http
+    http_address = await http.listen()
     supervisor.spawn(door.sweep_for_ever(), "door")
     supervisor.spawn(Watchdog(clock, _WEDGED_SECONDS).run(), "watchdog")
+    supervisor.spawn(metrics.loop_lag.run(), "loop lag")
     await broker.join(*address)
-    admin.is_ready = True
+    http.open()
     _settle_memory()
-    _announce(settings, broker, http_host, http_port)
+    _announce(settings, broker, *http_address)
     try:
         await _until(stop, supervisor)
     finally:
-        admin.is_ready = False
-        await _take_down(broker, door, admin, supervisor)
+        await _take_down(broker, door, http, supervisor)
 
 
 def _stop_with_parent(stop: asyncio.Event) -> None:
@@ -130,7 +128,7 @@ async def _listen(door: KafkaDoor, settings: ServeSettings) -> tuple[str, int]:
     try:
         host, port = await door.listen(*settings.kafka)
     except OSError as error:
-        raise _cannot_listen("--kafka", settings.kafka, error) from error
+        raise cannot_listen("--kafka", settings.kafka, error) from error
     if settings.advertised is not None:
         return settings.advertised
     return ("127.0.0.1" if host in ("0.0.0.0", "::") else host), port
@@ -152,14 +150,18 @@ async def _until(stop: asyncio.Event, supervisor: Supervisor) -> None:
         raise died
 
 
-async def _take_down(broker: Broker, door: KafkaDoor, admin: AdminDoor, supervisor: Supervisor) -> None:
+async def _take_down(broker: Broker, door: KafkaDoor, http: HttpDoor, supervisor: Supervisor) -> None:
+    await http.begin_to_stop()
     await broker.cluster.hand_over()
     door.stop_listening()
+    http.listener.stop_listening()
     broker.answer_waiting()
-    await door.drain(_DRAIN_SECONDS)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(door.drain(_DRAIN_SECONDS))
+        group.create_task(http.listener.drain(_DRAIN_SECONDS))
+    await http.close()
     await supervisor.stop()
     await broker.stop()
-    await admin.close()
     log.info("stopped")
 
 
@@ -171,30 +173,29 @@ def _settle_memory() -> None:
     gc.set_threshold(20_000, 20, 100)
 
 
-def _cannot_listen(option: str, address: tuple[str, int], error: OSError) -> InvalidConfig:
-    if error.errno == errno.EADDRINUSE:
-        return InvalidConfig(
-            f"{show_address(*address)} is taken; stop the other server, or choose another with {option}"
-        )
-    return InvalidConfig(
-        f"cannot listen on {show_address(*address)}: {error.strerror or error}; choose another with {option}"
-    )
-
-
 def _limits(config: BrokerConfig, descriptors: int) -> DoorLimits:
     return DoorLimits(
         request_bytes_max=config.socket_request_max_bytes,
         budget_bytes=config.queued_max_request_bytes,
-        connections_max=min(config.max_connections, descriptors // _DESCRIPTORS_PER_CONNECTION_SHARE),
+        connections_max=min(
+            config.max_connections,
+            descriptors - descriptors // _DESCRIPTORS_PER_FILE - descriptors // _DESCRIPTORS_PER_HTTP_CONNECTION,
+        ),
         connections_per_host_max=config.max_connections_per_ip,
         idle_seconds=config.connections_max_idle_ms / 1000,
     )
+
+
+def _http_limits(descriptors: int) -> HttpLimits:
+    share, most = descriptors // _DESCRIPTORS_PER_HTTP_CONNECTION, HttpLimits().connections_max
+    return HttpLimits(connections_max=min(share, most))
 
 
 def _announce(settings: ServeSettings, broker: Broker, http_host: str, http_port: int) -> None:
     """One line for scripts on stdout, and for a person at the terminal a first thing to try."""
     server = show_address(broker.identity.host, broker.identity.port)
     http = show_address(http_host, http_port)
+    url = f"{'http' if settings.http_tls is None else 'https'}://{http}"
     sys.stdout.write(f"ready kafka={server} http={http} node={settings.node_id} version={__version__}\n")
     sys.stdout.flush()
     if settings.is_child:
@@ -204,9 +205,10 @@ def _announce(settings: ServeSettings, broker: Broker, http_host: str, http_port
     sys.stderr.write(
         f"""
 Headrace {__version__} keeps its data in {os.path.abspath(settings.data)}
-  Kafka clients connect to {server}; metrics are at http://{http}/metrics
+  Kafka clients connect to {server}; what HTTP offers is described at {url}/docs
   Try, in another terminal:
     echo hello | {command} produce greetings{default}
+    curl --json '{{"hello": "world"}}' {url}/topics/greetings/messages
     {command} consume greetings -o start -e{default}
 
 """

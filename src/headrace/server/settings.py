@@ -5,6 +5,8 @@ Settings by Kafka's names come from a TOML file's `[broker]` table and from `--s
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from headrace.model.broker_configs import flatten
@@ -19,10 +21,13 @@ SHARED_REGISTRY = "sqlite:"
 """How a registry is named that brokers on this host share: followed by the path of its file."""
 
 Address = tuple[str, int]
+LogFormat = Literal["text", "json"]
 
 
 class ServeSettings(msgspec.Struct, frozen=True):
-    """`is_child`: one of several that another process looks after. It ends when its standard input does."""
+    """`http_tls`: the files of a certificate and its key. `auth`: HTTP wants access tokens. `push_private`: webhooks
+    may be at private addresses. `is_child`: one of several that another process looks after; it ends when its standard
+    input does."""
 
     data: str = DEFAULT_DATA
     kafka: Address = DEFAULT_KAFKA
@@ -33,18 +38,45 @@ class ServeSettings(msgspec.Struct, frozen=True):
     session_timeout_seconds: float = DEFAULT_SESSION_SECONDS
     advertised: Address | None = None
     broker: dict[str, str] = msgspec.field(default_factory=dict)
+    http_tls: tuple[str, str] | None = None
+    auth: bool = False
+    push_private: bool = False
     insecure: bool = False
     log_level: str = "info"
+    log_format: LogFormat = "text"
     is_child: bool = False
 
     def check(self) -> None:
-        """Refuse to be reachable from other hosts by accident: this version has neither TLS nor authentication."""
-        for name, (host, _) in (("--kafka", self.kafka), ("--http", self.http)):
-            if not self.insecure and not is_loopback(host):
-                raise InvalidConfig(
-                    f"{name} {host} is reachable from other hosts, without TLS and authentication; "
-                    "listen on 127.0.0.1, or say --insecure if the network is trusted"
-                )
+        """Refuse to be reachable from other hosts by accident: Kafka's door has neither TLS nor authentication yet."""
+        if self.insecure:
+            return
+        host, _ = self.kafka
+        if not is_loopback(host):
+            raise InvalidConfig(
+                f"--kafka {host} is reachable from other hosts, without TLS and authentication; "
+                "listen on 127.0.0.1, or say --insecure if the network is trusted"
+            )
+        refuse_open_http(self.http, has_tls=self.http_tls is not None, has_auth=self.auth)
+
+
+def refuse_open_http(address: Address, *, has_tls: bool, has_auth: bool) -> None:
+    """Whoever listens to other hosts needs both."""
+    host, _ = address
+    lacking = [what for what, is_there in (("TLS", has_tls), ("authentication", has_auth)) if not is_there]
+    if lacking and not is_loopback(host):
+        raise InvalidConfig(
+            f"--http {host} is reachable from other hosts, without {' and '.join(lacking)}; give --auth, "
+            "--http-tls-cert and --http-tls-key, listen on 127.0.0.1, or say --insecure if the network is trusted"
+        )
+
+
+def tls_files(certificate: str | None, key: str | None) -> tuple[str, str] | None:
+    """The files of `--http-tls-cert` and `--http-tls-key`: both or none."""
+    if certificate is not None and key is not None:
+        return certificate, key
+    if certificate is None and key is None:
+        return None
+    raise InvalidConfig("--http-tls-cert and --http-tls-key go together; give both")
 
 
 def parse_address(text: str, what: str) -> Address:

@@ -14,14 +14,24 @@ import pytest
 
 # What only some brokers need, or need only later. (asyncio itself brings ssl and subprocess, and click inspect.)
 NOT_AT_THE_START = (
+    "aiohttp",
     "cramjam",
     "difflib",
     "gzip",
     "headrace.client",
+    "headrace.doors.rest",
+    "headrace.http.exchange",
+    "headrace.http.routes",
+    "headrace.push",
     "headrace.registry.sqlite_shared",
     "headrace.runtime.apart",
+    "headrace.sdk",
     "headrace.server.brokers",
+    "headrace.server.metrics.exposition",
+    "headrace.server.metrics.queues",
+    "headrace.server.rest",
     "headrace.testkit",
+    "httptools",
     "ipaddress",
     "json",
     "kazoo",
@@ -36,6 +46,8 @@ NOT_AT_THE_START = (
     "shutil",
     "tempfile",
     "tomllib",
+    "urllib",
+    "wsproto",
     "zstandard",
 )
 

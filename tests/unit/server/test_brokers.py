@@ -27,8 +27,12 @@ FULL = ServeSettings(
     session_timeout_seconds=2.5,
     advertised=("example.org", 19092),
     broker={"num.partitions": "4", "x": "a=b"},
+    http_tls=(__file__, __file__),
+    auth=True,
+    push_private=True,
     insecure=True,
     log_level="debug",
+    log_format="json",
 )
 
 

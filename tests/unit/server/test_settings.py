@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from headrace.model.errors import InvalidConfig
-from headrace.server.settings import ServeSettings, is_loopback, parse_address, read_config_file
+from headrace.server.settings import ServeSettings, is_loopback, parse_address, read_config_file, tls_files
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,27 @@ def test_listening_to_other_hosts_must_be_asked_for(option: str) -> None:
     with pytest.raises(InvalidConfig, match=rf"--{option} 0.0.0.0 .* --insecure"):
         ServeSettings(**{option: ("0.0.0.0", 1)}).check()  # type: ignore[arg-type]
     ServeSettings(**{option: ("0.0.0.0", 1)}, insecure=True).check()  # type: ignore[arg-type]
+
+
+def test_http_may_listen_to_other_hosts_with_tls_and_tokens() -> None:
+    safe = ServeSettings(http=("0.0.0.0", 1), http_tls=("cert", "key"), auth=True)
+    safe.check()
+    with pytest.raises(InvalidConfig, match="without TLS; give --auth"):
+        msgspec.structs.replace(safe, http_tls=None).check()
+    with pytest.raises(InvalidConfig, match="without authentication; give --auth"):
+        msgspec.structs.replace(safe, auth=False).check()
+    with pytest.raises(InvalidConfig, match="without TLS and authentication"):
+        msgspec.structs.replace(safe, auth=False, http_tls=None).check()
+    with pytest.raises(InvalidConfig, match=r"--kafka 0.0.0.0"):
+        msgspec.structs.replace(safe, kafka=("0.0.0.0", 1)).check()
+
+
+def test_a_certificate_and_its_key_go_together() -> None:
+    assert tls_files("cert", "key") == ("cert", "key")
+    assert tls_files(None, None) is None
+    for pair in (("cert", None), (None, "key")):
+        with pytest.raises(InvalidConfig, match="go together"):
+            tls_files(*pair)
 
 
 def write(folder: Path, content: bytes) -> str:

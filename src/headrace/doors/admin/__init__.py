@@ -1,1 +1,0 @@
-"""The admin door: health and metrics by HTTP."""

@@ -1,0 +1,62 @@
+"""Health and metrics: `/livez`, `/readyz` (also `/healthz`), `/metrics`. GET and HEAD only, for everybody.
+
+`/livez` says that the loop answers, and nothing else; `/readyz` lists what must be well for requests to be served.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from headrace.http.message import Request, Response
+from headrace.http.problem import Problem
+
+PATHS = frozenset(("/livez", "/readyz", "/healthz", "/metrics"))
+
+_TEXT = "text/plain; charset=utf-8"
+_METRICS = "text/plain; version=0.0.4; charset=utf-8"
+_FRESH = (("cache-control", "no-store"),)
+
+
+class Source(Protocol):
+    """Where the pages come from."""
+
+    async def page(self) -> bytes:
+        """The metrics, in Prometheus' text format."""
+        ...
+
+    def checks(self) -> dict[str, str | None]:
+        """What must be well for the process to be ready: the name of each check, and what is wrong with it."""
+        ...
+
+
+class HealthPages:
+    def __init__(self, source: Source) -> None:
+        self.is_ready = False
+        self._source = source
+
+    def body_limit(self, _method: str, _path: str) -> int:
+        return 0
+
+    async def answer(self, request: Request) -> Response:
+        """For one of `PATHS`."""
+        if request.method not in ("GET", "HEAD"):
+            raise Problem(
+                405, "method_not_allowed", f"{request.method} is not served here", "use GET", [("allow", "GET")]
+            )
+        if request.path == "/livez":
+            return _page(b"ok\n")
+        if request.path == "/metrics":
+            return _page(await self._source.page(), _METRICS)
+        return self._ready()
+
+    def _ready(self) -> Response:
+        checks = {
+            "serving": None if self.is_ready else "the process is starting or stopping",
+            **self._source.checks(),
+        }
+        lines = [f"[{'-' if wrong else '+'}] {name}{f': {wrong}' if wrong else ''}\n" for name, wrong in checks.items()]
+        return _page("".join(lines).encode(), status=503 if any(checks.values()) else 200)
+
+
+def _page(text: bytes, content_type: str = _TEXT, status: int = 200) -> Response:
+    return Response(status, text, content_type, _FRESH)

@@ -1,0 +1,300 @@
+"""One client's connection: bytes into requests, and answers into bytes, until one of the two ends it.
+
+Reading stops while too many answers are owed or while the client does not take what it asked for. What is refused ends
+the connection, behind the answers that are owed: the client is told why, and what it still sends is thrown away for a
+moment, since closing at once would take the answer from it.
+
+A client that has closed its sending side still gets its answers. Whether it has gone altogether shows only when it is
+written to, so a read that waits is announced by `100 Continue`, twice: whoever is gone answers with a reset, and
+messages are not leased to nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from headrace.http import refusals
+from headrace.http.answers import Answers, Owed
+from headrace.http.head import CONTINUE
+from headrace.http.message import Request
+from headrace.http.problem import Problem
+from headrace.http.reading import BODY, HEAD, IDLE, NO_REQUEST, SLICE_BYTES, RequestReader
+
+if TYPE_CHECKING:
+    from headrace.http.listener import HttpListener
+
+_REQUESTS_PER_TURN_MAX = 32  # of one connection, before others get their turn
+_PROBES_MAX = 2
+
+
+class Exchange(asyncio.Protocol):
+    """`is_last`: nothing more is read as a request."""
+
+    __slots__ = (
+        "_answers",
+        "_door",
+        "_has_ended",
+        "_is_half_closed",
+        "_lingers",
+        "_paused",
+        "_probes",
+        "_progress",
+        "_room",
+        "_transport",
+        "_turn",
+        "_unparsed",
+        "_unsent",
+        "host",
+        "is_gone",
+        "is_last",
+        "reader",
+    )
+
+    _answers: Answers
+    _transport: asyncio.Transport
+    reader: RequestReader
+
+    def __init__(self, door: HttpListener) -> None:
+        self._door = door
+        self._unparsed: memoryview | None = None
+        self._turn = 0  # requests that began in it
+        self._paused = False  # reading
+        self._room: asyncio.Event | None = None  # there while writing is paused
+        self._unsent = 0
+        self._progress = 0.0  # when the client last took something of it
+        self._is_half_closed = False
+        self._lingers = False  # the client may be sending what nobody will read
+        self._has_ended = False  # nothing more is sent
+        self._probes = 0
+        self.host = ""
+        self.is_last = False
+        self.is_gone = False
+
+    # Coming and going
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are transports without saying so.
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self.host = peer[0] if peer else ""
+        now = self._door.clock.monotonic()
+        self._answers = Answers(self, self._door, now)
+        self.reader = RequestReader(self._door, self.host, now, self._answers.serve)
+        if not self._door.admit(self) and not self._transport.is_closing():
+            self._refuse(refusals.too_many_connections())
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self.is_gone = self.is_last = self._has_ended = True
+        self._unparsed = None
+        self.reader.release()
+        self._answers.lose()
+        if self._room is not None:
+            self._room.set()
+        self._door.forget(self)
+
+    def eof_received(self) -> bool:
+        """True keeps the connection for the answers that are owed; TLS has no half of one."""
+        self._is_half_closed = True
+        if self._answers.streaming is not None:
+            self._answers.streaming.cancel()  # nobody keeps half of a connection for an answer without an end
+        elif not self.is_last and self.reader.phase != IDLE:
+            self._refuse(refusals.cut_short())
+        self.is_last = True
+        return bool(self._answers.owed) and self._answers.conversation is None and self._transport.can_write_eof()
+
+    def wind_up(self) -> None:
+        """End it when its answers are sent: streams now, requests when they are done."""
+        self.is_last = True
+        if self._answers.streaming is not None:
+            self._answers.streaming.cancel()
+        if self._answers.conversation is not None:
+            self._answers.conversation.go_away()
+        elif not self._answers.owed:
+            self.end()
+
+    def end(self) -> None:
+        """Everything is said: close, when it is sent."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        self._progress = self._door.clock.monotonic()
+        self._unsent = self._transport.get_write_buffer_size()
+        if self._lingers and not self._is_half_closed and self._transport.can_write_eof():
+            self.resume_reading()
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if not self.is_gone:
+            self._transport.abort()
+
+    # Patience
+
+    def sweep(self, now: float) -> None:
+        """End what takes too long."""
+        limits, reader, answers = self._door.limits, self.reader, self._answers
+        if answers.conversation is not None:
+            answers.conversation.sweep(now)
+        if self._room is not None or self._has_ended:
+            self._sweep_unsent(now)
+        elif reader.phase == HEAD and not self._paused:
+            if now - reader.since > limits.head_seconds:
+                self._refuse(refusals.timed_out("head", limits.head_seconds))
+        elif reader.phase == BODY and not self._paused:
+            if now - reader.since > limits.body_seconds + reader.body_bytes / limits.body_bytes_per_second_min:
+                self._refuse(refusals.timed_out("body", limits.body_seconds))
+        elif not answers.owed:
+            if now - answers.since > limits.idle_seconds:
+                self.end()
+        elif self._is_half_closed:
+            self._probe(answers.owed[0])
+
+    def _sweep_unsent(self, now: float) -> None:
+        unsent, limits = self._transport.get_write_buffer_size(), self._door.limits
+        if unsent < self._unsent:
+            self._unsent, self._progress = unsent, now
+        elif now - self._progress > (limits.unread_seconds if unsent else limits.linger_seconds):
+            self.abort()
+
+    def _probe(self, owed: Owed) -> None:
+        if self._probes < _PROBES_MAX and owed.answer is None and owed.only_reads and not owed.is_old:
+            self._probes += 1
+            self._transport.write(CONTINUE)
+
+    # Reading
+
+    def data_received(self, data: bytes) -> None:
+        door, reader, answers = self._door, self.reader, self._answers
+        door.bytes_in += len(data)
+        if self.is_last:
+            if answers.conversation is not None:
+                answers.conversation.take_in(data)
+            return
+        reader.now = door.clock.monotonic()
+        if len(data) > SLICE_BYTES:
+            self._unparsed = memoryview(data)
+            self.advance()
+            return
+        self._feed(data)
+        if answers.owed or self.is_last or reader.expects_continue:
+            self.advance()
+        else:
+            answers.flush()
+
+    def began(self, keep_alive: bool) -> float:
+        """Called for every request that is read: when it was."""
+        self._turn += 1
+        if not keep_alive:
+            self.is_last = True
+            if self.reader.upgrade:
+                self.pause_reading()  # what follows is for the conversation, if there will be one
+        return self.reader.now
+
+    def advance(self) -> None:
+        """Send what is answered, read on as far as nothing stands against it, and end if there is nothing left."""
+        if self.is_gone:
+            return
+        self._answers.advance()
+        if self._unparsed is not None and self._may_read():
+            self._read_on()
+            self._answers.advance()
+        if not self.is_last:
+            self._regulate()
+        elif not self._answers.owed:
+            self.end()
+        elif self._room is None and not self.reader.upgrade:
+            self.resume_reading()  # only to hear of the end
+
+    def _regulate(self) -> None:
+        reader = self.reader
+        if reader.expects_continue and not self._answers.owed:
+            reader.expects_continue = False
+            if reader.phase == BODY and not reader.body_bytes:
+                self._transport.write(CONTINUE)
+        if not self._may_read():
+            self.pause_reading()
+        elif self._unparsed is None:
+            self.resume_reading()
+        else:
+            self.pause_reading()
+            self._door.loop.call_soon(self.advance)  # others have their turn first
+
+    def _feed(self, data: bytes | memoryview) -> None:
+        try:
+            self.reader.feed(data)
+        except Problem as problem:
+            if not self.is_last:  # what stands behind the last request is nobody's
+                self._refuse(problem)
+
+    def _refuse(self, problem: Problem) -> None:
+        reader, request = self.reader, self.reader.request
+        if request is NO_REQUEST:  # its head was not whole
+            request = Request("-", "-", {}, {}, b"", self.host, self._door.next_id())
+        reader.release()
+        self._unparsed = None
+        self._door.refused += 1
+        self.is_last = self._lingers = True
+        self._answers.refuse(request, problem)
+        self.advance()
+
+    def _read_on(self) -> None:
+        self.reader.now = self._door.clock.monotonic()
+        self._turn = 0
+        while (view := self._unparsed) is not None and self._turn < _REQUESTS_PER_TURN_MAX and self._may_read():
+            size = self.reader.slice_bytes
+            self._unparsed = view[size:] if len(view) > size else None
+            self._feed(view[:size])
+
+    def _may_read(self) -> bool:
+        return self._room is None and not self.is_last and len(self._answers.owed) < self._door.limits.answers_owed_max
+
+    def pause_reading(self) -> None:
+        if not self._paused and not self._transport.is_closing():
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._paused and not self._transport.is_closing():
+            self._paused = False
+            self.reader.since = self._door.clock.monotonic()  # it was us who took the time
+            self._transport.resume_reading()
+
+    # Writing
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the client has yet to take what was written."""
+        return self._room is not None
+
+    def write(self, pieces: Sequence[bytes]) -> None:
+        if self.is_gone:
+            return
+        if len(pieces) == 1:
+            self._door.bytes_out += len(pieces[0])
+            self._transport.write(pieces[0])
+        else:
+            self._door.bytes_out += sum(map(len, pieces))
+            self._transport.writelines(pieces)
+
+    async def room(self) -> None:
+        """Wait until the client has taken what was written."""
+        while self._room is not None and not self.is_gone:
+            await self._room.wait()
+
+    def pause_writing(self) -> None:
+        self._room = asyncio.Event()
+        self._unsent = self._transport.get_write_buffer_size()
+        self._progress = self._door.clock.monotonic()
+        self.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._room is not None:
+            self._room.set()
+            self._room = None
+            if self._answers.conversation is None:
+                self.advance()
+            else:
+                self._answers.conversation.go_on()

@@ -1,0 +1,193 @@
+"""Listens for HTTP, takes connections in within its limits, and ends those that hold it up.
+
+Everything runs on one loop, so what is counted here is plain numbers. `requests` are answers by the first digit of
+their status, `refused` those that no application was asked for, `failures` bugs of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.http.limits import BodyBudget, HttpLimits
+from headrace.model.errors import InvalidConfig
+from headrace.model.histogram import Histogram
+from headrace.runtime.clock import Clock
+from headrace.runtime.entropy import Entropy
+from headrace.runtime.request_ids import request_id
+
+if TYPE_CHECKING:
+    import ssl
+
+    from headrace.http.exchange import Exchange
+    from headrace.http.head import Heads
+    from headrace.http.message import Application, Request
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 1024
+_TURNED_AWAY_MAX = 1000  # connections that are told so, at a time; more are just closed
+
+
+class TlsFiles(msgspec.Struct, frozen=True):
+    """Paths of the certificate with its chain and of its key, both PEM."""
+
+    certificate: str
+    key: str
+
+    def context(self) -> ssl.SSLContext:
+        from ssl import PROTOCOL_TLS_SERVER, SSLContext, SSLError
+
+        context = SSLContext(PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+        except SSLError as error:
+            raise InvalidConfig(
+                f"{self.certificate} and {self.key} are not a PEM certificate and its key: {error.reason or error}"
+            ) from None
+        except OSError as error:
+            raise InvalidConfig(f"cannot read {self.certificate} or {self.key}: {error.strerror}") from None
+        context.set_alpn_protocols(["http/1.1"])
+        return context
+
+
+class HttpListener:
+    heads: Heads
+
+    def __init__(self, application: Application, limits: HttpLimits, clock: Clock, entropy: Entropy) -> None:
+        self.application = application
+        self.limits = limits
+        self.clock = clock
+        self.loop = asyncio.get_running_loop()
+        self.budget = BodyBudget(limits.bodies_bytes_max)
+        self.connections: dict[Exchange, None] = {}  # not a set: its order must not follow addresses
+        self.accepted = 0
+        self.turned_away = 0
+        self.requests = [0] * 6
+        self.refused = 0
+        self.failures = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.durations = Histogram()
+        self._ids = f"{entropy.uuid().hex[:12]}-"
+        self._last_id = 0
+        self._per_host: Counter[str] = Counter()
+        self._left_running: set[asyncio.Task[Any]] = set()
+        self._server: asyncio.Server | None = None
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._logs_requests = log.isEnabledFor(logging.DEBUG)
+        self._emptied: asyncio.Future[None] | None = None  # there while it drains
+
+    async def listen(self, host: str, port: int, tls: TlsFiles | None = None) -> tuple[str, int]:
+        secured: dict[str, Any] = {}
+        if tls is not None:
+            secured = {"ssl": tls.context(), "ssl_handshake_timeout": self.limits.head_seconds}
+        self._server = await self.loop.create_server(self._meet, host, port, backlog=_BACKLOG, **secured)
+        self._sweep_later()
+        address = self._server.sockets[0].getsockname()
+        return address[0], address[1]
+
+    def stop_listening(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def drain(self, seconds: float) -> None:
+        """Let requests in flight end, then close every connection."""
+        self._emptied = self.loop.create_future()
+        for connection in list(self.connections):
+            connection.wind_up()
+        self._note_emptied()
+        await asyncio.wait((self._emptied,), timeout=seconds)
+        for connection in list(self.connections):
+            connection.abort()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+
+    def sweep(self) -> None:
+        """What is due once a second: end connections that are idle or make no progress."""
+        if self.accepted:
+            self.heads.tick(self.clock.now_ms())
+        self._logs_requests = log.isEnabledFor(logging.DEBUG)
+        now = self.clock.monotonic()
+        for connection in list(self.connections):
+            connection.sweep(now)
+
+    def _sweep_later(self) -> None:
+        self._sweeping = self.loop.call_later(self.limits.sweep_seconds, self._sweep_and_go_on)
+
+    def _sweep_and_go_on(self) -> None:
+        self._sweep_later()
+        self.sweep()
+
+    def _meet(self) -> Exchange:
+        # With the first connection: a start waits neither for these nor for the parser that comes with them.
+        from headrace.http.exchange import Exchange
+        from headrace.http.head import Heads
+
+        if not self.accepted:
+            self.heads = Heads(self.clock.now_ms())
+        return Exchange(self)
+
+    # For its connections
+
+    def admit(self, connection: Exchange) -> bool:
+        """Whether it is served; one that is not hears so, and is forgotten like all others."""
+        self.accepted += 1
+        self.connections[connection] = None
+        self._per_host[connection.host] += 1
+        is_over = (
+            len(self.connections) > self.limits.connections_max
+            or self._per_host[connection.host] > self.limits.connections_per_host_max
+        )
+        if is_over:
+            self.turned_away += 1
+            if len(self.connections) > self.limits.connections_max + _TURNED_AWAY_MAX:
+                connection.abort()
+        return not is_over
+
+    def forget(self, connection: Exchange) -> None:
+        self.connections.pop(connection, None)
+        self._per_host[connection.host] -= 1
+        if not self._per_host[connection.host]:
+            del self._per_host[connection.host]
+        self._note_emptied()
+
+    def leave_running(self, task: asyncio.Task[Any]) -> None:
+        """A request goes on though its client is gone; it is held here, because asyncio holds tasks weakly."""
+        self._left_running.add(task)
+        task.add_done_callback(self._on_left_done)
+
+    def next_id(self) -> str:
+        self._last_id += 1
+        return f"{self._ids}{self._last_id:x}"
+
+    def note(self, request: Request, status: int, began: float) -> float:
+        """Count an answer that is about to be sent; the time is given back."""
+        now = self.clock.monotonic()
+        self.requests[status // 100] += 1
+        self.durations.observe(now - began)
+        if self._logs_requests:
+            self._log(request, status, now - began)
+        return now
+
+    def _log(self, request: Request, status: int, seconds: float) -> None:
+        """No query, no header, no body: there may be secrets in them."""
+        before = request_id.set(request.id)
+        caller = getattr(request.caller, "name", "-")
+        what = "%s %s %d in %.1f ms, peer %s, caller %s"
+        log.debug(what, request.method, request.path, status, seconds * 1000, request.peer, caller)
+        request_id.reset(before)
+
+    def _on_left_done(self, task: asyncio.Task[Any]) -> None:
+        self._left_running.discard(task)
+        self._note_emptied()
+
+    def _note_emptied(self) -> None:
+        is_empty = not self.connections and not self._left_running
+        if is_empty and self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)

@@ -1,0 +1,32 @@
+"""The target of a request: its path as it was sent, and its query, decoded. If a name comes twice, the last counts."""
+
+from __future__ import annotations
+
+
+def parse_target(target: str) -> tuple[str, dict[str, str]]:
+    """`/path?name=value`, also behind `http://host`; `*` is a path."""
+    if not target.startswith("/"):
+        _, scheme_end, rest = target.partition("://")
+        if scheme_end:
+            slash = rest.find("/")
+            target = rest[slash:] if slash >= 0 else "/"
+    if "#" in target:
+        target = target[: target.index("#")]
+    path, mark, query = target.partition("?")
+    return path, _parse_query(query) if mark else {}
+
+
+def _parse_query(query: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    is_encoded = "%" in query or "+" in query
+    for field in query.split("&"):
+        if field:
+            name, _, value = field.partition("=")
+            found[_decode(name) if is_encoded else name] = _decode(value) if is_encoded else value
+    return found
+
+
+def _decode(text: str) -> str:
+    from urllib.parse import unquote_plus  # a start does not wait for it
+
+    return unquote_plus(text)

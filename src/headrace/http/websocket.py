@@ -1,0 +1,188 @@
+"""A connection that has become a WebSocket: whole messages in and out, and an orderly end.
+
+Messages are bounded, and so is what lies here unread: reading stops until it is fetched. An end that is not heard of is
+asked for a sign of life (ping) and cut when it gives none. When the other end closes, `talk` gets a moment to return.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from base64 import b64encode
+from collections import deque
+from collections.abc import Awaitable, Callable
+from hashlib import sha1
+from typing import TYPE_CHECKING, Any
+
+from wsproto.connection import Connection, ConnectionState, ConnectionType
+from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
+
+from headrace.http.limits import HttpLimits
+from headrace.http.message import Header, Request, WebSocket
+from headrace.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from headrace.http.exchange import Exchange
+
+log = logging.getLogger(__name__)
+
+_UNREAD_MESSAGES_MAX = 32
+_KEY_SALT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_NORMAL, _GOING_AWAY, _TOO_BIG, _FAILED = 1000, 1001, 1009, 1011
+_REASON_BYTES_MAX = 123  # what a control frame holds
+
+
+def accepted(request: Request) -> list[Header] | None:
+    """The headers that say yes, or None if it cannot be said to this request."""
+    key = request.headers.get("sec-websocket-key")
+    if request.method != "GET" or not key or request.headers.get("sec-websocket-version") != "13":
+        return None
+    proof = b64encode(sha1(key.encode("latin-1") + _KEY_SALT, usedforsecurity=False).digest())
+    return [("sec-websocket-accept", proof.decode("ascii"))]
+
+
+class Conversation:
+    """The `WebSocket` that `talk` is given."""
+
+    def __init__(self, exchange: Exchange, limits: HttpLimits, clock: Clock) -> None:
+        self._exchange = exchange
+        self._limits = limits
+        self._clock = clock
+        self._frames = Connection(ConnectionType.SERVER)
+        self._messages: deque[str | bytes] = deque()
+        self._unread_bytes = 0
+        self._pieces: list[Any] = []  # of the message that is coming: of one kind
+        self._pieces_bytes = 0
+        self._waiting: asyncio.Future[None] | None = None
+        self._heard = clock.monotonic()
+        self._is_pinged = False
+        self._is_over = False  # one of the ends has closed, or is gone
+        self._has_talked = False
+        self._over_since = 0.0
+
+    async def run(self, talk: Callable[[WebSocket], Awaitable[None]]) -> None:
+        code = _NORMAL
+        try:
+            await talk(self)
+        except ConnectionError:
+            pass  # it has heard of the end by sending
+        except Exception:
+            log.exception("a conversation with %s failed", self._exchange.host)
+            code = _FAILED
+        finally:
+            self._has_talked = True
+            self._say_close(code, "")
+
+    # For `talk`
+
+    async def receive(self) -> str | bytes | None:
+        while not self._messages:
+            if self._is_over:
+                return None
+            assert self._waiting is None, "one at a time receives"
+            self._waiting = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+        message = self._messages.popleft()
+        self._unread_bytes -= len(message)
+        self.go_on()
+        return message
+
+    async def send(self, text: str) -> None:
+        if self._is_over:
+            raise ConnectionResetError("the other end has closed the WebSocket")
+        self._exchange.write([self._frames.send(TextMessage(data=text))])
+        await self._exchange.room()
+
+    async def close(self, code: int = _NORMAL, reason: str = "") -> None:
+        self._say_close(code, reason)
+
+    # For the exchange
+
+    def take_in(self, data: bytes) -> None:
+        self._heard = self._clock.monotonic()
+        self._is_pinged = False
+        if self._frames.state is ConnectionState.CLOSED:
+            return
+        self._frames.receive_data(data)
+        for event in self._frames.events():
+            self._on_event(event)
+        if not self._has_room():
+            self._exchange.pause_reading()
+
+    def go_on(self) -> None:
+        if self._has_room():
+            self._exchange.resume_reading()
+
+    def go_away(self) -> None:
+        self._say_close(_GOING_AWAY, "the server is stopping")
+
+    def lose(self) -> None:
+        self._is_over = True
+        self._wake()
+
+    def sweep(self, now: float) -> None:
+        if self._is_over:
+            if now - self._over_since > self._limits.linger_seconds:
+                self._exchange.abort()
+            return
+        silent = now - self._heard
+        if silent > 2 * self._limits.ping_seconds:
+            self._exchange.abort()
+        elif silent > self._limits.ping_seconds and not self._is_pinged:
+            self._is_pinged = True
+            self._exchange.write([self._frames.send(Ping())])
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, CloseConnection):
+            if self._frames.state is ConnectionState.REMOTE_CLOSING:
+                self._exchange.write([self._frames.send(event.response())])
+            elif self._frames.state is not ConnectionState.CLOSED:
+                # The parser wants to close, since it cannot go on.
+                self._say_close(event.code, event.reason or "")
+            self._be_over()
+        elif self._is_over:
+            pass
+        elif isinstance(event, Ping):
+            self._exchange.write([self._frames.send(Pong(payload=event.payload))])
+        elif isinstance(event, TextMessage | BytesMessage):
+            self._on_piece(event)
+
+    def _on_piece(self, event: TextMessage | BytesMessage) -> None:
+        self._pieces.append(event.data)
+        self._pieces_bytes += len(event.data)
+        if self._pieces_bytes > self._limits.message_bytes_max:
+            self._pieces = []
+            self._say_close(_TOO_BIG, f"a message may have up to {self._limits.message_bytes_max} bytes")
+        elif event.message_finished:
+            pieces, self._pieces = self._pieces, []
+            self._unread_bytes += self._pieces_bytes
+            self._pieces_bytes = 0
+            self._messages.append("".join(pieces) if isinstance(event, TextMessage) else b"".join(pieces))
+            self._wake()
+
+    def _say_close(self, code: int, reason: str) -> None:
+        if self._frames.state is ConnectionState.OPEN and not self._exchange.is_gone:
+            shown = reason.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
+            self._exchange.write([self._frames.send(CloseConnection(code=code, reason=shown or None))])
+        self._be_over()
+
+    def _be_over(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._over_since = self._clock.monotonic()
+            self._wake()
+            self.go_on()
+        if self._has_talked and self._frames.state is ConnectionState.CLOSED:
+            self._exchange.end()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def _has_room(self) -> bool:
+        """An end that closes must be read on: its last word is waited for."""
+        is_full = len(self._messages) >= _UNREAD_MESSAGES_MAX or self._unread_bytes > self._limits.message_bytes_max
+        return self._is_over or not (is_full or self._exchange.is_full)

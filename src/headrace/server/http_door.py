@@ -1,0 +1,150 @@
+"""What a process serves by HTTP: health pages at once, everything else by an application that is built when it is first
+asked for, so that a start does not wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace.broker.broker import Broker
+from headrace.doors.health.pages import PATHS, HealthPages, Source
+from headrace.http.limits import BODY_BYTES_MAX, HttpLimits
+from headrace.http.listener import HttpListener, TlsFiles
+from headrace.http.message import Answer, Application, Request
+from headrace.http.problem import Problem
+from headrace.runtime.clock import Clock
+from headrace.runtime.disk import Disk
+from headrace.runtime.entropy import Entropy
+from headrace.runtime.network import Network
+from headrace.runtime.supervise import Supervisor
+from headrace.server.listening import cannot_listen
+from headrace.server.pushing import Pushing
+from headrace.server.settings import Address, ServeSettings
+
+if TYPE_CHECKING:
+    from headrace.client.cluster import Cluster
+    from headrace.doors.rest.application import RestApplication
+    from headrace.push.pusher import PushStatus
+
+
+class Lasting(Application, Protocol):
+    async def close(self) -> None:
+        """Give up what it holds; its listener is drained."""
+        ...
+
+
+class FrontDoor:
+    """While the process is starting or stopping, only its health is served. One that is `open_to_all` wants no token,
+    so any page that a browser on this host shows could send and read messages: what comes from pages of others is
+    refused."""
+
+    def __init__(self, health: HealthPages, build: Callable[[], Lasting], *, open_to_all: bool = False) -> None:
+        self._health = health
+        self._build = build
+        self._open_to_all = open_to_all
+        self._built: Lasting | None = None
+
+    def body_limit(self, method: str, path: str) -> int:
+        if path in PATHS:
+            return self._health.body_limit(method, path)
+        return self._application().body_limit(method, path) if self._health.is_ready else BODY_BYTES_MAX
+
+    def answer(self, request: Request) -> Coroutine[Any, Any, Answer]:
+        if request.path in PATHS:
+            return self._health.answer(request)
+        if not self._health.is_ready:
+            raise Problem(
+                503, "not_ready", "the server is starting or stopping", "try again shortly", [("retry-after", "1")]
+            )
+        if self._open_to_all and _is_from_another_page(request):
+            raise Problem(
+                403,
+                "cross_origin",
+                "a web page of another origin sent this, and no token is asked for here",
+                "serve with --auth, or send it from elsewhere than a browser",
+            )
+        return self._application().answer(request)
+
+    async def close(self) -> None:
+        if self._built is not None:
+            await self._built.close()
+
+    def _application(self) -> Lasting:
+        if self._built is None:
+            self._built = self._build()
+        return self._built
+
+
+def _is_from_another_page(request: Request) -> bool:
+    """As browsers tell; a link that somebody follows is no harm."""
+    headers = request.headers
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        is_followed = request.method == "GET" and headers.get("sec-fetch-mode") == "navigate"
+        return site not in ("same-origin", "none") and not is_followed
+    origin = headers.get("origin")
+    return origin is not None and origin.partition("://")[2] != headers.get("host")
+
+
+class HttpDoor:
+    """A broker's: health from the start, REST when it is asked for, push when a subscription has a webhook."""
+
+    def __init__(
+        self,
+        settings: ServeSettings,
+        broker: Broker,
+        source: Source,
+        limits: HttpLimits,
+        supervisor: Supervisor,
+        disk: Disk,
+        network: Network,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self._settings = settings
+        self._broker = broker
+        self._outside = disk, network, clock, entropy
+        self._rest: RestApplication | None = None
+        self._health = HealthPages(source)
+        self._front = FrontDoor(self._health, self._build_rest, open_to_all=not settings.auth)
+        self._pushing = Pushing(self._open_cluster, supervisor, allows_private=settings.push_private)
+        self.listener = HttpListener(self._front, limits, clock, entropy)
+
+    async def listen(self) -> Address:
+        files, address = self._settings.http_tls, self._settings.http
+        try:
+            return await self.listener.listen(*address, None if files is None else TlsFiles(*files))
+        except OSError as error:
+            raise cannot_listen("--http", address, error) from error
+
+    def open(self) -> None:
+        """The broker has joined: serve everything."""
+        self._health.is_ready = True
+        self._pushing.watch(self._broker.group_configs)
+
+    def pushes(self) -> Iterable[PushStatus]:
+        """How each webhook is doing."""
+        return self._pushing.pushers or ()
+
+    async def begin_to_stop(self) -> None:
+        """No request begins any more, who waits for messages is answered, and what was leased is given back."""
+        self._health.is_ready = False
+        await self._pushing.stop()
+        if self._rest is not None:
+            await self._rest.doors.pullers.close()
+
+    async def close(self) -> None:
+        await self._front.close()
+
+    def _open_cluster(self) -> Cluster:
+        from headrace.server.rest import open_cluster
+
+        return open_cluster(self._broker, *self._outside, client_id="push")
+
+    def _build_rest(self) -> RestApplication:
+        from headrace.server.rest import build_rest
+
+        with_auth, status_of = self._settings.auth, self._pushing.status
+        self._rest = build_rest(self._broker, *self._outside, with_auth=with_auth, status_of=status_of)
+        return self._rest

@@ -1,0 +1,207 @@
+"""Whatever bytes come, however they are split, nothing is raised out of a connection, and nothing is held for it when
+it is gone. What h11 and we both understand, we understand in the same way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from itertools import pairwise
+from typing import Any
+
+import h11
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tests.unit.http.visitors import House, Visitor, settled
+
+METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "CONNECT", "PRI", "get", "M-SEARCH"]
+TARGETS = [
+    "/",
+    "/a",
+    "/wait/a",
+    "/stream",
+    "/socket",
+    "/bug",
+    "/large",
+    "/splitting",
+    "*",
+    "http://x/y",
+    "/a?b=%zz",
+    "\xff",
+]
+VERSIONS = ["1.1", "1.1", "1.1", "1.0", "2.0"]
+HEADERS = [
+    "Host: x",
+    "Content-Length: 3",
+    "Content-Length: 5000",
+    "Content-Length: x",
+    "Transfer-Encoding: chunked",
+    "Transfer-Encoding: gzip",
+    "Connection: close",
+    "Connection: Upgrade",
+    "Connection: keep-alive",
+    "Upgrade: websocket",
+    "Upgrade: h2c",
+    "Sec-WebSocket-Key: eA==",
+    "Sec-WebSocket-Version: 13",
+    "Expect: 100-continue",
+    "Expect: x",
+    "X-Request-Id: \x7f",
+    "X" * 3000 + ": y",
+    " folded",
+]
+BODIES = [
+    "",
+    "abc",
+    "3\r\nabc\r\n0\r\n\r\n",
+    "3;x\r\nabc\r\n",
+    "zz\r\n",
+    "x" * 4000,
+    "\x81\x82\0\0\0\0hi",
+    "\x88\x80\0\0\0\0",
+]
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> bytes:
+    method, target, version = (draw(st.sampled_from(choice)) for choice in (METHODS, TARGETS, VERSIONS))
+    line = f"{method} {target} HTTP/{version}"
+    headers = draw(st.lists(st.sampled_from(HEADERS), max_size=6))
+    text = "\r\n".join([line, *headers, "", draw(st.sampled_from(BODIES))])
+    return text.encode("latin-1")
+
+
+repeated = st.builds(lambda request, times: request * times, requests(), st.integers(2, 60))
+streams = st.lists(st.one_of(requests(), requests(), repeated, st.binary(max_size=60)), max_size=5).map(b"".join)
+cuts = st.lists(st.integers(0, 6000), max_size=8)
+
+
+def run(story: Coroutine[Any, Any, None]) -> None:
+    """A loop whose complaints are failures, too."""
+    complaints: list[dict[str, Any]] = []
+    with asyncio.Runner() as runner:
+        runner.get_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        runner.run(story)
+    assert complaints == []
+
+
+def pieces_of(data: bytes, places: Sequence[int]) -> list[bytes]:
+    bounds = [0, *sorted(place for place in places if place < len(data)), len(data)]
+    return [data[start:end] for start, end in pairwise(bounds)]
+
+
+async def send(visitor: Visitor, data: bytes, places: Sequence[int]) -> None:
+    """As a transport does: only while it is read, and nothing behind the end."""
+    for piece in pieces_of(data, places):
+        for _ in range(20):
+            if visitor.line.reads or visitor.line.closed:
+                break
+            await settled()
+        if visitor.line.closed or not visitor.line.reads:
+            return
+        visitor.exchange.data_received(piece)
+
+
+@given(streams, cuts, st.booleans(), st.booleans())
+@example(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\nGET /socket HTTP/1.1\r\nHost: x\r\n\r\n", [30], True, True)
+def test_nothing_is_raised_and_nothing_is_left(data: bytes, places: list[int], is_taken: bool, ends: bool) -> None:
+    async def story() -> None:
+        house = House(message_bytes_max=100, answers_owed_max=2)
+        visitor = house.visitor()
+        visitor.line.is_taken = is_taken
+        await send(visitor, data, places)
+        house.wait(5)
+        await settled()
+        if ends and not visitor.line.closed:
+            visitor.sends_eof()
+        house.wait(100)
+        house.wait(100)
+        await settled()
+        visitor.line.lose()
+        house.script.open("a")
+        house.script.chunks.put_nowait(None)
+        await settled()
+        assert house.listener.budget.taken == 0
+        assert not house.listener.connections
+
+    run(story())
+
+
+FRAMES = [
+    "\x81\x82\0\0\0\0hi",
+    "\x01\x81\0\0\0\0h",
+    "\x80\x81\0\0\0\0i",
+    "\x89\x80\0\0\0\0",
+    "\x88\x82\0\0\0\0\x03\xe8",
+]
+frames = st.lists(st.one_of(st.sampled_from(FRAMES).map(lambda text: text.encode("latin-1")), st.binary(max_size=40)))
+GRANTED = b"GET /socket HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+GRANTED += b"Sec-WebSocket-Key: eA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+
+
+@given(frames.map(b"".join), cuts, st.booleans())
+def test_no_frames_harm_a_conversation(data: bytes, places: list[int], ends: bool) -> None:
+    async def story() -> None:
+        house = House(message_bytes_max=100)
+        visitor = house.visitor()
+        await send(visitor, GRANTED + data, [*places, len(GRANTED)])
+        await settled()
+        if ends and not visitor.line.closed:
+            visitor.sends_eof()
+        house.wait(21)
+        house.wait(21)
+        await settled()
+        visitor.line.lose()
+        await settled()
+        assert not house.listener.connections
+
+    run(story())
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["GET", "POST", "PUT"]), st.binary(max_size=900), st.booleans()), max_size=6),
+    cuts,
+)
+def test_requests_that_h11_writes_are_read_as_they_were_meant(
+    meant: list[tuple[str, bytes, bool]], places: list[int]
+) -> None:
+    async def story() -> None:
+        client = h11.Connection(h11.CLIENT)
+        house = House()
+        visitor = house.visitor()
+        seen = 0
+        for number, (method, body, chunked) in enumerate(meant):
+            how = ("Transfer-Encoding", "chunked") if chunked else ("Content-Length", str(len(body)))
+            head = h11.Request(method=method, target=f"/{number}", headers=[("Host", "x"), how])
+            data = (client.send(head) or b"") + (client.send(h11.Data(data=body)) or b"")
+            data += client.send(h11.EndOfMessage()) or b""
+            await send(visitor, data, places)
+            await settled()
+            client.receive_data(visitor.line.written[seen:])
+            seen = len(visitor.line.written)
+            answer = client.next_event()
+            assert isinstance(answer, h11.Response)
+            assert answer.status_code == 200
+            while not isinstance(client.next_event(), h11.EndOfMessage):
+                pass
+            client.start_next_cycle()
+        assert [(one.method, one.body) for one in house.script.requests] == [one[:2] for one in meant]
+
+    run(story())
+
+
+@given(streams, cuts)
+def test_how_bytes_are_split_makes_no_difference(data: bytes, places: list[int]) -> None:
+    async def read(cut: Sequence[int]) -> list[tuple[str, str, bytes]]:
+        house = House(answers_owed_max=1000)
+        visitor = house.visitor()
+        await send(visitor, data, cut)
+        await settled()
+        visitor.line.lose()
+        house.script.open("a")  # a write goes on without its client
+        await settled()
+        return [(one.method, one.path, one.body) for one in house.script.requests]
+
+    async def story() -> None:
+        assert await read([]) == await read(places)
+
+    run(story())

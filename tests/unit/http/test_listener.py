@@ -1,0 +1,236 @@
+"""The listener over real sockets, on both kinds of loops, with TLS and without."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+import uvloop
+from tests.unit.http.visitors import HOST, Script, parse, settled
+
+from headrace.http.limits import HttpLimits
+from headrace.http.listener import HttpListener, TlsFiles
+from headrace.model.errors import InvalidConfig
+from headrace.runtime.clock import SystemClock
+from headrace.testkit.entropy import SeededEntropy
+
+PATIENCE_SECONDS = 20
+GET = b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@asynccontextmanager
+async def listening(
+    script: Script, tls: TlsFiles | None = None, **limits: Any
+) -> AsyncIterator[tuple[HttpListener, int]]:
+    listener = HttpListener(script, HttpLimits(sweep_seconds=0.02, **limits), SystemClock(), SeededEntropy(1))
+    _, port = await listener.listen(HOST, 0, tls)
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            yield listener, port
+    finally:
+        listener.stop_listening()
+        await listener.drain(0)
+        await settled()
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
+    def run(story: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            runner.run(story)
+
+    return run
+
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+def test_requests_are_answered_over_a_socket(run: Run) -> None:
+    async def story() -> None:
+        script = Script()
+        async with listening(script) as (listener, port):
+            reader, writer = await asyncio.open_connection(HOST, port)
+            writer.write(GET % b"a" + GET % b"large" + GET % b"b")
+            writer.write_eof()
+            answers = parse(await reader.read())
+            assert [len(answer.body) for answer in answers] == [22, 100_000, 22]
+            writer.close()
+            assert script.requests[0].peer == HOST
+            assert listener.accepted == 1
+
+    run(story())
+
+
+def test_a_client_that_was_refused_while_it_was_sending_reads_why(run: Run) -> None:
+    async def story() -> None:
+        async with listening(Script()) as (_, port):
+            reader, writer = await asyncio.open_connection(HOST, port)
+            writer.write(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n" + b"x" * 3_000_000)
+            assert parse(await reader.read())[0].status == 413
+            writer.close()
+
+    run(story())
+
+
+def test_a_client_that_takes_nothing_is_cut_while_others_are_served(run: Run) -> None:
+    async def story() -> None:
+        async with listening(Script(), unread_seconds=0.1) as (listener, port):
+            greedy = socket.create_connection((HOST, port))
+            greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            greedy.sendall(GET % b"large" * 500)
+            reader, writer = await asyncio.open_connection(HOST, port)
+            for _ in range(20):
+                writer.write(GET % b"a")
+                assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200")
+            writer.close()
+            while len(listener.connections) > 0:
+                await asyncio.sleep(0.01)
+            assert listener.bytes_out < 40_000_000
+            greedy.close()
+
+    run(story())
+
+
+def test_a_read_for_a_client_that_has_closed_ends(run: Run) -> None:
+    """It looks like half a connection, until something is sent to it."""
+
+    async def story() -> None:
+        script = Script()
+        async with listening(script) as (listener, port):
+            _, writer = await asyncio.open_connection(HOST, port)
+            writer.write(GET % b"wait/a")
+            while not script.started:
+                await asyncio.sleep(0.01)
+            writer.close()
+            while not script.cancelled:
+                await asyncio.sleep(0.01)
+            assert not listener.connections
+
+    run(story())
+
+
+def test_half_a_connection_gets_its_answer_behind_what_it_was_told_meanwhile(run: Run) -> None:
+    async def story() -> None:
+        script = Script()
+        async with listening(script) as (_, port):
+            reader, writer = await asyncio.open_connection(HOST, port)
+            writer.write(GET % b"wait/a")
+            writer.write_eof()
+            told = await reader.readuntil(b"\r\n\r\n")
+            script.open("a")
+            told += await reader.read()
+            assert [answer.status for answer in parse(told)][-1] == 200
+            assert {answer.status for answer in parse(told)} == {100, 200}
+            writer.close()
+
+    run(story())
+
+
+def test_a_connection_that_is_reset_harms_nobody(run: Run) -> None:
+    async def story() -> None:
+        script = Script()
+        async with listening(script) as (listener, port):
+            client = socket.create_connection((HOST, port))
+            client.sendall(GET % b"wait/a")
+            while not script.started:
+                await asyncio.sleep(0.01)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+            while not script.cancelled:
+                await asyncio.sleep(0.01)
+            assert not listener.connections
+
+    run(story())
+
+
+def test_draining_closes_the_door_and_the_connections(run: Run) -> None:
+    async def story() -> None:
+        script = Script()
+        async with listening(script) as (listener, port):
+            reader, writer = await asyncio.open_connection(HOST, port)
+            writer.write(GET % b"wait/a")
+            while not script.started:
+                await asyncio.sleep(0.01)
+            listener.stop_listening()
+            asyncio.get_running_loop().call_later(0.05, script.open, "a")
+            await listener.drain(PATIENCE_SECONDS)
+            assert parse(await reader.read())[0].headers["connection"] == "close"
+            with pytest.raises(OSError, match=r"."):
+                await asyncio.open_connection(HOST, port)
+            writer.close()
+
+    run(story())
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def files_of(authority: trustme.CA, folder: Path) -> TlsFiles:
+    issued = authority.issue_cert(HOST)
+    issued.private_key_pem.write_to_path(folder / "key.pem")
+    issued.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+    return TlsFiles(str(folder / "cert.pem"), str(folder / "key.pem"))
+
+
+def test_requests_are_answered_over_tls(run: Run, authority: trustme.CA, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with listening(Script(), files_of(authority, tmp_path)) as (_, port):
+            context = ssl.create_default_context()
+            authority.configure_trust(context)
+            reader, writer = await asyncio.open_connection(HOST, port, ssl=context)
+            writer.write(GET % b"a" + GET % b"large" + b"garbage\r\n\r\n")
+            assert [answer.status for answer in parse(await reader.read())] == [200, 200, 400]
+            writer.close()
+
+    run(story())
+
+
+def test_a_client_without_tls_is_not_answered_where_there_is_tls(
+    run: Run, authority: trustme.CA, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with listening(Script(), files_of(authority, tmp_path)) as (listener, port):
+            reader, writer = await asyncio.open_connection(HOST, port)
+            writer.write(GET % b"a")
+            assert b"HTTP" not in await reader.read()
+            writer.close()
+            assert listener.accepted == 0
+
+    run(story())
+
+
+async def test_files_that_are_no_certificate_and_key_are_named(authority: trustme.CA, tmp_path: Path) -> None:
+    files = files_of(authority, tmp_path)
+    script = Script()
+    with pytest.raises(InvalidConfig, match=r"key.pem and .*cert.pem are not a PEM certificate and its key"):
+        async with listening(script, TlsFiles(files.key, files.certificate)):
+            pass
+    with pytest.raises(InvalidConfig, match=r"cannot read .*missing.pem or .*: No such file"):
+        async with listening(script, TlsFiles(str(tmp_path / "missing.pem"), files.key)):
+            pass
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(InvalidConfig, match=r"KEY_VALUES_MISMATCH|mismatch"):
+        async with listening(script, TlsFiles(files.certificate, files_of(authority, other).key)):
+            pass
+
+
+async def test_nothing_of_a_connection_is_loaded_before_there_is_one() -> None:
+    import subprocess
+    import sys
+
+    script = (
+        "import sys, headrace.http.listener; print([m for m in sys.modules if 'httptools' in m or 'exchange' in m])"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert told.stdout == "[]\n"

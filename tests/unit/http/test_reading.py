@@ -1,0 +1,363 @@
+"""Reading: limits, pieces, and everything that is refused because it could be understood in two ways."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.http.visitors import House, Visitor, settled
+
+POST = "POST /a HTTP/1.1\r\nHost: x\r\n"
+CHUNKED = f"{POST}Transfer-Encoding: chunked\r\n\r\n"
+
+
+def refused(visitor: Visitor) -> tuple[int, str]:
+    """The status and code of the only answer, behind which the connection must end."""
+    answer = visitor.answer()
+    assert visitor.is_hung_up_on
+    assert answer.headers["connection"] == "close"
+    return answer.status, answer.code
+
+
+async def test_a_request_that_comes_byte_by_byte_is_understood() -> None:
+    house = House()
+    visitor = house.visitor()
+    for (
+        byte
+    ) in b"POST /some/path?x=y HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabcGET /b HTTP/1.1\r\nHost: x\r\n\r\n":
+        visitor.sends(bytes([byte]))
+    assert [answer.path for answer in visitor.answers()] == ["/some/path", "/b"]
+    assert (house.script.requests[0].body, house.script.requests[0].query) == (b"abc", {"x": "y"})
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "query"),
+    [
+        ("/", "/", {}),
+        ("/a?", "/a", {}),
+        ("/a?x", "/a", {"x": ""}),
+        ("/a?x=&y=1&&z", "/a", {"x": "", "y": "1", "z": ""}),
+        ("/a?x=a%26b%3Dc", "/a", {"x": "a&b=c"}),
+        ("/a?x=%ff%zz", "/a", {"x": "\ufffd%zz"}),
+        ("/a?x=1#y", "/a", {"x": "1"}),
+        ("http://example.org:8080/a?x=1", "/a", {"x": "1"}),
+        ("http://example.org", "/", {}),
+        ("//a/../b", "//a/../b", {}),
+    ],
+)
+async def test_targets(target: str, path: str, query: dict[str, str]) -> None:
+    house = House()
+    house.visitor().asks(target)
+    assert (house.script.requests[0].path, house.script.requests[0].query) == (path, query)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        "\0\0\0\x20\0\x03\0\x01",
+        "\x16\x03\x01\x02\0\x01",  # a TLS client
+        "GET\r\n\r\n",
+        "NONSENSE / HTTP/1.1\r\n\r\n",
+        "GET / HTTP/1.1\nHost: x\n\n",
+        "GET / HTTP/1.1\r\nHost : x\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: x\r\n folded\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: x\0\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n",
+        "GET / HTTP/1.1\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+        "GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+        "CONNECT example.org:443 HTTP/1.1\r\nHost: x\r\n\r\n",
+        f"{POST}Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
+        f"{POST}Content-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
+        f"{POST}Content-Length: 3, 3\r\n\r\nabc",
+        f"{POST}Content-Length: -3\r\n\r\nabc",
+        f"{POST}Content-Length: +3\r\n\r\nabc",
+        f"{POST}Content-Length: 0x3\r\n\r\nabc",
+        f"{POST}Content-Length: \r\n\r\nabc",
+        f"{POST}Content-Length: 99999999999999999999\r\n\r\nabc",
+        f"{POST}Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        f"{POST}Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
+        f"{POST}Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+        f"{CHUNKED}3;\nabc\r\n0\r\n\r\n",
+        f"{CHUNKED}-3\r\nabc\r\n0\r\n\r\n",
+        f"{CHUNKED}3 \r\nabc\r\n0\r\n\r\n",
+        f"{CHUNKED}3\r\nabcd\r\n0\r\n\r\n",
+        f"{CHUNKED}fffffffffffffffff\r\nabc",
+    ],
+)
+async def test_what_is_not_clearly_a_request_is_refused_and_ends_the_connection(garbage: str) -> None:
+    house = House()
+    visitor = house.visitor().sends(garbage)
+    assert refused(visitor) == (400, "malformed_request")
+    assert house.script.started == []
+    assert house.listener.refused == 1
+
+
+@pytest.mark.parametrize("coding", ["gzip, chunked", "gzip, CHUNKED", "chunked, chunked", "identity, chunked"])
+async def test_a_body_may_be_chunked_and_nothing_else(coding: str) -> None:
+    visitor = House().visitor().sends(f"{POST}Transfer-Encoding: {coding}\r\n\r\n0\r\n\r\n")
+    assert refused(visitor)[0] in (400, 501)
+
+
+async def test_http_1_0_knows_no_chunks() -> None:
+    visitor = House().visitor().sends("POST /a HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+    assert refused(visitor)[0] == 501
+
+
+@pytest.mark.parametrize("version", ["HTTP/2.0", "HTTP/0.9", "HTTP/3.0", "HTTP/1.2"])
+async def test_other_versions_are_not_spoken(version: str) -> None:
+    visitor = House().visitor().sends(f"GET / {version}\r\nHost: x\r\n\r\n")
+    assert refused(visitor)[0] in (400, 505)
+
+
+async def test_requests_before_a_malformed_one_get_their_answers_first() -> None:
+    house = House()
+    visitor = house.visitor().asks("/wait/a").sends("garbage\r\n\r\n")
+    assert visitor.answers() == []
+    house.script.open("a")
+    await settled()
+    assert [answer.status for answer in visitor.answers()] == [200, 400]
+    assert visitor.is_hung_up_on
+
+
+async def test_a_refusal_has_the_id_of_its_own_request() -> None:
+    mine = "X-Request-Id: mine\r\n"
+    good, bad = House().visitor().asks("/a", headers=mine).sends("garbage\r\n\r\n").answers()
+    assert good.headers["x-request-id"] == "mine"
+    assert bad.headers["x-request-id"] != "mine"
+    too_large = House().visitor().sends(f"{POST}{mine}Content-Length: 9999\r\n\r\n").answer()
+    assert too_large.headers["x-request-id"] == "mine"
+
+
+async def test_what_a_refused_client_still_sends_is_thrown_away_for_a_moment() -> None:
+    house = House(linger_seconds=2.0)
+    visitor = house.visitor().sends(f"{POST}Content-Length: 100000\r\n\r\n")
+    assert refused(visitor) == (413, "body_too_large")
+    visitor.sends(b"x" * 100_000)
+    assert not visitor.line.closed
+    house.wait(1)
+    assert not visitor.line.closed
+    house.wait(1.5)
+    assert visitor.line.closed
+
+
+async def test_a_body_that_announces_too_much_is_refused_before_it_is_read() -> None:
+    house = House()
+    assert refused(house.visitor().sends(f"{POST}Content-Length: 1001\r\n\r\n")) == (413, "body_too_large")
+    assert house.visitor().asks("/a", "POST", body=b"x" * 1000).answer().status == 200
+    assert house.listener.budget.taken == 0
+
+
+async def test_a_chunked_body_is_refused_when_it_has_grown_too_large() -> None:
+    house = House()
+    visitor = house.visitor().sends(CHUNKED)
+    for _ in range(10):
+        visitor.sends("64\r\n" + "x" * 100 + "\r\n")
+    assert visitor.answers() == []
+    visitor.sends("1\r\nx\r\n")
+    assert refused(visitor) == (413, "body_too_large")
+    assert house.listener.budget.taken == 0
+
+
+async def test_chunks_make_one_body_and_what_stands_behind_them_is_dropped() -> None:
+    house = House()
+    visitor = (
+        house.visitor().sends(f"{CHUNKED}3;why=not\r\nabc\r\n2\r\nde\r\n0\r\nX-Late: 1\r\nHost: y\r\n\r\n").asks("/b")
+    )
+    assert [answer.path for answer in visitor.answers()] == ["/a", "/b"]
+    first, second = house.script.requests
+    assert first.body == b"abcde"
+    assert "x-late" not in first.headers
+    assert first.headers["host"] == "x"
+    assert set(second.headers) == {"host"}
+
+
+async def test_chunks_that_say_more_than_they_hold_are_refused() -> None:
+    house = House()
+    house.script.body_bytes_max = 10_000_000
+    visitor = house.visitor().sends(CHUNKED)
+    for _ in range(100):
+        if visitor.is_hung_up_on:
+            break
+        visitor.sends("1;" + "x" * 1000 + "\r\nx\r\n")
+    assert refused(visitor) == (400, "malformed_request")
+
+
+async def test_chunks_of_one_byte_are_not_held_against_anybody() -> None:
+    house = House()
+    house.script.body_bytes_max = 100_000
+    visitor = house.visitor().sends(CHUNKED + "1\r\nx\r\n" * 50_000 + "0\r\n\r\n")
+    assert visitor.answer().status == 200
+    assert len(house.script.requests[0].body) == 50_000
+
+
+async def test_bodies_are_refused_when_together_they_are_too_much() -> None:
+    house = House(bodies_bytes_max=1500)
+    first = house.visitor().sends(f"{POST}Content-Length: 1000\r\n\r\n").sends(b"x" * 999)
+    second = house.visitor().sends(f"{POST}Content-Length: 600\r\n\r\n").sends(b"x" * 600)
+    assert refused(second) == (503, "too_busy")
+    assert second.answer().headers["retry-after"] == "1"
+    assert first.sends(b"x").answer().status == 200
+    assert house.listener.budget.taken == 0
+    assert house.visitor().asks("/a", "POST", body=b"x" * 600).answer().status == 200
+
+
+async def test_a_body_is_counted_until_it_is_answered_or_given_up() -> None:
+    house = House()
+    visitor = house.visitor().asks("/wait/a", "POST", body=b"abc")
+    unfinished = house.visitor().sends(f"{POST}Content-Length: 10\r\n\r\nabcd")
+    assert house.listener.budget.taken == 7
+    unfinished.line.lose()
+    assert house.listener.budget.taken == 3
+    house.script.open("a")
+    await settled()
+    assert house.listener.budget.taken == 0
+    assert visitor.answer().status == 200
+
+
+async def test_a_url_that_is_too_long_is_refused() -> None:
+    house = House(url_bytes_max=100)
+    assert house.visitor().asks("/" + "x" * 99).answer().status == 200
+    assert refused(house.visitor().asks("/" + "x" * 100)) == (414, "url_too_long")
+    visitor = House(url_bytes_max=4000).visitor().sends("GET /")
+    for _ in range(10):
+        if not visitor.is_hung_up_on:
+            visitor.sends("x" * 500)
+    assert refused(visitor) == (414, "url_too_long")
+
+
+async def test_a_head_that_is_too_long_is_refused_however_it_comes() -> None:
+    house = House(head_bytes_max=4000)
+    whole = house.visitor().sends("GET / HTTP/1.1\r\nHost: x\r\nX: " + "x" * 6000)
+    assert refused(whole) == (431, "headers_too_large")
+    in_pieces = house.visitor().sends("GET / HTTP/1.1\r\n")
+    for number in range(100):
+        if not in_pieces.is_hung_up_on:
+            in_pieces.sends(f"X-{number}: {'x' * 100}\r\n")
+    assert refused(in_pieces) == (431, "headers_too_large")
+
+
+async def test_many_requests_on_one_connection_are_not_one_long_request() -> None:
+    visitor = House(head_bytes_max=4000).visitor()
+    for _ in range(5):
+        visitor.asks("/a", headers=f"X: {'x' * 3000}\r\n")
+    assert [answer.status for answer in visitor.answers()] == [200] * 5
+
+
+async def test_too_many_headers_are_refused() -> None:
+    house = House(headers_max=10)
+    assert house.visitor().asks("/a", headers="".join(f"X-{n}: 1\r\n" for n in range(9))).answer().status == 200
+    assert refused(house.visitor().asks("/a", headers="".join(f"X-{n}: 1\r\n" for n in range(10)))) == (
+        431,
+        "too_many_headers",
+    )
+    assert refused(house.visitor().asks("/a", headers="X: 1\r\n" * 10))[0] == 431
+
+
+async def test_a_client_that_wants_to_be_told_is_told_to_go_on() -> None:
+    house = House()
+    visitor = house.visitor().sends(f"{POST}Expect: 100-continue\r\nContent-Length: 3\r\n\r\n")
+    assert visitor.line.written == b"HTTP/1.1 100 Continue\r\n\r\n"
+    visitor.sends("abc")
+    assert house.script.requests[0].body == b"abc"
+    assert visitor.answers()[-1].status == 200
+    again = house.visitor().sends(f"{POST}Expect: 100-continue\r\nContent-Length: 3\r\n\r\nabc")
+    assert again.answer().status == 200, "its body was there: nothing to tell"
+
+
+async def test_a_body_that_would_be_refused_is_not_asked_for() -> None:
+    visitor = House().visitor().sends(f"{POST}Expect: 100-continue\r\nContent-Length: 3000\r\n\r\n")
+    assert refused(visitor)[0] == 413
+
+
+async def test_other_expectations_are_refused() -> None:
+    visitor = House().visitor().sends(f"{POST}Expect: miracles\r\nContent-Length: 3\r\n\r\n")
+    assert refused(visitor) == (417, "unknown_expectation")
+
+
+async def test_nobody_is_told_to_go_on_before_the_answers_that_are_owed() -> None:
+    house = House()
+    visitor = house.visitor().asks("/wait/a").sends(f"{POST}Expect: 100-continue\r\nContent-Length: 3\r\n\r\n")
+    assert visitor.line.written == b""
+    house.script.open("a")
+    await settled()
+    assert visitor.line.written.endswith(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+@pytest.mark.parametrize("protocol", ["h2c", "TLS/1.0", "h2c, websocket2"])
+async def test_an_offer_of_another_protocol_is_not_taken_up_and_harms_nothing(protocol: str) -> None:
+    house = House()
+    offer = f"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: {protocol}\r\nHTTP2-Settings: AA\r\n"
+    visitor = house.visitor().asks("/a?x=1", "POST", offer, b"abc").asks("/b", headers=offer).asks("/c")
+    assert [answer.path for answer in visitor.answers()] == ["/a", "/b", "/c"]
+    assert (house.script.requests[0].body, house.script.requests[0].query) == (b"abc", {"x": "1"})
+
+
+async def test_a_thousand_offers_of_another_protocol_are_a_thousand_requests() -> None:
+    house = House()
+    visitor = house.visitor()
+    visitor.sends("GET /a HTTP/1.1\r\nHost:\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n" * 1000)
+    for _ in range(20):
+        await settled()
+    assert len(visitor.answers()) == 1000
+
+
+async def test_a_bug_in_saying_how_large_a_body_may_be_is_ours() -> None:
+    house = House()
+    visitor = house.visitor().asks("/bug", "POST", body=b"abc")
+    assert refused(visitor) == (500, "internal_error")
+    assert house.listener.failures == 1
+
+
+async def test_a_request_that_ends_in_its_middle_is_told_so() -> None:
+    house = House()
+    for piece in ("GET / HT", "GET / HTTP/1.1\r\nHost: x\r\n", f"{POST}Content-Length: 3\r\n\r\nab"):
+        visitor = house.visitor().sends(piece)
+        visitor.sends_eof()
+        assert visitor.answer().code == "incomplete_request"
+        assert visitor.line.closed
+
+
+async def test_reading_stops_while_too_many_answers_are_owed() -> None:
+    house = House(answers_owed_max=4)
+    visitor = house.visitor()
+    visitor.sends("".join(f"GET /wait/{n} HTTP/1.1\r\nHost: x\r\nX: {'x' * 500}\r\n\r\n" for n in range(20)))
+    assert not visitor.line.reads
+    assert len(house.script.started) <= 6
+    for number in range(20):
+        house.script.open(str(number))
+        await settled()
+    assert [answer.path for answer in visitor.answers()] == [f"/wait/{number}" for number in range(20)]
+    assert visitor.line.reads
+
+
+async def test_a_client_with_many_requests_at_once_lets_others_have_their_turn() -> None:
+    house = House()
+    visitor = house.visitor().sends("GET /a HTTP/1.1\r\nHost: x\r\n\r\n" * 300)
+    assert len(house.script.started) < 100
+    await settled()
+    await settled()
+    assert len(visitor.answers()) == 300
+
+
+@pytest.mark.parametrize("path", ["/stream", "/socket", "/wait/a", "/problem"])
+@pytest.mark.parametrize("behind", [0, 60])
+async def test_whatever_stands_among_many_requests_is_answered_in_its_place(path: str, behind: int) -> None:
+    house = House()
+    house.script.open("a")
+    house.script.chunks.put_nowait(None)
+    one = "GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
+    visitor = house.visitor().sends(one * 60 + f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n" + one * behind)
+    for _ in range(10):
+        await settled()
+    statuses = [answer.status for answer in visitor.answers()]
+    assert len(statuses) == 61 + behind
+    assert set(statuses[:60] + statuses[61:]) == {200}
+
+
+async def test_the_last_of_many_requests_ends_the_connection() -> None:
+    house = House()
+    one = "GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
+    visitor = house.visitor().sends(one * 100 + "GET /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" + one * 5)
+    for _ in range(10):
+        await settled()
+    assert len(visitor.answers()) == 101
+    assert visitor.line.closed
