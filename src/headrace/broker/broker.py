@@ -38,12 +38,14 @@ from headrace.broker.offset_requests import OffsetRequests
 from headrace.broker.offsets_log import OffsetsLog
 from headrace.broker.partition_changes import PartitionChanges
 from headrace.broker.produce import Produce
+from headrace.broker.push_requests import PushRequests
 from headrace.broker.reassignment_requests import ReassignmentRequests
 from headrace.broker.retention_acked import AckedRetention
 from headrace.broker.share_requests import ShareRequests
 from headrace.broker.subscription_admin import SubscriptionAdmin
 from headrace.broker.subscription_requests import SubscriptionRequests
 from headrace.broker.subscriptions import Subscriptions
+from headrace.broker.tokens import Tokens
 from headrace.broker.topic_admin import TopicAdmin
 from headrace.broker.transaction_coordinator import TransactionCoordinator
 from headrace.broker.transaction_markers import TransactionMarkers
@@ -229,6 +231,7 @@ class Broker:
                 **self._serve_transactions(),
                 **self._serve_queues(),
                 **self.shares.table(),
+                **Tokens(self.catalogue, self.registry, self._clock).table(),
             }
         )
 
@@ -280,6 +283,7 @@ class Broker:
             apis.MESSAGE_STATUS: admin.status,
             apis.LIST_DELAYED: delays.list,
             apis.ALTER_DELAYED: delays.alter,
+            apis.DESCRIBE_PUSHES: PushRequests(self.group_configs).describe,
         }
 
     async def _keep_house(self) -> None:

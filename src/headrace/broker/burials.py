@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.transaction_markers import pauses
 from headrace.machines.subscription_answers import Dying
+from headrace.machines.subscription_tally import SubscriptionTally
 from headrace.model.errors import HeadraceError
 from headrace.wire.acks_records import How, Settled
 
@@ -103,4 +104,14 @@ class Burials:
         if subscription.state_of(dying.offset).state == "dying":  # nobody has sought back meanwhile
             ranges = [(dying.offset, dying.offset)]
             self._led.put(name, subscription, [Settled(at=self._now_ms(), how=how, ranges=ranges)])
+            _count(subscription.tally, how)
             self._led.wake(name)  # others of its key may have waited for it
+
+
+def _count(tally: SubscriptionTally, how: How) -> None:
+    if how == "dead":
+        tally.dead += 1
+    elif how == "discarded":
+        tally.discarded += 1
+    else:
+        tally.expired += 1

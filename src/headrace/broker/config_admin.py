@@ -179,11 +179,14 @@ def _operation(config: Any) -> AlterOperation:
 def _describe(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
     return DescribeConfigsResourceResult(
         name=entry.name,
-        value=entry.value,
+        value=None if entry.is_secret else entry.value,
         read_only=entry.read_only,
         config_source=entry.source,
+        is_sensitive=entry.is_secret,
         synonyms=[
-            DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
+            DescribeConfigsSynonym(
+                name=synonym.name, value=None if entry.is_secret else synonym.value, source=synonym.source
+            )
             for synonym in (entry.synonyms if request.include_synonyms else ())
         ],
         config_type=entry.type,

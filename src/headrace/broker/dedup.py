@@ -87,6 +87,7 @@ class DedupWindows:
         window = self._window(partition)
         found = window.find(ids, now_ms)
         duplicates = [offset for offset in found if offset is not None]
+        partition.counts.duplicates += len(duplicates)
         if not duplicates:
             appended = partition.append(batch, header, now_ms)
         elif len(duplicates) == len(found) and header.producer_id < 0:

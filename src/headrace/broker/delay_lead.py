@@ -22,6 +22,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from math import inf
 
+from headrace.broker.delay_counts import DelayCounts
 from headrace.broker.delay_target import Batch, Target, build_release, compressed, size_bytes_of
 from headrace.broker.delayed_log import DelayedLog
 from headrace.broker.partition import Partition
@@ -61,6 +62,7 @@ class LedDelays:
         find_target: Callable[[], Partition | None],
         next_producer_id: Callable[[], Awaitable[int]],
         ensure_space: Callable[[], None],
+        counts: DelayCounts,
         clock: Clock,
     ) -> None:
         self.partition = partition
@@ -70,6 +72,7 @@ class LedDelays:
         self._find_target = find_target
         self._next_producer_id = next_producer_id
         self._ensure_space = ensure_space
+        self._counts = counts
         self._clock = clock
         self._target: Target | None = None  # in which every open release is, as far as it could be seen to
         self._producer: int | None = None
@@ -269,6 +272,7 @@ class LedDelays:
                 again = [(due.offset, due_ms) for due in chosen if (due_ms := _next_ms(due, messages, at_ms))]
                 offsets = [due.offset for due in chosen]
                 await self._announce(target, at_ms, offsets, again, messages, self._done(target))
+                self._counts.released_at(self._clock.now_ms(), chosen[0].due_ms, len(chosen))
         finally:
             for due in taken:
                 self.delays.put_back(due)  # if it is still to come

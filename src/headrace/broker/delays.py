@@ -8,11 +8,13 @@ leads the partition of T, too, so it is woken when such a lead begins.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.broker.catalogue import Catalogue
+from headrace.broker.delay_counts import DelayCounts
 from headrace.broker.partition import Partition
 from headrace.model.errors import NotLeader
 from headrace.model.names import DELAYED_PREFIX, delayed_topic
@@ -27,6 +29,8 @@ _SWEEP_SECONDS = 60.0
 
 
 class DelayedMessages:
+    """Iterates over what is here. `counts` are those of each topic, over all leads of it."""
+
     def __init__(
         self,
         catalogue: Catalogue,
@@ -34,6 +38,7 @@ class DelayedMessages:
         store: LogStore,
         clock: Clock,
     ) -> None:
+        self.counts: dict[str, DelayCounts] = defaultdict(DelayCounts)
         self._catalogue = catalogue
         self._next_producer_id = next_producer_id
         self._store = store
@@ -42,6 +47,9 @@ class DelayedMessages:
         self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._is_stopped = asyncio.Event()
+
+    def __iter__(self) -> Iterator[LedDelays]:
+        return iter(self._led.values())
 
     def of(self, topic: str, index: int) -> LedDelays:
         """Those that wait for a partition of this topic. Raises unless they can be asked here and now."""
@@ -66,7 +74,10 @@ class DelayedMessages:
 
             self._drop(key)
             target = partial(self._target, partition)
-            self._led[key] = LedDelays(partition, target, self._next_producer_id, self._store.ensure_space, self._clock)
+            counts = self.counts[partition.topic.removeprefix(DELAYED_PREFIX)]
+            self._led[key] = LedDelays(
+                partition, target, self._next_producer_id, self._store.ensure_space, counts, self._clock
+            )
             self._start(key)
         elif (waiting := self._led.get((delayed_topic(partition.topic), partition.index))) is not None:
             waiting.wake()

@@ -44,6 +44,10 @@ class GroupConfigs:
         """The same object until it changes."""
         return self._configs.get(group_id, _DEFAULTS)
 
+    def pushed(self) -> list[tuple[str, SubscriptionConfig]]:
+        """The groups whose messages are pushed, by name."""
+        return [(group_id, config) for group_id, config in sorted(self._configs.items()) if config.headrace_push_url]
+
     def timing_of(self, group_id: str) -> ShareTiming:
         config = self.of(group_id)
         return ShareTiming(config.share_session_timeout_ms, config.share_heartbeat_interval_ms)

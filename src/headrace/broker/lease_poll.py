@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.leases import ColdLease, Leased, Verdict
 from headrace.broker.subscriptions import Subscriptions
-from headrace.machines.subscription_answers import Nack
+from headrace.machines.subscription_answers import Release
 from headrace.model.errors import CoordinatorLoading, HeadraceError
 from headrace.runtime.clock import Clock
 
@@ -57,11 +57,14 @@ class LeasePoll:
         member: str,
         places: Iterable[tuple[str, int]],
         lease_ms: int | None = None,
+        *,
+        must_exist: bool = False,
     ) -> None:
         self.targets = [LeaseTarget(topic, index, self) for topic, index in places]
         self._subscriptions = subscriptions
         self._clock = clock
         self._lease_ms = lease_ms
+        self._must_exist = must_exist
         self._name = name
         self._member = member
         self._future: asyncio.Future[None] | None = None
@@ -98,8 +101,7 @@ class LeasePoll:
         for target in self.targets:
             if target.leased is not None and target.led is not None:
                 target.leased.release()
-                again = Nack(delay_ms=0, reason="the member was gone before it was answered")
-                verdicts = [Verdict(first, last, again, attempt) for first, last, attempt in target.leased.granted]
+                verdicts = [Verdict(first, last, Release(), attempt) for first, last, attempt in target.leased.granted]
                 with suppress(HeadraceError):  # the leases are gone with their lead
                     target.led.settle(self._name, self._member, verdicts)
                 target.leased = None
@@ -144,8 +146,13 @@ class LeasePoll:
         except CoordinatorLoading:
             led = None
         if led is None:
+            if self._must_exist:
+                await self._subscriptions.when_loaded(target.topic, target.index)
+                self._subscriptions.of(target.topic, target.index)
             led = await self._subscriptions.ensure(target.topic, target.index)
         if not led.has(self._name):
+            if self._must_exist:
+                led.find(self._name)
             await led.ensure(self._name)
         return led
 

@@ -14,6 +14,8 @@ from headrace.broker.lease_reading import Pieces, cut_out, hidden_in, read_range
 from headrace.broker.leases import ColdLease, Leased, overlaps, without
 from headrace.broker.opening import Opener
 from headrace.broker.partition import Partition
+from headrace.broker.published import published_in
+from headrace.machines.leases import UNKNOWN
 from headrace.machines.partition_transactions import AbortedTransaction
 from headrace.machines.subscription import Subscription
 from headrace.machines.subscription_answers import Gap
@@ -113,7 +115,8 @@ class Leasing:
     ) -> Leased | None:
         """None if none of it is a message after all."""
         now_ms = self._now_ms()
-        granted = subscription.grant(pieces.ranges, wanted.member, now_ms, wanted.lease_ms)
+        published_ms = published_in(pieces.records) if subscription.tally.wants_look(now_ms) else UNKNOWN
+        granted = subscription.grant(pieces.ranges, wanted.member, now_ms, wanted.lease_ms, published_ms)
         if subscription.config.share_isolation_level == _READ_COMMITTED:
             aborted = partition.state.aborted(granted[0].first, granted[-1].last + 1)
             hidden = overlaps(granted, hidden_in(pieces.records, aborted)) if aborted else []

@@ -17,13 +17,14 @@ from typing import NamedTuple
 
 from headrace.broker.acks_log import AcksLead
 from headrace.broker.alarms import Alarms
-from headrace.broker.burials import Burials, Bury
+from headrace.broker.burials import Burials
 from headrace.broker.lease_source import LeaseSource
 from headrace.broker.lease_waits import LeaseWaiter, LeaseWaits
 from headrace.broker.leases import ColdLease, Extend, Leased, Verdict
 from headrace.broker.leasing import Leasing, WantedLease, readable_end
 from headrace.broker.partition import Partition
 from headrace.broker.subscription_starts import first_floor
+from headrace.broker.subscription_surroundings import Surroundings
 from headrace.machines.subscription import Subscription
 from headrace.machines.subscription_answers import Ack, Counts, Gap
 from headrace.model.errors import (
@@ -34,9 +35,7 @@ from headrace.model.errors import (
     PolicyViolation,
     StorageFailure,
 )
-from headrace.model.names import check_group_id
-from headrace.model.subscription_configs import SubscriptionConfig
-from headrace.runtime.clock import Clock
+from headrace.model.names import ACKS_PREFIX, check_group_id
 from headrace.wire.acks_records import Created, Deleted, Event, Failed, Settled, SnapshotEvent
 
 log = logging.getLogger(__name__)
@@ -44,18 +43,6 @@ log = logging.getLogger(__name__)
 SUBSCRIPTIONS_MAX = 1000  # of one partition: a typing error in a loop must not fill the memory
 _SNAPSHOT_PART_BYTES = 1 << 18
 _REPLAYED_MAX = 10_000  # events; who has read more than that writes a snapshot for the next one
-
-
-class Surroundings(NamedTuple):
-    """What the subscriptions of a broker share."""
-
-    clock: Clock
-    now_ms: Callable[[], int]
-    chance: Callable[[], float]
-    config_of: Callable[[str], SubscriptionConfig]
-    bury: Bury
-    start: Callable[..., asyncio.Task[None]]
-    is_certain: Callable[[], bool]  # whether others take this broker for alive
 
 
 class Described(NamedTuple):
@@ -249,7 +236,7 @@ class LedSubscriptions:
     # Settling
 
     def settle(
-        self, name: str, member: str, verdicts: Iterable[Verdict]
+        self, name: str, member: str | None, verdicts: Iterable[Verdict]
     ) -> tuple[list[HeadraceError | None], asyncio.Future[None] | None]:
         """For each verdict what speaks against it, or None; and what to wait for until the others are committed."""
         self.source()
@@ -268,6 +255,7 @@ class LedSubscriptions:
                     comes_back = comes_back or not isinstance(how, (Ack, Gap))
             except HeadraceError as error:
                 errors.append(error)
+                subscription.tally.refused += 1
             else:
                 errors.append(None)
         if comes_back:
@@ -350,7 +338,8 @@ class LedSubscriptions:
             self._around.start(self._acks.trim())
 
     def _make(self, name: str) -> Subscription:
-        return Subscription(self._around.config_of(name), self._around.chance)
+        tally = self._around.tally_of(self.partition.topic.removeprefix(ACKS_PREFIX), name)
+        return Subscription(self._around.config_of(name), self._around.chance, tally)
 
     def _snapshot(self, snapshot_id: int) -> Iterator[tuple[str, SnapshotEvent]]:
         count = len(self.subscriptions)

@@ -148,6 +148,7 @@ class Partition:
         """The record has changed under the present lead: its in-sync set, or its replicas."""
         assert self.in_sync is not None
         assert record.leader_epoch == self.leader_epoch
+        self.counts.in_sync_changed(self.in_sync.record.isr, record.isr)
         self.in_sync.settle(record)
         self.move()
 

@@ -290,7 +290,6 @@ class Produce:
                 else:
                     wait = partition.durable(appended.end_offset, deadline)
             except HeadraceError as error:
-                partition.counts.failed_produces += 1
                 self._refuse_item(item, error)
                 continue
             if refusals:
@@ -304,11 +303,15 @@ class Produce:
         return waits
 
     def _refuse_item(self, item: _Item, error: HeadraceError) -> None:
+        item.partition.counts.failed_produces += 1
         self._refusals.note(_place(item.topic, item.answer.index), item.header, error, self._clock.monotonic())
         _refuse(item.answer, error)
 
     def _note_refused(self, topic: TopicProduceData, data: PartitionProduceData, error: HeadraceError) -> None:
-        """A batch that was not even looked at, because it may be led here only from the next moment on."""
+        """A batch that is none, or was not even looked at, because it may be led here only from the next moment on."""
+        known = self._catalogue.find(topic.name) or self._catalogue.find_by_id(topic.topic_id)
+        if known is not None:
+            known.counts.failed_produces += 1
         if isinstance(error, NotLeader | UnknownTopicOrPartition | UnknownTopicId) and data.records is not None:
             try:
                 header = parse_header(data.records)

@@ -15,7 +15,7 @@ from headrace.broker.context import RequestContext
 from headrace.broker.lease_poll import LeasePoll, LeaseTarget, WantedLeases
 from headrace.broker.leases import Extend, Verdict
 from headrace.broker.subscriptions import Subscriptions
-from headrace.machines.subscription_answers import Ack, Gap, Nack, Reject, Settlement
+from headrace.machines.subscription_answers import Ack, Gap, Nack, Reject, Release, Settlement
 from headrace.model.errors import HeadraceError, InvalidRecordState, InvalidRequest
 from headrace.model.names import check_group_id
 from headrace.model.subscription_configs import HOUR_MS
@@ -49,7 +49,7 @@ LEASE_MS_MIN, LEASE_MS_MAX = 100, 12 * HOUR_MS  # as of share.record.lock.durati
 DELAY_MS_MAX = 365 * 24 * HOUR_MS
 REASON_LENGTH_MAX = 1000
 _UNSET = -1
-_GAP, _ACK, _NACK, _REJECT, _EXTEND = range(5)
+_GAP, _ACK, _NACK, _REJECT, _EXTEND, _RELEASE = range(6)
 _ACKED = Ack()
 
 
@@ -75,6 +75,7 @@ class SubscriptionRequests:
             request.member,
             [*places[start:], *places[:start]],
             lease_ms,
+            must_exist=request.must_exist,
         )
         bytes_max = min(request.max_bytes, BYTES_MAX)
         await poll.run(WantedLeases(request.max_messages, bytes_max, request.max_wait_ms / 1000))
@@ -132,7 +133,8 @@ def _leased(targets: Iterable[LeaseTarget]) -> LeaseResponse:
 def _settle(
     led: LedSubscriptions, request: SettleRequest, asked: SettlePartition, answer: SettlePartitionAnswer
 ) -> asyncio.Future[None] | None:
-    if asked.lease_epoch != led.epoch:
+    is_by_id = not request.member and asked.lease_epoch == _UNSET
+    if asked.lease_epoch != led.epoch and not is_by_id:
         raise InvalidRecordState(f"the lease is of epoch {asked.lease_epoch}, and ended with it; now is {led.epoch}")
     verdicts: list[Verdict] = []
     indexes: Sequence[int] = range(len(asked.items))
@@ -144,7 +146,7 @@ def _settle(
     if answer.refused:
         malformed = {refused.index for refused in answer.refused}
         indexes = [index for index in indexes if index not in malformed]
-    errors, wait = led.settle(request.subscription, request.member, verdicts)
+    errors, wait = led.settle(request.subscription, request.member or None, verdicts)
     if any(errors):
         for index, refusal in zip(indexes, errors, strict=True):
             if refusal is not None:
@@ -171,8 +173,10 @@ def _verdict(item: SettleItem) -> Verdict:
         how = Extend(None if item.lease_ms == _UNSET else item.lease_ms)
     elif item.how == _GAP:
         how = Gap()
+    elif item.how == _RELEASE:
+        how = Release()
     else:
-        raise InvalidRequest(f"a message is settled by 0 (gap) to 4 (extend), not {item.how}")
+        raise InvalidRequest(f"a message is settled by 0 (gap) to 5 (release), not {item.how}")
     return Verdict(item.first, item.last, how, attempt)
 
 
@@ -182,9 +186,13 @@ def check_lease_ms(lease_ms: int) -> None:
 
 
 def check_names(subscription: str, member: str) -> None:
-    check_group_id(subscription)
     if not member:
         raise InvalidRequest("the member has no name: it is what leases are settled by")
+    _check_names(subscription, member)
+
+
+def _check_names(subscription: str, member: str) -> None:
+    check_group_id(subscription)
     if max(len(subscription), len(member)) > NAME_LENGTH_MAX:
         raise InvalidRequest(f"names of subscriptions and members have at most {NAME_LENGTH_MAX} characters")
 
@@ -202,7 +210,7 @@ def _check_lease(request: LeaseRequest) -> None:
 
 
 def _check_settle(request: SettleRequest) -> None:
-    check_names(request.subscription, request.member)
+    _check_names(request.subscription, request.member)
     count = 0
     for topic in request.topics:
         for asked in topic.partitions:

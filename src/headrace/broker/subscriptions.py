@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.partition import Partition
@@ -32,7 +33,9 @@ from headrace.runtime.entropy import Entropy
 if TYPE_CHECKING:
     from headrace.broker.burials import Bury
     from headrace.broker.lease_source import Served
-    from headrace.broker.led_subscriptions import LedSubscriptions, Surroundings
+    from headrace.broker.led_subscriptions import LedSubscriptions
+    from headrace.broker.subscription_surroundings import Surroundings
+    from headrace.machines.subscription_tally import SubscriptionTally
 
 _LOADING_SECONDS = 5.0  # how long a request waits for a partition to be loaded before it says "ask again"
 _TRIM_SECONDS = 60.0
@@ -60,6 +63,7 @@ class Subscriptions:
         self._started = self._trimmed = clock.monotonic()
         self._led: dict[tuple[str, int], LedSubscriptions] = {}  # by the topic whose subscriptions they are
         self._served: Served = {}
+        self._tallies: WeakValueDictionary[tuple[str, str], SubscriptionTally] = WeakValueDictionary()
         self._tasks: asyncio.TaskGroup | None = None
         self._is_stopped = asyncio.Event()
 
@@ -153,17 +157,24 @@ class Subscriptions:
         self._start_to_load(led)
 
     def _surroundings(self) -> Surroundings:
-        from headrace.broker.led_subscriptions import Surroundings
+        from headrace.broker.subscription_surroundings import Surroundings
 
         return Surroundings(
             clock=self._clock,
             now_ms=self.now_ms,
             chance=partial(self._entropy.uniform, 0.0, 1.0),
             config_of=self._config_of,
+            tally_of=self._tally_of,
             bury=self._bury,
             start=self._start,
             is_certain=self._is_certain,
         )
+
+    def _tally_of(self, topic: str, subscription: str) -> SubscriptionTally:
+        """One for all partitions of the topic, for as long as any of them is here."""
+        from headrace.machines.subscription_tally import SubscriptionTally
+
+        return self._tallies.setdefault((topic, subscription), SubscriptionTally())
 
     def _on_lost(self, owner_id: UUID, led: LedSubscriptions, error: HeadraceError) -> None:
         """What was settled in memory could not be written: begin anew from what was."""

@@ -22,7 +22,7 @@ from headrace.model.errors import (
     ProducerFenced,
     TransactionAbortable,
 )
-from headrace.model.names import CONSUMER_OFFSETS, check_group_id, is_internal
+from headrace.model.names import CONSUMER_OFFSETS, DELAYED_PREFIX, check_group_id, is_internal
 from headrace.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from headrace.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -162,7 +162,8 @@ class TransactionRequests:
     def _check(self, topic: str, index: int, version: int) -> None:
         """Raise unless the partition exists, whoever leads it, and may take part in transactions. The newer versions
         are for brokers, which commit offsets for their clients."""
-        if is_internal(topic) and not (topic == CONSUMER_OFFSETS and version >= _BATCHED_SINCE):
+        by_clients = topic.startswith(DELAYED_PREFIX) or (topic == CONSUMER_OFFSETS and version >= _BATCHED_SINCE)
+        if is_internal(topic) and not by_clients:
             raise InvalidTopic(f"{topic} is internal: only the broker writes to it")
         self._catalogue.place(topic, index)
 

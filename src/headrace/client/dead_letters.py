@@ -23,6 +23,7 @@ from headrace.client.admin import TopicAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.consumer import Consumer
 from headrace.client.fetched import ConsumedRecord
+from headrace.client.message_status import SETTLED
 from headrace.client.metadata import TopicPartition
 from headrace.client.offsets import END, START, find_offsets
 from headrace.client.producer import Producer, ProducerSettings
@@ -42,8 +43,17 @@ Tell = Callable[[Outcome], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many are settled at most, and after how long no more are begun with."""
+
+    count_max: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Selection:
-    """Which ones: by their ids, by a filter, or all."""
+    """Which ones: by their ids, by a filter, or all. Who names one by its id that the filter leaves out is told that
+    there is none."""
 
     ids: Collection[MessageId] = ()
     wanted: Filter | None = None
@@ -63,14 +73,18 @@ class DeadLetterQueue:
 
     # Looking
 
-    async def letters(self, selection: Selection | None = None) -> AsyncGenerator[tuple[DeadLetter, str], None]:
+    async def letters(
+        self, selection: Selection | None = None, *, with_settled: bool = True
+    ) -> AsyncGenerator[tuple[DeadLetter, str], None]:
         """Those that the log has, oldest first in each partition, and what became of them: ready, leased (somebody is
-        at it), waiting, dying or settled."""
-        async with aclosing(self._chunks(selection or Selection(), {})) as chunks:
+        at it), waiting, dying or settled. Without the settled ones those at the beginning are not even read."""
+        floors = {} if with_settled else {one.target: one.floor for one in await self._leases.backlogs()}
+        async with aclosing(self._chunks(selection or Selection(), floors)) as chunks:
             async for chunk in chunks:
                 states = await self._states(chunk)
                 for letter in chunk:
-                    yield letter, states[letter.id.offset]
+                    if with_settled or states[letter.id.offset] != SETTLED:
+                        yield letter, states[letter.id.offset]
 
     async def count(self) -> int:
         """How many are not settled; gaps in the log are among them."""
@@ -89,6 +103,7 @@ class DeadLetterQueue:
         *,
         dry_run: bool = False,
         tell: Tell | None = None,
+        bounds: Bounds | None = None,
     ) -> Outcome:
         """Send them back. Raises what keeps a topic from taking any message; the rest is told in the outcome."""
         rules = rules or RedriveRules()
@@ -99,16 +114,19 @@ class DeadLetterQueue:
         )
         async with Producer(self._cluster, settings) as producer:
             sending = Sending(producer, rules, self._cluster.clock, self._has_window)
-            return await self._settle(selection, sending, dry_run=dry_run, tell=tell)
+            return await self._settle(selection, sending, bounds or Bounds(), dry_run=dry_run, tell=tell)
 
-    async def discard(self, selection: Selection, *, dry_run: bool = False, tell: Tell | None = None) -> Outcome:
+    async def discard(
+        self, selection: Selection, *, dry_run: bool = False, tell: Tell | None = None, bounds: Bounds | None = None
+    ) -> Outcome:
         """Be done with them: nobody is sent what they say."""
-        return await self._settle(selection, None, dry_run=dry_run, tell=tell)
+        return await self._settle(selection, None, bounds or Bounds(), dry_run=dry_run, tell=tell)
 
     async def _settle(
-        self, selection: Selection, sending: Sending | None, *, dry_run: bool, tell: Tell | None
+        self, selection: Selection, sending: Sending | None, bounds: Bounds, *, dry_run: bool, tell: Tell | None
     ) -> Outcome:
         outcome = Outcome()
+        clock, began = self._cluster.clock, self._cluster.clock.monotonic()
         if dry_run:
             floors: Mapping[TopicPartition, int] = {one.target: one.floor for one in await self._leases.backlogs()}
         else:
@@ -116,14 +134,20 @@ class DeadLetterQueue:
         chunk_max = _CHUNK_MAX if sending is None else sending.chunk_max
         async with aclosing(self._chunks(selection, floors, chunk_max)) as chunks:
             async for chunk in chunks:
-                outcome.chosen += len(chunk)
-                due = [letter for letter in chunk if sending is None or sending.may_go(letter, outcome)]
-                if dry_run:
-                    await self._try(due, outcome)
-                else:
-                    await self._settle_chunk(due, sending, outcome)
+                rest = chunk
+                while rest and (room := _room(bounds, outcome)):
+                    some, rest = rest[:room], rest[room:]
+                    outcome.chosen += len(some)
+                    due = [letter for letter in some if sending is None or sending.may_go(letter, outcome)]
+                    if dry_run:
+                        await self._try(due, outcome)
+                    else:
+                        await self._settle_chunk(due, sending, outcome)
                 if tell is not None:
                     tell(outcome)
+                if rest or (bounds.seconds is not None and clock.monotonic() - began >= bounds.seconds):
+                    outcome.is_complete = False
+                    break
         return outcome
 
     async def _try(self, letters: Sequence[DeadLetter], outcome: Outcome) -> None:
@@ -171,7 +195,10 @@ class DeadLetterQueue:
                 target = TopicPartition(letter_id.topic, letter_id.partition)
                 if target not in starts or not starts[target].offset <= letter_id.offset < ends[target].offset:
                     raise _missing(letter_id)
-                yield [await self._find(letter_id, target)]
+                letter = await self._find(letter_id, target)
+                if not selection.has(letter.record):
+                    raise _missing(letter_id)
+                yield [letter]
             return
         for target in targets:
             start, end = max(starts[target].offset, floors.get(target, 0)), ends[target].offset
@@ -198,6 +225,11 @@ class DeadLetterQueue:
             configs = await TopicAdmin(self._cluster).configs(topic)
             self._windows[topic] = any(one.name == "dedup.window.ms" and one.value != "0" for one in configs)
         return self._windows[topic]
+
+
+def _room(bounds: Bounds, outcome: Outcome) -> int:
+    """How many more may be settled, and at most so many as a chunk can have."""
+    return _CHUNK_MAX if bounds.count_max is None else max(bounds.count_max - outcome.settled, 0)
 
 
 def _missing(letter_id: MessageId) -> InvalidRequest:

@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 from headrace.model.errors import InvalidRequest
 from headrace.model.message_ids import MessageId, message_id_from_text
-from headrace.wire.batch import HEADER_SIZE, check_crc, parse_header, read_records
+from headrace.wire.batch import HEADER_SIZE, BatchHeader, parse_header
 from headrace.wire.messages.lease import LeasePartitionAnswer
+from headrace.wire.wanted_records import OpenBatch, WantedRecord
 
 _UNPACKED_BYTES_MAX = 1 << 30
+_KEPT_BYTES_MAX = 1 << 20  # of one partition
 _RECEIPT = re.compile(r"([^/]+)/([0-9]{1,9})/([0-9]{1,9})/(.+)", re.DOTALL)
 
 
@@ -66,50 +68,87 @@ def receipt_from_text(text: str) -> Receipt:
     return Receipt(message_id_from_text(parts[1]), int(parts[2]), int(parts[3]), parts[4])
 
 
-def read_leased(topic: str, member: str, answer: LeasePartitionAnswer) -> Leased:
-    attempts = {offset: leased.attempt for leased in answer.leased for offset in range(leased.first, leased.last + 1)}
+class OpenBatches(dict[int, OpenBatch]):
+    """The batch of each partition that was read last and not to its end: the next lease goes on in it."""
+
+    def open(self, partition: int, batch: memoryview, header: BatchHeader) -> OpenBatch:
+        found = self.get(partition)
+        if found is None or not found.is_of(header):
+            found = OpenBatch(batch, header, _UNPACKED_BYTES_MAX)
+            if len(found) <= _KEPT_BYTES_MAX:
+                self[partition] = found
+            else:
+                self.pop(partition, None)
+        return found
+
+    def close(self, partition: int) -> None:
+        """What was read to its end is not needed any more."""
+        found = self.get(partition)
+        if found is not None and found.is_read:
+            del self[partition]
+
+
+def read_leased(topic: str, member: str, answer: LeasePartitionAnswer, batches: OpenBatches | None = None) -> Leased:
+    """Records and leased ranges both ascend. Whoever leases bit by bit says what it has kept open."""
     messages: list[Message] = []
-    for message in _messages(topic, member, answer, attempts):
-        messages.append(message)
-        del attempts[message.id.offset]
-    gaps = [
-        Receipt(MessageId(topic, answer.partition_index, offset), attempt, answer.lease_epoch, member)
-        for offset, attempt in attempts.items()
-    ]
+    gaps: list[Receipt] = []
+    partition, epoch, until_ms = answer.partition_index, answer.lease_epoch, answer.leased_until_ms
+
+    def leave_out(begin: int, last: int, attempt: int) -> None:
+        gaps.extend(
+            Receipt(MessageId(topic, partition, offset), attempt, epoch, member) for offset in range(begin, last + 1)
+        )
+
+    ranges = iter(answer.leased)
+    current = next(ranges, None)
+    expected = 0 if current is None else current.first
+    for offset, timestamp_ms, key, value, headers in _records(answer, OpenBatches() if batches is None else batches):
+        while current is not None and offset > current.last:
+            leave_out(expected, current.last, current.attempt)
+            current = next(ranges, None)
+            expected = 0 if current is None else current.first
+        if current is None:
+            break
+        if offset < expected:
+            continue
+        if offset > expected:
+            leave_out(expected, offset - 1, current.attempt)
+        expected = offset + 1
+        receipt = Receipt(MessageId(topic, partition, offset), current.attempt, epoch, member)
+        messages.append(Message(receipt, timestamp_ms, key, value, headers, until_ms))
+    while current is not None:
+        leave_out(expected, current.last, current.attempt)
+        current = next(ranges, None)
+        expected = 0 if current is None else current.first
     return Leased(messages, gaps)
 
 
-def _messages(topic: str, member: str, answer: LeasePartitionAnswer, attempts: dict[int, int]) -> Iterator[Message]:
+def _records(answer: LeasePartitionAnswer, open_batches: OpenBatches) -> Iterator[WantedRecord]:
+    """Those from the first that is leased to the last."""
+    if not answer.leased:
+        return
+    first, last = answer.leased[0].first, answer.leased[-1].last
     batches = memoryview(answer.records or b"")  # type: ignore[arg-type]
     position = 0
     while len(batches) - position >= HEADER_SIZE:
         header = parse_header(batches, position)
         batch = batches[position : position + header.size_bytes]
         position += header.size_bytes
-        check_crc(batch, header)
-        if header.is_control:
-            continue
-        for record in read_records(batch, header, _UNPACKED_BYTES_MAX):
-            attempt = attempts.get(record.offset)
-            if attempt is not None:
-                place = MessageId(topic, answer.partition_index, record.offset)
-                yield Message(
-                    Receipt(place, attempt, answer.lease_epoch, member),
-                    record.timestamp_ms,
-                    record.key,
-                    record.value,
-                    record.headers,
-                    answer.leased_until_ms,
-                )
+        if not header.is_control:
+            yield from open_batches.open(answer.partition_index, batch, header).read(first, last)
+    open_batches.close(answer.partition_index)
 
 
 def joined(receipts: Iterable[Receipt]) -> Iterator[list[Receipt]]:
     """Those of one partition in runs of neighbours that were delivered equally often."""
     run: list[Receipt] = []
-    for receipt in sorted(receipts, key=lambda receipt: receipt.id.offset):
-        if run and (run[-1].id.offset + 1, run[-1].attempt) != (receipt.id.offset, receipt.attempt):
+    expected: tuple[int, int] | None = None
+    for receipt in sorted(receipts):
+        (_, _, offset), attempt, _, _ = receipt
+        if run and (offset, attempt) != expected:
             yield run
             run = []
         run.append(receipt)
+        expected = (offset + 1, attempt)
     if run:
         yield run

@@ -73,7 +73,8 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """All of it. `refusals` holds the error code for topics that were asked for and not described."""
+    """All of it. `refusals` holds the error code for topics that were asked for last and not described: names that are
+    nowhere are not kept."""
 
     cluster_id: str | None = None
     controller_id: int = -1
@@ -84,11 +85,10 @@ class ClusterView:
     def merged(self, answer: MetadataResponse, *, complete: bool) -> ClusterView:
         """The view after an answer; `complete` when it was asked for all topics, so what it omits is gone."""
         topics = {} if complete else dict(self.topics)
-        refusals = {} if complete else dict(self.refusals)
+        refusals: dict[str, int] = {}
         for told in answer.topics:
             if told.name is None:
                 continue
-            refusals.pop(told.name, None)
             if told.error_code:
                 topics.pop(told.name, None)
                 refusals[told.name] = told.error_code

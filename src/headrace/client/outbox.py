@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from headrace.client.metadata import TopicPartition
-from headrace.wire.batch import HEADER_SIZE, Record, build_batch
+from headrace.model.errors import HeadraceError
+from headrace.wire.batch import HEADER_SIZE, TRANSACTIONAL, Record, build_batch
 
 _RECORD_OVERHEAD = 24  # length, attributes, deltas and the lengths of key and value, at most
 _HEADER_OVERHEAD = 8
@@ -44,17 +46,19 @@ class PendingBatch:
         "done",
         "halves",
         "identity",
+        "is_closed",
         "observed",
         "record_count",
         "records",
         "size_bytes",
+        "waiting",
     )
 
     def __init__(self, created_at: float) -> None:
         self.created_at = created_at
         self.done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
-        # A record sent without looking back must not leave "exception was never retrieved" behind.
-        self.done.add_done_callback(_look_at)
+        self.done.add_done_callback(self._wake)
+        self.waiting: list[asyncio.Future[None]] = []
         self.records: list[Record] = []
         self.record_count = 0
         self.size_bytes = HEADER_SIZE
@@ -63,25 +67,31 @@ class PendingBatch:
         self.attempts = 0
         self.halves: tuple[PendingBatch, PendingBatch] | None = None
         self.observed = False  # somebody waits for the outcome
+        self.is_closed = False  # it takes no more records
 
     def add(self, record: Record, size_bytes: int) -> None:
         self.records.append(record)
         self.record_count += 1
         self.size_bytes += size_bytes
 
-    def encode(self, compression: int) -> bytearray:
+    def add_all(self, records: Sequence[Record], size_bytes: int) -> None:
+        self.records += records
+        self.record_count += len(records)
+        self.size_bytes += size_bytes
+
+    def encode(self, compression: int, *, is_transactional: bool = False) -> bytearray:
         return build_batch(
             self.records,
             compression=compression,
             producer_id=self.identity.producer_id,
             producer_epoch=self.identity.epoch,
             base_sequence=self.base_sequence,
+            attributes=TRANSACTIONAL if is_transactional else 0,
         )
 
     async def offset_of(self, index: int) -> int:
         """Wait until the record at `index` is written; its offset, or -1 if the broker did not tell."""
-        self.observed = True
-        written = await asyncio.shield(self.done)
+        written = await self._outcome()
         if self.halves is not None:
             first, second = self.halves
             if index < first.record_count:
@@ -89,10 +99,38 @@ class PendingBatch:
             return await second.offset_of(index - first.record_count)
         return written.base_offset + index if written.base_offset >= 0 else -1
 
+    async def outcomes_of(self, first: int, count: int) -> Sequence[int | HeadraceError]:
+        """What became of records that stand side by side: the offset of each, or why it was refused."""
+        try:
+            written = await self._outcome()
+        except HeadraceError as error:
+            return [error] * count
+        if self.halves is None:
+            return range(written.base_offset + first, written.base_offset + first + count)
+        left, right = self.halves
+        in_left = max(0, min(count, left.record_count - first))
+        outcomes = [*(await left.outcomes_of(first, in_left))] if in_left else []
+        if in_left < count:
+            outcomes += await right.outcomes_of(max(0, first - left.record_count), count - in_left)
+        return outcomes
 
-def _look_at(done: asyncio.Future[Written]) -> None:
-    if not done.cancelled():
-        done.exception()
+    async def _outcome(self) -> Written:
+        """Whoever gives up waiting takes nothing from the others. A future for each of them costs half of a shield."""
+        self.observed = True
+        if not self.done.done():
+            waiter = asyncio.get_running_loop().create_future()
+            self.waiting.append(waiter)
+            await waiter
+        return self.done.result()
+
+    def _wake(self, done: asyncio.Future[Written]) -> None:
+        if not done.cancelled():
+            # A record sent without looking back must not leave "exception was never retrieved" behind.
+            done.exception()
+        for waiter in self.waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.waiting.clear()
 
 
 def size_of(record: Record) -> int:
@@ -120,7 +158,7 @@ class Outbox:
         if not self.batches or (self.in_flight and len(self.batches) == 1):
             return False
         last = self.batches[-1]
-        return last.attempts == 0 and last.size_bytes + size_bytes <= size_bytes_max
+        return last.attempts == 0 and not last.is_closed and last.size_bytes + size_bytes <= size_bytes_max
 
     def append(self, record: Record, size_bytes: int, now: float, size_bytes_max: int) -> PendingBatch:
         """Put a record into the last batch, or into a new one behind it."""
@@ -128,6 +166,17 @@ class Outbox:
             self.batches.append(PendingBatch(now))
         batch = self.batches[-1]
         batch.add(record, size_bytes)
+        return batch
+
+    def append_all(
+        self, records: Sequence[Record], size_bytes: int, now: float, size_bytes_max: int, *, alone: bool
+    ) -> PendingBatch:
+        """Put records side by side into one batch; `alone` in one that has no others."""
+        if alone or not self.has_room(size_bytes, size_bytes_max):
+            self.batches.append(PendingBatch(now))
+        batch = self.batches[-1]
+        batch.add_all(records, size_bytes)
+        batch.is_closed = alone
         return batch
 
     def ready_at(self, linger_seconds: float, size_bytes_max: int) -> float:
@@ -195,4 +244,5 @@ class Outbox:
         whole.halves = halves
         for half in halves:
             half.observed = whole.observed
+            half.is_closed = whole.is_closed
         whole.done.set_result(Written(-1, -1))

@@ -17,8 +17,9 @@ from headrace.client.errors import DeliveryTimedOut, ProducerClosed
 from headrace.client.metadata import TopicPartition, TopicView
 from headrace.client.outbox import PendingBatch, size_of
 from headrace.client.partitioner import StickyPartitioner, partition_for_key
-from headrace.client.sender import Sender, SendingRules
+from headrace.client.sender import Enlistment, Sender, SendingRules
 from headrace.model.errors import HeadraceError, MessageTooLarge, UnknownTopicOrPartition
+from headrace.model.message_ids import MessageId
 from headrace.wire import compression as codecs
 from headrace.wire.batch import HEADER_SIZE, Record
 
@@ -49,6 +50,11 @@ class Receipt(NamedTuple):
     partition: int
     offset: int
 
+    @property
+    def id(self) -> MessageId:
+        """What names the message from now on, at every door."""
+        return MessageId(*self)
+
 
 class Delivery:
     """A record on its way; await it for its receipt."""
@@ -68,14 +74,17 @@ class Delivery:
 class Producer:
     """Writes through one cluster.
 
-    Use it as `async with Producer(cluster) as producer:`; leaving it flushes.
+    Use it as `async with Producer(cluster) as producer:`; leaving it flushes. A `transaction` is what all it writes is
+    part of; see `headrace.client.transactions`.
     """
 
-    def __init__(self, cluster: Cluster, settings: ProducerSettings | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, settings: ProducerSettings | None = None, transaction: Enlistment | None = None
+    ) -> None:
         self.settings = settings or ProducerSettings()
         self._cluster = cluster
         self._sticky = StickyPartitioner(cluster.entropy)
-        self._sender = Sender(cluster, _rules(self.settings), self._batch_settled)
+        self._sender = Sender(cluster, _rules(self.settings), self._batch_settled, transaction)
         self._buffered_bytes = 0
         self._room = asyncio.Event()
         self._failure: HeadraceError | None = None

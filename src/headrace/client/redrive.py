@@ -68,12 +68,14 @@ class RedriveRules:
 
 @dataclass(slots=True)
 class Outcome:
-    """How far it is: `chosen` by the selection so far; of these, `settled` now, before, or refused for a reason."""
+    """How far it is: `chosen` by the selection so far; of these, `settled` now, before, or refused for a reason. Not
+    complete: it was ended by its bounds before it had come to the end."""
 
     chosen: int = 0
     settled: int = 0
     settled_before: int = 0
     refused: list[tuple[MessageId, str]] = field(default_factory=list)
+    is_complete: bool = True
 
 
 class Sending:

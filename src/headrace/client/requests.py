@@ -38,7 +38,7 @@ from headrace.model.message_headers import (
 )
 from headrace.runtime.supervise import Supervisor
 
-_REPLY_PREFIX = "__reply."
+REPLY_PREFIX = "__reply."
 _NOT_OF_NAMES = re.compile(r"[^a-zA-Z0-9._-]")
 _CLIENT_ID_LENGTH_MAX = 100
 _KEPT_ALIVE = 3  # times per idle period, so that one miss is no harm
@@ -63,7 +63,7 @@ class Requests:
     def __init__(self, cluster: Cluster, settings: RequestSettings | None = None) -> None:
         self.settings = settings or RequestSettings()
         client_id = _NOT_OF_NAMES.sub("-", cluster.settings.client_id)[:_CLIENT_ID_LENGTH_MAX]
-        self.reply_topic = f"{_REPLY_PREFIX}{client_id}.{cluster.entropy.token(12)}"
+        self.reply_topic = f"{REPLY_PREFIX}{client_id}.{cluster.entropy.token(12)}"
         self._cluster = cluster
         self._admin = TopicAdmin(cluster)
         self._producer = Producer(cluster)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import DeliveryTimedOut, raise_for, refusal
@@ -24,7 +24,9 @@ from headrace.model.errors import (
     InvalidProducerEpoch,
     MessageTooLarge,
     OutOfOrderSequence,
+    RecordRefused,
     UnknownProducerId,
+    UnknownTopicOrPartition,
 )
 from headrace.runtime.supervise import Supervisor
 from headrace.wire.batch import Record
@@ -40,11 +42,14 @@ from headrace.wire.messages.produce import (
 _LOST_STATE = (OutOfOrderSequence, UnknownProducerId, InvalidProducerEpoch)
 _TIMER_SLACK_SECONDS = 0.001  # timers may fire a little early, and must not then be set again and again
 _NAMES_UNTIL = 12  # Produce names topics by id from version 13 on
+_ENLISTS_UNTIL = 11  # from version 12 on the broker would enlist the partition by itself
 
 
 @dataclass(frozen=True, slots=True)
 class SendingRules:
-    """How the sender sends."""
+    """How the sender sends. `topic_wait_seconds`: a topic that is not there may appear for so long; for as long as a
+    record may wait at all, if it is None. `isolates`: the records are those of strangers to each other; one that breaks
+    a rule does not take its batch with it, and a partition that is slow does not hold up others."""
 
     acks: int
     idempotent: bool
@@ -52,20 +57,46 @@ class SendingRules:
     linger_seconds: float
     batch_bytes_max: int
     delivery_timeout_seconds: float
+    topic_wait_seconds: float | None = None
+    isolates: bool = False
+
+
+class Enlistment(Protocol):
+    """The transaction of which the batches are a part, if they are."""
+
+    @property
+    def transactional_id(self) -> str: ...
+
+    @property
+    def identity(self) -> ProducerIdentity: ...
+
+    async def enlist(self, targets: Iterable[TopicPartition]) -> None:
+        """Return when the partitions are part of it, durably: only then may its batches come there."""
+
+    def doom(self, error: HeadraceError) -> None:
+        """One of its batches was given up, so that it cannot be committed any more."""
 
 
 class Sender:
     """Runs in the background of one producer.
 
-    `settled` is called with every batch that has left its outbox.
+    `settled` is called with every batch that has left its outbox. In a transaction the identity is the transaction's:
+    there is no other to go on with when the broker does not know it any more.
     """
 
-    def __init__(self, cluster: Cluster, rules: SendingRules, settled: Callable[[PendingBatch], None]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        rules: SendingRules,
+        settled: Callable[[PendingBatch], None],
+        transaction: Enlistment | None = None,
+    ) -> None:
         self._outboxes: dict[TopicPartition, Outbox] = {}
         self._active: dict[TopicPartition, Outbox] = {}  # those with something in them
         self._cluster = cluster
         self._rules = rules
         self._settled = settled
+        self._transaction = transaction
         self._wake = asyncio.Event()
         self._hurry = False
         self._identity: ProducerIdentity | None = None
@@ -90,6 +121,19 @@ class Sender:
             outbox = self._outboxes[target] = Outbox(target)
         now = self._cluster.clock.monotonic()
         batch = outbox.append(record, size_bytes, now, self._rules.batch_bytes_max)
+        self._active[target] = outbox
+        self._wake.set()
+        return batch
+
+    def submit_all(
+        self, target: TopicPartition, records: Sequence[Record], size_bytes: int, *, alone: bool
+    ) -> PendingBatch:
+        """Put records into their outbox, side by side at the end of one batch, which is returned."""
+        outbox = self._outboxes.get(target)
+        if outbox is None:
+            outbox = self._outboxes[target] = Outbox(target)
+        now = self._cluster.clock.monotonic()
+        batch = outbox.append_all(records, size_bytes, now, self._rules.batch_bytes_max, alone=alone)
         self._active[target] = outbox
         self._wake.set()
         return batch
@@ -123,6 +167,9 @@ class Sender:
         while True:
             self._wake.clear()
             pause = self._dispatch()
+            if pause is None:
+                await self._wake.wait()
+                continue
             try:
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
@@ -149,8 +196,8 @@ class Sender:
                 ready.append(outbox)
             elif next_at is None or at < next_at:
                 next_at = at
-        if ready:
-            self._spawn(self._send_all(ready), "producer round")
+        for together in [[outbox] for outbox in ready] if rules.isolates else [ready] if ready else []:
+            self._spawn(self._send_all(together), "producer round")
         return None if next_at is None else max(0.0, next_at - now)
 
     def _give_up_old(self, outbox: Outbox, now: float) -> None:
@@ -161,6 +208,13 @@ class Sender:
 
     async def _send_all(self, outboxes: list[Outbox]) -> None:
         by_leader: dict[int, list[Outbox]] = defaultdict(list)
+        if self._transaction is not None:
+            try:
+                await self._transaction.enlist([outbox.target for outbox in outboxes])
+            except HeadraceError as error:
+                for outbox in outboxes:
+                    self._judge(outbox, error)
+                return
         for outbox in outboxes:
             try:
                 if self._rules.idempotent and outbox.identity is None:
@@ -168,6 +222,10 @@ class Sender:
                 by_leader[(await self._cluster.partition(*outbox.target)).leader].append(outbox)
             except HeadraceError as error:
                 self._judge(outbox, error)
+        if len(by_leader) == 1:  # mostly; a group of tasks would cost as much as the request
+            ((leader, theirs),) = by_leader.items()
+            await self._send(leader, theirs)
+            return
         async with asyncio.TaskGroup() as group:
             for leader, theirs in by_leader.items():
                 group.create_task(self._send(leader, theirs))
@@ -198,7 +256,7 @@ class Sender:
             outbox.batches[0].attempts += 1
         request = self._request(outboxes)
         api = api_of(request)
-        version = choose_version(transport, api, _NAMES_UNTIL)
+        version = choose_version(transport, api, _NAMES_UNTIL if self._transaction is None else _ENLISTS_UNTIL)
         if rules.acks == 0:
             transport.post(api.key, version, request)
             return {o.target: PartitionProduceResponse(index=o.target.partition, base_offset=-1) for o in outboxes}
@@ -213,9 +271,11 @@ class Sender:
     def _request(self, outboxes: Iterable[Outbox]) -> ProduceRequest:
         topics: dict[str, list[PartitionProduceData]] = defaultdict(list)
         for outbox in outboxes:
-            encoded = memoryview(outbox.batches[0].encode(self._rules.compression))
+            batch = outbox.batches[0]
+            encoded = memoryview(batch.encode(self._rules.compression, is_transactional=self._transaction is not None))
             topics[outbox.target.topic].append(PartitionProduceData(index=outbox.target.partition, records=encoded))
         return ProduceRequest(
+            transactional_id=None if self._transaction is None else self._transaction.transactional_id,
             acks=self._rules.acks,
             timeout_ms=int(self._cluster.settings.request_timeout_seconds * 1000),
             topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
@@ -227,12 +287,12 @@ class Sender:
         # Refused at its only attempt, a batch cannot be in the log: it may go out again in another form. With more
         # attempts an earlier one may have been written without our hearing of it.
         certain = head.attempts == 1
-        if isinstance(error, MessageTooLarge) and head.record_count > 1 and certain:
+        if head.record_count > 1 and certain and self._is_of_some(error):
             outbox.split()
-        elif isinstance(error, _LOST_STATE) and certain:
+        elif isinstance(error, _LOST_STATE) and certain and self._transaction is None:
             self._identity = None
             outbox.renew()
-        elif error.retriable:
+        elif error.retriable and not self._is_gone(head, error):
             self._cluster.distrust()
             outbox.failures += 1
             pause = self._cluster.backoff().seconds_after(outbox.failures)
@@ -242,9 +302,21 @@ class Sender:
         outbox.in_flight = False
         self._wake.set()
 
+    def _is_of_some(self, error: HeadraceError) -> bool:
+        """Whether a part of the batch may be welcome where the whole is not."""
+        return isinstance(error, MessageTooLarge) or (self._rules.isolates and isinstance(error, RecordRefused))
+
+    def _is_gone(self, batch: PendingBatch, error: HeadraceError) -> bool:
+        """Whether a batch is for a topic that was not there for so long that it will not come."""
+        seconds = self._rules.topic_wait_seconds
+        waited = self._cluster.clock.monotonic() - batch.created_at
+        return isinstance(error, UnknownTopicOrPartition) and seconds is not None and waited >= seconds
+
     def _refuse(self, outbox: Outbox, error: HeadraceError, *, in_doubt: bool) -> None:
         if in_doubt:
             self._identity = None
+        if self._transaction is not None:
+            self._transaction.doom(error)
         self._settled(outbox.refuse(error, in_doubt=in_doubt))
 
     def _finish(self, outbox: Outbox, written: Written) -> None:
@@ -256,6 +328,8 @@ class Sender:
 
     async def _identify(self) -> ProducerIdentity:
         """The producer's identity; asked for when there is none, or the last one was lost."""
+        if self._transaction is not None:
+            return self._transaction.identity
         async with self._identifying:
             if self._identity is None:
                 answer: InitProducerIdResponse = await self._cluster.call(InitProducerIdRequest())

@@ -20,7 +20,7 @@ from headrace.client.errors import raise_for, refusal
 from headrace.client.leased import Receipt, joined
 from headrace.client.message_status import SETTLED, message_statuses
 from headrace.client.metadata import TopicPartition
-from headrace.model.errors import HeadraceError
+from headrace.model.errors import HeadraceError, UnknownTopicOrPartition
 from headrace.wire.messages.settle import (
     SettleItem,
     SettlePartition,
@@ -30,7 +30,7 @@ from headrace.wire.messages.settle import (
     SettleTopic,
 )
 
-GAP, ACK, NACK, REJECT, EXTEND = range(5)
+GAP, ACK, NACK, REJECT, EXTEND, RELEASE = range(6)
 
 _ITEMS_MAX = 5000  # of one request; brokers take twice as many
 _STATUSES_MAX = 1000  # that a broker tells at once
@@ -58,6 +58,14 @@ class _Part(NamedTuple):
     place: _Place
     items: list[SettleItem]
     runs: list[list[Receipt]]
+
+
+class _Errand(NamedTuple):
+    """One request: what a member has to say to one broker."""
+
+    node_id: int
+    member: str
+    parts: list[_Part]
 
 
 async def settle(
@@ -109,14 +117,14 @@ class _Waiting:
         self._parts: list[_Part] = []
 
     def add(self, receipts: Iterable[Receipt]) -> None:
-        places: dict[_Place, list[Receipt]] = defaultdict(list)
+        places: dict[tuple[str, int, int, str], list[Receipt]] = defaultdict(list)
         for receipt in receipts:
-            place = _Place(receipt.id.topic, receipt.id.partition, receipt.epoch, receipt.member)
-            places[place].append(receipt)
+            (topic, partition, _), _, epoch, member = receipt
+            places[topic, partition, epoch, member].append(receipt)
         for place, found in places.items():
             runs = joined(found)
             while some := list(islice(runs, _ITEMS_MAX)):
-                self._add_runs(place, some)
+                self._add_runs(_Place(*place), some)
 
     def refuse_all(self, error: HeadraceError) -> None:
         for part in self._parts:
@@ -125,41 +133,68 @@ class _Waiting:
     async def ask_all(self) -> None:
         """One attempt, the brokers side by side; raises what is worth another one."""
         while self._parts:
-            by_leader: dict[tuple[int, str], list[_Part]] = defaultdict(list)
-            for part in self._parts:
-                leader = (await self._cluster.partition(part.place.topic, part.place.partition)).leader
-                by_leader[leader, part.place.member].append(part)
+            errands = await self._errands()
             failures: list[HeadraceError] = []
-
-            async def ask(node_id: int, parts: Sequence[_Part], failures: list[HeadraceError] = failures) -> None:
-                for part in parts:
-                    try:
-                        await self._ask(node_id, part)
-                    except HeadraceError as error:
-                        failures.append(error)
-
-            async with asyncio.TaskGroup() as group:
-                for (node_id, _), parts in by_leader.items():
-                    group.create_task(ask(node_id, parts))
+            if len(errands) == 1:
+                await self._ask(errands[0], failures)
+            else:
+                async with asyncio.TaskGroup() as group:
+                    for errand in errands:
+                        group.create_task(self._ask(errand, failures))
             for failure in failures:
                 self.has_repeated = True
                 raise failure
 
-    async def _ask(self, node_id: int, part: _Part) -> None:
-        place = part.place
-        asked = SettlePartition(place.partition, place.epoch, part.items)
-        request = SettleRequest(self._subscription, place.member, [SettleTopic(place.topic, [asked])])
+    async def _errands(self) -> list[_Errand]:
+        """What there is to ask, and whom. What can be asked of nobody is refused."""
+        errands: list[_Errand] = []
+        latest: dict[tuple[int, str], _Errand] = {}
+        for part in [*self._parts]:
+            place = part.place
+            try:
+                leader = (await self._cluster.partition(place.topic, place.partition)).leader
+            except UnknownTopicOrPartition as error:
+                self._parts.remove(part)
+                self._refuse(part, error)
+                continue
+            errand = latest.get((leader, place.member))
+            if errand is None or sum(len(one.items) for one in errand.parts) + len(part.items) > _ITEMS_MAX:
+                errand = latest[leader, place.member] = _Errand(leader, place.member, [])
+                errands.append(errand)
+            errand.parts.append(part)
+        return errands
+
+    async def _ask(self, errand: _Errand, failures: list[HeadraceError]) -> None:
+        """Answers come in the order of the request; what is worth another attempt is added to the failures."""
+        parts = errand.parts
+        topics = [
+            SettleTopic(part.place.topic, [SettlePartition(part.place.partition, part.place.epoch, part.items)])
+            for part in parts
+        ]
         try:
-            response: SettleResponse = await self._cluster.call(request, node_id=node_id)
+            response: SettleResponse = await self._cluster.call(
+                SettleRequest(self._subscription, errand.member, topics), node_id=errand.node_id
+            )
             raise_for(response.error_code, response.error_message)
-            answer: SettlePartitionAnswer = response.topics[0].partitions[0]
-            raise_for(answer.error_code, answer.error_message)
         except HeadraceError as error:
-            if error.retriable:
-                raise
+            for part in parts:
+                self._fail(part, error, failures)
+            return
+        for part, told in zip(parts, response.topics, strict=True):
+            answer = told.partitions[0]
+            if answer.error_code:
+                self._fail(part, refusal(answer.error_code, answer.error_message), failures)
+            else:
+                self._take(part, answer)
+
+    def _fail(self, part: _Part, error: HeadraceError, failures: list[HeadraceError]) -> None:
+        if error.retriable and not isinstance(error, UnknownTopicOrPartition):
+            failures.append(error)
+        else:
             self._parts.remove(part)
             self._refuse(part, error)
-            return
+
+    def _take(self, part: _Part, answer: SettlePartitionAnswer) -> None:
         self._parts.remove(part)
         singles: list[list[Receipt]] = []
         for one in answer.refused:
@@ -169,7 +204,7 @@ class _Waiting:
             else:
                 singles += [[receipt] for receipt in run]
         if singles:
-            self._add_runs(place, singles)
+            self._add_runs(part.place, singles)
 
     def _add_runs(self, place: _Place, runs: list[list[Receipt]]) -> None:
         self._parts.append(_Part(place, [self._item(run) for run in runs], runs))

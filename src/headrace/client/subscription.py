@@ -26,7 +26,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.errors import raise_for, refusal
 from headrace.client.gathered_acks import GatheredAcks
 from headrace.client.leased import Message, Receipt, read_leased
-from headrace.client.settling import EXTEND, GAP, NACK, REJECT, Refused, settle
+from headrace.client.settling import EXTEND, GAP, NACK, REJECT, RELEASE, Refused, settle
 from headrace.model.errors import HeadraceError, UnknownTopicOrPartition
 from headrace.runtime.supervise import Supervisor
 from headrace.wire.messages.lease import LeaseRequest, LeaseResponse, LeaseTopic
@@ -75,8 +75,8 @@ class Subscription:
         self._cluster.close_lane(self._lane)
         left, self._ready = self._ready, deque()
         if left:
-            how = SettleItem(how=NACK, delay_ms=0, reason="its member has gone")
             receipts = [message.receipt for message in left]
+            how = SettleItem(how=RELEASE)
             await settle(self._cluster, self.name, receipts, how, deadline_seconds=_CLOSE_SECONDS)
 
     # Taking

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+from headrace.client.admin import ConfigSource
 from headrace.client.cluster import Cluster
 from headrace.client.consumer import Consumer, ConsumerSettings
-from headrace.client.errors import SubscriptionNotFound, raise_for
+from headrace.client.errors import SubscriptionNotFound, only, raise_for
 from headrace.client.fetched import ConsumedRecord
 from headrace.client.message_status import SETTLED, message_statuses
 from headrace.client.metadata import TopicPartition
@@ -21,6 +22,11 @@ from headrace.wire.messages.alter_subscriptions import (
     AlterSubscriptionsPartition,
     AlterSubscriptionsRequest,
     AlterSubscriptionsTopic,
+)
+from headrace.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
 )
 from headrace.wire.messages.describe_subscriptions import DescribeSubscriptionsRequest, DescribeSubscriptionsTopic
 from headrace.wire.messages.incremental_alter_configs import (
@@ -34,7 +40,7 @@ from headrace.wire.messages.message_status import SubscriptionStatus
 END, START = -1, -2
 _CREATE, _SEEK, _DELETE = range(3)
 _UNSET = -1
-_GROUP_RESOURCE, _SET = 32, 0
+_GROUP_RESOURCE, _SET, _DELETE_CONFIG = 32, 0, 1
 _PEEKED_AT_ONCE = 500
 _PEEK_SECONDS = 5.0
 
@@ -77,19 +83,18 @@ class SubscriptionAdmin:
 
     async def list(self) -> Sequence[PartitionBacklog]:
         """Every subscription of every topic that has any, by name, topic and partition."""
-        view = await self._cluster.persist(self._cluster.refresh)
-        topics = [name.removeprefix(ACKS_PREFIX) for name in view.topics if name.startswith(ACKS_PREFIX)]
-        return await self.describe(topics=[topic for topic in topics if topic in view.topics])
+        return await self.describe()
 
     async def describe(
         self, name: str | None = None, topics: Iterable[str] | None = None
     ) -> Sequence[PartitionBacklog]:
-        """The subscription, or all of them, in these topics, or in all. Raises SubscriptionNotFound for one that is
-        nowhere."""
+        """The subscription, or all of them, in these topics, or in all that have any. Raises SubscriptionNotFound for
+        one that is nowhere."""
         if topics is None:
-            found: Sequence[PartitionBacklog] = [one for one in await self.list() if one.subscription == name]
-        else:
-            found = await self._describe(name, [target for topic in topics for target in await self._targets(topic)])
+            view = await self._cluster.persist(self._cluster.refresh)
+            acked = [topic.removeprefix(ACKS_PREFIX) for topic in view.topics if topic.startswith(ACKS_PREFIX)]
+            topics = [topic for topic in acked if topic in view.topics]
+        found = await self._describe(name, [target for topic in topics for target in await self._targets(topic)])
         if name is not None and not found:
             raise SubscriptionNotFound(f"there is no subscription {name!r}")
         return sorted(found, key=lambda one: (one.subscription, one.target))
@@ -105,9 +110,22 @@ class SubscriptionAdmin:
         targets = [TopicPartition(topic, partition) for partition in partitions] or await self._targets(topic)
         return await self._alter(name, _SEEK, targets, position)
 
-    async def configure(self, name: str, set_to: Mapping[str, str]) -> None:
+    async def configs(self, name: str) -> Mapping[str, str | None]:
+        """The settings of a subscription that are not left to their defaults; None as the value of a secret one."""
+        resource = DescribeConfigsResource(resource_type=_GROUP_RESOURCE, resource_name=name, configuration_keys=None)
+
+        async def ask() -> Mapping[str, str | None]:
+            answer: DescribeConfigsResponse = await self._cluster.call(DescribeConfigsRequest(resources=[resource]))
+            told = only(answer.results)
+            raise_for(told.error_code, told.error_message)
+            return {one.name: one.value for one in told.configs if one.config_source != ConfigSource.DEFAULT}
+
+        return await self._cluster.persist(ask)
+
+    async def configure(self, name: str, set_to: Mapping[str, str], back_to_default: Iterable[str] = ()) -> None:
         """Change single settings of a subscription, of all its topics; the others stay as they are."""
         changes = [AlterableConfig(name=key, config_operation=_SET, value=value) for key, value in set_to.items()]
+        changes += [AlterableConfig(name=key, config_operation=_DELETE_CONFIG, value=None) for key in back_to_default]
         resource = AlterConfigsResource(resource_type=_GROUP_RESOURCE, resource_name=name, configs=changes)
 
         async def ask() -> None:

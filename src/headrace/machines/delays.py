@@ -178,6 +178,13 @@ class Delays:
             found = min(found, self._near[0] >> _OFFSET_BITS)
         return found if found < _NEVER else None
 
+    def first_ms(self) -> int | None:
+        """When the first message is due, if that is near."""
+        while self._near and not self.is_current(_unpacked(self._near[0])):
+            heappop(self._near)
+            self._entries -= 1
+        return self._near[0] >> _OFFSET_BITS if self._near else None
+
     def page(self, after: Due, count_max: int) -> list[Due]:
         """The next ones behind this, by when they are due."""
         self._open_slice(self._entries)

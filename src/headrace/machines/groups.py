@@ -85,6 +85,10 @@ class Group:
         return self._roster.leader
 
     @property
+    def member_count(self) -> int:
+        return len(self._roster)
+
+    @property
     def is_vacant(self) -> bool:
         """Nobody is in it and nobody was told to come back."""
         return self.state is GroupState.EMPTY and not self._roster.pending

@@ -7,15 +7,24 @@ delivery.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from headrace.machines.subscription_alarms import Alarms
+from headrace.machines.subscription_answers import Granted
 from headrace.machines.subscription_spans import Span, Spans
 from headrace.model.errors import InvalidRecordState
 
+UNKNOWN = -1
+
 
 class Lease(Span):
+    """`leased_ms` is when it began, `published_ms` when its messages were published, if somebody has looked."""
+
     member: str
     attempt: int
     until_ms: int
+    leased_ms: int = 0
+    published_ms: int = UNKNOWN
 
 
 class Leases(Spans[Lease]):
@@ -35,10 +44,11 @@ class Leases(Spans[Lease]):
     def of_member(self, member: str) -> list[Lease]:
         return [lease for lease in self._by_last.values() if lease.member == member]
 
-    def held(self, first: int, last: int, member: str, attempt: int | None, now_ms: int) -> list[Lease]:
+    def held(self, first: int, last: int, member: str | None, attempt: int | None, now_ms: int) -> list[Lease]:
         """The leases on this range, which may reach beyond it.
 
-        Raises `InvalidRecordState` unless every offset of it is leased by the member, in that attempt if one is given.
+        Raises `InvalidRecordState` unless every offset of it is leased, by the member and in the attempt if those are
+        given.
         """
         if first > last:
             raise InvalidRecordState(f"{first} to {last} is no range of messages")
@@ -47,7 +57,7 @@ class Leases(Spans[Lease]):
         for lease in leases:
             if lease.first > offset:
                 break
-            if lease.member != member:
+            if member is not None and lease.member != member:
                 raise InvalidRecordState(f"message {offset} is leased by another member than {member!r}")
             if lease.until_ms <= now_ms:
                 raise InvalidRecordState(
@@ -65,3 +75,15 @@ class Leases(Spans[Lease]):
     def _end_of(self, last: int) -> int | None:
         lease = self._by_last.get(last)
         return None if lease is None else lease.until_ms
+
+
+def deliveries_of(leases: Iterable[Lease], *, are_joined: bool) -> list[Granted]:
+    """What they delivered, ascending; neighbours as one if they are joined."""
+    found: list[Granted] = []
+    for first, last, attempt in sorted((lease.first, lease.last, lease.attempt) for lease in leases):
+        before = found[-1] if found and are_joined else None
+        if before is not None and first == before.last + 1 and attempt == before.attempt:
+            found[-1] = before._replace(last=last)
+        else:
+            found.append(Granted(first, last, attempt))
+    return found

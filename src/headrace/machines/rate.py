@@ -23,3 +23,9 @@ class Rate:
 
     def is_free(self, now: float) -> bool:
         return self.per_second is None or now >= self._free_at
+
+    def wait_seconds(self, now: float, burst: int = 1) -> float:
+        """How long until one more may be taken by one who may be `burst` of them ahead; 0 if at once."""
+        if self.per_second is None:
+            return 0.0
+        return max(0.0, self._free_at - now - (burst - 1) / self.per_second)

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from headrace.machines.leases import Lease, Leases
+from headrace.machines.leases import UNKNOWN, Lease, Leases, deliveries_of
 from headrace.machines.rate import Rate
 from headrace.machines.ready import ReadyRanges, joined
 from headrace.machines.ready_window import ReadyWindow
@@ -41,37 +41,28 @@ from headrace.machines.subscription_answers import (
     Opened,
     Range,
     Reject,
+    Release,
     Settlement,
     Standing,
 )
 from headrace.machines.subscription_failures import Failure, Failures, backoff_ms
 from headrace.machines.subscription_snapshot import SnapshotParts, failures_in, snapshot_of
+from headrace.machines.subscription_spans import count_of
+from headrace.machines.subscription_tally import SubscriptionTally
 from headrace.model.subscription_configs import SubscriptionConfig
 from headrace.wire.acks_records import Created, Deleted, Event, Failed, How, Settled, SnapshotEvent, Sought
-
-__all__ = [
-    "Ack",
-    "Counts",
-    "Dying",
-    "Gap",
-    "Granted",
-    "Nack",
-    "Opened",
-    "Range",
-    "Reject",
-    "Settlement",
-    "Standing",
-    "Subscription",
-]
 
 _BURSTS_PER_SECOND = 10  # with a rate, so that it does not come all at once
 
 
 class Subscription:
-    """`chance` gives numbers from 0 to 1, for jitter."""
+    """`chance` gives numbers from 0 to 1, for jitter. The tally may be shared with other partitions."""
 
-    def __init__(self, config: SubscriptionConfig, chance: Callable[[], float]) -> None:
+    def __init__(
+        self, config: SubscriptionConfig, chance: Callable[[], float], tally: SubscriptionTally | None = None
+    ) -> None:
         self.config = config
+        self.tally = tally or SubscriptionTally()
         self.is_created = False
         self._chance = chance
         self._rate = Rate(config.headrace_rate or None)
@@ -171,12 +162,15 @@ class Subscription:
                 window.admit(message, now_ms, is_free=not is_leased and offset not in self._failures.waiting)
         unseen["gap"] += self._settled.unsettled(expected, next_offset)
         window.opened_to = max(next_offset, expected)
+        self.tally.filtered += len(unseen["filtered"])
+        self.tally.expired += len(unseen["expired"])
         return [Settled(now_ms, how, joined(ranges)) for how, ranges in unseen.items() if ranges]
 
     def trimmed(self, log_start: int, now_ms: int) -> Settled | None:
         """Retention has moved the start of the log: what lies before it cannot be delivered any more."""
         if log_start <= self.floor:
             return None
+        self.tally.expired += self._settled.count_unsettled(log_start)
         return Settled(now_ms, "expired", [(self.floor, log_start - 1)])
 
     # --- leasing ---
@@ -189,18 +183,27 @@ class Subscription:
             return []
         return self._ready.choose(count_max, end_offset, now_ms)
 
-    def grant(self, ranges: Sequence[Range], member: str, now_ms: int, lease_ms: int | None = None) -> list[Granted]:
+    def grant(
+        self,
+        ranges: Sequence[Range],
+        member: str,
+        now_ms: int,
+        lease_ms: int | None = None,
+        published_ms: int = UNKNOWN,
+    ) -> list[Granted]:
         """Lease these, which must be all or a part of what `choose` has just returned."""
         until_ms = now_ms + (self.config.share_record_lock_duration_ms if lease_ms is None else lease_ms)
         granted: list[Granted] = []
         for first, last in ranges:
-            granted += self._attempts_in(first, last) if first < self._failures.end else [Granted(first, last, 1)]
+            is_new = first >= self._failures.end
+            granted += [Granted(first, last, 1)] if is_new else self._failures.attempts_in(first, last)
         for first, last, attempt in granted:
             assert first >= self._leases.end or not self._leases.overlapping(first, last), "it is leased already"
-            self._leases.put(Lease(first, last, member, attempt, until_ms))
+            self._leases.put(Lease(first, last, member, attempt, until_ms, now_ms, published_ms))
             self._ready.take(first, last)
             if self._rate.per_second is not None:
                 self._rate.take(last - first + 1, now_ms / 1000)
+        self.tally.delivered(granted, published_ms, now_ms)
         return granted
 
     def next_due_ms(self) -> int | None:
@@ -216,43 +219,52 @@ class Subscription:
     # --- settling ---
 
     def settle(
-        self, first: int, last: int, how: Settlement, member: str, attempt: int | None, now_ms: int
+        self, first: int, last: int, how: Settlement, member: str | None, attempt: int | None, now_ms: int
     ) -> list[Event]:
-        """The events of it. Raises `InvalidRecordState` unless the member holds the whole range, in this attempt."""
+        """The events of it. Raises `InvalidRecordState` unless it is all leased, by this member, in this attempt."""
         leases = self._leases.held(first, last, member, attempt, now_ms)
         if isinstance(how, Ack):
+            self.tally.acked(last - first + 1, leases[0], now_ms)
             return [Settled(now_ms, "ack", [(first, last)])]
         if isinstance(how, Gap):
             return [Settled(now_ms, "gap", [(first, last)])]
+        if isinstance(how, Release):
+            return self._release(first, last)
+        if isinstance(how, Nack):
+            self.tally.nacks += last - first + 1
+        else:
+            self.tally.rejects += last - first + 1
         return [
             self._failure(max(first, lease.first), min(last, lease.last), lease.attempt, how, now_ms)
             for lease in leases
         ]
 
     def extend(
-        self, first: int, last: int, member: str, attempt: int | None, now_ms: int, lease_ms: int | None = None
+        self, first: int, last: int, member: str | None, attempt: int | None, now_ms: int, lease_ms: int | None = None
     ) -> None:
         """From now on the lease lasts so long. Refused like `settle`."""
         self._leases.held(first, last, member, attempt, now_ms)
         until_ms = now_ms + (self.config.share_record_lock_duration_ms if lease_ms is None else lease_ms)
         for lease in self._leases.cut(first, last):
             self._leases.put(msgspec.structs.replace(lease, until_ms=until_ms))
+        self.tally.extends += last - first + 1
 
     def release_member(self, member: str, now_ms: int, *, counts: bool) -> list[Event]:
         """The member is gone. If that `counts` as a delivery, the events of it; else its messages are ready at once."""
         leases = self._leases.of_member(member)
         if counts:
+            self.tally.leases_released += count_of(leases)
             return self._take_back(leases, Nack(reason="the member is gone"), now_ms)
-        for lease in leases:
-            self._leases.cut(lease.first, lease.last)
-            self._ready.put_back(lease.first, lease.last)
-        return []
+        return [event for lease in leases for event in self._release(lease.first, lease.last)]
 
     def expire(self, now_ms: int) -> list[Event]:
         """The events of leases that are over and of messages that have outlived their time."""
         self._take_due(now_ms)
-        events = self._take_back(self._leases.over(now_ms), Nack(reason="the lease expired"), now_ms)
+        over = self._leases.over(now_ms)
+        self.tally.leases_expired += count_of(over)
+        events = self._take_back(over, Nack(reason="the lease expired"), now_ms)
         if self._window is not None and (outlived := self._window.outlived(now_ms)):
+            self.tally.expired += sum(last - first + 1 for first, last in outlived)
             events.append(Settled(now_ms, "expired", outlived))
         return events
 
@@ -341,15 +353,16 @@ class Subscription:
         else:
             self._ready.set_aside(first, last)
 
+    def _release(self, first: int, last: int) -> list[Event]:
+        """Nothing has happened to them, so there is no event of it."""
+        self.tally.leases_released += last - first + 1
+        for lease in self._leases.cut(first, last):
+            self._ready.put_back(lease.first, lease.last)
+        return []
+
     def _take_back(self, leases: list[Lease], how: Nack, now_ms: int) -> list[Event]:
         """Neighbours go into one event, unless chance is to part them."""
-        ranges: list[Granted] = []
-        for first, last, attempt in sorted((lease.first, lease.last, lease.attempt) for lease in leases):
-            before = ranges[-1] if ranges and not self.config.headrace_retry_backoff_ms else None
-            if before is not None and first == before.last + 1 and attempt == before.attempt:
-                ranges[-1] = before._replace(last=last)
-            else:
-                ranges.append(Granted(first, last, attempt))
+        ranges = deliveries_of(leases, are_joined=not self.config.headrace_retry_backoff_ms)
         return [self._failure(*one, how, now_ms) for one in ranges]
 
     def _failure(self, first: int, last: int, attempt: int, how: Nack | Reject, now_ms: int) -> Settled | Failed:
@@ -357,6 +370,7 @@ class Subscription:
         config = self.config
         is_dying = isinstance(how, Reject) or attempt >= config.share_delivery_count_limit
         if is_dying and not config.headrace_dead_letters_enable:
+            self.tally.discarded += last - first + 1
             return Settled(now_ms, "reject" if isinstance(how, Reject) else "discarded", [(first, last)])
         if is_dying:
             wait_ms = 0
@@ -383,14 +397,3 @@ class Subscription:
                 return 0
             count_max = min(count_max, max(1, per_second // _BURSTS_PER_SECOND))
         return count_max
-
-    def _attempts_in(self, first: int, last: int) -> Iterator[Granted]:
-        """The range, divided by how often its messages have been delivered."""
-        for failure in self._failures.overlapping(first, last):
-            if first < failure.first:
-                yield Granted(first, failure.first - 1, 1)
-            end = min(last, failure.last)
-            yield Granted(max(first, failure.first), end, failure.attempts + 1)
-            first = end + 1
-        if first <= last:
-            yield Granted(first, last, 1)

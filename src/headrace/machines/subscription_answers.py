@@ -56,13 +56,17 @@ class Nack(NamedTuple):
     reason: str = ""
 
 
+class Release(NamedTuple):
+    """It was delivered to nobody: it is ready at once, and the lease does not count."""
+
+
 class Reject(NamedTuple):
     """Never again: a dead letter."""
 
     reason: str = ""
 
 
-Settlement: TypeAlias = Ack | Gap | Nack | Reject
+Settlement: TypeAlias = Ack | Gap | Nack | Reject | Release
 
 
 class Standing(NamedTuple):

@@ -6,11 +6,12 @@ some are dying (never delivered again, to be kept as dead letters), and the rest
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from headrace.machines.settled import new_bitmap, next_present
 from headrace.machines.subscription_alarms import Alarms
-from headrace.machines.subscription_answers import Dying, Range
+from headrace.machines.subscription_answers import Dying, Granted, Range
 from headrace.machines.subscription_spans import Span, Spans
 from headrace.model.subscription_configs import SubscriptionConfig
 
@@ -65,6 +66,17 @@ class Failures(Spans[Failure]):
         self.dying.remove_range(first, last + 1)
         for failure in failures:
             self.put(failure)
+
+    def attempts_in(self, first: int, last: int) -> Iterator[Granted]:
+        """The range, divided by how often its messages have been delivered, if they are now."""
+        for failure in self.overlapping(first, last):
+            if first < failure.first:
+                yield Granted(first, failure.first - 1, 1)
+            end = min(last, failure.last)
+            yield Granted(max(first, failure.first), end, failure.attempts + 1)
+            first = end + 1
+        if first <= last:
+            yield Granted(first, last, 1)
 
     def next_due_ms(self) -> int | None:
         return self._dues.next_ms()

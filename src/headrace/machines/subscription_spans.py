@@ -7,7 +7,7 @@ costs the same for one offset and for a thousand.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 import msgspec
@@ -21,6 +21,11 @@ class Span(msgspec.Struct, gc=False):
 
 
 S = TypeVar("S", bound=Span)
+
+
+def count_of(spans: Iterable[Span]) -> int:
+    """How many offsets they cover."""
+    return sum(span.last - span.first + 1 for span in spans)
 
 
 class Spans(Generic[S]):

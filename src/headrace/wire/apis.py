@@ -22,7 +22,9 @@ from headrace.wire.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsResponse,
 )
 from headrace.wire.messages.alter_subscriptions import AlterSubscriptionsRequest, AlterSubscriptionsResponse
+from headrace.wire.messages.alter_tokens import AlterTokensRequest, AlterTokensResponse
 from headrace.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from headrace.wire.messages.check_token import CheckTokenRequest, CheckTokenResponse
 from headrace.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from headrace.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -42,6 +44,7 @@ from headrace.wire.messages.describe_configs import DescribeConfigsRequest, Desc
 from headrace.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from headrace.wire.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from headrace.wire.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
+from headrace.wire.messages.describe_pushes import DescribePushesRequest, DescribePushesResponse
 from headrace.wire.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsResponse,
@@ -74,6 +77,7 @@ from headrace.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from headrace.wire.messages.list_tokens import ListTokensRequest, ListTokensResponse
 from headrace.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from headrace.wire.messages.message_status import MessageStatusRequest, MessageStatusResponse
 from headrace.wire.messages.metadata import MetadataRequest, MetadataResponse
@@ -178,6 +182,10 @@ MESSAGE_STATUS: Final = 10_005
 LIST_DELAYED: Final = 10_006
 ALTER_DELAYED: Final = 10_007
 LEASE_OFFSETS: Final = 10_008
+CHECK_TOKEN: Final = 10_009
+ALTER_TOKENS: Final = 10_010
+LIST_TOKENS: Final = 10_011
+DESCRIBE_PUSHES: Final = 10_012
 
 
 def _api(key: int, request: type[Any], response: type[Any]) -> Api:
@@ -254,5 +262,9 @@ APIS: Final[dict[int, Api]] = {
         _api(LIST_DELAYED, ListDelayedRequest, ListDelayedResponse),
         _api(ALTER_DELAYED, AlterDelayedRequest, AlterDelayedResponse),
         _api(LEASE_OFFSETS, LeaseOffsetsRequest, LeaseOffsetsResponse),
+        _api(CHECK_TOKEN, CheckTokenRequest, CheckTokenResponse),
+        _api(ALTER_TOKENS, AlterTokensRequest, AlterTokensResponse),
+        _api(LIST_TOKENS, ListTokensRequest, ListTokensResponse),
+        _api(DESCRIBE_PUSHES, DescribePushesRequest, DescribePushesResponse),
     )
 }

@@ -46,6 +46,7 @@ _ATTRIBUTES: Final = Struct(">h")
 _LENGTH_END: Final = 12
 _NULL: Final = varint(-1)
 _CRC_STEP_BYTES: Final = 1 << 16
+_KEPT_VARINTS: Final = 1 << 14  # those of up to two bytes
 
 
 class BatchHeader(msgspec.Struct, frozen=True, gc=False):
@@ -173,6 +174,19 @@ def crc32c(data: memoryview) -> int:
     return crc
 
 
+class _Varints(dict[int, bytes]):
+    """Lengths and deltas come again and again: looked up, they cost a fifth."""
+
+    def __missing__(self, value: int) -> bytes:
+        data = varint(value)
+        if 0 <= value < _KEPT_VARINTS:
+            self[value] = data
+        return data
+
+
+_VARINTS: Final = _Varints()
+
+
 class Record(msgspec.Struct, gc=False):
     """One message. `offset` is -1 while the log has given it none."""
 
@@ -197,12 +211,17 @@ def build_batch(
     """Make a batch of at least one record. A record with an offset keeps it; the others are counted up."""
     assert records
     base_timestamp = records[0].timestamp_ms
-    frames = bytearray()
+    max_timestamp = base_timestamp
+    parts: list[bytes] = []
     delta = -1
     for record in records:
         delta = delta + 1 if record.offset < 0 else record.offset - base_offset
-        frames += _record_frame(record, record.timestamp_ms - base_timestamp, delta)
-    payload = compress(compression, bytes(frames)) if compression else frames
+        timestamp_ms = record.timestamp_ms
+        max_timestamp = max(max_timestamp, timestamp_ms)
+        _add_record(parts, record, timestamp_ms - base_timestamp, delta)
+    payload = b"".join(parts)
+    if compression:
+        payload = compress(compression, payload)
     batch = bytearray(HEADER_SIZE)
     HEADER.pack_into(
         batch,
@@ -215,7 +234,7 @@ def build_batch(
         attributes | compression,
         delta,
         base_timestamp,
-        max(record.timestamp_ms for record in records),
+        max_timestamp,
         producer_id,
         producer_epoch,
         base_sequence,
@@ -240,17 +259,30 @@ def recompress(batch: memoryview, header: BatchHeader, compression: int, size_by
     return again
 
 
-def _record_frame(record: Record, timestamp_delta: int, offset_delta: int) -> bytes:
-    parts = [b"\0", varint(timestamp_delta), varint(offset_delta)]
-    parts += (_sized(record.key), _sized(record.value), varint(len(record.headers)))
-    for name, value in record.headers:
-        parts += (_sized(name.encode("utf-8", "surrogateescape")), _sized(value))
-    body = b"".join(parts)
-    return varint(len(body)) + body
+def _add_record(parts: list[bytes], record: Record, timestamp_delta: int, offset_delta: int) -> None:
+    """Its pieces, to be joined with those of all others: a copy per batch is cheaper than one per record."""
+    key, value, headers = record.key, record.value, record.headers
+    stamps = _VARINTS[timestamp_delta] + _VARINTS[offset_delta]
+    if key is None:
+        key, key_size = b"", _NULL
+    else:
+        key_size = _VARINTS[len(key)]
+    if value is None:
+        value, value_size = b"", _NULL
+    else:
+        value_size = _VARINTS[len(value)]
+    tail = _headers(headers) if headers else b"\0"
+    size_bytes = 1 + len(stamps) + len(key_size) + len(key) + len(value_size) + len(value) + len(tail)
+    parts += (_VARINTS[size_bytes], b"\0", stamps, key_size, key, value_size, value, tail)
 
 
-def _sized(data: bytes | None) -> bytes:
-    return _NULL if data is None else varint(len(data)) + data
+def _headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    parts = [_VARINTS[len(headers)]]
+    for name, value in headers:
+        encoded = name.encode("utf-8", "surrogateescape")
+        parts += (_VARINTS[len(encoded)], encoded)
+        parts += (_NULL,) if value is None else (_VARINTS[len(value)], value)
+    return b"".join(parts)
 
 
 def read_records(batch: memoryview, header: BatchHeader, size_bytes_max: int) -> Iterator[Record]:

@@ -37,7 +37,7 @@ from headrace.wire.messages.settle import (
 
 TOPIC = "jobs"
 WORKERS = "workers"
-GAP, ACK, NACK, REJECT, EXTEND = range(5)
+GAP, ACK, NACK, REJECT, EXTEND, RELEASE = range(6)
 CREATE, SEEK, DELETE = range(3)
 LATEST, EARLIEST = -1, -2
 _GROUP_RESOURCE = 32

@@ -10,10 +10,12 @@ from tests.unit.broker.asking import produce
 from tests.unit.broker.house import House
 from tests.unit.broker.queueing import (
     ACK,
+    CREATE,
     DELETE,
     EXTEND,
     GAP,
     NACK,
+    RELEASE,
     Member,
     alter,
     configure,
@@ -366,6 +368,48 @@ async def test_a_subscription_that_is_deleted_while_one_waits_begins_anew(house:
     assert values_of(await polling) == [b"a"]
 
 
+async def test_a_subscription_that_must_exist_is_not_made_by_a_lease(house: House) -> None:
+    await house.make_topic("jobs", 1)
+    (answer,) = await Member(house).ask(must_exist=True)
+    assert answer.error_code == GROUP_NOT_FOUND
+    await alter(house, CREATE)
+    assert await Member(house).ask(must_exist=True) == []
+    (answer,) = await Member(house, subscription="others").ask(must_exist=True)
+    assert answer.error_code == GROUP_NOT_FOUND
+    polling = asyncio.create_task(Member(house).ask(wait_ms=60_000, must_exist=True))
+    await house.pass_time(0.1)
+    await alter(house, DELETE)
+    (answer,) = await polling
+    assert answer.error_code == GROUP_NOT_FOUND
+    assert await describe(house) == []
+
+
+async def test_a_message_is_settled_by_its_id_whoever_has_it(house: House) -> None:
+    await subscribe(house)
+    await produce(house, "jobs", b"a", b"b")
+    await Member(house, "a").lease()
+    anybody = Member(house, "")
+    assert (await anybody.settle_items([SettleItem(0, 0)], epoch=-1)).refused == []
+    (refused,) = (await anybody.settle_items([SettleItem(0, 0)], epoch=-1)).refused
+    assert refused.error_code == NOT_LEASED
+    await house.pass_time(31)
+    (refused,) = (await anybody.settle_items([SettleItem(1, 1)], epoch=-1)).refused
+    assert refused.error_code == NOT_LEASED
+    assert [(one.value, one.attempt) for one in await Member(house, "b").lease()] == [(b"b", 2)]
+    assert (await anybody.settle_items([SettleItem(1, 1)], epoch=-1)).refused == []
+
+
+async def test_what_is_released_goes_to_who_waits_and_the_lease_has_not_counted(house: House) -> None:
+    await subscribe(house)
+    await produce(house, "jobs", b"a")
+    member = Member(house, "a")
+    messages = await member.lease()
+    polling = asyncio.create_task(Member(house, "b").lease(wait_ms=60_000))
+    await house.pass_time(0.1)
+    assert await member.settle(messages, RELEASE) == [0]
+    assert [(one.value, one.attempt) for one in await polling] == [(b"a", 1)]
+
+
 # Refusals
 
 
@@ -393,6 +437,8 @@ async def test_names_are_checked(house: House, subscription: str, member: str) -
     await house.make_topic("jobs")
     asked = Member(house, member, subscription)
     assert (await house.ask(asked.request(), 0)).error_code in (24, INVALID_REQUEST)
+    if not member:
+        return  # whoever has it settles it
     settle = SettleRequest(subscription, member, [SettleTopic("jobs", [SettlePartition(0, 0, [SettleItem(0, 0)])])])
     assert (await house.ask(settle, 0)).error_code in (24, INVALID_REQUEST)
 

@@ -190,7 +190,7 @@ def test_what_nobody_has_taken_is_given_back_at_the_end() -> None:
             assert len(await subscription.lease(2)) == 2
             subscription._ready.extend(await Subscription(cluster, "jobs", "workers").lease(1))
         async with Subscription(cluster, "jobs", "workers") as other:
-            assert sorted(message.attempt for message in await other.lease(10)) == [1, 2]
+            assert [message.attempt for message in await other.lease(10)] == [1, 1]
 
     queue(scenario)
 

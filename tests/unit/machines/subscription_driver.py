@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from pyroaring import BitMap64
 
-from headrace.machines.subscription import Ack, Granted, Nack, Opened, Range, Reject, Settlement, Subscription
+from headrace.machines.subscription import Subscription
+from headrace.machines.subscription_answers import Ack, Granted, Nack, Opened, Range, Reject, Settlement
 from headrace.model.subscription_configs import SubscriptionConfig
 from headrace.wire.acks_records import (
     Created,

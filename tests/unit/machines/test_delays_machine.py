@@ -144,6 +144,14 @@ class DelaysMachine(RuleBasedStateMachine):
         self.open = [one for one in self.open if one[0] > done]
 
     @rule()
+    def the_first_is_told(self) -> None:
+        first_ms = self.delays.first_ms()
+        if first_ms is not None:
+            assert first_ms in self.waiting.values()
+            if self.delays.next_ms() != 0:  # else some that may be due before it are still to be opened
+                assert first_ms == min(self.waiting.values())
+
+    @rule()
     def the_house_is_swept(self) -> None:
         self.delays.sweep()
 

@@ -29,3 +29,13 @@ def test_a_limit_may_come_and_go() -> None:
     assert not rate.is_free(9.0)
     rate.per_second = None
     assert rate.is_free(0.0)
+
+
+def test_one_may_be_some_ahead_and_then_goes_on_at_the_rate() -> None:
+    rate = Rate(2)
+    for _ in range(5):
+        assert rate.wait_seconds(10.0, burst=5) == 0
+        rate.take(1, 10.0)
+    assert rate.wait_seconds(10.0, burst=5) == 0.5
+    assert rate.wait_seconds(10.5, burst=5) == 0
+    assert Rate().wait_seconds(0.0) == 0

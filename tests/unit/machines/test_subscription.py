@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.machines.subscription_driver import LEASE_MS, SubscriptionDriver
 
-from headrace.machines.subscription import Ack, Dying, Gap, Nack, Reject, Settlement, Standing
+from headrace.machines.subscription_answers import Ack, Dying, Gap, Nack, Reject, Release, Settlement, Standing
 from headrace.model.errors import InvalidRecordState
 from headrace.model.subscription_configs import SubscriptionConfig
 from headrace.wire.acks_records import Created, Deleted, Failed, Settled
@@ -180,6 +180,28 @@ def test_a_member_that_is_gone_may_have_tried(driver: SubscriptionDriver) -> Non
     assert events == [Failed(driver.now_ms, 0, 9, 1, driver.now_ms, "the member is gone")]
     driver.store(events)
     assert driver.lease(10, "b") == [(0, 9, 2)]
+
+
+def test_what_was_delivered_to_nobody_comes_back_as_if_it_had_not_been_leased(driver: SubscriptionDriver) -> None:
+    driver.lease(10)
+    driver.nack(0, 1)
+    driver.lease(2)
+    assert driver.settle(1, 4, Release()) == []
+    assert driver.machine.state_of(0).state == "leased"
+    assert driver.lease(4, "b") == [(1, 1, 2), (2, 4, 1)]
+
+
+def test_a_message_may_be_settled_by_somebody_who_does_not_know_who_has_it(driver: SubscriptionDriver) -> None:
+    driver.lease(10, "a")
+    driver.store(driver.machine.settle(3, 3, Ack(), None, None, driver.now_ms))
+    driver.machine.extend(4, 4, None, None, driver.now_ms, 60_000)
+    assert driver.machine.state_of(3).state == "settled"
+    with pytest.raises(InvalidRecordState):
+        driver.machine.settle(3, 3, Ack(), None, None, driver.now_ms)
+    driver.wait(LEASE_MS)
+    with pytest.raises(InvalidRecordState):
+        driver.machine.settle(5, 5, Ack(), None, None, driver.now_ms)
+    assert driver.machine.state_of(4).state == "leased"
 
 
 def test_leases_of_neighbours_that_are_over_make_one_event(driver: SubscriptionDriver) -> None:

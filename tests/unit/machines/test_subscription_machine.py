@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.unit.machines.subscription_driver import SubscriptionDriver, contents, message
 
-from headrace.machines.subscription import Ack, Counts, Gap, Granted, Nack, Opened, Range, Reject, Settlement, Standing
+from headrace.machines.subscription_answers import (
+    Ack,
+    Counts,
+    Gap,
+    Granted,
+    Nack,
+    Opened,
+    Range,
+    Reject,
+    Release,
+    Settlement,
+    Standing,
+)
 from headrace.model.errors import InvalidRecordState
 from headrace.model.subscription_configs import SubscriptionConfig
 
@@ -198,10 +210,13 @@ class PlainMachine(RuleBasedStateMachine):
         self.driver.settle(first, last, how, member, attempt)
         if isinstance(how, Nack | Reject):
             self.fail_in_model(range(first, last + 1), how)
+        elif isinstance(how, Release):
+            for offset in range(first, last + 1):
+                self.model[offset].lease = None
         else:
             self.settle_in_model(range(first, last + 1))
 
-    @rule(position=positions, cut=st.sampled_from(CUTS), how=st.sampled_from([Ack(), Ack(), Gap()]))
+    @rule(position=positions, cut=st.sampled_from(CUTS), how=st.sampled_from([Ack(), Ack(), Gap(), Release()]))
     def somebody_is_done(self, position: int, cut: tuple[int, int], how: Settlement) -> None:
         self.settle_live(position, cut, how)
 

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.machines.subscription_driver import LEASE_MS, SubscriptionDriver, message
 
 from headrace.machines import ready_window
-from headrace.machines.subscription import Granted, Nack, Opened
+from headrace.machines.subscription_answers import Granted, Nack, Opened
 from headrace.model.subscription_configs import SubscriptionConfig
 from headrace.wire.acks_records import Settled
 

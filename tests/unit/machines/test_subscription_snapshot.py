@@ -5,7 +5,8 @@ from __future__ import annotations
 from pyroaring import BitMap64
 from tests.unit.machines.subscription_driver import NAME, SubscriptionDriver, contents
 
-from headrace.machines.subscription import Dying, Subscription
+from headrace.machines.subscription import Subscription
+from headrace.machines.subscription_answers import Dying
 from headrace.model.subscription_configs import SubscriptionConfig
 from headrace.wire.acks_records import Created, Failed, Settled, SnapshotEvent, decode_event, encode_event
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.errors import CorruptMessage, InvalidRecord, MessageTooLarge
+from headrace.wire import batch as batch_module
 from headrace.wire.batch import (
     CONTROL,
     CRC_START,
@@ -98,6 +99,11 @@ def test_a_batch_has_these_bytes() -> None:
         "0000000000000001" "0000000000000001" "ffffffffffffffff" "ffff" "ffffffff" "00000001"
         "18" "00" "00" "00" "026b" "0276" "02" "0268" "0278"
     )  # fmt: skip
+
+
+def test_only_short_varints_are_kept_in_memory() -> None:
+    build_batch([Record(value=b"x" * 20_000, timestamp_ms=5), Record(value=b"y", timestamp_ms=0, offset=1 << 20)])
+    assert all(0 <= value < 1 << 14 for value in batch_module._VARINTS)
 
 
 def test_offsets_with_gaps_are_kept() -> None:

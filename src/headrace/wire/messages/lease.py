@@ -7,7 +7,7 @@ that gave nothing are left out of the answer.
 
 from __future__ import annotations
 
-from headrace.wire.schema import INT16, INT32, INT64, RECORDS, STRING, Chunk, array, message, part, wire
+from headrace.wire.schema import BOOL, INT16, INT32, INT64, RECORDS, STRING, Chunk, array, message, part, wire
 
 
 @part
@@ -19,7 +19,7 @@ class LeaseTopic:
 @message(versions=(0, 0), flexible_since=0)
 class LeaseRequest:
     """`member` is whatever the client calls itself: a lease is settled by whoever took it. -1 as `lease_ms` leaves the
-    time to the subscription."""
+    time to the subscription. A subscription that is missing is made, unless `must_exist`."""
 
     subscription: str = wire(STRING)
     member: str = wire(STRING)
@@ -28,6 +28,7 @@ class LeaseRequest:
     max_bytes: int = wire(INT32, default=1 << 20)
     lease_ms: int = wire(INT32, default=-1)
     topics: list[LeaseTopic] = wire(array(LeaseTopic))
+    must_exist: bool = wire(BOOL, tag=0, default=False)
 
 
 @part

@@ -1,7 +1,8 @@
 """Settle (10002, our own): say what became of leased messages. Answered when it is committed.
 
 Each item stands for itself: one that is refused (its lease is over, or somebody else's) changes nothing, and the others
-count. `how` has Kafka's numbers: 0 gap (there is no message), 1 ack, 2 nack, 3 reject, 4 extend.
+count. `how` has Kafka's numbers: 0 gap (there is no message), 1 ack, 2 nack, 3 reject, 4 extend; and 5 release, which
+is ours: the message was delivered to nobody, it is ready at once, and the lease does not count.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ class SettleTopic:
 
 @message(versions=(0, 0), flexible_since=0)
 class SettleRequest:
+    """`member` "": whoever holds the lease; with that, epoch -1 is the present one. So, and with attempt -1, a message
+    is settled by its id alone, if anybody has leased it: also under the hands of whoever it was delivered to again."""
+
     subscription: str = wire(STRING)
     member: str = wire(STRING)
     topics: list[SettleTopic] = wire(array(SettleTopic))
