@@ -1,0 +1,104 @@
+"""The REST application: finds the route of a request, asks who sends it and whether they may, and lets it be handled.
+
+    route (404, 405) -> who (401, 429) -> of which topic (404, 409) -> whether they may (403) -> handler
+
+Every refusal ends as a problem with a stable code; what is neither is a bug, and the listener answers it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from headrace.client.cluster import Cluster
+from headrace.doors.rest.access import ANYBODY, Gatekeeper, OpenGatekeeper
+from headrace.doors.rest.problems import problem_of
+from headrace.doors.rest.rechecks import rechecked
+from headrace.doors.rest.table import Doors, routes
+from headrace.doors.rest.webhooks import StatusOf
+from headrace.http.message import Answer, Request, Response
+from headrace.http.problem import Problem
+from headrace.http.routes import Access, Route, Routes, Side, Subject, Verb
+from headrace.model.errors import HeadraceError
+
+ALL_SIDES = frozenset({Side.PUBLISH, Side.SUBSCRIBE})
+BODY_BYTES_MAX = 1 << 20
+"""Of routes that say nothing else."""
+_KEPT_MAX, _KEPT_LENGTH_MAX = 1024, 256
+
+
+class RestApplication:
+    """`sides`: of which forwarder the routes are served. Close it when its listener is drained."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        gatekeeper: Gatekeeper,
+        sides: frozenset[Side] = ALL_SIDES,
+        *,
+        status_of: StatusOf = lambda _: None,
+        with_auth: bool = False,
+    ) -> None:
+        self.cluster = cluster
+        self.doors = Doors(cluster, status_of, with_auth=with_auth)
+        table = [route for route in routes(self.doors) if route.side is Side.BOTH or route.side in sides]
+        self.doors.described.extend(table)
+        self.routes = Routes(table)
+        self._gatekeeper = gatekeeper
+        self._is_open = isinstance(gatekeeper, OpenGatekeeper)  # then nobody need be asked for every request
+        self._found: dict[tuple[str, str], tuple[Route, dict[str, str]]] = {}
+
+    def body_limit(self, method: str, path: str) -> int:
+        try:
+            route, _ = self._find(method, path)
+        except Problem:
+            return BODY_BYTES_MAX  # it is read, so that the refusal can be told
+        return route.body_bytes_max or BODY_BYTES_MAX
+
+    async def answer(self, request: Request) -> Answer:
+        try:
+            route, params = self._find(request.method, request.path)
+            request.params = params.copy()  # handlers add to them
+            await self._admit(request, route.access)
+            answer = await route.handle(request)
+        except Problem as problem:
+            return problem.response()
+        except HeadraceError as error:
+            return problem_of(error).response()
+        if isinstance(answer, Response):
+            return answer
+        return rechecked(answer, partial(self._gatekeeper.is_still_welcome, request), self.cluster.clock)
+
+    async def close(self) -> None:
+        """Whoever still waits is told that this server is stopping."""
+        await self.doors.close()
+        self.cluster.close()
+
+    def _find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+        """Kept, because most paths come again and again, and twice for each request."""
+        found = self._found.get((method, path))
+        if found is None:
+            found = self.routes.find(method, path)
+            if len(self._found) >= _KEPT_MAX:
+                self._found.clear()
+            if len(path) <= _KEPT_LENGTH_MAX:
+                self._found[method, path] = found
+        return found
+
+    async def _admit(self, request: Request, access: Access) -> None:
+        if access.verb is Verb.PUBLIC:
+            return
+        request.caller = caller = ANYBODY if self._is_open else await self._gatekeeper.identify(request)
+        topic = None
+        if access.subject is Subject.TOPIC:
+            topic = request.params["topic"]
+        elif access.subject is Subject.SUBSCRIPTION:
+            topic = await self._topic_of(request)
+        if not self._is_open:
+            self._gatekeeper.authorize(caller, access.verb, topic)
+
+    async def _topic_of(self, request: Request) -> str:
+        """A subscription is of one topic, which is looked up unless the path or the query says it."""
+        params = request.params
+        if "topic" not in params:
+            params["topic"] = await self.doors.directory.topic_of(params["subscription"], request.query.get("topic"))
+        return params["topic"]

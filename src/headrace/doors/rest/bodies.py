@@ -1,0 +1,190 @@
+"""What all REST handlers share of bodies: reading JSON, durations and times, and how a message is shown.
+
+A value is kept as it was sent and is shown as what it is: JSON text as that JSON, text with a content type `text/*` as
+a string, anything else in base64. Times are RFC 3339 in UTC with milliseconds; durations are as in `model.durations`,
+or numbers of seconds.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from headrace.http.message import Request
+from headrace.http.problem import Problem
+from headrace.model.durations import DURATION_MS_MAX, TIME_MS_MAX, parse_duration, parse_time
+from headrace.model.errors import HeadraceError
+
+T = TypeVar("T")
+Headers = Sequence[tuple[str, bytes | None]]
+
+CONTENT_TYPE = "content-type"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_RAW = msgspec.json.Decoder(msgspec.Raw)
+
+Duration = Annotated[str, Meta(description="500ms, 90s, 15m, 2h, 1h30m, PT90S")] | Annotated[float, Meta(ge=0)]
+"""A number counts seconds."""
+
+
+class MessageBody(msgspec.Struct, kw_only=True):
+    """A message as it lies in its topic. It has one of `value` (JSON, or text), `value_base64`, or neither if it has
+    no value at all; likewise with the key."""
+
+    message_id: str
+    value: Any = UNSET
+    value_base64: str | UnsetType = UNSET
+    key: str | UnsetType = UNSET
+    key_base64: str | UnsetType = UNSET
+    headers: dict[str, str | None] = {}
+    published_at: str
+
+
+def message_body(message_id: str, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Headers) -> Any:
+    body = MessageBody(message_id=message_id, published_at=shown_time(timestamp_ms), headers=shown_headers(headers))
+    body.value, body.value_base64 = shown_value(value, headers)
+    body.key, body.key_base64 = shown_key(key)
+    return body
+
+
+def shown_value(value: bytes | None, headers: Headers) -> tuple[Any, str | UnsetType]:
+    """As `value` and as `value_base64`; at most one of them is set. JSON comes back as `msgspec.Raw`."""
+    if value is None:
+        return UNSET, UNSET
+    content_type = content_type_of(headers)
+    if content_type is None or is_json(content_type):
+        raw = json_text(value)
+        if raw is not None:
+            return raw, UNSET
+    elif content_type.startswith("text/"):
+        try:
+            return value.decode(), UNSET
+        except UnicodeDecodeError:
+            pass
+    return UNSET, b64encode(value).decode()
+
+
+def shown_key(key: bytes | None) -> tuple[str | UnsetType, str | UnsetType]:
+    """As `key` and as `key_base64`; at most one of them is set."""
+    if key is None:
+        return UNSET, UNSET
+    try:
+        return key.decode(), UNSET
+    except UnicodeDecodeError:
+        return UNSET, b64encode(key).decode()
+
+
+def shown_headers(headers: Headers) -> dict[str, str | None]:
+    """By name, the last one of each; bytes that are no text are shown with replacement characters."""
+    return {clean(name): None if value is None else value.decode("utf-8", "replace") for name, value in headers}
+
+
+def clean(text: str) -> str:
+    """Names of headers may hold bytes that are no text."""
+    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def content_type_of(headers: Headers) -> str | None:
+    for name, value in headers:
+        if name == CONTENT_TYPE and value is not None:
+            return value.decode("latin-1").lower()
+    return None
+
+
+def is_json(content_type: str) -> bool:
+    """By its media type: `application/json`, or one that is built on it."""
+    media_type = content_type.partition(";")[0].strip().lower()
+    return media_type == "application/json" or (media_type.startswith("application/") and media_type.endswith("+json"))
+
+
+def json_text(value: bytes) -> msgspec.Raw | None:
+    """The value, if it is JSON text."""
+    try:
+        if not value.isascii():
+            value.decode()
+        return _RAW.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+# Reading what was sent
+
+
+def parse_body(request: Request, decoder: msgspec.json.Decoder[T]) -> T:
+    """Raises `Problem`: 400 for what is not JSON, saying where, 422 for what has the wrong shape, saying of which
+    part. Only what says that it is JSON is read as such."""
+    content_type = request.headers.get(CONTENT_TYPE)
+    if content_type is not None and not is_json(content_type):
+        raise Problem(
+            415,
+            "unsupported_media_type",
+            f"the body is {content_type[:100]!r}, and JSON is expected here",
+            "send it with content-type: application/json",
+        )
+    try:
+        return decoder.decode(request.body)
+    except msgspec.ValidationError as error:
+        raise Problem(
+            422, "invalid_body", f"the body is not as expected: {error}", "see GET /openapi.json for its shape"
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise bad_json(request.body, error) from None
+
+
+def bad_json(body: bytes, error: Exception) -> Problem:
+    if isinstance(error, UnicodeDecodeError):
+        said = f"it is not UTF-8: {error.reason}"
+    elif isinstance(error, RecursionError):
+        said = "it is nested too deeply"
+    else:
+        said = str(error)
+        if "(byte" not in said:
+            said += f" (byte {len(body)})"
+    return Problem(400, "malformed_json", f"the body is not JSON: {said}", "mend the JSON and send it again")
+
+
+def invalid(what: str, why: str, next_step: str = "see GET /openapi.json") -> Problem:
+    """A parameter or header with a value that makes no sense."""
+    return Problem(422, "invalid_parameter", f"{what}: {why}", next_step)
+
+
+def duration_ms(value: str | float, what: str) -> int:
+    """Milliseconds of `"5s"`, `"5"` or `5`."""
+    text = value if isinstance(value, str) else repr(value)
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            return parse_duration(text)
+        except HeadraceError as error:
+            raise invalid(what, error.message, "write 500ms, 90s, 15m or 2h, or a number of seconds") from None
+    if not 0 <= seconds * 1000 <= DURATION_MS_MAX:
+        raise invalid(what, f"{text[:40]} is not a number of seconds", "write 500ms, 90s, 15m or 2h")
+    return round(seconds * 1000)
+
+
+def time_ms(value: str | int, what: str) -> int:
+    try:
+        return parse_time(str(value))
+    except HeadraceError as error:
+        raise invalid(what, error.message, "write it as 2027-01-01T09:00:00Z") from None
+
+
+def integer(query: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    """A number of the query."""
+    text = query.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 18 and low <= int(text) <= high):
+        raise invalid(name, f"{text[:40]!r} is not a number from {low} to {high}")
+    return int(text)
+
+
+def shown_time(time_ms_: int) -> str:
+    """RFC 3339 with milliseconds, in UTC."""
+    moment = _EPOCH + timedelta(milliseconds=min(max(time_ms_, 0), TIME_MS_MAX))
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"

@@ -1,0 +1,263 @@
+"""Dead letters by REST: look at those of a subscription, send them back, or be done with them.
+
+The letters of all subscriptions of a topic lie in `<topic>.dlq`; here only those are seen and touched that died for the
+subscription in the path. A request is bounded in number and time: when it says that it is not complete, the same
+request goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from headrace.client.cluster import Cluster
+from headrace.client.dead_letters import Bounds, DeadLetterQueue, Selection
+from headrace.client.redrive import MAX_REDRIVES, DeadLetter, Outcome, RedriveRules
+from headrace.doors.rest.bodies import (
+    MessageBody,
+    integer,
+    invalid,
+    parse_body,
+    shown_headers,
+    shown_key,
+    shown_time,
+    shown_value,
+)
+from headrace.doors.rest.topics import ensure_writable
+from headrace.http.message import Request, Response, json_response
+from headrace.http.problem import Problem
+from headrace.http.routes import Access, Operation, Parameter, Route, Side, Subject, Verb
+from headrace.machines.filters import Filter, compile_filter
+from headrace.model.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
+from headrace.model.message_headers import Headers, death_of
+from headrace.model.message_ids import MessageId, message_id_from_text
+from headrace.runtime.eager import in_task
+
+_LIMIT, _LIMIT_MAX = 100, 1000
+_SETTLED, _SETTLED_MAX = 1000, 10_000
+_SECONDS = 20.0  # of one request
+_TOLD_MAX = 100  # refusals that are told one by one
+_BODY_BYTES_MAX = 256 << 10
+
+_Ids = Annotated[list[str], Meta(min_length=1, max_length=1000)]
+_Max = Annotated[int, Meta(ge=1, le=_SETTLED_MAX)]
+_FILTER_TEXT = "Only those that match, such as header.type = 'order' and key like 'eu-%'."
+
+
+class DeadLetterBody(MessageBody, kw_only=True):
+    """A message that failed too often, or was rejected. `state` is ready, leased (it is just being sent back) or
+    settled (it was sent back or discarded)."""
+
+    state: str
+    died_at: str
+    attempts: int
+    reason: str
+    origin: str
+    redriven: int
+
+
+class DeadLetterList(msgspec.Struct):
+    """`more`: there are others behind them."""
+
+    dead_letters: list[DeadLetterBody]
+    more: bool
+
+
+class Redrive(msgspec.Struct, forbid_unknown_fields=True):
+    """Which ones, by id or by filter, or all; where to, if not to where they come from; how fast, in messages per
+    second; how many at most; and how often they may have come back before."""
+
+    message_ids: _Ids | UnsetType = UNSET
+    filter: str | None = None
+    to: Annotated[str, Meta(min_length=1, max_length=249)] | None = None
+    rate: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    max: _Max = _SETTLED
+    max_redrives: Annotated[int, Meta(ge=1, le=1_000_000)] = MAX_REDRIVES
+    dry_run: bool = False
+
+
+class Discard(msgspec.Struct, forbid_unknown_fields=True):
+    """Which ones: by id, by filter, or explicitly all."""
+
+    message_ids: _Ids | UnsetType = UNSET
+    filter: str | None = None
+    all: bool = False
+    max: _Max = _SETTLED
+    dry_run: bool = False
+
+
+class RefusedLetter(msgspec.Struct):
+    message_id: str
+    message: str
+
+
+class LettersSettled(msgspec.Struct):
+    """How it went: so many were sent back or discarded now (or would have been), so many were done with before or are
+    in other hands. Not complete: there was no room for more in this request. `left`: dead letters of the topic, of any
+    subscription, that nobody has settled."""
+
+    settled: int
+    settled_before: int
+    refused: int
+    refusals: list[RefusedLetter]
+    complete: bool
+    left: int
+
+
+_REDRIVE = msgspec.json.Decoder(Redrive)
+_DISCARD = msgspec.json.Decoder(Discard)
+_TOPIC = Parameter("topic", str, "The topic, where several have a subscription of this name.")
+_NOTHING = LettersSettled(0, 0, 0, [], complete=True, left=0)
+
+
+class DeadLetters:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def show_all(self, request: Request) -> Response:
+        await in_task()
+        limit = integer(request.query, "limit", _LIMIT, 1, _LIMIT_MAX)
+        with_settled = request.query.get("settled") == "true"
+        selection = Selection(wanted=_wanted(request, request.query.get("filter")))
+        shown: list[DeadLetterBody] = []
+        deadline = self._cluster.clock.monotonic() + _SECONDS
+        try:
+            queue = DeadLetterQueue(self._cluster, request.params["topic"])
+            async with aclosing(queue.letters(selection, with_settled=with_settled)) as letters:
+                async for letter, state in letters:
+                    if len(shown) == limit or self._cluster.clock.monotonic() > deadline:
+                        return json_response(DeadLetterList(shown, more=True))
+                    shown.append(_shown(letter, state))
+        except UnknownTopicOrPartition:
+            pass  # no message of the topic has died yet
+        return json_response(DeadLetterList(shown, more=False))
+
+    async def redrive(self, request: Request) -> Response:
+        await in_task()
+        body = parse_body(request, _REDRIVE)
+        if body.to is not None:
+            ensure_writable(body.to)
+            request.caller.require(Verb.PUBLISH, body.to)
+        queue = DeadLetterQueue(self._cluster, request.params["topic"])
+        selection = _selection(request, queue.name, body.message_ids, body.filter)
+        if not await self._has_any(queue):
+            return json_response(_NOTHING)
+        outcome = await queue.redrive(
+            selection,
+            RedriveRules(body.to, body.rate, body.max_redrives),
+            dry_run=body.dry_run,
+            bounds=Bounds(body.max, _SECONDS),
+        )
+        return await _told(outcome, queue)
+
+    async def discard(self, request: Request) -> Response:
+        await in_task()
+        body = parse_body(request, _DISCARD)
+        if not body.all and body.filter is None and body.message_ids is UNSET:
+            raise Problem(
+                422, "invalid_body", "it is not said which ones", "name message_ids or a filter, or say all: true"
+            )
+        queue = DeadLetterQueue(self._cluster, request.params["topic"])
+        selection = _selection(request, queue.name, body.message_ids, body.filter)
+        if not await self._has_any(queue):
+            return json_response(_NOTHING)
+        outcome = await queue.discard(selection, dry_run=body.dry_run, bounds=Bounds(body.max, _SECONDS))
+        return await _told(outcome, queue)
+
+    async def _has_any(self, queue: DeadLetterQueue) -> bool:
+        try:
+            await self._cluster.persist(lambda: self._cluster.topic(queue.name))
+        except UnknownTopicOrPartition:
+            return False
+        return True
+
+    def routes(self) -> list[Route]:
+        one = "/subscriptions/{subscription}"
+        manage, read = Access(Verb.MANAGE, Subject.SUBSCRIPTION), Access(Verb.READ, Subject.SUBSCRIPTION)
+        look = Operation(
+            "List the dead letters of a subscription, oldest first in each partition",
+            {200: DeadLetterList},
+            parameters=(
+                Parameter("limit", Annotated[int, Meta(ge=1, le=_LIMIT_MAX)], f"At most so many; {_LIMIT}."),
+                Parameter("filter", str, _FILTER_TEXT),
+                Parameter("settled", bool, "Also those that were sent back or discarded."),
+                _TOPIC,
+            ),
+            problems=(404, 409, 422),
+        )
+        problems = (400, 404, 409, 413, 415, 422)
+        redrive = Operation("Send dead letters back", {200: LettersSettled}, Redrive, (_TOPIC,), problems)
+        discard = Operation("Be done with dead letters", {200: LettersSettled}, Discard, (_TOPIC,), problems)
+        return [
+            Route("GET", f"{one}/dead-letters", self.show_all, read, look, Side.SUBSCRIBE),
+            Route("POST", f"{one}/redrive", self.redrive, manage, redrive, Side.SUBSCRIBE, _BODY_BYTES_MAX),
+            Route("POST", f"{one}/discard", self.discard, manage, discard, Side.SUBSCRIBE, _BODY_BYTES_MAX),
+        ]
+
+
+def _wanted(request: Request, text: str | None) -> Filter:
+    """What died for this subscription, in this topic: anybody who may write there can write a letter of another."""
+    topic, name = request.params["topic"], request.params["subscription"]
+    try:
+        matches = None if text is None else compile_filter(text)
+    except InvalidConfig as error:
+        raise invalid("filter", error.message, _FILTER_TEXT) from None
+
+    def is_wanted(key: bytes | None, headers: Headers) -> bool:
+        death = death_of(headers)
+        is_ours = death is not None and (death.subscription, death.topic) == (name, topic)
+        return is_ours and (matches is None or matches(key, headers))
+
+    return is_wanted
+
+
+def _selection(request: Request, queue: str, ids: list[str] | UnsetType, text: str | None) -> Selection:
+    return Selection(() if ids is UNSET else [_letter_id(one, queue) for one in ids], _wanted(request, text))
+
+
+def _letter_id(text: str, queue: str) -> MessageId:
+    try:
+        found = message_id_from_text(text)
+    except InvalidRequest as error:
+        raise Problem(422, "invalid_message_id", error.message[:400], "GET .../dead-letters tells the ids") from None
+    if found.topic != queue:
+        raise Problem(
+            422, "other_topic", f"{found} is not a dead letter of this topic", "GET .../dead-letters tells the ids"
+        )
+    return found
+
+
+def _shown(letter: DeadLetter, state: str) -> DeadLetterBody:
+    record, death = letter.record, letter.death
+    assert death is not None, "it was chosen by where it died"
+    shown = DeadLetterBody(
+        message_id=str(letter.id),
+        published_at=shown_time(record.timestamp_ms),
+        headers=shown_headers(record.headers),
+        state=state,
+        died_at=shown_time(death.at_ms),
+        attempts=death.attempts,
+        reason=death.reason,
+        origin=str(MessageId(death.topic, death.partition, death.offset)),
+        redriven=letter.redriven,
+    )
+    shown.value, shown.value_base64 = shown_value(record.value, record.headers)
+    shown.key, shown.key_base64 = shown_key(record.key)
+    return shown
+
+
+async def _told(outcome: Outcome, queue: DeadLetterQueue) -> Response:
+    refusals = [RefusedLetter(str(letter_id), why) for letter_id, why in outcome.refused[:_TOLD_MAX]]
+    return json_response(
+        LettersSettled(
+            settled=outcome.settled,
+            settled_before=outcome.settled_before,
+            refused=len(outcome.refused),
+            refusals=refusals,
+            complete=outcome.is_complete,
+            left=await queue.count(),
+        )
+    )

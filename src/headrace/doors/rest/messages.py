@@ -1,0 +1,132 @@
+"""Single messages by REST: the message itself, and what became of it in each subscription."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from headrace.client.cluster import Cluster
+from headrace.client.errors import only, raise_for
+from headrace.client.fetched import ConsumedRecord, FetchedRecords
+from headrace.client.message_status import SETTLED, message_statuses
+from headrace.client.metadata import TopicPartition
+from headrace.doors.rest.bodies import MessageBody, message_body, shown_time
+from headrace.http.message import Request, Response, json_response
+from headrace.http.problem import Problem
+from headrace.http.routes import Access, Operation, Route, Subject, Verb
+from headrace.model.errors import OffsetOutOfRange
+from headrace.model.message_ids import MessageId, message_id_from_text
+from headrace.runtime.eager import in_task
+from headrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from headrace.wire.messages.message_status import SubscriptionStatus
+
+_NAMES_UNTIL = 12  # Fetch names topics by id from version 13 on
+_READ_COMMITTED = 1
+
+
+class AckStatus(msgspec.Struct):
+    """`state` is ready, leased, waiting (for a retry), dying (for its dead letter) or settled; `how` and `at` tell how
+    and when it was settled or has last failed, `until` until when it is leased or waits."""
+
+    subscription: str
+    state: str
+    attempts: int
+    how: str | UnsetType = UNSET
+    at: str | UnsetType = UNSET
+    until: str | UnsetType = UNSET
+    member: str | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+
+
+class AckStatuses(msgspec.Struct):
+    """`acknowledged`: every subscription has settled it."""
+
+    message_id: str
+    acknowledged: bool
+    subscriptions: list[AckStatus]
+
+
+class Messages:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def show(self, request: Request) -> Response:
+        await in_task()
+        place = await self._place(request)
+        found = await self._cluster.persist(lambda: self._fetch(place))
+        if found is None:
+            raise _not_found(place)
+        return json_response(message_body(str(place), found.timestamp_ms, found.key, found.value, found.headers))
+
+    async def acks(self, request: Request) -> Response:
+        await in_task()
+        place = await self._place(request)
+        target = TopicPartition(place.topic, place.partition)
+        statuses = await message_statuses(self._cluster, target, [place.offset], with_history=True)
+        # What was deleted when everybody had settled it is still known.
+        is_known = any(status.state == SETTLED for status in statuses)
+        if not is_known and await self._cluster.persist(lambda: self._fetch(place)) is None:
+            raise _not_found(place)
+        told = [_ack_status(status) for status in statuses]
+        return json_response(AckStatuses(str(place), all(one.state == SETTLED for one in told), told))
+
+    async def _place(self, request: Request) -> MessageId:
+        """Raises `Problem` 404 if it cannot be there, and the refusal if there is no such topic."""
+        place = message_id_from_text(request.params["message_id"])
+        view = await self._cluster.persist(lambda: self._cluster.topic(request.params["topic"]))
+        if place.topic != view.name or place.partition >= len(view.partitions):
+            raise _not_found(place)
+        return place
+
+    async def _fetch(self, place: MessageId) -> ConsumedRecord | None:
+        asked = FetchPartition(partition=place.partition, fetch_offset=place.offset, partition_max_bytes=1)
+        request = FetchRequest(
+            isolation_level=_READ_COMMITTED, topics=[FetchTopic(topic=place.topic, partitions=[asked])]
+        )
+        leader = (await self._cluster.partition(place.topic, place.partition)).leader
+        answer: FetchResponse = await self._cluster.call(request, node_id=leader, version_max=_NAMES_UNTIL)
+        raise_for(answer.error_code)
+        told = only(only(answer.responses).partitions)
+        if told.error_code == OffsetOutOfRange.code:
+            return None
+        raise_for(told.error_code)
+        target = TopicPartition(place.topic, place.partition)
+        batches = memoryview(told.records or b"")  # type: ignore[arg-type]
+        first = next(iter(FetchedRecords(target, batches, place.offset, told.aborted_transactions)), None)
+        return first if first is not None and first.offset == place.offset else None
+
+    def routes(self) -> list[Route]:
+        read = Access(Verb.READ, Subject.TOPIC)
+        return [
+            Route(
+                "GET",
+                "/topics/{topic}/messages/{message_id}",
+                self.show,
+                read,
+                Operation("Look at a message", {200: MessageBody}),
+            ),
+            Route(
+                "GET",
+                "/topics/{topic}/messages/{message_id}/ack",
+                self.acks,
+                read,
+                Operation("What became of a message, by subscription", {200: AckStatuses}),
+            ),
+        ]
+
+
+def _ack_status(status: SubscriptionStatus) -> AckStatus:
+    return AckStatus(
+        status.subscription,
+        status.state,
+        status.attempts,
+        status.how or UNSET,
+        shown_time(status.at_ms) if status.at_ms >= 0 else UNSET,
+        shown_time(status.until_ms) if status.until_ms >= 0 else UNSET,
+        status.member or UNSET,
+        status.reason or UNSET,
+    )
+
+
+def _not_found(place: MessageId) -> Problem:
+    return Problem(404, "message_not_found", f"there is no message {place}", "it was deleted, or was never there")

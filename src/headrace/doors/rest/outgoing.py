@@ -1,0 +1,210 @@
+"""What a publisher says of a message besides its value, in headers of HTTP or in a batch, and the record that comes of
+it.
+
+Everything is checked before anything is written: a batch with one message that makes no sense is refused as a whole.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from binascii import Error as Base64Error
+from collections.abc import Mapping
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from headrace.doors.rest.bodies import CONTENT_TYPE, Duration, duration_ms, invalid, is_json, time_ms
+from headrace.machines.schedule import parse_repeat
+from headrace.model.errors import HeadraceError
+from headrace.model.message_headers import DEDUP_ID, DELAY, DELIVER_AT, PRIORITY, REPEAT, TAGS, TTL
+from headrace.wire.batch import Record
+
+OUR_PREFIX = "headrace-"
+_HEADER_PREFIX = "headrace-header-"
+_DEDUP_ID_LENGTH_MAX = 255
+MESSAGES_MAX = 10_000
+_FORM = "application/x-www-form-urlencoded"  # what curl says that says nothing
+
+
+T = TypeVar("T")
+Messages = Annotated[list[T], Meta(min_length=1, max_length=MESSAGES_MAX)]
+
+
+class OutgoingBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A message of a batch: its value as JSON in `value`, or as bytes in `value_base64`; without either it has no
+    value, which deletes its key in a compacted topic."""
+
+    value: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    value_base64: str | UnsetType = UNSET
+    key: str | UnsetType = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+    content_type: str | UnsetType = UNSET
+    partition: Annotated[int, Meta(ge=0, le=2**31 - 1)] | UnsetType = UNSET
+    delay: Duration | UnsetType = UNSET
+    deliver_at: str | UnsetType = UNSET
+    repeat: str | UnsetType = UNSET
+    priority: Annotated[int, Meta(ge=0, le=9)] | UnsetType = UNSET
+    ttl: Duration | UnsetType = UNSET
+    tags: list[str] | UnsetType = UNSET
+
+
+class _PlainBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    value: msgspec.Raw
+
+
+class _PlainBatch(msgspec.Struct, forbid_unknown_fields=True):
+    messages: Messages[_PlainBody]
+
+
+_PLAIN = msgspec.json.Decoder(_PlainBatch)
+
+
+class Outgoing(msgspec.Struct, gc=False):
+    """A record and where it goes. `due_ms`: it is to wait until then, in the topic's companion."""
+
+    record: Record
+    partition: int | None = None
+    due_ms: int | None = None
+    dedup_id: bytes | None = None
+
+
+def outgoing_of(item: OutgoingBody, now_ms: int, dedup_id: str | None) -> Outgoing:
+    """One of a batch. Raises `Problem` 422."""
+    headers: list[tuple[str, bytes | None]] = []
+    if item.headers is not UNSET:
+        headers += [(name, value.encode()) for name, value in item.headers.items()]
+    if item.content_type is not UNSET and not is_json(item.content_type):
+        headers.append((CONTENT_TYPE, item.content_type.encode()))
+    if item.priority is not UNSET:
+        headers.append((PRIORITY, b"%d" % item.priority))
+    if item.ttl is not UNSET:
+        headers.append((TTL, b"%dms" % duration_ms(item.ttl, "ttl")))
+    if item.tags is not UNSET:
+        headers.append((TAGS, ",".join(item.tags).encode()))
+    due_ms = None
+    if item.delay is not UNSET or item.deliver_at is not UNSET or item.repeat is not UNSET:
+        due_ms = _schedule(
+            headers,
+            None if item.delay is UNSET else duration_ms(item.delay, "delay"),
+            None if item.deliver_at is UNSET else time_ms(item.deliver_at, "deliver_at"),
+            None if item.repeat is UNSET else item.repeat,
+            now_ms,
+        )
+    record = Record(None if item.key is UNSET else item.key.encode(), _value_of(item), headers, now_ms)
+    return _finished(record, None if item.partition is UNSET else item.partition, due_ms, dedup_id)
+
+
+def outgoing_from_headers(said: Mapping[str, str], value: bytes, now_ms: int) -> Outgoing:
+    """The one of a request that is the message itself. Raises `Problem` 422."""
+    headers: list[tuple[str, bytes | None]] = []
+    content_type = said.get(CONTENT_TYPE)
+    if content_type is not None and not is_json(content_type) and not content_type.startswith(_FORM):
+        headers.append((CONTENT_TYPE, content_type.encode("latin-1")))
+    ours: dict[str, str] = {}
+    for name, text in said.items():
+        if name.startswith(OUR_PREFIX):
+            if name.startswith(_HEADER_PREFIX):
+                headers.append((name[len(_HEADER_PREFIX) :], text.encode("latin-1")))
+            else:
+                ours[name] = text
+    record = Record(None, value, headers, now_ms)
+    dedup_id = said.get("idempotency-key")
+    if not ours and dedup_id is None:
+        return Outgoing(record)
+    partition, due_ms = _heed(ours, record, headers, now_ms)
+    return _finished(record, partition, due_ms, dedup_id)
+
+
+def _heed(
+    ours: dict[str, str], record: Record, headers: list[tuple[str, bytes | None]], now_ms: int
+) -> tuple[int | None, int | None]:
+    """What our headers say goes into the record; the partition and when it is due are returned."""
+    key, partition = ours.pop("headrace-key", None), ours.pop("headrace-partition", None)
+    if key is not None:
+        record.key = key.encode("latin-1")
+    if partition is not None and not (partition.isascii() and partition.isdigit() and len(partition) < 10):
+        raise invalid("Headrace-Partition", f"{partition[:40]!r} is not a number")
+    priority, ttl, tags = ours.pop(PRIORITY, None), ours.pop(TTL, None), ours.pop(TAGS, None)
+    if priority is not None:
+        if len(priority) != 1 or priority not in "0123456789":
+            raise invalid("Headrace-Priority", f"{priority[:40]!r} is not a digit from 0 to 9")
+        headers.append((PRIORITY, priority.encode()))
+    if ttl is not None:
+        headers.append((TTL, b"%dms" % duration_ms(ttl, "Headrace-Ttl")))
+    if tags is not None:
+        headers.append((TAGS, tags.encode("latin-1")))
+    delay, deliver_at, repeat = ours.pop(DELAY, None), ours.pop(DELIVER_AT, None), ours.pop(REPEAT, None)
+    if ours:
+        name = next(iter(ours))
+        raise invalid(name, "there is no such header", f"for a header of the message write {_HEADER_PREFIX}NAME")
+    due_ms = None
+    if delay is not None or deliver_at is not None or repeat is not None:
+        due_ms = _schedule(
+            headers,
+            None if delay is None else duration_ms(delay, "Headrace-Delay"),
+            None if deliver_at is None else time_ms(deliver_at, "Headrace-Deliver-At"),
+            repeat,
+            now_ms,
+        )
+    return None if partition is None else int(partition), due_ms
+
+
+def _schedule(
+    headers: list[tuple[str, bytes | None]],
+    delay_ms: int | None,
+    deliver_at_ms: int | None,
+    repeat: str | None,
+    now_ms: int,
+) -> int | None:
+    """Say in the headers when it is due, and return that; None if it is not to wait at all."""
+    if delay_ms is not None and deliver_at_ms is not None:
+        raise invalid("delay", "a message is due at a time or after a while, not both", "send one of them")
+    due_ms = deliver_at_ms
+    if delay_ms is not None:
+        due_ms = now_ms + delay_ms
+        if delay_ms or repeat is not None:
+            headers.append((DELAY, b"%dms" % delay_ms))
+    elif deliver_at_ms is not None:
+        headers.append((DELIVER_AT, b"%d" % deliver_at_ms))
+    if repeat is None:
+        return None if delay_ms == 0 else due_ms
+    try:
+        first_ms = parse_repeat(repeat).next_ms(now_ms, now_ms)
+        headers.append((REPEAT, repeat.encode()))
+    except (HeadraceError, UnicodeEncodeError) as error:
+        said = error.message if isinstance(error, HeadraceError) else "it is no text"
+        raise invalid("repeat", said, "write `every 10s`, or five fields of cron") from None
+    if due_ms is None and first_ms is None:
+        raise invalid("repeat", f"{repeat!r} never comes", "write a date that exists")
+    return first_ms if due_ms is None else due_ms
+
+
+def _finished(record: Record, partition: int | None, due_ms: int | None, dedup_id: str | None) -> Outgoing:
+    if dedup_id is None:
+        return Outgoing(record, partition, due_ms)
+    if not 1 <= len(dedup_id) <= _DEDUP_ID_LENGTH_MAX:
+        raise invalid("Idempotency-Key", f"it has 1 to {_DEDUP_ID_LENGTH_MAX} characters")
+    encoded = dedup_id.encode("latin-1")
+    record.headers = [*record.headers, (DEDUP_ID, encoded)]
+    return Outgoing(record, partition, due_ms, encoded)
+
+
+def _value_of(item: OutgoingBody) -> bytes | None:
+    raw = bytes(item.value)
+    if item.value_base64 is UNSET:
+        return raw or None
+    if raw:
+        raise invalid("value", "a message has a value or a value_base64, not both")
+    try:
+        return b64decode(item.value_base64, validate=True)
+    except (Base64Error, ValueError):
+        raise invalid("value_base64", "it is not base64") from None
+
+
+def plain_values(body: bytes) -> list[bytes] | None:
+    """The values of a batch, if no message says anything but its value: most are so, and cost the least."""
+    try:
+        return [bytes(item.value) for item in _PLAIN.decode(body).messages]
+    except (msgspec.DecodeError, RecursionError):
+        return None  # or it is malformed, which whoever reads it next will say

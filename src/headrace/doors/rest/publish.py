@@ -1,0 +1,309 @@
+"""Publishing by REST: one message per request, or many in a batch.
+
+A message is answered when it is as safe as its topic promises. Requests that come while others are being written share
+batches with them, so that many small requests cost little more than a few large ones. A batch goes into one partition
+as one batch of records, unless its messages have keys, which decide for themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from headrace.client.cluster import Cluster
+from headrace.client.metadata import TopicView
+from headrace.client.publisher import Publisher, Shipment
+from headrace.client.requests import REPLY_PREFIX
+from headrace.doors.rest.bodies import (
+    CONTENT_TYPE,
+    bad_json,
+    duration_ms,
+    invalid,
+    is_json,
+    json_text,
+    parse_body,
+    shown_headers,
+    shown_time,
+    shown_value,
+)
+from headrace.doors.rest.outgoing import (
+    OUR_PREFIX,
+    Messages,
+    Outgoing,
+    OutgoingBody,
+    outgoing_from_headers,
+    outgoing_of,
+    plain_values,
+)
+from headrace.doors.rest.problems import problem_of
+from headrace.doors.rest.replies import Replies
+from headrace.doors.rest.topics import ensure_writable
+from headrace.http.message import JSON, Request, Response, json_response
+from headrace.http.problem import Problem, ProblemBody
+from headrace.http.routes import Access, Operation, Parameter, Route, Side, Subject, Verb
+from headrace.model.errors import HeadraceError
+from headrace.model.names import delayed_topic
+from headrace.wire.batch import Record
+
+BATCH = "application/vnd.headrace.messages+json"
+BODY_BYTES_MAX = 16 << 20
+_REFUSED = '{"error"'
+_REPLY_SECONDS, _REPLY_SECONDS_MAX = 30.0, 60.0
+
+
+class BatchBody(msgspec.Struct, forbid_unknown_fields=True):
+    messages: Messages[OutgoingBody]
+
+
+class PublishedBody(msgspec.Struct):
+    """`due_at`: it waits until then, and its id is that of its place among those that wait."""
+
+    message_id: str
+    due_at: str | UnsetType = UNSET
+
+
+class BatchPublished(msgspec.Struct):
+    """In the order in which they were sent."""
+
+    messages: list[PublishedBody]
+
+
+class RefusedMessage(msgspec.Struct):
+    error: ProblemBody
+
+
+class PartlyPublished(msgspec.Struct):
+    """In the order in which they were sent; each has a `message_id`, or an `error`."""
+
+    messages: list[dict[str, Any]]
+
+
+class ReplyBody(msgspec.Struct):
+    """What whoever works on the topic has answered."""
+
+    value: Any = UNSET
+    value_base64: str | UnsetType = UNSET
+    headers: dict[str, str | None] = {}
+
+
+_BATCH = msgspec.json.Decoder(BatchBody)
+
+
+class Publishing:
+    def __init__(self, cluster: Cluster, publisher: Publisher, replies: Replies) -> None:
+        self._clock = cluster.clock
+        self._publisher = publisher
+        self._replies = replies
+
+    async def publish(self, request: Request) -> Response:
+        topic, headers, body = request.params["topic"], request.headers, request.body
+        if topic.startswith(REPLY_PREFIX):
+            # The topic of a client that is gone must not be made again for a reply that nobody reads.
+            await self._view(topic, create=False)
+        else:
+            ensure_writable(topic)
+        content_type = headers.get(CONTENT_TYPE)
+        if content_type is not None and (content_type == JSON or is_json(content_type)):
+            if content_type.startswith(BATCH):
+                return await self._publish_batch(request, topic)
+            if json_text(body) is None:
+                raise _why_not_json(body)
+        one = outgoing_from_headers(headers, body, self._clock.now_ms())
+        if "wait_for" in request.query:
+            return await self._ask(request, topic, one)
+        view = self._publisher.known(topic) or await self._view(topic)
+        if one.due_ms is not None:
+            topic = delayed_topic(topic)
+            view = await self._view(topic)
+        (shipment,) = self._submit(view, one)
+        (outcome,) = await shipment.outcomes()
+        if isinstance(outcome, HeadraceError):
+            raise outcome
+        answer = f'{{"message_id":"{topic}:{shipment.partition}:{outcome}"{_due(one)}}}'
+        return Response(201, answer.encode(), JSON)
+
+    def _submit(self, view: TopicView, one: Outgoing) -> list[Shipment]:
+        partition = self._partition(view, one)
+        return self._publisher.submit(view, (one.record,), partition, alone=one.dedup_id is not None)
+
+    def _partition(self, view: TopicView, one: Outgoing) -> int | None:
+        """None: wherever there is company. What has an id goes where the same id went before."""
+        if one.partition is not None:
+            return one.partition
+        key = one.record.key if one.record.key is not None else one.dedup_id
+        return None if key is None else self._publisher.partition_for(key, view)
+
+    async def _view(self, topic: str, *, create: bool = True) -> TopicView:
+        return self._publisher.known(topic) or await self._publisher.topic(topic, create=create)
+
+    # Requests that wait for a reply
+
+    async def _ask(self, request: Request, topic: str, one: Outgoing) -> Response:
+        if request.query["wait_for"] != "reply":
+            raise invalid("wait_for", "only a reply can be waited for", "write wait_for=reply")
+        if one.due_ms is not None or one.partition is not None or one.dedup_id is not None:
+            raise invalid("wait_for", "a request cannot have a delay, a partition or an Idempotency-Key")
+        seconds = _REPLY_SECONDS
+        if "timeout" in request.query:
+            seconds = duration_ms(request.query["timeout"], "timeout") / 1000
+        if not 0 < seconds <= _REPLY_SECONDS_MAX:
+            raise invalid("timeout", f"a reply is waited for up to {_REPLY_SECONDS_MAX:g} s")
+        record = one.record
+        await self._view(topic)
+        reply = await self._replies.request(topic, request.body, record.key, record.headers, seconds)
+        answer = ReplyBody(headers=shown_headers(reply.headers))
+        answer.value, answer.value_base64 = shown_value(reply.value, reply.headers)
+        return json_response(answer)
+
+    # Batches
+
+    async def _publish_batch(self, request: Request, topic: str) -> Response:
+        for name in (*request.headers, *request.query):
+            if name.startswith(OUR_PREFIX) or name == "wait_for":
+                raise invalid(name, "it is for single messages", "say it in the batch, of each message")
+        if not request.body.isascii():
+            try:
+                request.body.decode()
+            except UnicodeDecodeError as error:
+                raise bad_json(request.body, error) from None
+        dedup_id = request.headers.get("idempotency-key")
+        values = plain_values(request.body) if dedup_id is None else None
+        if values is None:
+            return await self._publish_each(topic, parse_body(request, _BATCH).messages, dedup_id)
+        now_ms = self._clock.now_ms()
+        view = self._publisher.known(topic) or await self._view(topic)
+        texts: list[str] = []
+        failures: list[HeadraceError] = []
+        for shipment in self._publisher.submit(view, [Record(None, value, (), now_ms) for value in values]):
+            texts += _texts(topic, shipment.partition, await shipment.outcomes(), failures)
+        return _answer(texts, failures)
+
+    async def _publish_each(self, topic: str, items: Sequence[OutgoingBody], dedup_id: str | None) -> Response:
+        """Those that go to one partition travel together, in their order."""
+        now_ms = self._clock.now_ms()
+        ones: list[Outgoing] = []
+        for index, item in enumerate(items):
+            try:
+                ones.append(outgoing_of(item, now_ms, None if dedup_id is None else f"{dedup_id}#{index}"))
+            except Problem as problem:
+                problem.message = f"message {index}: {problem.message}"
+                raise
+        views = {False: await self._view(topic)}
+        if any(one.due_ms is not None for one in ones):
+            views[True] = await self._view(delayed_topic(topic))
+        groups: dict[tuple[bool, int | None], list[int]] = {}
+        for index, one in enumerate(ones):
+            is_delayed = one.due_ms is not None
+            partition = self._partition_of_batch(views[is_delayed], one, dedup_id)
+            groups.setdefault((is_delayed, partition), []).append(index)
+        shipped = [
+            (indexes, self._ship(views[is_delayed], [ones[index] for index in indexes], partition, dedup_id))
+            for (is_delayed, partition), indexes in groups.items()
+        ]
+        texts = [""] * len(ones)
+        failures: list[HeadraceError] = []
+        for indexes, shipments in shipped:
+            name = topic if ones[indexes[0]].due_ms is None else delayed_topic(topic)
+            told: list[str] = []
+            for shipment in shipments:
+                if isinstance(shipment, HeadraceError):
+                    told += _texts(name, -1, [shipment] * len(indexes), failures)
+                else:
+                    told += _texts(name, shipment.partition, await shipment.outcomes(), failures)
+            for index, text in zip(indexes, told, strict=True):
+                texts[index] = _with_due(text, ones[index])
+        return _answer(texts, failures)
+
+    def _partition_of_batch(self, view: TopicView, one: Outgoing, dedup_id: str | None) -> int | None:
+        """All without a key go to one partition: that of the id of the whole batch, if it has one."""
+        if one.partition is None and one.record.key is None and dedup_id is not None:
+            return self._publisher.partition_for(dedup_id.encode("latin-1"), view)
+        return self._partition(view, one)
+
+    def _ship(
+        self, view: TopicView, ones: Sequence[Outgoing], partition: int | None, dedup_id: str | None
+    ) -> Sequence[Shipment | HeadraceError]:
+        records = [one.record for one in ones]
+        try:
+            return self._publisher.submit(view, records, partition, alone=dedup_id is not None)
+        except HeadraceError as error:
+            return [error]
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                "POST",
+                "/topics/{topic}/messages",
+                self.publish,
+                Access(Verb.PUBLISH, Subject.TOPIC),
+                Operation(
+                    "Publish a message, or a batch of them",
+                    {200: ReplyBody, 201: (PublishedBody, BatchPublished), 207: PartlyPublished},
+                    {JSON: Any, BATCH: BatchBody, "application/octet-stream": bytes},
+                    _PARAMETERS,
+                    (504,),
+                ),
+                Side.PUBLISH,
+                BODY_BYTES_MAX,
+            )
+        ]
+
+
+def _why_not_json(body: bytes) -> Problem:
+    try:
+        body.decode()
+        msgspec.json.decode(body, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return bad_json(body, error)
+    raise AssertionError("it was found not to be JSON")
+
+
+def _due(one: Outgoing) -> str:
+    return "" if one.due_ms is None else f',"due_at":"{shown_time(one.due_ms)}"'
+
+
+def _with_due(text: str, one: Outgoing) -> str:
+    return text if one.due_ms is None or text.startswith(_REFUSED) else f"{text[:-1]}{_due(one)}}}"
+
+
+def _texts(
+    topic: str, partition: int, outcomes: Sequence[int | HeadraceError], failures: list[HeadraceError]
+) -> list[str]:
+    """The answer of each message, as JSON; what was refused is noted."""
+    start = f'{{"message_id":"{topic}:{partition}:'
+    if isinstance(outcomes, range):
+        return [f'{start}{offset}"}}' for offset in outcomes]
+    texts: list[str] = []
+    for outcome in outcomes:
+        if isinstance(outcome, HeadraceError):
+            failures.append(outcome)
+            problem = problem_of(outcome)
+            body = RefusedMessage(ProblemBody(problem.code, problem.message, problem.next_step))
+            texts.append(msgspec.json.encode(body).decode())
+        else:
+            texts.append(f'{start}{outcome}"}}')
+    return texts
+
+
+def _answer(texts: Sequence[str], failures: Sequence[HeadraceError]) -> Response:
+    if len(failures) == len(texts):
+        raise failures[0]
+    return Response(207 if failures else 201, f'{{"messages":[{",".join(texts)}]}}'.encode(), JSON)
+
+
+_PARAMETERS = (
+    Parameter("wait_for", Literal["reply"], "wait for the reply of whoever works on the topic"),
+    Parameter("timeout", str, f"how long to wait for it: 500ms, 10s, or seconds; {_REPLY_SECONDS:g}s"),
+    Parameter("Headrace-Key", str, "messages of one key stay in order", "header"),
+    Parameter("Headrace-Partition", Annotated[int, Meta(ge=0, le=999_999_999)], "the partition to use", "header"),
+    Parameter("Headrace-Delay", str, "deliver it after a while: 10m", "header"),
+    Parameter("Headrace-Deliver-At", str, "deliver it at a time: 2027-01-01T09:00:00Z", "header"),
+    Parameter("Headrace-Repeat", str, "deliver it again and again: `every 10s`, or five fields of cron", "header"),
+    Parameter("Headrace-Priority", Annotated[int, Meta(ge=0, le=9)], "0 (lowest) to 9", "header"),
+    Parameter("Headrace-Ttl", str, "of no use any more after so long: 1h", "header"),
+    Parameter("Headrace-Tags", str, "words divided by commas, for filters", "header"),
+    Parameter("Idempotency-Key", str, "a repetition with the same key is not stored again", "header"),
+)

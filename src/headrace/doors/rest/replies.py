@@ -1,0 +1,53 @@
+"""Requests by REST that wait for a reply: one topic of replies for all of them, made when the first one comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+
+from headrace.client.cluster import Cluster
+from headrace.client.producer import Header
+from headrace.client.requests import Reply, Requests
+from headrace.http.problem import Problem
+from headrace.model.errors import HeadraceError, RequestTimedOut
+from headrace.runtime.eager import in_task
+
+_CLOSE_SECONDS = 2.0
+
+
+class Replies:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._requests: Requests | None = None
+        self._opening = asyncio.Lock()
+
+    async def request(
+        self, topic: str, value: bytes, key: bytes | None, headers: Iterable[Header], timeout_seconds: float
+    ) -> Reply:
+        """Raises `Problem` 504 when no reply has come in time."""
+        await in_task()
+        requests = await self._open()
+        try:
+            return await requests.request(topic, value, key=key, headers=headers, timeout_seconds=timeout_seconds)
+        except RequestTimedOut as error:
+            raise Problem(
+                504, "no_reply", error.message, "is somebody working on that topic? It may still be answered, unheard"
+            ) from None
+        except HeadraceError:
+            self._requests = None  # if its topic has gone, the next one makes another
+            raise
+
+    async def close(self) -> None:
+        if self._requests is not None:
+            with suppress(TimeoutError):  # the broker deletes its topic when it has been idle
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await self._requests.close()
+
+    async def _open(self) -> Requests:
+        async with self._opening:
+            if self._requests is None:
+                opened = Requests(self._cluster)
+                await opened.__aenter__()
+                self._requests = opened
+            return self._requests

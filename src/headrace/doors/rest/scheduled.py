@@ -1,0 +1,217 @@
+"""Messages that wait for their time, by REST: list, cancel and move them. They are added by publishing with a delay."""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from headrace.client.cluster import Cluster
+from headrace.client.schedule import Schedule, ScheduledMessage
+from headrace.doors.rest.bodies import (
+    Duration,
+    MessageBody,
+    duration_ms,
+    integer,
+    invalid,
+    parse_body,
+    shown_headers,
+    shown_key,
+    shown_time,
+    shown_value,
+    time_ms,
+)
+from headrace.http.message import Request, Response, json_response
+from headrace.http.problem import Problem
+from headrace.http.routes import Access, Operation, Parameter, Route, Side, Subject, Verb
+from headrace.model.errors import InvalidRecordState, UnknownTopicOrPartition
+from headrace.model.message_ids import MessageId, message_id_from_text
+from headrace.model.names import delayed_topic
+from headrace.runtime.eager import in_task
+
+_LIMIT, _LIMIT_MAX = 100, 500
+_OFFSET_MAX = 2**63 - 1
+_TIME_MAX = 2**62
+
+
+class ScheduledBody(MessageBody, kw_only=True):
+    due_at: str
+    repeat: str | UnsetType = UNSET
+
+
+class ScheduledMessages(msgspec.Struct):
+    """By when they are due. `after` is there when there are more: ask again with it."""
+
+    messages: list[ScheduledBody]
+    after: str | UnsetType = UNSET
+
+
+class NewTime(msgspec.Struct, forbid_unknown_fields=True):
+    """One of the two."""
+
+    deliver_at: str | UnsetType = UNSET
+    delay: Duration | UnsetType = UNSET
+
+
+class MovedBody(msgspec.Struct):
+    message_id: str
+    due_at: str
+
+
+_NEW_TIME = msgspec.json.Decoder(NewTime)
+
+
+class _Place(NamedTuple):
+    """Where a page ends, in the order in which messages are listed."""
+
+    due_ms: int
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.due_ms}:{self.partition}:{self.offset}"
+
+
+class Scheduled:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def page(self, request: Request) -> Response:
+        await in_task()
+        limit = integer(request.query, "limit", _LIMIT, 1, _LIMIT_MAX)
+        after = _place(request.query.get("after"))
+        schedule = Schedule(self._cluster, request.params["topic"])
+        found: list[tuple[_Place, ScheduledMessage]] = []
+        for partition in range(await self._partitions(schedule.topic)):
+            page = await schedule.page(partition, *_behind(after, partition))
+            found += [(_Place(one.due_ms, partition, one.id.offset), one) for one in page]
+        found.sort(key=lambda pair: pair[0])
+        shown = ScheduledMessages([_body(one) for _, one in found[:limit]])
+        if len(found) > limit:
+            shown.after = str(found[limit - 1][0])
+        return json_response(shown)
+
+    async def cancel(self, request: Request) -> Response:
+        await in_task()
+        schedule, place = self._named(request)
+        try:
+            await schedule.cancel(place)
+        except InvalidRecordState as error:
+            raise _not_waiting(error) from None
+        return Response(204)
+
+    async def move(self, request: Request) -> Response:
+        await in_task()
+        body = parse_body(request, _NEW_TIME)
+        schedule, place = self._named(request)
+        if (body.deliver_at is UNSET) == (body.delay is UNSET):
+            raise invalid("deliver_at", "a message is due at a time or after a while", "send one of the two")
+        if body.deliver_at is not UNSET:
+            due_ms = time_ms(body.deliver_at, "deliver_at")
+        else:
+            assert body.delay is not UNSET
+            due_ms = self._cluster.clock.now_ms() + duration_ms(body.delay, "delay")
+        try:
+            await schedule.move(place, due_ms)
+        except InvalidRecordState as error:
+            raise _not_waiting(error) from None
+        return json_response(MovedBody(str(place), shown_time(due_ms)))
+
+    def _named(self, request: Request) -> tuple[Schedule, MessageId]:
+        schedule = Schedule(self._cluster, request.params["topic"])
+        place = message_id_from_text(request.params["message_id"])
+        if place.topic != delayed_topic(schedule.topic):
+            raise Problem(
+                404,
+                "message_not_found",
+                f"{place} is not the id of a message that waits for {schedule.topic}",
+                "GET /topics/{topic}/scheduled lists those that wait",
+            )
+        return schedule, place
+
+    async def _partitions(self, topic: str) -> int:
+        """None if nothing was ever delayed; raises the refusal if there is no such topic."""
+        cluster = self._cluster
+        try:
+            return len((await cluster.persist(lambda: cluster.topic(delayed_topic(topic)))).partitions)
+        except UnknownTopicOrPartition:
+            await cluster.persist(lambda: cluster.topic(topic))
+            return 0
+
+    def routes(self) -> list[Route]:
+        write = Access(Verb.PUBLISH, Subject.TOPIC)
+        return [
+            Route(
+                "GET",
+                "/topics/{topic}/scheduled",
+                self.page,
+                Access(Verb.READ, Subject.TOPIC),
+                Operation(
+                    "List messages that wait for their time",
+                    {200: ScheduledMessages},
+                    parameters=(
+                        Parameter("limit", Annotated[int, Meta(ge=1, le=_LIMIT_MAX)], f"at most so many; {_LIMIT}"),
+                        Parameter("after", str, "only those behind these: the `after` of the page before"),
+                    ),
+                ),
+                Side.PUBLISH,
+            ),
+            Route(
+                "DELETE",
+                "/topics/{topic}/scheduled/{message_id}",
+                self.cancel,
+                write,
+                Operation("Cancel a message that waits", {204: None}, problems=(409,)),
+                Side.PUBLISH,
+            ),
+            Route(
+                "PATCH",
+                "/topics/{topic}/scheduled/{message_id}",
+                self.move,
+                write,
+                Operation(
+                    "Let a message come at another time",
+                    {200: MovedBody},
+                    NewTime,
+                    problems=(409,),
+                ),
+                Side.PUBLISH,
+            ),
+        ]
+
+
+def _body(one: ScheduledMessage) -> ScheduledBody:
+    body = ScheduledBody(
+        message_id=str(one.id),
+        published_at=shown_time(one.timestamp_ms),
+        headers=shown_headers(one.headers),
+        due_at=shown_time(one.due_ms),
+        repeat=one.repeat or UNSET,
+    )
+    body.value, body.value_base64 = shown_value(one.value, one.headers)
+    body.key, body.key_base64 = shown_key(one.key)
+    return body
+
+
+def _place(text: str | None) -> _Place | None:
+    if text is None:
+        return None
+    numbers = text.split(":")
+    if len(numbers) != 3 or not all(one.isascii() and one.isdigit() and len(one) <= 18 for one in numbers):
+        raise invalid("after", f"{text[:60]!r} is not the `after` of a page", "leave it out to begin at the first page")
+    due_ms, partition, offset = map(int, numbers)
+    return _Place(min(due_ms, _TIME_MAX), partition, offset)
+
+
+def _behind(after: _Place | None, partition: int) -> tuple[int, int]:
+    """Where a partition's list goes on, as due time and offset: of equal times the smaller partition comes first."""
+    if after is None:
+        return -1, -1
+    if partition == after.partition:
+        return after.due_ms, after.offset
+    return (after.due_ms, _OFFSET_MAX) if partition < after.partition else (after.due_ms - 1, _OFFSET_MAX)
+
+
+def _not_waiting(error: InvalidRecordState) -> Problem:
+    return Problem(409, "not_waiting", error.message, "it has been delivered or cancelled, or is about to be delivered")

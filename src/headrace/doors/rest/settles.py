@@ -1,0 +1,232 @@
+"""Saying what became of pulled messages: ack, nack, extend and reject, one or many at a time.
+
+By its receipt a message is settled in the lease that the receipt stands for, and refused when that is over. By its id
+it is settled in the lease that it has now, whoever holds it: simpler, and without that protection. Neither needs to be
+known to this process before. Of many, each is answered for itself. Single acks that come while others of their
+partition are on their way leave together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from headrace.client.cluster import Cluster
+from headrace.client.gathered_acks import GatheredAcks
+from headrace.client.leased import Receipt
+from headrace.client.settling import ACK, EXTEND, NACK, REJECT, Refused, settle
+from headrace.doors.rest.bodies import Duration, duration_ms, parse_body
+from headrace.doors.rest.problems import problem_of
+from headrace.doors.rest.pulls import lease_ms
+from headrace.doors.rest.receipts import Receipts
+from headrace.doors.rest.subscription_directory import SubscriptionDirectory
+from headrace.http.message import JSON, Request, Response, json_response
+from headrace.http.problem import Problem
+from headrace.http.routes import Access, Operation, Parameter, Route, Side, Subject, Verb
+from headrace.model.errors import GroupIdNotFound, UnknownTopicOrPartition
+from headrace.push.foreign_settles import Feeds
+from headrace.runtime.eager import in_task
+from headrace.wire.messages.settle import SettleItem
+
+SETTLED_MAX = 1000
+_BODY_BYTES_MAX = 1 << 20
+_GATHERED_MAX = 1000  # subscriptions whose acks are gathered
+_UNSET = -1
+
+_Ids = Annotated[list[str], Meta(min_length=1, max_length=SETTLED_MAX)]
+_Reason = Annotated[str, Meta(max_length=1000)]
+
+
+class Chosen(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which messages: exactly one of these."""
+
+    receipt: str | UnsetType = UNSET
+    receipts: _Ids | UnsetType = UNSET
+    message_id: str | UnsetType = UNSET
+    message_ids: _Ids | UnsetType = UNSET
+
+
+class AckBody(Chosen, kw_only=True, forbid_unknown_fields=True):
+    """They are done."""
+
+
+class NackBody(Chosen, kw_only=True, forbid_unknown_fields=True):
+    """They are delivered again: after the delay, or, without one, as the subscription is configured."""
+
+    delay: Duration | UnsetType = UNSET
+    reason: _Reason | None = None
+
+
+class ExtendBody(Chosen, kw_only=True, forbid_unknown_fields=True):
+    """More time is needed: so much from now on, or, without a lease, what the subscription gives."""
+
+    lease: Duration | UnsetType = UNSET
+
+
+class RejectBody(Chosen, kw_only=True, forbid_unknown_fields=True):
+    """Nobody can work on them: they become dead letters."""
+
+    reason: _Reason | None = None
+
+
+class RefusedMessage(msgspec.Struct, omit_defaults=True):
+    """`code` is stable; what it means stands in the description of problems."""
+
+    code: str
+    message: str
+    receipt: str | None = None
+    message_id: str | None = None
+
+
+class SettledMessages(msgspec.Struct):
+    """How many were settled, and those that were not."""
+
+    settled: int
+    refused: list[RefusedMessage]
+
+
+_TOPIC = Parameter("topic", str, "The topic, where several have a subscription of this name.")
+_PROBLEMS = (400, 404, 409, 413, 415, 422)
+_ACK = msgspec.json.Decoder(AckBody)
+_NACK = msgspec.json.Decoder(NackBody)
+_EXTEND = msgspec.json.Decoder(ExtendBody)
+_REJECT = msgspec.json.Decoder(RejectBody)
+_ONE_SETTLED = msgspec.json.encode(SettledMessages(1, []))
+
+
+class Settles:
+    """`feeds` are told what is settled: receivers of streams settle by these requests, too."""
+
+    def __init__(self, cluster: Cluster, directory: SubscriptionDirectory, feeds: Feeds) -> None:
+        self._cluster = cluster
+        self._directory = directory
+        self._feeds = feeds
+        self._receipts = Receipts()
+        self._acks: dict[str, GatheredAcks] = {}
+
+    def routes(self) -> list[Route]:
+        return [
+            self._route("ack", self.ack, AckBody, "Say that messages are done"),
+            self._route("nack", self.nack, NackBody, "Give messages back, to be delivered again"),
+            self._route("extend", self.extend, ExtendBody, "Ask for more time"),
+            self._route("reject", self.reject, RejectBody, "Make dead letters of messages"),
+        ]
+
+    def _route(self, verb: str, handle: Callable[[Request], Awaitable[Response]], body: type, summary: str) -> Route:
+        return Route(
+            "POST",
+            f"/subscriptions/{{subscription}}/{verb}",
+            handle,
+            Access(Verb.CONSUME, Subject.SUBSCRIPTION),
+            Operation(summary, {200: SettledMessages}, body, (_TOPIC,), _PROBLEMS),
+            Side.SUBSCRIBE,
+            _BODY_BYTES_MAX,
+        )
+
+    async def ack(self, request: Request) -> Response:
+        body = parse_body(request, _ACK)
+        if body.receipts is not UNSET or body.message_ids is not UNSET:
+            return await self._settle_so(request, body, SettleItem(how=ACK))
+        return await self._settle(request, body, self._gathered(request.params["subscription"]).ack)
+
+    async def nack(self, request: Request) -> Response:
+        body = parse_body(request, _NACK)
+        delay_ms = _UNSET if body.delay is UNSET else duration_ms(body.delay, "delay")
+        return await self._settle_so(request, body, SettleItem(how=NACK, delay_ms=delay_ms, reason=body.reason))
+
+    async def extend(self, request: Request) -> Response:
+        body = parse_body(request, _EXTEND)
+        time_ms = _UNSET if body.lease is UNSET else lease_ms(body.lease)
+        return await self._settle_so(request, body, SettleItem(how=EXTEND, lease_ms=time_ms))
+
+    async def reject(self, request: Request) -> Response:
+        body = parse_body(request, _REJECT)
+        return await self._settle_so(request, body, SettleItem(how=REJECT, reason=body.reason))
+
+    async def _settle_so(self, request: Request, body: Chosen, how: SettleItem) -> Response:
+        await in_task()
+        return await self._settle(
+            request, body, lambda receipts: settle(self._cluster, request.params["subscription"], receipts, how)
+        )
+
+    async def _settle(self, request: Request, body: Chosen, carry_out: _CarryOut) -> Response:
+        choice = _choice_of(body)
+        topic = request.params["topic"]
+        receipts: dict[Receipt, str] = {}
+        refused: list[RefusedMessage] = []
+        for text in choice.texts:
+            try:
+                receipts[self._receipts.read(text, topic, by_id=choice.by_id)] = text
+            except Problem as problem:
+                if choice.is_single:
+                    raise
+                refused.append(choice.refused(text, problem))
+        failures = await carry_out([*receipts]) if receipts else []
+        if self._feeds and not isinstance(body, ExtendBody):
+            failed = {one.receipt for one in failures}
+            self._feeds.settled(receipt for receipt in receipts if receipt not in failed)
+        if not failures and not refused and choice.is_single:
+            return Response(200, _ONE_SETTLED, JSON)
+        if failures:
+            self._raise_for_all(request, failures, len(receipts), is_single=choice.is_single)
+        refused += [choice.refused(receipts[one.receipt], problem_of(one.error)) for one in failures]
+        return json_response(SettledMessages(len(receipts) - len(failures), refused))
+
+    def _raise_for_all(self, request: Request, failures: Sequence[Refused], count: int, *, is_single: bool) -> None:
+        """A refusal that says nothing of the single message is one of the whole request."""
+        error = failures[0].error
+        is_gone = isinstance(error, GroupIdNotFound | UnknownTopicOrPartition)
+        if is_gone:
+            self._directory.forget(request.params["subscription"])
+        is_same = len(failures) == count and all(type(one.error) is type(error) for one in failures)
+        if is_single or (is_same and (is_gone or error.retriable)):
+            raise error
+
+    def _gathered(self, name: str) -> GatheredAcks:
+        acks = self._acks.get(name)
+        if acks is None:
+            if len(self._acks) >= _GATHERED_MAX:
+                self._acks.clear()  # those on their way arrive all the same
+            acks = self._acks[name] = GatheredAcks(self._cluster, name)
+        return acks
+
+
+_CarryOut = Callable[[Sequence[Receipt]], Awaitable[list[Refused]]]
+
+
+class _Choice(NamedTuple):
+    texts: Sequence[str]
+    by_id: bool
+    is_single: bool
+
+    def refused(self, text: str, problem: Problem) -> RefusedMessage:
+        shown = RefusedMessage(problem.code, problem.message)
+        if self.by_id:
+            shown.message_id = text
+        else:
+            shown.receipt = text
+        return shown
+
+
+def _choice_of(body: Chosen) -> _Choice:
+    given = [
+        choice
+        for choice in (
+            None if body.receipt is UNSET else _Choice((body.receipt,), by_id=False, is_single=True),
+            None if body.receipts is UNSET else _Choice(body.receipts, by_id=False, is_single=False),
+            None if body.message_id is UNSET else _Choice((body.message_id,), by_id=True, is_single=True),
+            None if body.message_ids is UNSET else _Choice(body.message_ids, by_id=True, is_single=False),
+        )
+        if choice is not None
+    ]
+    if len(given) != 1:
+        raise Problem(
+            422,
+            "invalid_body",
+            "the body does not say which messages are meant, or says it twice",
+            "name exactly one of receipt, receipts, message_id and message_ids",
+        )
+    return given[0]

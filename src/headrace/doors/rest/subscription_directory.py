@@ -1,0 +1,85 @@
+"""Which topic a subscription belongs to, for paths that name the subscription alone.
+
+What was found is kept for some seconds, so that asking costs nothing; whoever hears that something is not there any
+more says so with `forget`. What was not found is not kept: it may be made at any moment. Those who ask for the same
+name at the same time share the question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from headrace.client.cluster import Cluster
+from headrace.client.errors import SubscriptionNotFound
+from headrace.client.subscription_admin import SubscriptionAdmin
+from headrace.http.problem import Problem
+from headrace.runtime.eager import in_task
+from headrace.runtime.supervise import Supervisor
+
+_KEPT_SECONDS = 10.0
+_KEPT_MAX = 10_000
+
+_Question = tuple[str, str | None]
+
+
+class SubscriptionDirectory:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._admin = SubscriptionAdmin(cluster)
+        self._topics: dict[_Question, tuple[str, float]] = {}
+        self._asking: dict[_Question, asyncio.Task[str | Exception]] = {}
+        self._tasks = Supervisor()
+
+    async def topic_of(self, name: str, hint: str | None = None) -> str:
+        """The topic of the subscription, which must be the hint if there is one. Raises `Problem` 404, or 409 if there
+        are several and no hint."""
+        question = (name, hint)
+        found = self._topics.get(question)
+        if found is not None and self._cluster.clock.monotonic() - found[1] < _KEPT_SECONDS:
+            return found[0]
+        await in_task()
+        task = self._asking.get(question)
+        if task is None:
+            task = self._asking[question] = self._tasks.spawn(self._ask(question), f"topic of {name}")
+        answer = await asyncio.shield(task)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def forget(self, name: str) -> None:
+        for question in [question for question in self._topics if question[0] == name]:
+            del self._topics[question]
+
+    async def _ask(self, question: _Question) -> str | Exception:
+        """What it comes to, or what is to be told to all who have asked."""
+        try:
+            topic = await self._find(*question)
+        except Exception as error:
+            return error
+        finally:
+            del self._asking[question]
+        if len(self._topics) >= _KEPT_MAX:
+            self._topics.clear()
+        self._topics[question] = (topic, self._cluster.clock.monotonic())
+        return topic
+
+    async def _find(self, name: str, hint: str | None) -> str:
+        try:
+            backlogs = await self._admin.describe(name, None if hint is None else [hint])
+        except SubscriptionNotFound:
+            where = "" if hint is None else f" of topic {hint!r}"
+            raise Problem(
+                404,
+                "subscription_not_found",
+                f"there is no subscription {name!r}{where}",
+                "POST /topics/{topic}/subscriptions makes one, GET lists them",
+            ) from None
+        topics = sorted({backlog.target.topic for backlog in backlogs})
+        if len(topics) > 1:
+            raise Problem(
+                409,
+                "subscription_ambiguous",
+                f"{len(topics)} topics have a subscription {name!r}: {', '.join(topics[:10])}",
+                "say which one with ?topic=",
+            )
+        return topics[0]

@@ -1,0 +1,338 @@
+"""Subscriptions by REST: make, list, look at, configure, move and delete them.
+
+A subscription is named within its topic; its configuration belongs to the name, and holds for all topics that have a
+subscription of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from headrace.client.cluster import Cluster
+from headrace.client.errors import SubscriptionNotFound
+from headrace.client.metadata import TopicPartition
+from headrace.client.pushes import delete_push, get_push
+from headrace.client.subscription_admin import END, START, PartitionBacklog, Position, SubscriptionAdmin
+from headrace.doors.rest.bodies import invalid, parse_body, shown_time, time_ms
+from headrace.doors.rest.name_rights import require_name
+from headrace.doors.rest.subscription_directory import SubscriptionDirectory
+from headrace.doors.rest.topics import ConfigValue, ensure_writable
+from headrace.doors.rest.webhooks import PushBody, apply_push
+from headrace.http.message import Request, Response, json_response
+from headrace.http.problem import Problem
+from headrace.http.routes import Access, Operation, Parameter, Route, Side, Subject, Verb
+from headrace.model.errors import OffsetOutOfRange
+from headrace.model.names import check_group_id
+from headrace.runtime.eager import in_task
+
+_OFFSET_MAX = 2**63 - 1
+_PLACES = {"start": START, "earliest": START, "end": END, "latest": END}
+_BODY_BYTES_MAX = 64 << 10
+
+_Name = Annotated[str, Meta(min_length=1, max_length=255)]
+_Configs = dict[str, ConfigValue | None]
+_PUSH_PREFIX = "headrace.push."
+_Start = Annotated[str, Meta(description="earliest, latest, or a time such as 2027-01-01T09:00:00Z")]
+_To = (
+    Annotated[str, Meta(description="start, end, or a time such as 2027-01-01T09:00:00Z")]
+    | Annotated[int, Meta(ge=0, le=_OFFSET_MAX, description="an offset")]
+)
+
+
+class NewSubscription(msgspec.Struct, forbid_unknown_fields=True):
+    """It has a name; without a start it begins with what is published from now on."""
+
+    name: _Name | UnsetType = UNSET
+    subscription_id: _Name | UnsetType = UNSET
+    start: _Start = "latest"
+    configs: _Configs = {}
+    push: PushBody | None = None
+
+
+class SubscriptionChange(msgspec.Struct, forbid_unknown_fields=True):
+    """A config that is null goes back to its default."""
+
+    configs: _Configs
+
+
+class Seek(msgspec.Struct, forbid_unknown_fields=True):
+    """Where it is to go on, in this partition or in all."""
+
+    to: _To
+    partition: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+
+
+class SubscriptionMade(msgspec.Struct):
+    """`push_secret` is told once, if a webhook was set without one."""
+
+    subscription_id: str
+    topic: str
+    push_secret: str | UnsetType = UNSET
+
+
+class PartitionStanding(msgspec.Struct):
+    """Everything below the floor is settled. The backlog is what is not, from there to the end; what is leased, waits
+    for a retry or becomes a dead letter is part of it."""
+
+    partition: int
+    floor: int
+    end: int
+    backlog: int
+    leased: int
+    waiting: int
+    dying: int
+    oldest_at: str | None
+
+
+class SubscriptionSummary(msgspec.Struct):
+    subscription_id: str
+    topic: str
+    backlog: int
+    leased: int
+    waiting: int
+    dying: int
+    oldest_at: str | None
+
+
+class SubscriptionBody(SubscriptionSummary):
+    """`configs` are those that were set; null is the value of a secret one."""
+
+    configs: dict[str, str | None]
+    partitions: list[PartitionStanding]
+
+
+class SubscriptionList(msgspec.Struct):
+    subscriptions: list[SubscriptionSummary]
+
+
+class Floor(msgspec.Struct):
+    partition: int
+    floor: int
+
+
+class Moved(msgspec.Struct):
+    subscription_id: str
+    topic: str
+    partitions: list[Floor]
+
+
+_NEW = msgspec.json.Decoder(NewSubscription)
+_CHANGE = msgspec.json.Decoder(SubscriptionChange)
+_SEEK = msgspec.json.Decoder(Seek)
+_TOPIC = Parameter("topic", str, "The topic, where several have a subscription of this name.")
+
+
+class Subscriptions:
+    def __init__(self, cluster: Cluster, directory: SubscriptionDirectory) -> None:
+        self._cluster = cluster
+        self._directory = directory
+        self._admin = SubscriptionAdmin(cluster)
+
+    async def create(self, request: Request) -> Response:
+        """201 if it was made, 200 if it was there: then it stays where it is, and only its configuration changes."""
+        await in_task()
+        topic = request.params["topic"]
+        body = parse_body(request, _NEW)
+        name = _name_of(body)
+        ensure_writable(topic)
+        position = _position(body.start, "start", self._cluster.clock.now_ms())
+        await require_name(request.caller, self._admin, name)
+        is_new = await self._is_new(topic, name)
+        secret = await self._configure(topic, name, body.configs, body.push)
+        await self._admin.create(topic, name, position)
+        made = SubscriptionMade(name, topic, UNSET if secret is None else secret)
+        return json_response(made, 201 if is_new else 200)
+
+    async def show_all(self, request: Request) -> Response:
+        await in_task()
+        backlogs = await self._admin.describe(topics=[request.params["topic"]])
+        by_name = groupby(backlogs, key=lambda one: one.subscription)
+        return json_response(
+            SubscriptionList([_summary(name, request.params["topic"], [*some]) for name, some in by_name])
+        )
+
+    async def show(self, request: Request) -> Response:
+        await in_task()
+        return json_response(await self._body(request.params["topic"], request.params["subscription"]))
+
+    async def change(self, request: Request) -> Response:
+        await in_task()
+        topic, name = request.params["topic"], request.params["subscription"]
+        body = parse_body(request, _CHANGE)
+        await self._admin.describe(name, [topic])
+        await require_name(request.caller, self._admin, name)
+        await self._configure(topic, name, body.configs, None)
+        return json_response(await self._body(topic, name))
+
+    async def delete(self, request: Request) -> Response:
+        await in_task()
+        topic, name = request.params["topic"], request.params["subscription"]
+        await self._admin.delete(topic, name)
+        self._directory.forget(name)
+        push = await get_push(self._cluster, name)
+        if push is not None and tuple(push.topics) == (topic,):
+            await delete_push(self._cluster, name)  # or whoever makes it anew is pushed to where this one was
+        return Response(204)
+
+    async def seek(self, request: Request) -> Response:
+        await in_task()
+        topic, name = request.params["topic"], request.params["subscription"]
+        body = parse_body(request, _SEEK)
+        position = _position(body.to, "to", self._cluster.clock.now_ms())
+        try:
+            floors = await self._admin.seek(topic, name, position, [] if body.partition is None else [body.partition])
+        except OffsetOutOfRange as error:
+            raise Problem(
+                422, "offset_out_of_range", error.message, "GET the subscription for its floor and end"
+            ) from None
+        return json_response(Moved(name, topic, _floors(floors)))
+
+    async def _is_new(self, topic: str, name: str) -> bool:
+        try:
+            await self._admin.describe(name, [topic])
+        except SubscriptionNotFound:
+            return True
+        return False
+
+    async def _configure(self, topic: str, name: str, configs: _Configs, push: PushBody | None) -> str | None:
+        """The secret of the webhook, if one was made up."""
+        if any(key.startswith(_PUSH_PREFIX) for key in configs):
+            raise Problem(
+                422,
+                "invalid_config",
+                f"{_PUSH_PREFIX}* are set with the webhook, which holds for this topic only",
+                "say `push` when the subscription is made, or PUT /subscriptions/{subscription}/push",
+            )
+        if configs:
+            await self._admin.configure(
+                name,
+                {key: _text(value) for key, value in configs.items() if value is not None},
+                [key for key, value in configs.items() if value is None],
+            )
+        return None if push is None else await apply_push(self._cluster, name, push, topic)
+
+    async def _body(self, topic: str, name: str) -> SubscriptionBody:
+        backlogs = await self._admin.describe(name, [topic])
+        summary = _summary(name, topic, backlogs)
+        return SubscriptionBody(
+            **msgspec.structs.asdict(summary),
+            configs=dict(await self._admin.configs(name)),
+            partitions=[_standing(one) for one in backlogs],
+        )
+
+    def routes(self) -> list[Route]:
+        of_topic, one = "/topics/{topic}/subscriptions", "/topics/{topic}/subscriptions/{subscription}"
+        manage, read = Access(Verb.MANAGE, Subject.TOPIC), Access(Verb.READ, Subject.TOPIC)
+        make = Operation(
+            "Make a subscription",
+            {201: SubscriptionMade, 200: SubscriptionMade},
+            NewSubscription,
+            problems=(400, 404, 413, 415, 422),
+        )
+        change = Operation(
+            "Configure a subscription",
+            {200: SubscriptionBody},
+            SubscriptionChange,
+            problems=(400, 404, 413, 415, 422),
+        )
+        seek = Operation(
+            "Let a subscription go on elsewhere: all its leases end, and what lies behind the place is delivered again",
+            {200: Moved},
+            Seek,
+            (_TOPIC,),
+            (400, 404, 409, 413, 415, 422),
+        )
+        return [
+            Route("POST", of_topic, self.create, manage, make, Side.SUBSCRIBE, _BODY_BYTES_MAX),
+            Route(
+                "GET",
+                of_topic,
+                self.show_all,
+                read,
+                Operation("List the subscriptions of a topic", {200: SubscriptionList}, problems=(404, 422)),
+                Side.SUBSCRIBE,
+            ),
+            Route(
+                "GET",
+                one,
+                self.show,
+                read,
+                Operation("Look at a subscription", {200: SubscriptionBody}, problems=(404, 422)),
+                Side.SUBSCRIBE,
+            ),
+            Route("PATCH", one, self.change, manage, change, Side.SUBSCRIBE, _BODY_BYTES_MAX),
+            Route(
+                "DELETE",
+                one,
+                self.delete,
+                manage,
+                Operation("Forget a subscription", {204: None}, problems=(404, 422)),
+                Side.SUBSCRIBE,
+            ),
+            Route(
+                "POST",
+                "/subscriptions/{subscription}/seek",
+                self.seek,
+                Access(Verb.MANAGE, Subject.SUBSCRIPTION),
+                seek,
+                Side.SUBSCRIBE,
+                _BODY_BYTES_MAX,
+            ),
+        ]
+
+
+def _name_of(body: NewSubscription) -> str:
+    given = {name for name in (body.name, body.subscription_id) if name is not UNSET}
+    if len(given) != 1:
+        raise Problem(422, "invalid_body", "the subscription has no name, or two", "give it a name")
+    return check_group_id(str(given.pop()))
+
+
+def _position(text: str | int, what: str, now_ms: int) -> Position:
+    if isinstance(text, int):
+        return Position(text)
+    if text in _PLACES:
+        return Position(_PLACES[text])
+    if text.isascii() and text.isdigit():
+        raise invalid(what, f"{text[:40]!r} is neither a time nor a number", "write an offset as a number")
+    found = time_ms(text, what)
+    return Position(timestamp_ms=min(found, now_ms))
+
+
+def _floors(floors: Mapping[TopicPartition, int]) -> list[Floor]:
+    return [Floor(target.partition, floor) for target, floor in sorted(floors.items())]
+
+
+def _summary(name: str, topic: str, backlogs: Sequence[PartitionBacklog]) -> SubscriptionSummary:
+    oldest = [one.oldest_ms for one in backlogs if one.oldest_ms is not None]
+    return SubscriptionSummary(
+        subscription_id=name,
+        topic=topic,
+        backlog=sum(one.backlog for one in backlogs),
+        leased=sum(one.leased for one in backlogs),
+        waiting=sum(one.waiting for one in backlogs),
+        dying=sum(one.dying for one in backlogs),
+        oldest_at=shown_time(min(oldest)) if oldest else None,
+    )
+
+
+def _standing(one: PartitionBacklog) -> PartitionStanding:
+    return PartitionStanding(
+        one.target.partition,
+        one.floor,
+        one.end,
+        one.backlog,
+        one.leased,
+        one.waiting,
+        one.dying,
+        None if one.oldest_ms is None else shown_time(one.oldest_ms),
+    )
+
+
+def _text(value: ConfigValue) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

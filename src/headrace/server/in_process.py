@@ -1,0 +1,280 @@
+"""The client's way to the broker of its own process: calls go straight to the handlers, to other brokers by TCP.
+
+A transport is to the broker what a connection is: requests start in the order of the calls, a handler may hold back
+those behind it, and whoever asked to hear of the end hears of it. What comes often (Produce, Fetch, Lease, Settle)
+passes no codec. All else does, so that it is as over TCP, field by field, and nobody gets hold of what is the broker's.
+
+Whoever stops waiting cancels what only reads; everything else runs to its end. Records leave as bytes: a slice of a log
+file is read, in a disk thread if it is large or has left the page cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from headrace.broker.context import RequestContext
+from headrace.broker.handlers import Handler, Handlers
+from headrace.client.errors import ConnectionLost
+from headrace.client.transport import Dialer, Transport, VersionRange
+from headrace.model.errors import HeadraceError, RequestTimedOut
+from headrace.runtime.clock import Clock
+from headrace.runtime.disk import Disk
+from headrace.runtime.eager import Errand, start, start_errand
+from headrace.storage.reading import LogSlice
+from headrace.wire.apis import FETCH, LEASE, PRODUCE, SETTLE
+from headrace.wire.codec import decode, encode
+
+log = logging.getLogger(__name__)
+
+_STRAIGHT = frozenset({PRODUCE, FETCH, LEASE, SETTLE})
+_WITH_RECORDS = frozenset({FETCH, LEASE})
+_READ_ON_LOOP_MAX = 1 << 18  # bytes in the page cache, which take some 50 us to copy
+_HOST = "127.0.0.1"
+_LISTENER = "in-process"
+
+Running = asyncio.Task[Any] | Errand
+
+
+class InProcessDialer:
+    """`here` tells the address under which clients know this broker; it may change while it starts."""
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        here: Callable[[], tuple[str, int]],
+        elsewhere: Dialer,
+        disk: Disk,
+        clock: Clock,
+        client_id: str,
+    ) -> None:
+        self.handlers = handlers
+        self.disk = disk
+        self.clock = clock
+        self.client_id = client_id
+        self._here = here
+        self._elsewhere = elsewhere
+        self._running: set[Running] = set()
+
+    async def dial(self, host: str, port: int, deadline_seconds: float) -> Transport:
+        if (host, port) == self._here():
+            return InProcessTransport(self, f"{host}:{port}")
+        return await self._elsewhere.dial(host, port, deadline_seconds)
+
+    def keep(self, running: Running) -> None:
+        """Hold it until it has ended: asyncio holds tasks weakly, and its transport may be gone before."""
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+
+
+class _Call:
+    """A request, the handler that works on it, and where its answer goes."""
+
+    __slots__ = ("answer", "handler", "request", "running", "version")
+
+    def __init__(self, handler: Handler, version: int, request: Any, answer: asyncio.Future[Any]) -> None:
+        self.handler = handler
+        self.version = version
+        self.request = request
+        self.answer = answer
+        self.running: Running | None = None
+
+    def give_up(self) -> None:
+        """Nobody waits for the answer any more."""
+        if self.handler.only_reads and isinstance(self.running, asyncio.Task):
+            self.running.cancel()
+
+
+class InProcessTransport:
+    def __init__(self, dialer: InProcessDialer, peer: str) -> None:
+        self.peer = peer
+        self.versions = {
+            handler.api.key: VersionRange(handler.api.min_version, handler.api.max_version)
+            for handler in dialer.handlers
+        }
+        self._dialer = dialer
+        self._loop = asyncio.get_running_loop()
+        self._contexts: dict[int, RequestContext] = {}
+        self._farewells: dict[object, Callable[[], None]] = {}
+        self._calls: dict[_Call, None] = {}
+        self._behind: deque[_Call] = deque()  # those that wait until a handler lets go of the order
+        self._is_held = False
+        self._failure: HeadraceError | None = None
+
+    @property
+    def closed(self) -> bool:
+        return self._failure is not None
+
+    async def call(self, api_key: int, version: int, request: Any, deadline_seconds: float) -> Any:
+        one = self._begin(api_key, version, request)
+        if one.answer.done():
+            return one.answer.result()
+        timer = self._loop.call_later(deadline_seconds, self._time_out, one, deadline_seconds)
+        try:
+            return await one.answer
+        finally:
+            timer.cancel()
+            if not one.answer.done() or one.answer.cancelled():
+                one.give_up()
+
+    def post(self, api_key: int, version: int, request: Any) -> None:
+        self._begin(api_key, version, request)
+
+    def close(self) -> None:
+        if self._failure is not None:
+            return
+        self._failure = ConnectionLost(f"the connection to {self.peer} was closed by this client")
+        for one in self._calls:
+            one.give_up()
+            self._end(one, ConnectionLost(self._failure.message))
+        self._calls.clear()
+        self._behind.clear()
+        for farewell in self._farewells.values():
+            farewell()
+
+    def _begin(self, api_key: int, version: int, request: Any) -> _Call:
+        if self._failure is not None:
+            raise self._failure
+        handler, version = self._dialer.handlers.find(api_key, version)
+        one = _Call(handler, version, request, self._loop.create_future())
+        self._calls[one] = None
+        if self._is_held or self._behind:
+            self._behind.append(one)
+        else:
+            self._start(one)
+        return one
+
+    def _start(self, one: _Call) -> None:
+        """Up to its first wait, as a connection does it: outside of any task, also of the caller's."""
+        task = asyncio.current_task()
+        if task is not None:
+            asyncio._leave_task(self._loop, task)  # noqa: SLF001 - for whoever drives coroutines
+        try:
+            one.running = self._drive(one.handler, self._carry_out(one))
+        finally:
+            if task is not None:
+                asyncio._enter_task(self._loop, task)  # noqa: SLF001
+        if one.running is not None:
+            self._dialer.keep(one.running)
+
+    def _drive(self, handler: Handler, work: Coroutine[Any, Any, None]) -> Running | None:
+        if handler.is_errand:
+            return start_errand(work, self._loop)
+        outcome = start(work, self._loop)
+        return None if isinstance(outcome, tuple) else outcome
+
+    async def _carry_out(self, one: _Call) -> None:
+        handler, clock = one.handler, self._dialer.clock
+        began = clock.monotonic()
+        outcome: Any
+        try:
+            outcome = await self._ask(one)
+        except HeadraceError as error:
+            outcome = error
+        except Exception as error:
+            # A connection ends then, since its answer has no known shape.
+            log.error("%s from this process failed", handler.api.name, exc_info=error)
+            outcome = ConnectionLost(f"{handler.api.name} failed; the log says why")
+        handler.time.observe(clock.monotonic() - began)
+        self._calls.pop(one, None)
+        self._end(one, outcome)
+
+    async def _ask(self, one: _Call) -> Any:
+        handler, version, request = one.handler, one.version, one.request
+        straight = handler.api.key in _STRAIGHT
+        if not straight:
+            request = _passed_on(request, version)
+        elif handler.api.key == PRODUCE:
+            _own_records(request)
+        response = await handler.handle(request, self._context(version))
+        if response is None:
+            return None
+        if not straight:
+            return _passed_on(response, version)
+        if handler.api.key in _WITH_RECORDS:
+            await self._load(response.topics if handler.api.key == LEASE else response.responses)
+        return response
+
+    def _context(self, version: int) -> RequestContext:
+        context = self._contexts.get(version)
+        if context is None:
+            context = self._contexts[version] = RequestContext(
+                version, self._dialer.client_id, _HOST, _LISTENER, self._hold, self.close, self._farewells
+            )
+        return context
+
+    def _hold(self, held: bool) -> None:
+        self._is_held = held
+        if not held and self._behind:
+            # Not at once: the handler that lets go goes on first.
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        while self._behind and not self._is_held:
+            self._start(self._behind.popleft())
+
+    async def _load(self, topics: Iterable[Any]) -> None:
+        """Read what lies in files. Whatever happens, none of them stays pinned."""
+        parts = [part for topic in topics for part in topic.partitions if part.records is not None]
+        try:
+            for part in parts:
+                found = part.records
+                part.records = memoryview(await self._read(found) if isinstance(found, LogSlice) else found)
+        finally:
+            for part in parts:
+                if isinstance(part.records, LogSlice):
+                    part.records.release()
+
+    async def _read(self, records: LogSlice) -> bytes:
+        data = None
+        if not len(records):
+            data = b""
+        elif len(records) <= _READ_ON_LOOP_MAX:
+            data = records.file.pread_hot(records.size, records.position)
+        if data is None:
+            data = await self._dialer.disk.run(records.bytes)
+        if len(data) != len(records):
+            raise ConnectionLost("the log file is shorter than what was promised from it")
+        records.release()
+        return data
+
+    def _time_out(self, one: _Call, seconds: float) -> None:
+        error = RequestTimedOut(f"{self.peer} did not answer {one.handler.api.name} within {seconds:g} s")
+        one.give_up()
+        self._end(one, error)
+
+    def _end(self, one: _Call, outcome: Any) -> None:
+        if one.answer.done():
+            return
+        if isinstance(outcome, Exception):
+            one.answer.set_exception(outcome)
+            one.answer.exception()  # it may have been posted: then nobody looks at it
+        else:
+            one.answer.set_result(outcome)
+
+
+def _passed_on(message: Any, version: int) -> Any:
+    """As the other end of a connection sees it."""
+    data = b"".join(map(_bytes_of, encode(message, version)))
+    return decode(type(message), version, memoryview(data))
+
+
+def _bytes_of(chunk: Any) -> Any:
+    if not isinstance(chunk, LogSlice):
+        return chunk
+    try:
+        return chunk.bytes()
+    finally:
+        chunk.release()
+
+
+def _own_records(request: Any) -> None:
+    """The log writes offset and epoch into a batch: into one of our own, if the caller's is not to be written to."""
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            records = data.records
+            if records is not None and not (isinstance(records, memoryview) and not records.readonly):
+                data.records = memoryview(bytearray(records))

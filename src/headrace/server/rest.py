@@ -1,0 +1,68 @@
+"""The REST application of a broker, which reaches its own partitions without a connection; and that of a gateway.
+
+Imported when the first request comes that is for it: a broker starts without the client.
+"""
+
+from __future__ import annotations
+
+from headrace.broker.broker import Broker
+from headrace.client.address import Address
+from headrace.client.cluster import ClientSettings, Cluster
+from headrace.client.tcp import TcpDialer
+from headrace.doors.rest.access import Gatekeeper, OpenGatekeeper, TokenGatekeeper
+from headrace.doors.rest.application import ALL_SIDES, RestApplication
+from headrace.doors.rest.webhooks import StatusOf
+from headrace.http.routes import Side
+from headrace.runtime.clock import Clock
+from headrace.runtime.disk import Disk
+from headrace.runtime.entropy import Entropy
+from headrace.runtime.network import Network
+from headrace.server.in_process import InProcessDialer
+
+_CLIENT_ID = "rest"
+_PATIENCE_SECONDS = 20.0
+"""How long a request waits for what passes (a leader that moves) before it is told to come again."""
+
+
+def build_rest(
+    broker: Broker,
+    disk: Disk,
+    network: Network,
+    clock: Clock,
+    entropy: Entropy,
+    *,
+    with_auth: bool,
+    status_of: StatusOf = lambda _: None,
+) -> RestApplication:
+    """In `headrace serve`. `status_of` tells how this process pushes for a subscription."""
+    cluster = open_cluster(broker, disk, network, clock, entropy)
+    return build_gateway_rest(cluster, with_auth=with_auth, status_of=status_of)
+
+
+def open_cluster(
+    broker: Broker, disk: Disk, network: Network, clock: Clock, entropy: Entropy, client_id: str = _CLIENT_ID
+) -> Cluster:
+    """What this broker leads is called directly, other brokers by TCP. It must have joined."""
+    identity = broker.identity
+    dialer = InProcessDialer(
+        broker.handlers,
+        lambda: (identity.host, identity.port),
+        TcpDialer(network, client_id),
+        disk,
+        clock,
+        client_id,
+    )
+    settings = ClientSettings(client_id=client_id, deadline_seconds=_PATIENCE_SECONDS)
+    return Cluster([Address(identity.host, identity.port)], dialer, clock, entropy, settings)
+
+
+def build_gateway_rest(
+    cluster: Cluster,
+    *,
+    with_auth: bool,
+    sides: frozenset[Side] = ALL_SIDES,
+    status_of: StatusOf = lambda _: None,
+) -> RestApplication:
+    """Over whatever cluster; `sides`: which forwarders it is."""
+    gatekeeper: Gatekeeper = TokenGatekeeper(cluster, cluster.clock) if with_auth else OpenGatekeeper()
+    return RestApplication(cluster, gatekeeper, sides, status_of=status_of, with_auth=with_auth)

@@ -1,0 +1,109 @@
+"""A REST application over a whole broker of its own process, on a simulated host, asked without a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from tests.unit.client.scripted import in_world
+from tests.unit.client.simulated import ADDRESS
+
+from headrace.broker.broker import Broker, open_broker
+from headrace.doors.kafka.listener import DoorLimits, KafkaDoor
+from headrace.doors.rest.application import RestApplication
+from headrace.http.message import Request, Response
+from headrace.http.target import parse_target
+from headrace.runtime.supervise import Supervisor
+from headrace.server.rest import build_rest
+from headrace.testkit.registry import SimRegistry
+from headrace.testkit.world import Host, World
+
+JSON = "application/json"
+BATCH = "application/vnd.headrace.messages+json"
+
+
+class Told:
+    """An answer, and its body read as JSON."""
+
+    def __init__(self, response: Response) -> None:
+        self.status = response.status
+        self.raw = response.body
+        self.content_type = response.content_type
+        self.headers = dict(response.headers)
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.raw)
+
+    @property
+    def code(self) -> str:
+        """Of a problem; it always says what to do next."""
+        assert self.status >= 400, self.raw
+        body = self.json
+        assert set(body) == {"code", "message", "next"}
+        assert body["message"]
+        assert body["next"]
+        return str(body["code"])
+
+
+class Stage:
+    def __init__(self, world: World, broker: Broker, host: Host, supervisor: Supervisor) -> None:
+        self.world = world
+        self.broker = broker
+        self.host = host
+        self.supervisor = supervisor
+        self.application: RestApplication = build_rest(
+            broker, host.disk, host.network, host.clock, host.entropy, with_auth=False
+        )
+
+    @property
+    def cluster(self) -> Any:
+        return self.application.cluster
+
+    async def ask(self, method: str, target: str, body: Any = b"", **headers: str) -> Told:
+        """A body that is not bytes goes as JSON. Names of headers have underscores for dashes."""
+        path, query = parse_target(target)
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        if not isinstance(body, bytes):
+            body = msgspec.json.encode(body)
+            named.setdefault("content-type", JSON)
+        request = Request(method, path, query, named, body, "10.0.0.1", "request-1")
+        response = await self.application.answer(request)
+        assert isinstance(response, Response)
+        return Told(response)
+
+    async def publish(self, topic: str, value: Any, **headers: str) -> str:
+        told = await self.ask("POST", f"/topics/{topic}/messages", value, **headers)
+        assert told.status == 201, told.raw
+        return str(told.json["message_id"])
+
+    async def publish_batch(self, topic: str, *messages: Any, **headers: str) -> Told:
+        return await self.ask(
+            "POST", f"/topics/{topic}/messages", {"messages": list(messages)}, content_type=BATCH, **headers
+        )
+
+
+def on_stage(scenario: Callable[[Stage], Awaitable[None]], seed: int = 1, **configs: str) -> None:
+    """Run a scenario; configs of the broker by Kafka's names, with underscores for dots."""
+
+    async def run(world: World) -> None:
+        host = world.host(ADDRESS.host)
+        host.disk.make_directory("/data")
+        supervisor = Supervisor()
+        settings = {"num.partitions": "1", **{name.replace("_", "."): value for name, value in configs.items()}}
+        broker = await open_broker(
+            "/data", 1, None, settings, SimRegistry(), host.disk, host.network, host.clock, host.entropy, supervisor
+        )
+        door = KafkaDoor("test", broker.handlers, host.network, host.clock, DoorLimits())
+        await door.listen(*ADDRESS)
+        await broker.join(*ADDRESS)
+        stage = Stage(world, broker, host, supervisor)
+        try:
+            await scenario(stage)
+        finally:
+            await stage.application.close()
+            await supervisor.stop()
+        assert supervisor._first_failure is None
+
+    in_world(run, seed)

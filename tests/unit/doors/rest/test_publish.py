@@ -1,0 +1,443 @@
+"""Publishing by REST: what is sent comes out as it was, where it was told to, and never half of a batch unnoticed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.unit.doors.rest.stage import BATCH, Stage, on_stage
+
+from headrace.client.consumer import Consumer
+from headrace.client.fetched import ConsumedRecord
+from headrace.client.metadata import TopicPartition
+from headrace.client.publisher import PublisherSettings
+from headrace.client.requests import Responder
+from headrace.doors.rest.bodies import time_ms
+from headrace.model.message_ids import message_id_from_text
+from headrace.wire.apis import PRODUCE
+
+
+async def records(stage: Stage, topic: str, partition: int = 0, count: int = 1) -> list[ConsumedRecord]:
+    async with Consumer(stage.cluster, partitions={TopicPartition(topic, partition): 0}) as consumer:
+        found: list[ConsumedRecord] = []
+        while len(found) < count:
+            found += await consumer.poll(timeout_seconds=5)
+        return found
+
+
+def produces(stage: Stage) -> int:
+    return next(handler.time.count for handler in stage.broker.handlers if handler.api.key == PRODUCE)
+
+
+def test_json_is_kept_as_it_was_sent() -> None:
+    async def scenario(stage: Stage) -> None:
+        text = b'{ "amount":1.50, "note":"caf\xc3\xa9" }'
+        told = await stage.ask("POST", "/topics/orders/messages", text, content_type="application/json")
+        assert (told.status, told.json) == (201, {"message_id": "orders:0:0"})
+        (record,) = await records(stage, "orders")
+        assert (record.value, record.key, list(record.headers)) == (text, None, [])
+
+    on_stage(scenario)
+
+
+def test_anything_else_is_kept_with_its_content_type() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.publish("images", b"\xff\xd8\x00", content_type="image/jpeg")
+        await stage.publish("images", b'{"a":1}', content_type="application/x-www-form-urlencoded")
+        await stage.publish("images", b"")
+        first, second, third = await records(stage, "images", count=3)
+        assert (first.value, list(first.headers)) == (b"\xff\xd8\x00", [("content-type", b"image/jpeg")])
+        assert (second.value, list(second.headers)) == (b'{"a":1}', [])
+        assert third.value == b""
+
+    on_stage(scenario)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"a":', "byte 5"),
+        (b'{"a":1,}', "byte 7"),
+        (b'"\xff"', "UTF-8"),
+        (b"", "byte 0"),
+        (b"[" * 5000, "nested"),
+    ],
+)
+def test_what_is_not_json_is_refused_and_told_where(body: bytes, said: str) -> None:
+    async def scenario(stage: Stage) -> None:
+        told = await stage.ask("POST", "/topics/orders/messages", body, content_type="application/json; charset=utf-8")
+        assert (told.status, told.code) == (400, "malformed_json")
+        assert said in told.json["message"]
+
+    on_stage(scenario)
+
+
+def test_what_headers_say_goes_with_the_message() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.ask("POST", "/topics", {"name": "jobs", "partitions": 4})
+        message_id = await stage.publish(
+            "jobs",
+            {"n": 1},
+            headrace_key="c-42",
+            headrace_partition="2",
+            headrace_priority="9",
+            headrace_ttl="90s",
+            headrace_tags="red, blue",
+            headrace_header_trace="t-1",
+        )
+        assert message_id == "jobs:2:0"
+        (record,) = await records(stage, "jobs", 2)
+        assert record.key == b"c-42"
+        assert dict(record.headers) == {
+            "trace": b"t-1",
+            "headrace-priority": b"9",
+            "headrace-ttl": b"90000ms",
+            "headrace-tags": b"red, blue",
+        }
+
+    on_stage(scenario)
+
+
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        ("headrace-partition", "x"),
+        ("headrace-partition", "7"),
+        ("headrace-priority", "10"),
+        ("headrace-ttl", "soon"),
+        ("headrace-delay", "-1"),
+        ("headrace-delay", "1e400"),
+        ("headrace-delay", "nan"),
+        ("headrace-deliver-at", "tomorrow"),
+        ("headrace-repeat", "now and then"),
+        ("headrace-repeat", "0 0 31 2 *"),
+        ("headrace-prioritty", "1"),
+        ("idempotency-key", "x" * 300),
+    ],
+)
+def test_a_header_that_makes_no_sense_is_refused_and_nothing_is_written(header: str, value: str) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.publish("orders", {})
+        before = produces(stage)
+        told = await stage.ask("POST", "/topics/orders/messages", {}, **{header: value})
+        assert told.status in (404, 422)
+        assert told.code in ("invalid_parameter", "topic_not_found")
+        assert produces(stage) == before
+
+    on_stage(scenario)
+
+
+def test_a_key_goes_where_kafkas_clients_send_it() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.ask("POST", "/topics", {"name": "jobs", "partitions": 4})
+        for key in ("a", "b", "c-42"):
+            first = await stage.publish("jobs", {}, headrace_key=key)
+            told = await stage.publish_batch("jobs", {"value": 1, "key": key})
+            again = told.json["messages"][0]["message_id"]
+            assert message_id_from_text(first).partition == message_id_from_text(again).partition
+
+    on_stage(scenario)
+
+
+def test_requests_of_one_moment_share_a_batch() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.publish("orders", {"n": -1})
+        before = produces(stage)
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(stage.publish("orders", {"n": number})) for number in range(50)]
+        assert [task.result() for task in asked] == [f"orders:0:{number + 1}" for number in range(50)]
+        assert produces(stage) - before <= 2
+        values = [record.value for record in await records(stage, "orders", count=51)]
+        assert values[1:] == [b'{"n":%d}' % number for number in range(50)]
+
+    on_stage(scenario)
+
+
+def test_a_batch_is_one_batch_of_one_partition() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.ask("POST", "/topics", {"name": "jobs", "partitions": 4})
+        before = produces(stage)
+        told = await stage.publish_batch("jobs", *({"value": {"n": number}} for number in range(100)))
+        assert told.status == 201
+        ids = [message_id_from_text(one["message_id"]) for one in told.json["messages"]]
+        assert {place.partition for place in ids} == {ids[0].partition}
+        assert [place.offset for place in ids] == list(range(100))
+        assert produces(stage) - before == 1
+        found = await records(stage, "jobs", ids[0].partition, 100)
+        assert [record.value for record in found] == [b'{"n":%d}' % number for number in range(100)]
+
+    on_stage(scenario)
+
+
+def test_messages_of_a_batch_may_say_as_much_as_single_ones() -> None:
+    async def scenario(stage: Stage) -> None:
+        told = await stage.publish_batch(
+            "orders",
+            {"value_base64": "AAE=", "content_type": "image/png", "headers": {"a": "b"}},
+            {"value": None, "priority": 7, "ttl": 1.5, "tags": ["red", "blue"], "partition": 0},
+            {"key": "gone"},
+            {"value": "later", "delay": "1h"},
+        )
+        assert told.status == 201
+        *now, later = told.json["messages"]
+        assert [one["message_id"] for one in now] == ["orders:0:0", "orders:0:1", "orders:0:2"]
+        assert later["message_id"] == "__delayed.orders:0:0"
+        assert later["due_at"].endswith("Z")
+        first, second, third = await records(stage, "orders", count=3)
+        assert (first.value, dict(first.headers)) == (b"\0\1", {"a": b"b", "content-type": b"image/png"})
+        assert second.value == b"null"
+        assert dict(second.headers)["headrace-tags"] == b"red,blue"
+        assert dict(second.headers)["headrace-ttl"] == b"1500ms"
+        assert (third.key, third.value) == (b"gone", None)
+
+    on_stage(scenario)
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        ([], "$.messages"),
+        ([{"value": 1}, {"vlaue": 2}], "vlaue"),
+        ([{"value": 1}, {"value": 1, "priority": 10}], "$.messages[1].priority"),
+        ([{"value": 1}, {"value": 1, "delay": "soon"}], "message 1"),
+        ([{"value": 1}, {"value": 1, "value_base64": "AA=="}], "message 1"),
+        ([{"value_base64": "?"}], "base64"),
+    ],
+)
+def test_a_batch_with_one_bad_message_is_refused_as_a_whole(messages: list[Any], said: str) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.publish("orders", {})
+        before = produces(stage)
+        told = await stage.publish_batch("orders", *messages)
+        assert told.status == 422
+        assert said in told.json["message"]
+        assert produces(stage) == before
+
+    on_stage(scenario)
+
+
+def test_what_is_said_of_a_batch_is_said_in_it() -> None:
+    async def scenario(stage: Stage) -> None:
+        told = await stage.publish_batch("orders", {"value": 1}, headrace_delay="1h")
+        assert (told.status, told.code) == (422, "invalid_parameter")
+        body = {"messages": [{"value": 1}]}
+        told = await stage.ask("POST", "/topics/orders/messages?wait_for=reply", body, content_type=BATCH)
+        assert (told.status, told.code) == (422, "invalid_parameter")
+
+    on_stage(scenario)
+
+
+def test_where_one_partition_fails_the_messages_of_others_are_answered() -> None:
+    async def scenario(stage: Stage) -> None:
+        told = await stage.publish_batch("orders", {"value": 1, "key": "a"}, {"value": 2, "partition": 9})
+        assert told.status == 207
+        good, bad = told.json["messages"]
+        assert good == {"message_id": "orders:0:0"}
+        assert bad["error"]["code"] == "topic_not_found"
+
+    on_stage(scenario)
+
+
+def test_one_bad_message_does_not_take_its_neighbours_with_it() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.ask("POST", "/topics", {"name": "latest", "configs": {"cleanup.policy": "compact"}})
+        told = await stage.publish_batch("latest", {"value": 1, "key": "a"}, {"value": 2}, {"value": 3, "key": "b"})
+        assert told.status == 207
+        first, bad, last = told.json["messages"]
+        assert (first, last) == ({"message_id": "latest:0:0"}, {"message_id": "latest:0:1"})
+        assert bad["error"]["code"] == "invalid_message"
+        async with asyncio.TaskGroup() as group:
+            good = [group.create_task(stage.ask("POST", "/topics/latest/messages", {}, headrace_key="a")) for _ in "ab"]
+            keyless = group.create_task(stage.ask("POST", "/topics/latest/messages", {}))
+        assert [task.result().status for task in good] == [201, 201]
+        assert (keyless.result().status, keyless.result().code) == (422, "invalid_message")
+
+    on_stage(scenario)
+
+
+def test_a_message_over_the_topics_limit_is_too_large() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.ask("POST", "/topics", {"name": "small", "configs": {"max.message.bytes": 1000}})
+        told = await stage.ask("POST", "/topics/small/messages", b"x" * 2000)
+        assert (told.status, told.code) == (413, "message_too_large")
+        assert await stage.publish("small", b"x") == "small:0:0"
+
+    on_stage(scenario)
+
+
+def test_a_batch_over_the_topics_limit_is_written_in_parts() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.ask("POST", "/topics", {"name": "small", "configs": {"max.message.bytes": 1000}})
+        told = await stage.publish_batch("small", *({"value": "x" * 300} for _ in range(10)))
+        assert told.status == 201
+        assert [one["message_id"] for one in told.json["messages"]] == [f"small:0:{number}" for number in range(10)]
+
+    on_stage(scenario)
+
+
+def test_beyond_its_budget_the_door_says_when_to_come_again() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.publish("orders", {})
+        stage.application.doors.publisher.settings = PublisherSettings(buffer_bytes_max=2000)
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(stage.ask("POST", "/topics/orders/messages", b"x" * 900)) for _ in range(4)]
+        told = [task.result() for task in asked]
+        assert sorted(one.status for one in told) == [201, 201, 503, 503]
+        assert told[3].code == "overloaded"
+        assert told[3].headers["retry-after"] == "1"
+        assert (await stage.ask("POST", "/topics/orders/messages", b"x" * 900)).status == 201
+
+    on_stage(scenario)
+
+
+def test_a_repetition_with_the_same_idempotency_key_is_the_first_message() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.application.doors.publisher.settings = PublisherSettings(sticky_bytes=1)
+        await stage.ask("POST", "/topics", {"name": "pay", "partitions": 4, "configs": {"dedup.window.ms": 60_000}})
+        first = await stage.publish("pay", {"n": 1}, idempotency_key="p-1")
+        other = await stage.publish("pay", {"n": 2}, idempotency_key="p-2")
+        async with asyncio.TaskGroup() as group:
+            again = [group.create_task(stage.publish("pay", {"n": 1}, idempotency_key="p-1")) for _ in range(5)]
+        assert {task.result() for task in again} == {first}
+        assert other != first
+
+    on_stage(scenario)
+
+
+def test_a_batch_that_is_sent_again_with_its_key_is_answered_with_the_first_ids() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.ask("POST", "/topics", {"name": "pay", "partitions": 4, "configs": {"dedup.window.ms": 60_000}})
+        messages = [{"value": number} for number in range(5)]
+        first = await stage.publish_batch("pay", *messages, idempotency_key="b-1")
+        await stage.publish_batch("pay", *messages, idempotency_key="b-2")
+        assert (await stage.publish_batch("pay", *messages, idempotency_key="b-1")).json == first.json
+
+    on_stage(scenario)
+
+
+def test_a_delayed_message_says_when_it_is_due_and_comes_then() -> None:
+    async def scenario(stage: Stage) -> None:
+        now_ms = stage.host.clock.now_ms()
+        told = await stage.ask("POST", "/topics/orders/messages", {"n": 1}, headrace_delay="10s", headrace_key="k")
+        assert told.json["message_id"] == "__delayed.orders:0:0"
+        due_ms = time_ms(told.json["due_at"], "due_at")
+        assert 10_000 <= due_ms - now_ms < 11_000
+        at = await stage.ask("POST", "/topics/orders/messages", {}, headrace_deliver_at="2099-01-01T00:00:00+01:00")
+        assert at.json["due_at"] == "2098-12-31T23:00:00.000Z"
+        (record,) = await records(stage, "orders")
+        assert (record.key, record.value) == (b"k", b'{"n":1}')
+        assert 0 <= record.timestamp_ms - due_ms < 1000
+        assert (await stage.publish("orders", {}, headrace_delay="0s")).startswith("orders:")
+
+    on_stage(scenario)
+
+
+def test_a_message_that_repeats_is_due_by_its_schedule() -> None:
+    async def scenario(stage: Stage) -> None:
+        told = await stage.ask("POST", "/topics/orders/messages", {}, headrace_repeat="0 6 * * *")
+        assert told.json["due_at"].endswith("T06:00:00.000Z")
+        both = await stage.ask(
+            "POST", "/topics/orders/messages", {}, headrace_delay="1s", headrace_deliver_at="2099-01-01T00:00:00Z"
+        )
+        assert (both.status, both.code) == (422, "invalid_parameter")
+
+    on_stage(scenario)
+
+
+def test_a_request_is_answered_with_its_reply() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.publish("prices", {"warm": "up"})
+
+        async def price_of(record: ConsumedRecord) -> bytes:
+            assert record.key == b"c-42"
+            return b'{"price":7}'
+
+        async def work() -> None:
+            async with (
+                Responder(stage.cluster) as responder,
+                Consumer(stage.cluster, partitions={TopicPartition("prices", 0): 1}) as consumer,
+            ):
+                await responder.answer(consumer, price_of)
+
+        worker = stage.supervisor.spawn(work(), "worker")
+        told = await stage.ask(
+            "POST", "/topics/prices/messages?wait_for=reply&timeout=5s", {"sku": 1}, headrace_key="c-42"
+        )
+        assert told.status == 200
+        assert told.json["value"] == {"price": 7}
+        worker.cancel()
+        await asyncio.wait([worker])
+        late = await stage.ask("POST", "/topics/prices/messages?wait_for=reply&timeout=100ms", {"sku": 2})
+        assert (late.status, late.code) == (504, "no_reply")
+
+    on_stage(scenario)
+
+
+def test_a_worker_can_answer_by_rest() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.publish("prices", {"warm": "up"})
+        asked = stage.supervisor.spawn(
+            stage.ask("POST", "/topics/prices/messages?wait_for=reply&timeout=20s", {"sku": 1}), "asked"
+        )
+        request = (await records(stage, "prices", count=2))[1]
+        said = {name: (value or b"").decode() for name, value in request.headers}
+        correlation = {"headrace_header_headrace_correlation_id": said["headrace-correlation-id"]}
+        await stage.publish(said["headrace-reply-to"], {"price": 7}, **correlation)
+        assert (await asked).json["value"] == {"price": 7}
+        told = await stage.ask("POST", "/topics/__reply.gone/messages", {}, **correlation)
+        assert (told.status, told.code) == (404, "topic_not_found")
+
+    on_stage(scenario)
+
+
+@pytest.mark.parametrize("query", ["wait_for=godot", "wait_for=reply&timeout=2h", "wait_for=reply&timeout=x"])
+def test_a_wait_that_makes_no_sense_is_refused(query: str) -> None:
+    async def scenario(stage: Stage) -> None:
+        told = await stage.ask("POST", f"/topics/prices/messages?{query}", {})
+        assert (told.status, told.code) == (422, "invalid_parameter")
+
+    on_stage(scenario)
+
+
+def test_nobody_publishes_into_the_brokers_own_topics() -> None:
+    async def scenario(stage: Stage) -> None:
+        for topic in ("__consumer_offsets", "__delayed.orders", "__mine"):
+            told = await stage.ask("POST", f"/topics/{topic}/messages", {})
+            assert (told.status, told.code) == (403, "topic_internal")
+
+    on_stage(scenario)
+
+
+def test_topics_are_made_by_publishing_only_if_the_broker_does_that() -> None:
+    async def scenario(stage: Stage) -> None:
+        told = await stage.ask("POST", "/topics/orders/messages", {})
+        assert (told.status, told.code) == (404, "topic_not_found")
+        batch = await stage.publish_batch("orders", {"value": 1})
+        assert (batch.status, batch.code) == (404, "topic_not_found")
+        odd = await stage.ask("POST", "/topics/or%20ders/messages", {})
+        assert (odd.status, odd.code) == (422, "invalid_topic")
+
+    on_stage(scenario, auto_create_topics_enable="false")
+
+
+def test_a_topic_that_was_deleted_elsewhere_is_noticed() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.publish("orders", {})
+        await stage.broker.catalogue.delete("orders")
+        told = await stage.ask("POST", "/topics/orders/messages", {})
+        assert (told.status, told.code) == (404, "topic_not_found")
+        assert await stage.publish("orders", {}) == "orders:0:0"
+
+    on_stage(scenario)
+
+
+def test_batches_are_known_by_their_content_type_alone() -> None:
+    async def scenario(stage: Stage) -> None:
+        body = b'{"messages":[{"value":1}]}'
+        single = await stage.ask("POST", "/topics/orders/messages", body, content_type="application/json")
+        assert single.json == {"message_id": "orders:0:0"}
+        batch = await stage.ask("POST", "/topics/orders/messages", body, content_type=f"{BATCH}; charset=utf-8")
+        assert batch.json == {"messages": [{"message_id": "orders:0:1"}]}
+
+    on_stage(scenario)
