@@ -95,8 +95,14 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         except ValueError as error:
             wrong = str(error)
         if wrong:
-            raise InvalidConfig(f"Invalid value {value} for configuration {self.name}: {wrong}")
+            shown = "" if self.is_secret else f" {value}"
+            raise InvalidConfig(f"Invalid value{shown} for configuration {self.name}: {wrong}")
         return parsed
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether its value is told to nobody who asks."""
+        return self.type is ConfigType.PASSWORD
 
 
 class Synonym(msgspec.Struct, frozen=True):
@@ -106,7 +112,7 @@ class Synonym(msgspec.Struct, frozen=True):
 
 
 class ConfigEntry(msgspec.Struct, frozen=True):
-    """One line of DescribeConfigs; `synonyms` begins with the value in force. No setting so far is secret."""
+    """One line of DescribeConfigs; `synonyms` begins with the value in force. Whoever tells it leaves secrets out."""
 
     name: str
     value: str
@@ -115,6 +121,10 @@ class ConfigEntry(msgspec.Struct, frozen=True):
     read_only: bool
     doc: str
     synonyms: tuple[Synonym, ...]
+
+    @property
+    def is_secret(self) -> bool:
+        return self.type is ConfigType.PASSWORD
 
     @property
     def is_default(self) -> bool:
@@ -213,6 +223,11 @@ def text(default: str, doc: str, **more: Any) -> str:
     return _declare(ConfigType.STRING, default, doc, more)
 
 
+def secret(doc: str, **more: Any) -> str:
+    """Text that is never shown; empty if there is none."""
+    return _declare(ConfigType.PASSWORD, "", doc, more)
+
+
 def integer(default: int, doc: str, **more: Any) -> int:
     return _declare(ConfigType.INT, default, doc, more)
 
@@ -245,7 +260,8 @@ def attribute(name: str) -> str:
 
 
 def _declare(type_: ConfigType, default: T, doc: str, more: dict[str, Any]) -> T:
-    return field(default=default, metadata={"setting": {"type": type_, "default": default, "doc": doc, **more}})
+    setting = {"type": type_, "default": default, "doc": doc, **more}
+    return field(default=default, repr=type_ is not ConfigType.PASSWORD, metadata={"setting": setting})
 
 
 # Checks.

@@ -10,16 +10,15 @@ SECONDS_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.
 class Histogram:
     """Counts of seconds by their upper bound, the last one for everything above."""
 
-    __slots__ = ("count", "counts", "total")
+    __slots__ = ("bounds", "count", "counts", "total")
 
-    bounds = SECONDS_BOUNDS
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(SECONDS_BOUNDS) + 1)
+    def __init__(self, bounds: tuple[float, ...] = SECONDS_BOUNDS) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
         self.count = 0
         self.total = 0.0
 
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(SECONDS_BOUNDS, seconds)] += 1
-        self.count += 1
-        self.total += seconds
+    def observe(self, seconds: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, seconds)] += times
+        self.count += times
+        self.total += seconds * times

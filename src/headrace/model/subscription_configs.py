@@ -21,6 +21,7 @@ from headrace.model.configs import (
     long,
     one_of,
     parse_all,
+    secret,
     settings_of,
     text,
     words,
@@ -46,6 +47,25 @@ def _slacks(value: Sequence[str]) -> str | None:
         return f"must be empty or {CLASSES} whole numbers of milliseconds, for priority 0 first"
     slacks = [int(one) for one in value]
     return None if slacks == sorted(slacks, reverse=True) else "a higher priority must not have more slack"
+
+
+def _push_url(value: str) -> str | None:
+    if not value:
+        return None
+    from urllib.parse import urlsplit  # few subscriptions push, and no start needs it for the others
+
+    try:
+        parts = urlsplit(value)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        return str(error)
+    if parts.scheme not in ("http", "https") or not host:
+        return "must be http://HOST/... or https://HOST/..."
+    if parts.username is not None or parts.password is not None:
+        return "must have no user and no password in it; the receiver knows us by the signature"
+    if not value.isascii() or not value.isprintable() or set(value) & set(' "<>\\^`{|}'):
+        return "has characters that must be written as %XX"
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +120,20 @@ class SubscriptionConfig:
     )
     headrace_dead_letters_enable: bool = boolean(
         True, "Whether dead letters are kept in <topic>.dlq; otherwise they are settled and only counted."
+    )
+    headrace_push_url: str = text(
+        "", "Where messages are sent to by POST; empty: they are not pushed.", check=_push_url
+    )
+    headrace_push_topics: Sequence[str] = words((), "Of which topics they are pushed; empty: of all of them.")
+    headrace_push_secret: str = secret("What the receiver checks the signature of a pushed message with.")
+    headrace_push_concurrency: int = integer(
+        8, "How many messages each process sends at a time.", check=between(1, 1000)
+    )
+    headrace_push_rate: int = integer(
+        0, "How many messages each process sends per second; 0 is no limit.", check=at_least(0)
+    )
+    headrace_push_timeout_ms: int = integer(
+        10_000, "After so long without an answer the receiver has failed.", check=between(100, 600_000)
     )
 
     @classmethod

@@ -1,0 +1,81 @@
+"""How a stream learns that its messages were settled by other requests than its own.
+
+Whoever settles in the same process says so (`Feeds.settled`). What is settled elsewhere, or has lost its lease, is
+found by asking the brokers: every second, and more often while the receiver has used up more than half of its credit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+
+from headrace.client.cluster import Cluster
+from headrace.client.leased import Receipt
+from headrace.client.message_status import message_statuses
+from headrace.client.metadata import TopicPartition
+from headrace.model.errors import HeadraceError
+from headrace.push.feed import Feed
+
+_ASK_FIRST_SECONDS = 0.05
+_ASK_MAX_SECONDS = 1.0
+_STATUSES_MAX = 1000  # that a broker tells at once
+_LEASED = "leased"
+
+
+class Feeds:
+    """The feeds of this process, by member: a receipt says whose it is."""
+
+    def __init__(self) -> None:
+        self._by_member: dict[str, Feed] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_member)
+
+    def add(self, feed: Feed) -> None:
+        self._by_member[feed.member] = feed
+
+    def remove(self, feed: Feed) -> None:
+        self._by_member.pop(feed.member, None)
+
+    def settled(self, receipts: Iterable[Receipt]) -> None:
+        """These were acked, nacked or rejected by a request of its own."""
+        for receipt in receipts:
+            feed = self._by_member.get(receipt.member)
+            if feed is not None:
+                feed.forget([receipt])
+
+
+async def watch(cluster: Cluster, feed: Feed) -> None:
+    """Let the feed forget what is not its own any more; runs until it is cancelled."""
+    pause = _ASK_FIRST_SECONDS
+    while True:
+        await asyncio.sleep(pause)
+        gone: list[Receipt] = []
+        if feed.in_flight:
+            with suppress(HeadraceError):  # whoever leads the partition next is asked the next time
+                gone = await _not_ours(cluster, feed)
+        if gone:
+            feed.forget(gone)
+        is_short = feed.in_flight * 2 > feed.credit
+        if is_short and gone:
+            pause = _ASK_FIRST_SECONDS
+        else:
+            pause = min(pause * 2, _ASK_MAX_SECONDS) if is_short else _ASK_MAX_SECONDS
+
+
+async def _not_ours(cluster: Cluster, feed: Feed) -> list[Receipt]:
+    by_partition: dict[TopicPartition, dict[int, Receipt]] = defaultdict(dict)
+    for message in feed.held:
+        by_partition[TopicPartition(message.id.topic, message.id.partition)][message.id.offset] = message.receipt
+    gone: list[Receipt] = []
+    for target, receipts in by_partition.items():
+        offsets = list(receipts)
+        for at in range(0, len(offsets), _STATUSES_MAX):
+            some = offsets[at : at + _STATUSES_MAX]
+            for status in await message_statuses(cluster, target, some, [feed.subscription]):
+                ours = (_LEASED, feed.member, receipts[status.offset].attempt)
+                if (status.state, status.member, status.attempts) != ours:
+                    gone.append(receipts[status.offset])
+    return gone

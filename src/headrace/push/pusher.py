@@ -1,0 +1,201 @@
+"""One webhook of one process: takes messages from its feed, sends them, and settles them by what the receiver says.
+
+A receiver that fails again and again is left alone (`machines.circuit`): while the circuit is open nothing is leased,
+and then one message at a time is tried. Messages wait in the log meanwhile, and their deliveries are not used up; nor
+are they where nobody was there to take a message. The order of keys is the subscription's: a key is held by its message
+until that is settled, also while it waits to be tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from headrace.client.cluster import Cluster
+from headrace.client.leased import Message
+from headrace.client.settling import ACK, NACK, REJECT
+from headrace.machines.circuit import Circuit
+from headrace.machines.rate import Rate
+from headrace.model.errors import HeadraceError
+from headrace.push.feed import Feed
+from headrace.push.sender import Sender
+from headrace.push.webhook import Outcome, Verdict, retry_seconds
+from headrace.wire.messages.describe_pushes import DescribedPush
+from headrace.wire.messages.settle import SettleItem
+
+log = logging.getLogger(__name__)
+
+_UNSET = -1
+_LEASE_SECONDS = 30.0
+_TAKE_SECONDS = 5.0
+_TROUBLE_SECONDS = 1.0
+_FAILURES_MAX = 5  # in a row, before the circuit opens
+_OPEN_MS, _OPEN_MAX_MS = 1000, 60_000
+_AGAIN_SECONDS = 0.1  # between tries of a receiver that is there at times
+
+
+class PushStatus(msgspec.Struct):
+    """How a push is doing, in this process, since it was set. `failed` counts answers and tries, not messages."""
+
+    subscription: str
+    url: str
+    circuit: str = "closed"
+    in_flight: int = 0
+    delivered: int = 0
+    failed: int = 0
+    rejected: int = 0
+    last_error: str = ""
+    last_error_ms: int = 0
+
+
+class Pusher:
+    def __init__(self, push: DescribedPush, topics: Sequence[str], cluster: Cluster, sender: Sender) -> None:
+        self.push = push
+        self._cluster = cluster
+        self._sender = sender
+        self._feed = Feed(cluster, push.subscription, topics, push.concurrency, _LEASE_SECONDS)
+        self._circuit = Circuit(_FAILURES_MAX, _OPEN_MS, _OPEN_MAX_MS)
+        self._rate = Rate(push.rate or None)
+        self._status = PushStatus(push.subscription, push.url)
+        self._turned = asyncio.Event()  # a receiver has answered, or a message was let go
+        self._taking: asyncio.Task[None] | None = None
+        self._is_stopped = False
+
+    @property
+    def status(self) -> PushStatus:
+        self._status.circuit = self._circuit.state
+        self._status.in_flight = self._feed.in_flight
+        return self._status
+
+    def retopic(self, topics: Sequence[str]) -> None:
+        """Its subscription is in these topics now."""
+        self._feed.topics = topics
+
+    def stop(self) -> None:
+        """Take nothing more; `run` returns when what was sent is answered."""
+        self._is_stopped = True
+        self._turned.set()
+        if self._taking is not None:
+            self._taking.cancel()
+
+    async def run(self) -> None:
+        """Until it is stopped; what is in flight when it is cancelled is given back."""
+        try:
+            async with asyncio.TaskGroup() as around:
+                extending = around.create_task(self._feed.extend_for_ever(_LEASE_SECONDS))
+                async with asyncio.TaskGroup() as deliveries:
+                    self._taking = deliveries.create_task(self._take(deliveries))
+                    if self._is_stopped:
+                        self._taking.cancel()
+                extending.cancel()
+        finally:
+            await self._feed.close()
+            await self._feed.give_back(self._feed.held, "its sender was stopped")
+
+    async def _take(self, deliveries: asyncio.TaskGroup) -> None:
+        while True:
+            await self._until_wanted()
+            try:
+                messages = await self._feed.take(_TAKE_SECONDS)
+            except HeadraceError as error:
+                self._note_error(error.message)
+                await asyncio.sleep(_TROUBLE_SECONDS)
+                continue
+            for message in messages:
+                deliveries.create_task(self._deliver(message))
+
+    async def _until_wanted(self) -> None:
+        """Return when more may be leased: one message to try an open circuit with, or all that the push allows."""
+        circuit, feed = self._circuit, self._feed
+        while circuit.state != "closed":
+            await feed.withdraw()
+            due_seconds = (circuit.retry_at_ms - self._now_ms()) / 1000
+            if due_seconds <= 0:
+                feed.credit = 1
+                return
+            await self._turn(min(due_seconds, _TROUBLE_SECONDS))
+        feed.credit = self.push.concurrency
+
+    async def _deliver(self, message: Message) -> None:
+        if await self._may_send(message):
+            outcome = await self._sender.send(self.push, message)
+            self._note(outcome)
+            await self._settle(message, outcome)
+        else:
+            await self._feed.release([message])
+
+    async def _may_send(self, message: Message) -> bool:
+        """Return when it is this message's turn by the rate; False if it is not to be sent from here, or not now."""
+        circuit = self._circuit
+        while not self._is_stopped and self._feed.holds(message):
+            now_ms = self._now_ms()
+            if circuit.state != "closed" and now_ms < circuit.retry_at_ms:
+                return False
+            wait_seconds = self._rate.wait_seconds(now_ms / 1000)
+            if wait_seconds == 0 and circuit.may_try(now_ms):
+                self._rate.take(1, now_ms / 1000)
+                return True
+            await self._turn(wait_seconds)
+        return False
+
+    async def _settle(self, message: Message, outcome: Outcome) -> None:
+        if outcome.verdict is Verdict.UNDELIVERED:
+            await asyncio.sleep(_AGAIN_SECONDS)
+            await self._feed.release([message])
+            return
+        match outcome.verdict:
+            case Verdict.ACK:
+                how = SettleItem(how=ACK)
+            case Verdict.REJECT:
+                how = SettleItem(how=REJECT, reason=outcome.error)
+            case _:
+                how = SettleItem(how=NACK, delay_ms=self._delay_ms(message, outcome), reason=outcome.error)
+        refused = await self._feed.settle([message.receipt], how)
+        for one in refused:
+            log.info("%s was sent, and is delivered again: %s", one.receipt.id, one.error.message)
+
+    def _delay_ms(self, message: Message, outcome: Outcome) -> int:
+        seconds = outcome.delay_seconds
+        if seconds is None:
+            seconds = retry_seconds(self.push, message.attempt, self._cluster.entropy.uniform(0.0, 1.0))
+        return _UNSET if seconds is None else int(seconds * 1000)
+
+    def _note(self, outcome: Outcome) -> None:
+        before = self._circuit.state
+        if outcome.is_well:
+            self._circuit.succeeded(self._now_ms())
+        else:
+            self._circuit.failed(self._now_ms())
+        if outcome.verdict is Verdict.ACK:
+            self._status.delivered += 1
+        else:
+            self._status.failed += 1
+            self._status.rejected += outcome.verdict is Verdict.REJECT
+            self._note_error(outcome.error)
+        after = self._circuit.state
+        if (before, after) == ("closed", "open"):
+            log.warning("the push of %s is held back: %s", self.push.subscription, outcome.error)
+        elif before != "closed" and after == "closed":
+            log.info("the push of %s goes on", self.push.subscription)
+        if after != "closed":
+            self._feed.credit = 0
+        self._turned.set()
+
+    def _note_error(self, error: str) -> None:
+        self._status.last_error = error
+        self._status.last_error_ms = self._cluster.clock.now_ms()
+
+    async def _turn(self, seconds: float) -> None:
+        """Return when something was answered, or after that time."""
+        self._turned.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._turned.wait()
+        except TimeoutError:
+            pass
+
+    def _now_ms(self) -> int:
+        return int(self._cluster.clock.monotonic() * 1000)

@@ -1,0 +1,106 @@
+"""Sends messages to webhooks over HTTP. Nothing that a receiver does is an exception here, it is an outcome.
+
+A receiver is not trusted: redirects are not followed, certificates are checked, cookies and compression are not taken,
+of an answer no more is read than what lets its connection be used again, and no answer is waited for longer than the
+push allows. Names are resolved anew for every connection, which goes to public addresses only, unless private ones are
+allowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from headrace import __version__
+from headrace.client.leased import Message
+from headrace.push.addresses import public_socket
+from headrace.push.webhook import Outcome, headers_of, outcome_of, unanswered, undelivered
+from headrace.runtime.clock import Clock
+from headrace.wire.messages.describe_pushes import DescribedPush
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_ANSWER_BYTES_MAX = 64 << 10
+_HEADER_BYTES_MAX = 16 << 10
+_ERROR_LENGTH_MAX = 200
+_CONNECT_PART = 0.5
+_IDLE_SECONDS = 4.0  # before the receiver's own patience ends, which is 5 s with some
+
+
+class Sender(Protocol):
+    async def send(self, push: DescribedPush, message: Message) -> Outcome: ...
+
+
+class WebhookSender:
+    """One for all webhooks of a process: their connections are shared and kept. Made by `open_sender`."""
+
+    def __init__(self, session: aiohttp.ClientSession, clock: Clock) -> None:
+        self._session = session
+        self._clock = clock
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def send(self, push: DescribedPush, message: Message) -> Outcome:
+        import aiohttp
+
+        now_ms = self._clock.now_ms()
+        try:
+            async with asyncio.timeout(push.timeout_ms / 1000):
+                return await self._post(push, message, now_ms // 1000)
+        except aiohttp.ConnectionTimeoutError:
+            return undelivered("cannot connect: nobody answers")
+        except TimeoutError:
+            return unanswered(f"no answer within {push.timeout_ms} ms")
+        except aiohttp.ClientConnectorError as error:
+            cause = getattr(error, "os_error", None)  # with a bad certificate there is none
+            return undelivered(f"cannot connect: {_shown(cause or error)}")
+        except aiohttp.ClientConnectionError as error:
+            return unanswered(f"the connection broke: {_shown(error)}")
+        except aiohttp.InvalidURL as error:
+            return undelivered(f"the URL cannot be used: {_shown(error)}")
+        except aiohttp.ClientError as error:
+            return unanswered(_shown(error))
+
+    async def _post(self, push: DescribedPush, message: Message, now_seconds: int) -> Outcome:
+        import aiohttp
+
+        # A part of the time is for the connection, so that it is known whether anything was sent.
+        timeout = aiohttp.ClientTimeout(total=None, connect=push.timeout_ms / 1000 * _CONNECT_PART)
+        headers = headers_of(push, message, now_seconds)
+        async with self._session.post(
+            push.url, data=message.value or b"", headers=headers, timeout=timeout, allow_redirects=False
+        ) as answer:
+            left = _ANSWER_BYTES_MAX
+            while left > 0 and (read := await answer.content.read(left)):
+                left -= len(read)
+            if left <= 0:
+                answer.close()  # whatever else it has to say, it says to nobody
+            return outcome_of(answer.status, answer.headers.get("retry-after"))
+
+
+async def open_sender(clock: Clock, *, allows_private: bool) -> WebhookSender:
+    # Its import takes longer than the loop may stand still.
+    await asyncio.to_thread(__import__, "aiohttp")
+    import aiohttp
+
+    connector = aiohttp.TCPConnector(
+        limit=0,
+        use_dns_cache=False,
+        keepalive_timeout=_IDLE_SECONDS,
+        socket_factory=None if allows_private else public_socket,
+    )
+    session = aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        headers={"User-Agent": f"Headrace/{__version__}", "Accept-Encoding": "identity"},
+        max_line_size=_HEADER_BYTES_MAX,
+        max_field_size=_HEADER_BYTES_MAX,
+    )
+    return WebhookSender(session, clock)
+
+
+def _shown(error: Exception) -> str:
+    return (str(error) or type(error).__name__)[:_ERROR_LENGTH_MAX]

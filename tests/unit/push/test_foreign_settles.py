@@ -1,0 +1,84 @@
+"""A stream hears of what is settled by other requests: at once in its own process, soon elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.unit.push.pushed import put, queue
+
+from headrace.client.cluster import Cluster
+from headrace.client.settling import ACK, settle
+from headrace.push.feed import Feed
+from headrace.push.foreign_settles import Feeds, watch
+from headrace.testkit.world import World
+from headrace.wire.messages.settle import SettleItem
+
+
+def test_what_is_settled_elsewhere_makes_room_within_a_second() -> None:
+    async def scenario(cluster: Cluster, _world: World) -> None:
+        await put(cluster, b"a", b"b", b"c", b"d")
+        feed = Feed(cluster, "workers", ["jobs"], 3, 3600.0)
+        watching = asyncio.create_task(watch(cluster, feed))
+        first, second, _ = await feed.take(1.0)
+        await asyncio.sleep(10.0)
+        assert feed.in_flight == 3
+        assert await settle(cluster, "workers", [first.receipt, second.receipt], SettleItem(how=ACK)) == []
+        (fourth,) = await feed.take(1.1)
+        assert fourth.value == b"d"
+        await asyncio.sleep(1.1)
+        assert not feed.holds(second)
+        watching.cancel()
+        await feed.close()
+
+    queue(scenario, partitions=2)
+
+
+def test_a_lease_that_is_over_makes_room_also_if_the_message_comes_back_to_the_same_receiver() -> None:
+    async def scenario(cluster: Cluster, _world: World) -> None:
+        await put(cluster, b"a")
+        feed = Feed(cluster, "workers", ["jobs"], 1, 5.0)
+        watching = asyncio.create_task(watch(cluster, feed))
+        (first,) = await feed.take(1.0)
+        (again,) = await feed.take(10.0)
+        assert (first.attempt, again.attempt, again.id) == (1, 2, first.id)
+        assert (feed.holds(first), feed.holds(again)) == (False, True)
+        watching.cancel()
+        await feed.close()
+
+    queue(scenario)
+
+
+def test_messages_that_nobody_settles_and_that_come_back_again_and_again_are_counted_once() -> None:
+    async def scenario(cluster: Cluster, _world: World) -> None:
+        await put(cluster, b"a")
+        feed = Feed(cluster, "workers", ["jobs"], 2, 5.0)
+        watching = asyncio.create_task(watch(cluster, feed))
+        attempts = []
+        while messages := await feed.take(10.0):
+            attempts += [message.attempt for message in messages]
+            assert feed.in_flight == 1
+        assert attempts == [1, 2, 3, 4, 5]
+        await asyncio.sleep(2.0)
+        assert (feed.in_flight, feed.credit) == (0, 2)
+        watching.cancel()
+        await feed.close()
+
+    queue(scenario)
+
+
+def test_what_is_settled_in_this_process_makes_room_at_once() -> None:
+    async def scenario(cluster: Cluster, _world: World) -> None:
+        await put(cluster, b"a", b"b")
+        feeds = Feeds()
+        feed, other = (Feed(cluster, "workers", ["jobs"], 1, 3600.0) for _ in range(2))
+        feeds.add(feed)
+        (message,) = await feed.take(1.0)
+        (others,) = await other.take(1.0)
+        feeds.settled([others.receipt, message.receipt])
+        assert (feed.in_flight, other.in_flight) == (0, 1), "the other one is not of this process"
+        feeds.remove(feed)
+        assert len(feeds) == 0
+        await feed.close()
+        await other.close()
+
+    queue(scenario)

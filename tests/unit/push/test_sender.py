@@ -1,0 +1,163 @@
+"""Sending for real, to a receiver on this host that misbehaves in every way."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+from tests.unit.push.pushed import push_of
+from tests.unit.push.test_webhook import message
+
+from headrace.push.sender import WebhookSender, open_sender
+from headrace.push.webhook import Outcome, Verdict
+from headrace.runtime.clock import SystemClock
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def receiver(handler: Handler) -> AsyncIterator[str]:
+    """The URL of a receiver that answers so."""
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def opened(*, allows_private: bool = True) -> AsyncIterator[WebhookSender]:
+    sender = await open_sender(SystemClock(), allows_private=allows_private)
+    try:
+        yield sender
+    finally:
+        await sender.close()
+
+
+async def outcome(handler: Handler, *, timeout_ms: int = 10_000) -> Outcome:
+    async with receiver(handler) as url, opened() as sender:
+        return await sender.send(push_of(url=url, timeout_ms=timeout_ms), message())
+
+
+async def test_a_message_arrives_with_its_headers() -> None:
+    requests: list[tuple[web.Request, bytes]] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        requests.append((request, await request.read()))
+        return web.Response(status=204)
+
+    assert (await outcome(handler)).verdict is Verdict.ACK
+    ((request, body),) = requests
+    assert (request.method, request.path, body) == ("POST", "/hook", b"{}")
+    assert request.headers["Headrace-Message-Id"] == "orders:2:17"
+    assert request.headers["Content-Type"] == "application/json"
+    assert request.headers["User-Agent"].startswith("Headrace/")
+    assert request.headers["Headrace-Signature"].startswith("t=")
+
+
+async def test_redirects_are_not_followed_and_cookies_are_not_kept() -> None:
+    seen: list[str] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        seen.append(request.path + request.headers.get("Cookie", ""))
+        return web.Response(status=307, headers={"Location": "/elsewhere", "Set-Cookie": "a=b"})
+
+    async with receiver(handler) as url, opened() as sender:
+        for _ in range(2):
+            told = await sender.send(push_of(url=url.replace("127.0.0.1", "localhost")), message())
+            assert (told.verdict, told.is_well) == (Verdict.NACK, False)
+    assert seen == ["/hook", "/hook"]
+
+
+async def test_a_receiver_that_hangs_is_given_up_in_time() -> None:
+    async def handler(_request: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    told = await outcome(handler, timeout_ms=100)
+    assert (told.verdict, told.is_well, told.error) == (Verdict.NACK, False, "no answer within 100 ms")
+
+
+async def test_an_answer_without_an_end_is_cut_off() -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b"x" * 10_000)
+
+    assert (await outcome(handler)).verdict is Verdict.ACK
+
+
+async def test_a_connection_that_breaks_may_have_delivered_the_message() -> None:
+    async def handler(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    told = await outcome(handler)
+    assert (told.verdict, told.is_well) == (Verdict.NACK, False)
+
+
+async def test_where_nobody_listens_nothing_was_delivered() -> None:
+    async def handler(_request: web.Request) -> web.Response:
+        return web.Response()
+
+    async with receiver(handler) as url:
+        pass
+    async with opened() as sender:
+        told = await sender.send(push_of(url=url), message())
+    assert (told.verdict, told.is_well) == (Verdict.UNDELIVERED, False)
+    assert "cannot connect" in told.error
+
+
+async def test_a_name_that_means_nothing_is_nobody_there() -> None:
+    async with opened() as sender:
+        told = await sender.send(push_of(url="http://nobody.invalid/hook"), message())
+    assert told.verdict is Verdict.UNDELIVERED
+
+
+async def test_who_speaks_no_http_has_not_answered() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"220 smtp.example ESMTP\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with server, opened() as sender:
+        port = server.sockets[0].getsockname()[1]
+        told = await sender.send(push_of(url=f"http://127.0.0.1:{port}/"), message())
+    assert (told.verdict, told.is_well) == (Verdict.NACK, False)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0.0.0.0", "127.1", "2130706433"])
+async def test_private_addresses_are_not_connected_to_unless_that_is_allowed(host: str) -> None:
+    async def handler(_request: web.Request) -> web.Response:
+        raise AssertionError("it was connected to")
+
+    async with receiver(handler) as url, opened(allows_private=False) as sender:
+        told = await sender.send(push_of(url=url.replace("127.0.0.1", host)), message())
+    assert told.verdict is Verdict.UNDELIVERED
+    assert re.search("not a (public|canonical)", told.error)
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_refused() -> None:
+    import ssl
+
+    import trustme
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    trustme.CA().issue_cert("localhost").configure_cert(context)
+    server = await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0, ssl=context)
+    async with server, opened() as sender:
+        port = server.sockets[0].getsockname()[1]
+        told = await sender.send(push_of(url=f"https://localhost:{port}/"), message())
+    assert (told.verdict, told.is_well) == (Verdict.UNDELIVERED, False)
