@@ -15,6 +15,7 @@ import click
 
 _COMMANDS = {
     "serve": ("headrace.cli.serve", "Start a broker."),
+    "gateway": ("headrace.cli.gateway", "Start a REST door in front of brokers."),
     "zookeeper": ("headrace.cli.zookeeper", "Start ZooKeeper, for a cluster on many hosts."),
     "topic": ("headrace.cli.topic", "List, create, describe, alter, trim and delete topics."),
     "produce": ("headrace.cli.produce", "Write records from stdin, a file or an argument."),
@@ -25,7 +26,9 @@ _COMMANDS = {
     "schedule": ("headrace.cli.schedule", "Add, list, cancel and move messages that are due later."),
     "dlq": ("headrace.cli.dlq", "List, show, redrive and discard dead letters."),
     "transaction": ("headrace.cli.transaction", "List, describe and abort transactions; find those that hang."),
+    "token": ("headrace.cli.token", "Create, list and revoke access tokens of the REST door."),
     "cluster": ("headrace.cli.cluster", "Show brokers and partitions, check health, move, drain and elect."),
+    "top": ("headrace.cli.top", "Watch brokers, topics, subscriptions and groups live."),
     "log": ("headrace.cli.log", "Look into a data folder: dump and verify segment files."),
     "bench": ("headrace.cli.bench", "Put a quick load on a broker."),
     "doctor": ("headrace.cli.doctor", "Check this machine and a broker; say what to do."),

@@ -1,0 +1,112 @@
+"""`headrace token ...`: who may use the REST door, and for what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from headrace.cli.failure import Failure
+from headrace.cli.output import chat, output_option, print_rows, to_json, wants_json
+from headrace.cli.session import confirm, server_option, with_cluster, yes_option
+from headrace.cli.times import DurationType, local_time
+from headrace.client.cluster import Cluster
+from headrace.client.tokens import Tokens, TokenView
+
+
+@click.group()
+def token() -> None:
+    """Create, list and revoke access tokens of the REST door."""
+
+
+@token.command()
+@click.argument("name")
+@click.option(
+    "-s",
+    "--scope",
+    "scopes",
+    multiple=True,
+    required=True,
+    metavar="VERB:TOPIC",
+    help="What it allows: publish, consume, read or manage, of a topic, orders.* or *; repeatable.",
+)
+@click.option(
+    "-e", "--expires", type=DurationType(), metavar="DURATION", help="After this time, such as 30d; else never."
+)
+@click.option("-r", "--rate", type=click.IntRange(1), metavar="N", help="Requests per second; else no limit.")
+@click.option("--burst", type=click.IntRange(1), metavar="N", help="Requests at once, after a pause; else as --rate.")
+@server_option
+@output_option
+def create(
+    name: str,
+    *,
+    scopes: Sequence[str],
+    expires: int | None,
+    rate: int | None,
+    burst: int | None,
+    server: str,
+    output: str | None,
+) -> None:
+    """Create a token called NAME, and print it. It is not shown again."""
+    if burst is not None and rate is None:
+        raise click.UsageError("--burst goes with --rate")
+
+    async def work(cluster: Cluster) -> tuple[str, str, int | None]:
+        expires_ms = None if expires is None else cluster.clock.now_ms() + expires
+        made = await Tokens(cluster).create(name, scopes, expires_ms=expires_ms, requests_per_second=rate, burst=burst)
+        return *made, expires_ms
+
+    token_id, text, expires_ms = with_cluster(server, work)
+    if wants_json(output):
+        row = {"token": text, "id": token_id, "name": name, "scopes": list(scopes), "expires_at": _time(expires_ms)}
+        click.echo(to_json(row))
+    else:
+        click.echo(text)
+        chat(f"token {token_id} created; keep it now, it is not shown again")
+
+
+@token.command("list")
+@server_option
+@output_option
+def list_tokens(server: str, output: str | None) -> None:
+    """List tokens, without what would prove one."""
+
+    async def work(cluster: Cluster) -> list[dict[str, Any]]:
+        now_ms = cluster.clock.now_ms()
+        return [_row(view, now_ms) for view in await Tokens(cluster).list()]
+
+    rows = with_cluster(server, work)
+    print_rows(rows, ("id", "name", "scopes", "created_at", "expires_at", "rate", "burst", "expired"), output)
+
+
+@token.command()
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@yes_option
+@server_option
+def revoke(ids: Sequence[str], yes: bool, server: str) -> None:
+    """Revoke tokens by their ids. They are refused everywhere within 5 seconds."""
+    confirm(f"Revoke {', '.join(ids)}?", yes)
+    revoked = with_cluster(server, lambda cluster: Tokens(cluster).revoke(ids))
+    for token_id in revoked:
+        chat(f"token {token_id} revoked")
+    missing = [token_id for token_id in ids if token_id not in revoked]
+    if missing:
+        raise Failure(f"there is no token {', '.join(missing)}; `headrace token list` shows what there is")
+
+
+def _row(view: TokenView, now_ms: int) -> dict[str, Any]:
+    return {
+        "id": view.id,
+        "name": view.name,
+        "scopes": list(view.scopes),
+        "created_at": _time(view.created_ms),
+        "expires_at": _time(view.expires_ms),
+        "rate": view.requests_per_second,
+        "burst": None if view.requests_per_second is None else view.burst,
+        "expired": view.expires_ms is not None and view.expires_ms <= now_ms,
+    }
+
+
+def _time(milliseconds: int | None) -> str | None:
+    return None if milliseconds is None else local_time(milliseconds)

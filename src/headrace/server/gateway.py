@@ -1,0 +1,140 @@
+"""Build a gateway from its settings, say that it is ready when a broker answers, and take it down in order.
+
+It keeps nothing that another gateway would miss: what callers were told is on the brokers' disks. So it may be killed
+at any time, and a load balancer may send each request to another one.
+
+Stop order: not ready any more, nothing is pushed any more, whoever waits for messages is answered, what is under way
+ends, connections are closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+
+import uvloop
+
+from headrace import __version__
+from headrace.client.address import parse_addresses
+from headrace.client.cluster import ClientSettings, Cluster
+from headrace.client.guarded import GuardedDialer
+from headrace.client.tcp import TcpDialer
+from headrace.doors.health.pages import HealthPages
+from headrace.doors.rest.application import ALL_SIDES
+from headrace.http.limits import HttpLimits
+from headrace.http.listener import HttpListener, TlsFiles
+from headrace.http.routes import Side
+from headrace.model.errors import HeadraceError
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.entropy import SystemEntropy
+from headrace.runtime.limits import raise_open_files_limit
+from headrace.runtime.network import SystemNetwork
+from headrace.runtime.supervise import BackgroundTaskDied, Supervisor
+from headrace.server.gateway_application import GatewayApplication
+from headrace.server.gateway_metrics import GatewayMetrics
+from headrace.server.gateway_settings import GatewaySettings
+from headrace.server.http_door import FrontDoor
+from headrace.server.listening import cannot_listen
+from headrace.server.logs import configure
+from headrace.server.pushing import Pushing
+from headrace.server.reach import Reach
+from headrace.server.rest import build_gateway_rest
+from headrace.server.settings import show_address
+
+log = logging.getLogger(__name__)
+
+_CLIENT_ID = "gateway"
+_DRAIN_SECONDS = 20.0
+_CONNECTIONS_MAX = 20_000
+_CLIENT = ClientSettings(
+    client_id=_CLIENT_ID, dial_timeout_seconds=2.0, request_timeout_seconds=15.0, deadline_seconds=20.0
+)
+_SIDES = {"publish": frozenset({Side.PUBLISH}), "subscribe": frozenset({Side.SUBSCRIBE}), None: ALL_SIDES}
+
+
+def run_gateway(settings: GatewaySettings) -> int:
+    """Run until SIGTERM or SIGINT; the exit code."""
+    try:
+        settings.check()
+        configure(settings.log_level, settings.log_format)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run(settings))
+    except HeadraceError as error:
+        sys.stderr.write(f"error: {error.message}\n")
+        return 1
+    except BackgroundTaskDied as error:
+        sys.stderr.write(f"error: the gateway stopped because its task '{error}' failed; the log above says why\n")
+        return 1
+    return 0
+
+
+async def _run(settings: GatewaySettings) -> None:
+    gateway = Gateway(settings)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, gateway.stop)
+    try:
+        await gateway.serve()
+    finally:
+        await gateway.take_down()
+
+
+class Gateway:
+    def __init__(self, settings: GatewaySettings) -> None:
+        clock, entropy = SystemClock(), SystemEntropy()
+        self._settings = settings
+        self._supervisor = Supervisor()
+        self._stopping: asyncio.Task[None] | None = None
+        dialer = GuardedDialer(TcpDialer(SystemNetwork(), _CLIENT_ID), clock)
+        self._cluster = Cluster(parse_addresses(settings.bootstrap), dialer, clock, entropy, _CLIENT)
+        self._reach = Reach(self._cluster)
+        self._pushing = Pushing(lambda: self._cluster, self._supervisor, allows_private=settings.push_private)
+        self._rest = build_gateway_rest(
+            self._cluster, with_auth=settings.auth, sides=_SIDES[settings.side], status_of=self._pushing.status
+        )
+        application = GatewayApplication(self._rest, self._reach)
+        metrics = GatewayMetrics(application, dialer, self._reach, self._pushing, clock)
+        self._health = HealthPages(metrics)
+        connections_max = min(raise_open_files_limit() // 2, _CONNECTIONS_MAX)
+        limits = HttpLimits(connections_max=connections_max, connections_per_host_max=connections_max)
+        self._listener = HttpListener(FrontDoor(self._health, lambda: application), limits, clock, entropy)
+        metrics.listener = self._listener
+        self._loop_lag = metrics.loop_lag
+
+    async def serve(self) -> None:
+        """Until it is told to stop; raises when a task in the background dies."""
+        tls = None if self._settings.tls is None else TlsFiles(*self._settings.tls)
+        try:
+            address = await self._listener.listen(*self._settings.http, tls)
+        except OSError as error:
+            raise cannot_listen("--http", self._settings.http, error) from error
+        self._health.is_ready = True  # as far as it is up to this process
+        self._supervisor.spawn(self._reach.run(), "reach")
+        self._supervisor.spawn(self._loop_lag.run(), "loop lag")
+        self._supervisor.spawn(self._begin(*address), "start")
+        await self._supervisor.failure()
+
+    def stop(self) -> None:
+        """Called by a signal, perhaps more than once."""
+        self._health.is_ready = False
+        self._stopping = asyncio.get_running_loop().create_task(self._supervisor.stop())
+
+    async def take_down(self) -> None:
+        self._health.is_ready = False
+        await self._supervisor.stop()
+        self._listener.stop_listening()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._listener.drain(_DRAIN_SECONDS))
+            await asyncio.sleep(0)  # from here on no request begins, so nobody else will wait for messages
+            await self._rest.doors.pullers.close()
+        await self._rest.close()
+        log.info("stopped")
+
+    async def _begin(self, host: str, port: int) -> None:
+        await self._reach.found.wait()
+        if self._settings.side != "publish":
+            self._pushing.start()
+        http = show_address(host, port)
+        sys.stdout.write(f"ready http={http} bootstrap={self._settings.bootstrap} version={__version__}\n")
+        sys.stdout.flush()

@@ -1,0 +1,48 @@
+"""The REST API of a gateway, while a broker answers.
+
+While none does, requests are refused at once with 503 and Retry-After: a caller that waits for a time-out is no better
+off, and holds a connection.
+"""
+
+from __future__ import annotations
+
+from headrace.doors.rest.application import RestApplication
+from headrace.http.message import Answer, Request
+from headrace.http.problem import Problem
+from headrace.http.routes import Verb
+from headrace.server.reach import LOOK_SECONDS, Reach
+
+
+class GatewayApplication:
+    def __init__(self, rest: RestApplication, reach: Reach) -> None:
+        self.in_flight = 0
+        self._rest = rest
+        self._reach = reach
+
+    def body_limit(self, method: str, path: str) -> int:
+        return self._rest.body_limit(method, path)
+
+    async def answer(self, request: Request) -> Answer:
+        if not self._reach.is_there and self._needs_brokers(request):
+            raise Problem(
+                503,
+                "no_broker",
+                "no broker answers this gateway at present",
+                "try again when the time in Retry-After has passed; GET /readyz tells when brokers are back",
+                [("retry-after", str(round(LOOK_SECONDS)))],
+            )
+        self.in_flight += 1
+        try:
+            return await self._rest.answer(request)
+        finally:
+            self.in_flight -= 1
+
+    async def close(self) -> None:
+        await self._rest.close()
+
+    def _needs_brokers(self, request: Request) -> bool:
+        try:
+            route, _ = self._rest.routes.find(request.method, request.path)
+        except Problem:
+            return False
+        return route.access.verb is not Verb.PUBLIC

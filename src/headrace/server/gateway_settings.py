@@ -1,0 +1,44 @@
+"""What `headrace gateway` is told: where brokers are, where to listen, and whom to let in to what."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+import msgspec
+
+from headrace.model.errors import InvalidConfig
+from headrace.server.settings import Address, LogFormat, parse_address, refuse_open_http, tls_files
+
+OneSide = Literal["publish", "subscribe"]
+
+
+class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`side` None: both. `tls`: the files of a certificate and its key."""
+
+    bootstrap: str
+    http: Address
+    side: OneSide | None = None
+    auth: bool = False
+    tls: tuple[str, str] | None = None
+    push_private: bool = False
+    insecure: bool = False
+    log_level: str = "info"
+    log_format: LogFormat = "text"
+
+    @classmethod
+    def of(cls, *, bootstrap: str, http: str, tls: tuple[str | None, str | None], **others: object) -> Self:
+        """From what was written; raises `InvalidConfig`."""
+        from headrace.client.address import parse_addresses
+
+        try:
+            parse_addresses(bootstrap)
+        except ValueError as error:
+            raise InvalidConfig(f"--bootstrap: {error}") from None
+        return msgspec.convert(
+            {"bootstrap": bootstrap, "http": parse_address(http, "--http"), "tls": tls_files(*tls), **others}, cls
+        )
+
+    def check(self) -> None:
+        """Refuse to be reachable from other hosts by accident."""
+        if not self.insecure:
+            refuse_open_http(self.http, has_tls=self.tls is not None, has_auth=self.auth)

@@ -1,0 +1,28 @@
+"""`headrace gateway` refuses what cannot be meant, in one line, before it does anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "said"),
+    [
+        (("--publish-only", "--subscribe-only"), 2, "exclude each other"),
+        (("--http", "8080"), 2, "--http must be HOST:PORT"),
+        (("--bootstrap", "host:port"), 2, "--bootstrap"),
+        (("--http-tls-cert", __file__), 2, "go together"),
+        (("--http", "0.0.0.0:0"), 1, "without TLS and authentication"),
+        (("--http", "0.0.0.0:0", "--auth"), 1, "without TLS;"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_said_in_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], exit_code: int, said: str
+) -> None:
+    assert main(["gateway", *arguments]) == exit_code
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+    assert len(lines) == 1
+    assert said in lines[0]

@@ -1,0 +1,76 @@
+"""A gateway refuses at once what it has no broker for, and serves all else."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.client.scripted import Cast, in_world
+
+from headrace.client.guarded import GuardedDialer
+from headrace.client.tcp import TcpDialer
+from headrace.doors.rest.access import OpenGatekeeper
+from headrace.doors.rest.application import RestApplication
+from headrace.http.limits import HttpLimits
+from headrace.http.listener import HttpListener
+from headrace.http.message import Request, Response
+from headrace.http.problem import Problem
+from headrace.runtime.supervise import Supervisor
+from headrace.server.gateway_application import GatewayApplication
+from headrace.server.gateway_metrics import GatewayMetrics
+from headrace.server.pushing import Pushing
+from headrace.server.reach import Reach
+from headrace.testkit.world import World
+
+
+def request(method: str, path: str) -> Request:
+    return Request(method, path, {}, {}, b"", "peer", "r1")
+
+
+def test_while_no_broker_answers_requests_are_refused_at_once() -> None:
+    async def scenario(world: World) -> None:
+        cast = Cast(world, orders=1)
+        broker = await cast.broker()
+        async with cast.cluster() as cluster:
+            reach = Reach(cluster)
+            gateway = GatewayApplication(RestApplication(cluster, OpenGatekeeper()), reach)
+            with pytest.raises(Problem, match="no broker answers") as told:
+                await gateway.answer(request("GET", "/topics"))
+            assert (told.value.status, told.value.code) == (503, "no_broker")
+            assert dict(told.value.headers) == {"retry-after": "1"}
+            assert broker.requests == []
+            for path, status in (("/openapi.json", 200), ("/nowhere", 404)):
+                answer = await gateway.answer(request("GET", path))
+                assert isinstance(answer, Response)
+                assert answer.status == status
+            await reach.look()
+            answer = await gateway.answer(request("GET", "/topics"))
+            assert isinstance(answer, Response)
+            assert answer.status == 200
+            assert gateway.in_flight == 0
+
+    in_world(scenario)
+
+
+def test_numbers_tell_of_answers_and_of_brokers() -> None:
+    async def scenario(world: World) -> None:
+        cast = Cast(world)
+        broker = await cast.broker()
+        dialer = GuardedDialer(TcpDialer(world.network, "gateway"), world.clock)
+        async with cast.cluster() as cluster:
+            reach = Reach(cluster)
+            gateway = GatewayApplication(RestApplication(cluster, OpenGatekeeper()), reach)
+            pushing = Pushing(lambda: cluster, Supervisor(), allows_private=False)
+            metrics = GatewayMetrics(gateway, dialer, reach, pushing, world.clock)
+            metrics.listener = HttpListener(gateway, HttpLimits(), world.clock, world.entropy)
+            assert metrics.checks() == {"brokers": "no broker answers"}
+            await dialer.dial(*broker.address, 1.0)
+            await reach.look()
+            gateway.in_flight = 3
+            text = (await metrics.page()).decode()
+        assert metrics.checks() == {"brokers": None}
+        assert "headrace_brokers_reachable 1\n" in text
+        assert "headrace_http_requests_in_flight 3\n" in text
+        assert 'headrace_broker_circuit_state{broker="broker1:9092",state="closed"} 1\n' in text
+        assert 'headrace_broker_circuit_state{broker="broker1:9092",state="open"} 0\n' in text
+        assert 'headrace_http_requests_total{status="5xx"} 0\n' in text
+
+    in_world(scenario)

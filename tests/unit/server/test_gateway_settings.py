@@ -1,0 +1,64 @@
+"""What a gateway is told is checked before it starts, and it does not become reachable by accident."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.model.errors import InvalidConfig
+from headrace.server.gateway_settings import GatewaySettings
+
+
+def settings(**told: Any) -> GatewaySettings:
+    return GatewaySettings.of(**{"bootstrap": "127.0.0.1:9092", "http": "127.0.0.1:8080", "tls": (None, None), **told})
+
+
+def test_what_is_said_is_kept() -> None:
+    told = settings(side="publish", auth=True, log_format="json", push_private=True, bootstrap="a:1,b:2")
+    assert (told.http, told.side, told.auth, told.bootstrap) == (("127.0.0.1", 8080), "publish", True, "a:1,b:2")
+    assert (told.log_format, told.push_private, told.tls) == ("json", True, None)
+
+
+@pytest.mark.parametrize(
+    ("told", "lacking"),
+    [
+        ({"http": "0.0.0.0:8080"}, "TLS and authentication"),
+        ({"http": "0.0.0.0:8080", "auth": True}, "without TLS;"),
+        ({"http": "[::]:8080", "tls": ("cert", "key")}, "without authentication;"),
+    ],
+    ids=str,
+)
+def test_what_other_hosts_can_reach_by_accident_is_refused(told: dict[str, Any], lacking: str) -> None:
+    with pytest.raises(InvalidConfig, match=lacking):
+        settings(**told).check()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"tls": ("cert", None)},
+        {"tls": (None, "key")},
+        {"bootstrap": ""},
+        {"bootstrap": "host:port"},
+        {"http": "8080"},
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_refused(told: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfig):
+        settings(**told).check()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"http": "0.0.0.0:8080", "insecure": True},
+        {"http": "0.0.0.0:8080", "auth": True, "tls": ("cert", "key")},
+        {"http": "[::1]:8080"},
+        {"http": "localhost:0"},
+    ],
+    ids=str,
+)
+def test_what_is_safe_or_meant_is_taken(told: dict[str, Any]) -> None:
+    settings(**told).check()
