@@ -1,3 +1,51 @@
-"""Headrace: one write-ahead log that serves streams and queues."""
+"""Headrace: one write-ahead log that serves streams and queues.
+
+    from headrace import AsyncClient, Client
+
+What applications use is imported when it is first asked for: a broker starts without it. The types stand in
+`__init__.pyi`.
+"""
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "AsyncClient",
+    "AsyncMessage",
+    "AsyncMessages",
+    "AsyncStream",
+    "AsyncTransaction",
+    "Client",
+    "CommitInDoubt",
+    "DeadLetter",
+    "DeliveryTimedOut",
+    "HeadraceError",
+    "LeaseLost",
+    "Message",
+    "MessageTooLarge",
+    "Messages",
+    "NewMessage",
+    "NotEncodable",
+    "ProducerFenced",
+    "PublishFailed",
+    "Receipt",
+    "Record",
+    "Reject",
+    "Reply",
+    "RequestTimedOut",
+    "Retry",
+    "Stream",
+    "Transaction",
+    "Undecodable",
+    "UnknownTopicOrPartition",
+    "Unreachable",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found = getattr(import_module("headrace.sdk"), name)
+    globals()[name] = found
+    return found

@@ -8,8 +8,11 @@
                 ...
 
 One `Cluster` holds metadata and connections; producers, consumers and admin calls share it. Everything runs on one
-loop, every wait has a deadline, and every error is a `HeadraceError` that says whether trying again may help.
+loop, every wait has a deadline, and every error is a `HeadraceError` that says whether trying again may help. What only
+some need (queues, requests, schedules, transactions) is imported when it is first asked for.
 """
+
+from typing import TYPE_CHECKING
 
 from headrace.client.address import Address, parse_address, parse_addresses
 from headrace.client.admin import Config, NewTopic, TopicAdmin
@@ -26,6 +29,28 @@ from headrace.client.tcp import TcpDialer
 from headrace.client.transaction_admin import OpenTransaction, TransactionAdmin, TransactionView
 from headrace.client.transport import Dialer, Transport
 
+if TYPE_CHECKING:
+    from headrace.client.dead_letters import DeadLetterQueue
+    from headrace.client.requests import Requests, Responder
+    from headrace.client.schedule import Schedule, When
+    from headrace.client.subscription import LeasingRules, Subscription
+    from headrace.client.subscription_admin import Position, SubscriptionAdmin
+    from headrace.client.transactions import TransactionalProducer, TransactionSettings
+
+_LATER = {
+    "DeadLetterQueue": "dead_letters",
+    "LeasingRules": "subscription",
+    "Position": "subscription_admin",
+    "Requests": "requests",
+    "Responder": "requests",
+    "Schedule": "schedule",
+    "Subscription": "subscription",
+    "SubscriptionAdmin": "subscription_admin",
+    "TransactionSettings": "transactions",
+    "TransactionalProducer": "transactions",
+    "When": "schedule",
+}
+
 __all__ = [
     "END",
     "START",
@@ -38,6 +63,7 @@ __all__ = [
     "ConsumedRecord",
     "Consumer",
     "ConsumerSettings",
+    "DeadLetterQueue",
     "Delivery",
     "Dialer",
     "FetchingRules",
@@ -45,20 +71,30 @@ __all__ = [
     "GroupAdmin",
     "GroupRules",
     "GroupView",
+    "LeasingRules",
     "NewTopic",
     "OpenTransaction",
     "PartitionLag",
     "PartitionView",
+    "Position",
     "Producer",
     "ProducerSettings",
     "Receipt",
+    "Requests",
+    "Responder",
+    "Schedule",
+    "Subscription",
+    "SubscriptionAdmin",
     "TcpDialer",
     "TopicAdmin",
     "TopicPartition",
     "TopicView",
     "TransactionAdmin",
+    "TransactionSettings",
     "TransactionView",
+    "TransactionalProducer",
     "Transport",
+    "When",
     "commit",
     "committed",
     "connect",
@@ -66,3 +102,13 @@ __all__ = [
     "parse_address",
     "parse_addresses",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    globals()[name] = found
+    return found

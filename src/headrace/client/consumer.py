@@ -19,7 +19,7 @@ from headrace.client.fetched import ConsumedRecord, FetchedRecords
 from headrace.client.fetcher import Fetcher, FetchingRules
 from headrace.client.membership import GroupMember, GroupRules
 from headrace.client.metadata import TopicPartition
-from headrace.client.offsets import END, START, Commit, commit, committed, find_offsets
+from headrace.client.offsets import END, START, Commit, Membership, commit, committed, find_offsets
 from headrace.model.errors import (
     FencedInstanceId,
     HeadraceError,
@@ -157,6 +157,12 @@ class Consumer:
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""
         return self._fetcher.partitions
+
+    @property
+    def membership(self) -> Membership:
+        """Who commits for this consumer, as its group knows it: for offsets that a transaction commits. Take it with
+        the records: who has left the group since is nobody in particular, to whom nothing is refused."""
+        return Membership() if self._member is None else self._member.seat
 
     def position(self, target: TopicPartition) -> int:
         """The offset that will be read next; the partition must be assigned."""

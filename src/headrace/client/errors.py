@@ -43,6 +43,10 @@ class ProducerClosed(HeadraceError):
     """The producer was closed before this record was acknowledged."""
 
 
+class CommitInDoubt(HeadraceError):
+    """The answer to the commit of a transaction did not come; it may be committed or not."""
+
+
 class NoCommittedOffset(HeadraceError):
     """The group has committed no offset for a partition and `start` is "none"."""
 

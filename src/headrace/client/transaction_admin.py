@@ -112,7 +112,7 @@ class TransactionAdmin:
         """One transactional id; raises TransactionalIdNotFound."""
 
         async def ask() -> TransactionView:
-            node_id = await self._coordinator(transactional_id)
+            node_id = await transaction_coordinator(self._cluster, transactional_id)
             answer: DescribeTransactionsResponse = await self._cluster.call(
                 DescribeTransactionsRequest(transactional_ids=[transactional_id]), node_id=node_id
             )
@@ -138,7 +138,7 @@ class TransactionAdmin:
         request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=view.timeout_ms)
 
         async def ask() -> None:
-            node_id = await self._coordinator(transactional_id)
+            node_id = await transaction_coordinator(self._cluster, transactional_id)
             answer: InitProducerIdResponse = await self._cluster.call(request, node_id=node_id)
             raise_for(answer.error_code)
 
@@ -220,15 +220,6 @@ class TransactionAdmin:
             for told in answer.transaction_states
         ]
 
-    async def _coordinator(self, transactional_id: str) -> int:
-        request = FindCoordinatorRequest(
-            key=transactional_id, key_type=_OF_A_TRANSACTION, coordinator_keys=[transactional_id]
-        )
-        answer: FindCoordinatorResponse = await self._cluster.call(request)
-        told: Any = answer.coordinators[0] if answer.coordinators else answer
-        raise_for(told.error_code, told.error_message)
-        return int(told.node_id)
-
     async def _open_at(self, node_id: int, targets: Sequence[TopicPartition]) -> Sequence[OpenTransaction]:
         topics: dict[str, list[int]] = defaultdict(list)
         for topic, partition in targets:
@@ -255,6 +246,17 @@ class TransactionAdmin:
                     if producer.current_txn_start_offset >= 0
                 ]
         return found
+
+
+async def transaction_coordinator(cluster: Cluster, transactional_id: str) -> int:
+    """The node id of the broker that coordinates the transactions of this id; one attempt."""
+    request = FindCoordinatorRequest(
+        key=transactional_id, key_type=_OF_A_TRANSACTION, coordinator_keys=[transactional_id]
+    )
+    answer: FindCoordinatorResponse = await cluster.call(request)
+    told: Any = answer.coordinators[0] if answer.coordinators else answer
+    raise_for(told.error_code, told.error_message)
+    return int(told.node_id)
 
 
 def _owner(known: Iterable[TransactionView], transaction: OpenTransaction) -> TransactionView | None:

@@ -1,0 +1,59 @@
+"""Media post-processing: long jobs in plain threads, the urgent ones first, and everybody can watch the progress.
+
+python media_processing.py [ADDRESS]
+"""
+
+import sys
+import threading
+import time
+
+from headrace import Client, Message
+
+VIDEOS = {"holiday.mp4": 1, "archive.mp4": 0, "breaking-news.mp4": 9, "lecture.mp4": 4}
+STEPS = ["decode", "scale", "encode", "thumbnail"]
+# How much longer than its arrival a job of priority 0 to 9 may wait, in ms: so nobody waits for ever.
+PATIENCE = "90000,80000,70000,60000,50000,40000,30000,20000,10000,0"
+
+
+def process(client: Client) -> None:
+    """The worker: one video at a time, and no second one is taken while it works (prefetch=1)."""
+
+    def transcode(message: Message) -> None:
+        for number, step in enumerate(STEPS, 1):
+            time.sleep(0.02)  # hours, if need be: the client extends the lease meanwhile
+            progress = {"step": step, "percent": 100 * number // len(STEPS)}
+            client.publish("media-progress", progress, key=message.text)
+
+    client.work("media", "transcoder", transcode, concurrency=1, prefetch=1)
+
+
+def watch(client: Client) -> None:
+    """The web page: a stream of everybody's progress. It takes nothing away from the workers."""
+    finished: list[str] = []
+    with client.consume("media-progress") as stream:
+        for record in stream:
+            told = record.json()
+            print(f"{record.key:20} {'#' * (told['percent'] // 10):10} {told['step']}")
+            if told["percent"] == 100:
+                finished.append(record.key or "")
+                if len(finished) == len(VIDEOS):
+                    break
+    print("finished:", ", ".join(finished))
+
+
+def main(address: str) -> None:
+    with Client(address) as client:
+        client.create_topic("media", partitions=1)
+        client.create_topic("media-progress")
+        client.create_subscription("media", "transcoder", configs={"headrace.priority.slack.ms": PATIENCE})
+        for video, priority in VIDEOS.items():
+            client.publish("media", video, priority=priority)
+        worker = threading.Thread(target=process, args=[client])
+        worker.start()
+        watch(client)
+        client.stop()
+        worker.join()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:] or ["127.0.0.1:9092"])

@@ -1,0 +1,56 @@
+"""What application developers import: `Client`, `AsyncClient`, and the words of their messages.
+
+from headrace import Client                 all of it stands there, too, and is imported when it is first used
+"""
+
+from headrace.client.errors import CommitInDoubt, DeliveryTimedOut, Unreachable
+from headrace.client.producer import Receipt
+from headrace.client.redrive import DeadLetter
+from headrace.model.errors import (
+    HeadraceError,
+    MessageTooLarge,
+    ProducerFenced,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
+from headrace.sdk.async_client import AsyncClient
+from headrace.sdk.client import Client
+from headrace.sdk.errors import LeaseLost, NotEncodable, PublishFailed, Reject, Retry
+from headrace.sdk.incoming import Record, Reply, Undecodable
+from headrace.sdk.messages import AsyncMessage, AsyncMessages
+from headrace.sdk.outgoing import NewMessage
+from headrace.sdk.streams import AsyncStream
+from headrace.sdk.sync_messages import Message, Messages, Stream, Transaction
+from headrace.sdk.transaction import AsyncTransaction
+
+__all__ = [
+    "AsyncClient",
+    "AsyncMessage",
+    "AsyncMessages",
+    "AsyncStream",
+    "AsyncTransaction",
+    "Client",
+    "CommitInDoubt",
+    "DeadLetter",
+    "DeliveryTimedOut",
+    "HeadraceError",
+    "LeaseLost",
+    "Message",
+    "MessageTooLarge",
+    "Messages",
+    "NewMessage",
+    "NotEncodable",
+    "ProducerFenced",
+    "PublishFailed",
+    "Receipt",
+    "Record",
+    "Reject",
+    "Reply",
+    "RequestTimedOut",
+    "Retry",
+    "Stream",
+    "Transaction",
+    "Undecodable",
+    "UnknownTopicOrPartition",
+    "Unreachable",
+]

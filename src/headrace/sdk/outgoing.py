@@ -1,0 +1,148 @@
+"""From what an application hands over to what is written: value, key and headers.
+
+`bytes` go as they are, text as UTF-8 with the header `content-type: text/plain`, and everything else as JSON, which has
+no header: dataclasses, msgspec Structs, pydantic models, dicts, lists, numbers, dates. None is a message without a
+value, which deletes its key in a compacted topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from headrace.client.producer import Header
+from headrace.client.schedule import When
+from headrace.model.errors import InvalidRequest
+from headrace.model.message_headers import DEDUP_ID, PRIORITY, TAGS, TTL, InvalidHeader, check_priority
+from headrace.model.names import delayed_topic
+from headrace.sdk.errors import NotEncodable
+from headrace.sdk.times import Duration, Time, duration_ms, time_ms
+
+CONTENT_TYPE = "content-type"
+TEXT = b"text/plain"
+
+Headers = Mapping[str, str | bytes]
+
+
+class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """One of many for `publish_many`; the fields are those that `publish` takes."""
+
+    value: Any
+    key: str | bytes | None = None
+    headers: Headers | None = None
+    delay: Duration | None = None
+    deliver_at: Time | None = None
+    repeat: str | None = None
+    priority: int | None = None
+    ttl: Duration | None = None
+    dedup_id: str | None = None
+    tags: Iterable[str] = ()
+    partition: int | None = None
+
+
+class Outgoing(msgspec.Struct, frozen=True):
+    """A message as the producer takes it. `waits_for`: the topic in which it will appear, if it is due later.
+    `placed_by`: what chooses its partition when it has no key."""
+
+    topic: str
+    waits_for: str | None
+    value: bytes | None
+    key: bytes | None
+    headers: list[Header]
+    partition: int | None
+    placed_by: bytes | None
+
+
+def outgoing(topic: str, message: NewMessage) -> Outgoing:
+    """Raises `HeadraceError`s for whatever makes no sense."""
+    value, headers = encode_body(message.value, message.headers)
+    headers += _treatment(message)
+    when = _when(message)
+    if when is not None:
+        headers += when.headers()
+    key = encode_key(message.key)
+    # The same id must come to the same partition: that is where the window of dedup is.
+    placed_by = message.dedup_id.encode() if message.dedup_id is not None and key is None else None
+    return Outgoing(
+        topic if when is None else delayed_topic(topic),
+        None if when is None else topic,
+        value,
+        key,
+        headers,
+        message.partition,
+        placed_by,
+    )
+
+
+def encode_body(value: Any, headers: Headers | None = None) -> tuple[bytes | None, list[Header]]:
+    """The bytes of a value, and the headers, with that of its content type if it has to be told."""
+    encoded = [(name, text.encode() if isinstance(text, str) else text) for name, text in (headers or {}).items()]
+    body, content_type = _encode_value(value)
+    if content_type is not None and not any(name.lower() == CONTENT_TYPE for name, _ in encoded):
+        encoded.append((CONTENT_TYPE, content_type))
+    return body, [*encoded]
+
+
+def encode_key(key: str | bytes | None) -> bytes | None:
+    return key.encode() if isinstance(key, str) else key
+
+
+def _encode_value(value: Any) -> tuple[bytes | None, bytes | None]:
+    """The bytes, and their content type if it has to be told."""
+    if value is None:
+        return None, None
+    if isinstance(value, bytes):
+        return value, None
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value), None
+    if isinstance(value, str):
+        return value.encode(), TEXT
+    try:
+        return msgspec.json.encode(value, enc_hook=_plain), None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise NotEncodable(
+            f"cannot write a {type(value).__name__} as JSON ({error}); publish bytes, text, a dataclass, a model, or "
+            "what JSON knows"
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    """For msgspec: what it does not know, it asks for in simpler terms."""
+    dump = getattr(value, "model_dump", None)  # a pydantic model
+    if dump is None:
+        raise TypeError(f"{type(value).__name__} has no JSON form")
+    return dump(mode="json")
+
+
+def _treatment(message: NewMessage) -> list[Header]:
+    """The headers that say how the message is to be treated."""
+    headers: list[Header] = []
+    if message.priority is not None:
+        check_priority(str(message.priority))
+        headers.append((PRIORITY, b"%d" % message.priority))
+    if message.ttl is not None:
+        headers.append((TTL, b"%dms" % duration_ms(message.ttl)))
+    if message.dedup_id is not None:
+        headers.append((DEDUP_ID, message.dedup_id.encode()))
+    if isinstance(message.tags, str):
+        raise InvalidHeader(f'tags are several words; write tags=["{message.tags}"]')
+    tags = list(message.tags)
+    if tags:
+        if any("," in tag or not tag.strip() for tag in tags):
+            raise InvalidHeader(f"a tag is a word without commas; {tags} has one that is not")
+        headers.append((TAGS, ",".join(tags).encode()))
+    return headers
+
+
+def _when(message: NewMessage) -> When | None:
+    if message.delay is None and message.deliver_at is None and message.repeat is None:
+        return None
+    if message.delay is not None and message.deliver_at is not None:
+        raise InvalidRequest("a message comes after a delay or at a time; give delay or deliver_at, not both")
+    return When(
+        None if message.deliver_at is None else time_ms(message.deliver_at),
+        None if message.delay is None else duration_ms(message.delay),
+        message.repeat,
+    )

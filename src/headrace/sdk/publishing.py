@@ -1,0 +1,118 @@
+"""Publishing: one message, or many at once, through one producer, and outside or inside of a transaction.
+
+A receipt means that the message is on disk, on every in-sync replica. What may be tried again is, with jittered
+back-off, until the client's timeout; the producer's identity keeps a retry from being written twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from headrace.client.cluster import Cluster
+from headrace.client.metadata import TopicView
+from headrace.client.partitioner import partition_for_key
+from headrace.client.producer import Delivery, Producer, ProducerSettings, Receipt
+from headrace.client.schedule import Schedule, topic_of
+from headrace.client.transactions import TransactionalProducer, TransactionSettings
+from headrace.model.errors import HeadraceError
+from headrace.sdk.errors import PublishFailed
+from headrace.sdk.outgoing import NewMessage, Outgoing, outgoing
+from headrace.sdk.transaction import AsyncTransaction
+
+
+class Publishing:
+    """What one client writes."""
+
+    def __init__(self, cluster: Cluster, settings: ProducerSettings) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._producer: Producer | None = None
+        self._beginning = asyncio.Lock()
+        self._transactional: dict[tuple[str, float], tuple[TransactionalProducer, asyncio.Lock]] = {}
+
+    async def publish(self, topic: str, message: NewMessage) -> Receipt:
+        return await (await self._submit(outgoing(topic, message)))
+
+    async def publish_many(self, topic: str, messages: Iterable[Any]) -> list[Receipt]:
+        """Raises `PublishFailed` unless all are written."""
+        deliveries: list[Delivery | HeadraceError] = []
+        for message in messages:
+            new = message if isinstance(message, NewMessage) else NewMessage(value=message)
+            try:
+                deliveries.append(await self._submit(outgoing(topic, new)))
+            except HeadraceError as error:
+                deliveries.append(error)
+        receipts: list[Receipt | None] = []
+        failures: dict[int, HeadraceError] = {}
+        for index, delivery in enumerate(deliveries):
+            receipts.append(None)
+            if isinstance(delivery, HeadraceError):
+                failures[index] = delivery
+                continue
+            try:
+                receipts[index] = await delivery
+            except HeadraceError as error:
+                failures[index] = error
+        if failures:
+            raise PublishFailed(receipts, failures)
+        return [receipt for receipt in receipts if receipt is not None]
+
+    async def cancel(self, receipt: Receipt) -> None:
+        await Schedule(self._cluster, topic_of(receipt.id)).cancel(receipt.id)
+
+    def transaction(self, transactional_id: str, timeout_seconds: float) -> AsyncTransaction:
+        key = transactional_id, timeout_seconds
+        if key not in self._transactional:
+            settings = TransactionSettings(timeout_seconds, self._settings)
+            producer = TransactionalProducer(self._cluster, transactional_id, settings)
+            self._transactional[key] = producer, asyncio.Lock()
+        return AsyncTransaction(*self._transactional[key], self.place)
+
+    async def ensure_topic(self, topic: str) -> None:
+        """Have the topic, as producers make it on first use, or raise that there is none."""
+        await self._topic(topic, create=self._settings.create_topics)
+
+    async def place(self, message: Outgoing) -> int | None:
+        """The partition, if anything but the key decides on it. Has the topic made in which messages wait for their
+        time."""
+        if message.waits_for is not None and message.topic not in self._cluster.view.topics:
+            await self.ensure_topic(message.waits_for)
+            await self._topic(message.topic, create=True)
+        if message.placed_by is None or message.partition is not None:
+            return message.partition
+        view = await self._topic(message.topic, create=self._settings.create_topics)
+        return partition_for_key(message.placed_by, len(view.partitions))
+
+    async def close(self) -> None:
+        for producer, _ in self._transactional.values():
+            await producer.close()
+        self._transactional.clear()
+        if self._producer is not None:
+            await self._producer.close()
+
+    async def _submit(self, message: Outgoing) -> Delivery:
+        producer = self._producer or await self._begin()
+        return await producer.submit(
+            message.topic,
+            message.value,
+            key=message.key,
+            headers=message.headers,
+            partition=await self.place(message),
+        )
+
+    async def _topic(self, topic: str, *, create: bool) -> TopicView:
+        return await self._cluster.persist(
+            lambda: self._cluster.topic(topic, create=create),
+            deadline_seconds=self._settings.topic_wait_seconds,
+            topics_may_appear=create,
+        )
+
+    async def _begin(self) -> Producer:
+        async with self._beginning:
+            if self._producer is None:
+                producer = Producer(self._cluster, self._settings)
+                await producer.__aenter__()
+                self._producer = producer
+        return self._producer

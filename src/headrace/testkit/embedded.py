@@ -1,0 +1,168 @@
+"""A real broker inside your test: it listens on loopback, keeps its data in a folder, and is there in a moment.
+
+    def test_an_order_is_billed():
+        with EmbeddedBroker() as broker, Client(broker.address) as client:
+            client.publish("orders", {"id": 1})
+            ...
+
+Nothing is simulated: the same code as `headrace serve`, with real files and sockets, in a thread of this process. Any
+Kafka client can use its `address`, and any HTTP client its `url`. The data is deleted in the end, unless you name a
+folder; `stop` and `start` restart it on its data and its ports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import Self
+
+from headrace.broker.broker import Broker, open_broker
+from headrace.doors.kafka.listener import DoorLimits, KafkaDoor
+from headrace.http.limits import HttpLimits
+from headrace.registry.sqlite import SqliteRegistry
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.disk import SystemDisk
+from headrace.runtime.entropy import SystemEntropy
+from headrace.runtime.network import SystemNetwork
+from headrace.runtime.supervise import Supervisor
+from headrace.sdk.loop_thread import LoopThread
+from headrace.server.http_door import HttpDoor
+from headrace.server.metrics import Metrics
+from headrace.server.settings import ServeSettings
+
+_HOST = "127.0.0.1"
+_NODE_ID = 1
+_DRAIN_SECONDS = 5.0
+
+
+class EmbeddedBroker:
+    """Use it as `with EmbeddedBroker() as broker:`, or with `async with`. `settings` are broker configs by Kafka's
+    names, such as {"num.partitions": "3"}."""
+
+    def __init__(self, settings: Mapping[str, str] | None = None, *, folder: str | os.PathLike[str] | None = None):
+        self._settings = dict(settings or {})
+        self._folder = None if folder is None else os.fspath(folder)
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._ports = 0, 0
+        self._thread: LoopThread | None = None
+        self._running: _Running | None = None
+
+    @property
+    def address(self) -> str:
+        """For clients: "127.0.0.1:PORT"; known once it was started."""
+        assert self._ports[0], "start the broker first"
+        return f"{_HOST}:{self._ports[0]}"
+
+    @property
+    def url(self) -> str:
+        """For REST: "http://127.0.0.1:PORT"; known once it was started."""
+        assert self._ports[1], "start the broker first"
+        return f"http://{_HOST}:{self._ports[1]}"
+
+    def start(self) -> None:
+        """Return when it serves."""
+        assert self._thread is None, "it runs already"
+        if self._folder is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="headrace-")
+            self._folder = self._temporary.name
+        self._thread = LoopThread("headrace-broker")
+        try:
+            self._running = self._thread.call(_Running.open(self._folder, self._settings, self._ports))
+        except BaseException:
+            self._end_thread()
+            self._clean_up()
+            raise
+        self._ports = self._running.ports
+
+    def stop(self) -> None:
+        """Shut it down in order, as SIGTERM does. Raises what has gone wrong in it meanwhile."""
+        running, self._running = self._running, None
+        if self._thread is not None and running is not None:
+            try:
+                self._thread.call(running.close())
+            finally:
+                self._end_thread()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.stop()
+        finally:
+            self._clean_up()
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.__enter__)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.__exit__)
+
+    def _clean_up(self) -> None:
+        if self._temporary is not None:
+            self._temporary.cleanup()
+            self._temporary = self._folder = None
+
+    def _end_thread(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.stop()
+
+
+class _Running:
+    """The broker between its start and its end; on the loop of its thread."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        door: KafkaDoor,
+        http: HttpDoor,
+        ports: tuple[int, int],
+        disk: SystemDisk,
+        supervisor: Supervisor,
+    ) -> None:
+        self.ports = ports
+        self._broker = broker
+        self._door = door
+        self._http = http
+        self._disk = disk
+        self._supervisor = supervisor
+
+    @classmethod
+    async def open(cls, folder: str, settings: dict[str, str], ports: tuple[int, int]) -> _Running:
+        clock, entropy, network = SystemClock(), SystemEntropy(), SystemNetwork()
+        disk, supervisor = SystemDisk(), Supervisor()
+        disk.make_directory(folder)
+        registry = await SqliteRegistry.open(os.path.join(folder, "registry.db"), disk.run)
+        broker = await open_broker(
+            folder, _NODE_ID, None, settings, registry, disk, network, clock, entropy, supervisor
+        )
+        door = KafkaDoor("PLAINTEXT", broker.handlers, network, clock, DoorLimits())
+        _, port = await door.listen(_HOST, ports[0])
+        metrics = Metrics(broker, door, clock)
+        at = ServeSettings(data=folder, http=(_HOST, ports[1]))
+        http = HttpDoor(at, broker, metrics, HttpLimits(), supervisor, disk, network, clock, entropy)
+        metrics.http = http
+        _, http_port = await http.listen()
+        supervisor.spawn(door.sweep_for_ever(), "door")
+        await broker.join(_HOST, port)
+        http.open()
+        return cls(broker, door, http, (port, http_port), disk, supervisor)
+
+    async def close(self) -> None:
+        await self._http.begin_to_stop()
+        await self._broker.cluster.hand_over()
+        self._door.stop_listening()
+        self._http.listener.stop_listening()
+        self._broker.answer_waiting()
+        await self._door.drain(_DRAIN_SECONDS)
+        await self._http.listener.drain(_DRAIN_SECONDS)
+        await self._http.close()
+        await self._supervisor.stop()
+        await self._broker.stop()
+        self._disk.close()
+        await self._supervisor.failure()

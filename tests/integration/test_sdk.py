@@ -1,0 +1,285 @@
+"""The SDK against a real broker that is killed, and against time: nothing is lost, and what is done stays done."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.conftest import StartBroker
+from tests.integration.process import PATIENCE_SECONDS, BrokerProcess, wait_until
+
+from headrace import AsyncClient, AsyncMessage, Client, HeadraceError, Message
+from headrace.client.subscription_admin import SubscriptionAdmin
+from headrace.model.errors import ProducerFenced
+
+ROOT = Path(__file__).parents[2]
+LEASE = "share.record.lock.duration.ms"
+KILLS = 3
+
+
+async def until(condition: Any, what: str) -> None:
+    await asyncio.to_thread(wait_until, condition, what)
+
+
+async def test_no_message_is_lost_and_none_is_doubled_when_the_broker_is_killed_while_it_publishes(
+    broker: BrokerProcess,
+) -> None:
+    receipts: list[int] = []
+    is_over = False
+
+    async def publish(client: AsyncClient, worker: int) -> None:
+        number = 0
+        while not is_over:
+            await client.publish("orders", [worker, number])
+            receipts.append(worker)
+            number += 1
+
+    async with AsyncClient(broker.address) as client:
+        async with asyncio.TaskGroup() as tasks:
+            for worker in range(8):
+                tasks.create_task(publish(client, worker))
+            for _ in range(KILLS):
+                count = len(receipts)
+                await until(lambda count=count: len(receipts) > count + 100, "messages are published")
+                await asyncio.to_thread(broker.restart)
+            count = len(receipts)
+            await until(lambda count=count: len(receipts) > count + 100, "messages are published again")
+            is_over = True
+        found: Counter[tuple[int, int]] = Counter()
+        async with client.consume("orders") as stream:
+            async for records in stream.batches():
+                found.update(tuple(record.json()) for record in records)
+                if found.total() >= len(receipts):
+                    break
+    written = {(worker, number) for worker, count in Counter(receipts).items() for number in range(count)}
+    assert found == Counter(written)
+
+
+async def test_what_was_acked_never_comes_back_and_nothing_is_left_out_when_the_broker_is_killed(
+    broker: BrokerProcess,
+) -> None:
+    count = 3000
+    acked: Counter[int] = Counter()
+    again: list[int] = []
+
+    async def handler(message: AsyncMessage) -> None:
+        number = message.json()
+        if number in acked:
+            again.append(number)
+        await message.ack()
+        acked[number] += 1
+
+    async with AsyncClient(broker.address) as client:
+        await client.publish_many("jobs", range(count))
+        async with asyncio.TaskGroup() as tasks:
+            working = tasks.create_task(client.work("jobs", "workers", handler, concurrency=8, prefetch=32))
+            for killed in range(1, KILLS + 1):
+                await until(lambda killed=killed: len(acked) > killed * count // 5, "messages are acked")
+                await asyncio.to_thread(broker.restart)
+            await until(lambda: len(acked) == count or working.done(), "all messages are acked")
+            client.stop()
+        assert set(acked) == set(range(count))
+        assert again == []
+        backlogs = await SubscriptionAdmin(client.cluster).describe("workers", ["jobs"])
+        assert sum(one.backlog for one in backlogs) == 0
+
+
+def test_a_handler_that_blocks_for_several_leases_keeps_its_message(broker: BrokerProcess) -> None:
+    lease_seconds = 2.0
+    with Client(broker.address) as client, Client(broker.address) as other, ThreadPoolExecutor(1) as thread:
+        client.create_subscription("slow", "workers", configs={LEASE: str(int(lease_seconds * 1000))})
+        client.publish_many("slow", [{"n": 1}, {"n": 2}])
+        with client.subscribe("slow", "workers", prefetch=2) as messages:
+            first = messages.take()
+            assert first is not None
+            stolen = thread.submit(other.subscribe("slow", "workers").take)
+            threading.Event().wait(3 * lease_seconds)  # the thread blocks; the client's loop does not
+            assert not stolen.done()
+            first.ack()
+            second = messages.take()  # it waited here for as long
+            assert second is not None
+            assert second.attempt == 1
+            second.ack()
+        other.stop()
+        assert stolen.result(PATIENCE_SECONDS) is None
+
+
+WORKER = """
+import signal, sys
+from headrace import Client
+
+with Client(sys.argv[1]) as client:
+    def stop(*_):
+        client.stop()
+        print("stopping", flush=True)
+
+    signal.signal(signal.SIGTERM, stop)
+
+    def handle(message):
+        print("begun", message.text, flush=True)
+        sys.stdin.readline()
+        print("done", message.text, flush=True)
+
+    client.work("tasks", "workers", handle, concurrency=1, prefetch=5)
+print("left", flush=True)
+"""
+
+
+def test_a_worker_that_is_told_to_end_finishes_what_it_has_and_gives_back_the_rest(broker: BrokerProcess) -> None:
+    with Client(broker.address) as client:
+        client.create_topic("tasks", partitions=1)
+        client.publish_many("tasks", [str(number) for number in range(5)])
+        command = [sys.executable, "-c", WORKER, broker.address]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+            assert worker.stdin is not None
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "begun 0\n"
+            worker.send_signal(signal.SIGTERM)
+            assert worker.stdout.readline() == "stopping\n"
+            worker.stdin.write("\n")
+            worker.stdin.flush()
+            assert worker.stdout.read() == "done 0\nleft\n"
+            assert worker.wait(PATIENCE_SECONDS) == 0
+        taken: list[tuple[str, int]] = []
+        for message in client.subscribe("tasks", "workers"):
+            with message:
+                taken.append((message.text, message.attempt))
+            if len(taken) == 4:
+                break
+        assert taken == [(str(number), 1) for number in range(1, 5)]
+
+
+def test_messages_of_a_worker_that_is_killed_come_back_when_their_lease_is_over(broker: BrokerProcess) -> None:
+    with Client(broker.address) as client:
+        client.create_subscription("tasks", "workers", configs={LEASE: "1000"})
+        client.publish("tasks", "0")
+        command = [sys.executable, "-c", WORKER, broker.address]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "begun 0\n"
+            worker.kill()
+        message = client.subscribe("tasks", "workers").take()
+        assert message is not None
+        assert (message.text, message.attempt) == ("0", 2)
+
+
+async def test_a_transaction_is_whole_when_the_broker_is_killed_in_the_middle_of_it(start_broker: StartBroker) -> None:
+    broker = start_broker(settings={"num.partitions": "3"})
+    count = 60
+    async with AsyncClient(broker.address) as client:
+        await client.publish_many("payments", range(count))
+        booked = 0
+
+        async def book() -> None:
+            nonlocal booked
+            async with client.consume("payments", group="bank", commit="manual") as stream:
+                async for record in stream:
+                    async with client.transaction("bookkeeper") as tx:
+                        tx.ack(record)
+                        for side in ("debit", "credit"):
+                            await tx.publish("ledger", [side, record.json()], key=f"{side}{record.offset}")
+                    booked += 1
+                    if booked == count:
+                        return
+
+        async with asyncio.TaskGroup() as tasks:
+            working = tasks.create_task(book())
+            for killed in range(1, KILLS + 1):
+                await until(lambda killed=killed: booked > killed * count // 5 or working.done(), "payments are booked")
+                await asyncio.to_thread(broker.restart)
+        ledger: Counter[tuple[str, int]] = Counter()
+        async with client.consume("ledger") as stream:
+            async for records in stream.batches():
+                ledger.update(tuple(record.json()) for record in records)
+                if ledger.total() >= 2 * count:
+                    break
+        assert ledger == Counter((side, number) for side in ("debit", "credit") for number in range(count))
+
+
+def test_of_two_with_one_transactional_id_the_later_has_it(broker: BrokerProcess) -> None:
+    with Client(broker.address) as old, Client(broker.address) as new:
+
+        def be_slow() -> None:
+            with old.transaction("bookkeeper") as mine:
+                mine.publish("ledger", "old")
+                with new.transaction("bookkeeper") as theirs:
+                    theirs.publish("ledger", "new")
+                mine.publish("ledger", "late")
+
+        with pytest.raises(ProducerFenced, match="give every worker an id of its own"):
+            be_slow()
+        with new.consume("ledger") as stream:
+            assert next(iter(stream)).text == "new"
+
+
+def test_threads_of_a_sync_client_share_the_work(broker: BrokerProcess) -> None:
+    done: Counter[int] = Counter()
+    with Client(broker.address) as client, ThreadPoolExecutor(1) as thread:
+
+        def handler(message: Message) -> None:
+            done[message.json()] += 1
+
+        client.publish_many("shared", range(500))
+        working = thread.submit(client.work, "shared", "workers", handler, concurrency=8)
+        wait_until(lambda: len(done) == 500 or working.done(), "all is done")
+        client.stop()
+        working.result(PATIENCE_SECONDS)
+    assert set(done.values()) == {1}
+
+
+async def test_a_broker_that_comes_later_is_waited_for(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "late")
+    try:
+        async with AsyncClient(broker.address) as client:
+            publishing = asyncio.create_task(client.publish("orders", b"early"))
+            with pytest.raises(HeadraceError, match="start a broker with `headrace serve`"):
+                async with AsyncClient(broker.address, timeout="100ms") as hasty:
+                    await hasty.publish("orders", b"hasty")
+            await asyncio.to_thread(broker.start)
+            assert (await publishing).offset == 0
+    finally:
+        broker.stop()
+
+
+def test_the_page_runs(tmp_path: Path, broker: BrokerProcess) -> None:
+    """Every block of docs/sdk.md, one after the other, as one program; its functions are called with a client."""
+    page = (ROOT / "docs" / "sdk.md").read_text()
+    blocks = [part.split("```")[0] for part in page.split("```python\n")[1:]]
+    calls = ["publish", "work", "configure", "read", "book", "ask"]
+    assert all(f"async def {name}(client: AsyncClient)" in page for name in calls)
+    program = "\n".join(blocks).replace("127.0.0.1:9092", broker.address)
+    program += f"""
+
+async def run_all() -> None:
+    for function in ({", ".join(calls)}):
+        async with AsyncClient({broker.address!r}) as client:
+            await function(client)
+            print("ran", function.__name__)
+
+
+asyncio.run(run_all())
+test_an_order_is_billed()
+"""
+    path = tmp_path / "page.py"
+    path.write_text(program)
+    environment = {**os.environ, "PYTHONWARNINGS": "error"}
+    ran = subprocess.run(
+        [sys.executable, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        env=environment,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    assert [line for line in ran.stdout.splitlines() if line.startswith("ran ")] == [f"ran {name}" for name in calls]

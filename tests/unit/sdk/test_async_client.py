@@ -1,0 +1,182 @@
+"""The client as a whole: publishing, requests and replies, handlers, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.sdk.simulated import next_of, play, sdk
+
+from headrace.client.errors import Unreachable
+from headrace.model.errors import InvalidRecordState, MessageTooLarge, RequestTimedOut
+from headrace.sdk import AsyncClient, AsyncMessage, NewMessage, NotEncodable, PublishFailed, Reject, Reply
+from headrace.testkit.world import World
+
+
+async def double(message: AsyncMessage) -> object:
+    return {"twice": 2 * int(message.text)}
+
+
+def test_a_receipt_says_where_the_message_lies() -> None:
+    async def scenario(client: AsyncClient, _world: World) -> None:
+        receipt = await client.publish("orders", {"id": 1}, key="c-42", headers={"type": "order"})
+        assert str(receipt.id) == "orders:0:0"
+        message = await next_of(client.subscribe("orders", "billing"))
+        assert message.id == receipt.id
+        assert (message.key, message.json(), message.headers) == ("c-42", {"id": 1}, {"type": "order"})
+
+    play(scenario)
+
+
+def test_of_many_messages_those_that_failed_are_named() -> None:
+    async def scenario(client: AsyncClient, _world: World) -> None:
+        rows = [NewMessage(value="a", key="k"), object(), b"x" * 2_000_000, {"d": 4}]
+        with pytest.raises(PublishFailed, match="2 of 4 messages failed, the first of them message 1") as failed:
+            await client.publish_many("orders", rows)
+        assert [receipt and receipt.offset for receipt in failed.value.receipts] == [0, None, None, 1]
+        assert isinstance(failed.value.failures[1], NotEncodable)
+        assert isinstance(failed.value.failures[2], MessageTooLarge)
+        assert await client.publish_many("orders", []) == []
+
+    play(scenario)
+
+
+def test_what_is_due_later_comes_later_unless_it_is_cancelled() -> None:
+    async def scenario(client: AsyncClient, world: World) -> None:
+        began = world.clock.monotonic()
+        await client.publish("orders", "in an hour", delay="1h")
+        cancelled = await client.publish("orders", "never", delay="30m")
+        await client.cancel(cancelled)
+        with pytest.raises(InvalidRecordState):
+            await client.cancel(cancelled)
+        assert (await next_of(client.subscribe("orders", "billing"))).text == "in an hour"
+        assert 3600 <= world.clock.monotonic() - began < 3602
+
+    play(scenario)
+
+
+def test_the_same_dedup_id_is_written_once_also_without_a_key() -> None:
+    async def scenario(client: AsyncClient, _world: World) -> None:
+        await client.create_topic("orders", partitions=8, configs={"dedup.window.ms": "60000"})
+        receipts = {await client.publish("orders", b"a", dedup_id="order-7") for _ in range(5)}
+        assert len(receipts) == 1
+
+    play(scenario)
+
+
+def test_every_request_gets_what_the_handler_returns() -> None:
+    async def scenario(client: AsyncClient, world: World) -> None:
+        async with sdk(world, "there") as other:
+            responding = asyncio.create_task(other.respond("prices", "pricing", double))
+            async with asyncio.TaskGroup() as tasks:
+                asked = [tasks.create_task(client.request("prices", at, timeout="5s")) for at in range(10)]
+            replies: list[Reply] = [task.result() for task in asked]
+            assert [reply.json() for reply in replies] == [{"twice": 2 * at} for at in range(10)]
+            other.stop()
+            await responding
+
+    play(scenario)
+
+
+def test_a_request_that_nobody_answers_times_out_and_is_not_worked_on_later() -> None:
+    async def scenario(client: AsyncClient, world: World) -> None:
+        worked: list[str] = []
+
+        async def handler(message: AsyncMessage) -> None:
+            worked.append(message.text)
+            client.stop()
+
+        with pytest.raises(RequestTimedOut, match="no reply to a request in prices within 5 s"):
+            await client.request("prices", "too late", timeout=5)
+        await client.publish("prices", "asks for no reply")
+        await client.respond("prices", "pricing", handler)
+        assert worked == ["asks for no reply"]
+
+    play(scenario)
+
+
+def test_handlers_run_side_by_side_and_a_stop_waits_for_them() -> None:
+    async def scenario(client: AsyncClient, world: World) -> None:
+        await client.publish_many("jobs", range(7))
+        most, running, done = 0, 0, []
+
+        async def handler(message: AsyncMessage) -> None:
+            nonlocal most, running
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(100)
+            running -= 1
+            done.append(message.json())
+            if len(done) == 4:
+                client.stop()
+
+        began = world.clock.monotonic()
+        await client.work("jobs", "workers", handler, concurrency=3)
+        assert (most, running) == (3, 0)
+        assert sorted(done) == [0, 1, 2, 3, 4, 5]
+        assert world.clock.monotonic() - began < 201
+
+    play(scenario)
+
+
+def test_a_handler_that_raises_has_its_message_come_again_and_one_that_rejects_has_not() -> None:
+    async def scenario(client: AsyncClient, world: World) -> None:
+        await client.publish_many("jobs", ["flaky", "bad"])
+        seen: list[tuple[str, int]] = []
+
+        async def handler(message: AsyncMessage) -> None:
+            seen.append((message.text, message.attempt))
+            if message.text == "bad":
+                raise Reject("cannot be read")
+            if message.attempt < 3:
+                raise OSError("try again")
+            client.stop()
+
+        await client.work("jobs", "workers", handler)
+        assert sorted(seen) == [("bad", 1), ("flaky", 1), ("flaky", 2), ("flaky", 3)]
+        async with sdk(world, "there") as other:
+            await asyncio.sleep(1)
+            (letter,) = await other.dead_letters("jobs")
+            assert letter.record.value == b"bad"
+            assert (await other.redrive("jobs")).settled == 1
+            assert await other.dead_letters("jobs") == []
+            assert (await next_of(other.subscribe("jobs", "workers"))).text == "bad"
+
+    play(scenario)
+
+
+def test_there_are_no_dead_letters_before_anything_died() -> None:
+    async def scenario(client: AsyncClient, _world: World) -> None:
+        await client.create_topic("jobs")
+        assert await client.dead_letters("jobs") == []
+        assert (await client.redrive("jobs")).settled == 0
+        assert await client.create_topic("jobs") is False
+
+    play(scenario)
+
+
+def test_work_that_is_cancelled_gives_its_messages_back() -> None:
+    async def scenario(client: AsyncClient, world: World) -> None:
+        await client.publish("jobs", "a")
+        begun = asyncio.Event()
+
+        async def handler(_: AsyncMessage) -> None:
+            begun.set()
+            await asyncio.sleep(3600)
+
+        working = asyncio.create_task(client.work("jobs", "workers", handler))
+        await begun.wait()
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+        cancelled_at = world.clock.monotonic()
+        assert (await next_of(client.subscribe("jobs", "workers"))).attempt == 1
+        assert world.clock.monotonic() - cancelled_at < 1
+
+    play(scenario)
+
+
+async def test_who_finds_no_broker_is_told_how_to_start_one() -> None:
+    async with AsyncClient("127.0.0.1:1", timeout=0.05) as client:
+        with pytest.raises(Unreachable, match=r"127.0.0.1:1: connection refused; start a broker with `headrace serve`"):
+            await client.publish("orders", b"a")

@@ -1,0 +1,118 @@
+"""What becomes of what is published: bytes, text and JSON, keys, and the headers that say how it is treated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from headrace.model.durations import InvalidDuration
+from headrace.model.errors import HeadraceError, InvalidRequest
+from headrace.model.message_headers import InvalidHeader
+from headrace.sdk.errors import NotEncodable
+from headrace.sdk.outgoing import NewMessage, encode_body, outgoing
+
+
+@dataclass
+class Order:
+    id: int
+    at: datetime
+
+
+class Item(msgspec.Struct):
+    name: str
+
+
+class Model:
+    """As pydantic's models look to us."""
+
+    def model_dump(self, mode: str) -> dict[str, str]:
+        return {"mode": mode}
+
+
+def headers_of(**fields: Any) -> dict[str, bytes | None]:
+    return dict(outgoing("orders", NewMessage(**{"value": b"", **fields})).headers)
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (None, None),
+        (b"raw", b"raw"),
+        (bytearray(b"raw"), b"raw"),
+        (memoryview(b"raw"), b"raw"),
+        ({"a": [1, None]}, b'{"a":[1,null]}'),
+        (7, b"7"),
+        (Order(1, datetime(2027, 1, 1, tzinfo=UTC)), b'{"id":1,"at":"2027-01-01T00:00:00Z"}'),
+        (Item("x"), b'{"name":"x"}'),
+        (Model(), b'{"mode":"json"}'),
+        ([Model()], b'[{"mode":"json"}]'),
+    ],
+)
+def test_bytes_go_as_they_are_and_the_rest_as_json_without_a_header(value: Any, written: bytes | None) -> None:
+    assert encode_body(value) == (written, [])
+
+
+def test_text_says_that_it_is_text() -> None:
+    assert encode_body("grüß") == ("grüß".encode(), [("content-type", b"text/plain")])
+
+
+def test_a_content_type_of_the_application_stays() -> None:
+    assert encode_body("<a/>", {"Content-Type": "text/xml"}) == (b"<a/>", [("Content-Type", b"text/xml")])
+
+
+@pytest.mark.parametrize("value", [object(), {"a": {1, object()}}, {(1, 2): 3}])
+def test_what_json_cannot_say_is_refused_with_its_type(value: Any) -> None:
+    with pytest.raises(NotEncodable, match=type(value).__name__):
+        encode_body(value)
+
+
+def test_keys_and_headers_are_text_or_bytes() -> None:
+    message = outgoing("orders", NewMessage(value=b"", key="c-42", headers={"a": "b", "c": b"\xff"}))
+    assert message.key == b"c-42"
+    assert message.headers == [("a", b"b"), ("c", b"\xff")]
+    assert message.topic == "orders"
+
+
+def test_how_a_message_is_treated_stands_in_its_headers() -> None:
+    assert headers_of(priority=9, ttl="5m", dedup_id="x1", tags=["eu", "new"]) == {
+        "headrace-priority": b"9",
+        "headrace-ttl": b"300000ms",
+        "headrace-dedup-id": b"x1",
+        "headrace-tags": b"eu,new",
+    }
+
+
+def test_what_is_due_later_goes_to_the_topic_where_it_waits() -> None:
+    message = outgoing("orders", NewMessage(value=b"", delay="90s", repeat="every 10s"))
+    assert (message.topic, message.waits_for) == ("__delayed.orders", "orders")
+    assert dict(message.headers) == {"headrace-delay": b"90000ms", "headrace-repeat": b"every 10s"}
+    assert headers_of(deliver_at="1970-01-01T00:00:02Z") == {"headrace-deliver-at": b"2000"}
+
+
+def test_a_dedup_id_places_a_message_that_has_no_key() -> None:
+    assert outgoing("orders", NewMessage(value=b"", dedup_id="x")).placed_by == b"x"
+    assert outgoing("orders", NewMessage(value=b"", dedup_id="x", key="k")).placed_by is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "refusal"),
+    [
+        ({"priority": 10}, InvalidHeader),
+        ({"priority": -1}, InvalidHeader),
+        ({"tags": "eu"}, InvalidHeader),
+        ({"tags": ["a,b"]}, InvalidHeader),
+        ({"tags": [" "]}, InvalidHeader),
+        ({"delay": "soon"}, InvalidDuration),
+        ({"delay": 1, "deliver_at": "2027-01-01T00:00:00Z"}, InvalidRequest),
+        ({"repeat": "now and then"}, HeadraceError),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_sent(
+    fields: dict[str, Any], refusal: type[HeadraceError]
+) -> None:
+    with pytest.raises(refusal):
+        headers_of(**fields)

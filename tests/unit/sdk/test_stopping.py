@@ -1,0 +1,50 @@
+"""Who waits for what may never come waits no longer when the wish to stop is uttered."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headrace.sdk.stopping import Stopped, Stopping
+
+
+async def test_waiting_ends_with_the_wish() -> None:
+    stopping = Stopping()
+    waiting = asyncio.create_task(stopping.unless_stopped(asyncio.Event().wait))
+    await asyncio.sleep(0)
+    stopping.wish()
+    stopping.wish()
+    with pytest.raises(Stopped):
+        await waiting
+
+
+async def test_after_the_wish_nothing_is_begun() -> None:
+    stopping = Stopping()
+    stopping.wish()
+    begun: list[str] = []
+
+    async def work() -> None:
+        begun.append("work")
+
+    with pytest.raises(Stopped):
+        await stopping.unless_stopped(work)
+    assert begun == []
+
+
+async def test_what_comes_before_the_wish_is_returned() -> None:
+    stopping = Stopping()
+
+    async def work() -> int:
+        return 1
+
+    assert await stopping.unless_stopped(work) == 1
+    stopping.wish()
+
+
+async def test_a_timeout_of_the_work_itself_is_not_the_wish() -> None:
+    async def work() -> None:
+        raise TimeoutError("its own")
+
+    with pytest.raises(TimeoutError, match="its own"):
+        await Stopping().unless_stopped(work)

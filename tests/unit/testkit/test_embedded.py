@@ -1,0 +1,75 @@
+"""The broker for users' tests: real, quick to be there, and gone without a trace."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+from confluent_kafka import Producer
+
+from headrace.model.errors import InvalidConfig
+from headrace.sdk import AsyncClient, Client
+from headrace.testkit import EmbeddedBroker
+
+
+def test_what_was_published_before_a_restart_is_there_after_it(tmp_path: Path) -> None:
+    broker = EmbeddedBroker(folder=tmp_path / "data")
+    with broker, Client(broker.address) as client:
+        receipt = client.publish("orders", b"a")
+        address = broker.address
+        broker.stop()
+        broker.start()
+        assert broker.address == address
+        with client.consume("orders") as stream:
+            assert next(iter(stream)).id == receipt.id
+    assert (tmp_path / "data").is_dir()
+
+
+async def test_it_can_be_used_from_a_loop_and_leaves_nothing_behind() -> None:
+    async with EmbeddedBroker() as broker:
+        folder = broker._folder
+        assert folder is not None
+        assert os.path.isdir(folder)
+        async with AsyncClient(broker.address) as client:
+            assert (await client.publish("orders", b"a")).offset == 0
+    assert not os.path.exists(folder)
+
+
+def test_any_kafka_client_can_use_it() -> None:
+    with EmbeddedBroker({"num.partitions": "1"}) as broker:
+        producer = Producer({"bootstrap.servers": broker.address})
+        producer.produce("orders", b"from kafka")
+        assert producer.flush(20) == 0
+        with Client(broker.address) as client:
+            message = client.subscribe("orders", "billing").take()
+            assert message is not None
+            assert message.value == b"from kafka"
+
+
+def test_it_serves_rest_as_well() -> None:
+    with EmbeddedBroker({"num.partitions": "1"}) as broker, Client(broker.address) as client:
+        client.create_topic("orders")
+        body = json.dumps({"id": 1}).encode()
+        request = Request(f"{broker.url}/topics/orders/messages", body, {"content-type": "application/json"})
+        with urlopen(request, timeout=20) as answer:
+            assert json.load(answer) == {"message_id": "orders:0:0"}
+        message = client.subscribe("orders", "billing").take()
+        assert message is not None
+        assert message.json() == {"id": 1}
+
+
+def test_two_of_them_are_two_clusters() -> None:
+    with EmbeddedBroker() as one, EmbeddedBroker() as two, Client(one.address) as here, Client(two.address) as there:
+        here.publish("orders", b"a")
+        assert there.create_topic("orders") is True
+
+
+def test_a_setting_that_makes_no_sense_is_refused_at_the_start() -> None:
+    broker = EmbeddedBroker({"num.partitions": "many"})
+    with pytest.raises(InvalidConfig, match=r"num\.partitions"):
+        broker.start()
+    assert broker._thread is None
+    assert broker._temporary is None
