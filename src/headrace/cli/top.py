@@ -1,0 +1,180 @@
+"""`headrace top`: what goes on in a cluster, live. It only looks: nothing is joined, leased or committed by it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import click
+
+from headrace.cli.output import output_option, print_json, wants_json
+from headrace.cli.session import server_option, with_cluster
+from headrace.cli.top_look import Look, look
+from headrace.cli.top_rows import SORTS, Sort, Summary, Table, summarize, tables
+from headrace.cli.top_screen import ENTER, LEAVE, frame, headline, table_lines
+from headrace.client.cluster import Cluster
+from headrace.model.errors import HeadraceError
+
+_QUIT, _SORT = "q", "s"
+_SHOWN = 20
+
+
+@click.command()
+@click.option(
+    "--http",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="A broker's HTTP address, for what its metrics tell besides: bytes, CPU, memory, fsync; repeatable.",
+)
+@click.option("--interval", type=click.FloatRange(0.2), default=2.0, show_default=True, metavar="SECONDS")
+@click.option("--sort", type=click.Choice(SORTS), default="lag", show_default=True, help="What comes first.")
+@click.option(
+    "-n",
+    "--top",
+    "count",
+    type=click.IntRange(0),
+    default=_SHOWN,
+    show_default=True,
+    help="So many topics, subscriptions and groups at most; 0 for all.",
+)
+@click.option("--once", is_flag=True, help="Look once, for the length of the interval, and end.")
+@server_option
+@output_option
+def top(
+    *, http: Sequence[str], interval: float, sort: Sort, count: int, once: bool, server: str, output: str | None
+) -> None:
+    """Watch brokers, topics, subscriptions and groups: rates, lag, and what waits.
+
+    On a terminal the table is drawn again and again until q or Ctrl-C; when piped, each look is one JSON object per
+    line and row.
+    """
+    show: Show = JsonShow() if wants_json(output) else TableShow() if once or not sys.stdout.isatty() else ScreenShow()
+
+    async def work(cluster: Cluster) -> None:
+        view = TopView(cluster, http, sort, count or None)
+        with suppress(asyncio.CancelledError), show.running(view):
+            await view.run(show, interval, once=once)
+
+    with_cluster(server, work)
+
+
+class Show:
+    """Where a look goes."""
+
+    @contextmanager
+    def running(self, view: TopView) -> Iterator[None]:  # noqa: ARG002 - only a screen has keys
+        yield
+
+    def show(self, seen: Look, summary: Summary, tables: Sequence[Table], sort: Sort) -> None:
+        raise NotImplementedError
+
+
+class TopView:
+    """Looks again and again, and shows what has changed since the look before."""
+
+    def __init__(self, cluster: Cluster, http: Sequence[str], sort: Sort, count_max: int | None) -> None:
+        self.sort = sort
+        self._cluster = cluster
+        self._http = http
+        self._count_max = count_max
+        self._pressed = asyncio.Event()
+        self._is_over = False
+
+    async def run(self, show: Show, interval: float, *, once: bool) -> None:
+        """Until somebody has seen enough. One look has no rates: `once` shows the second."""
+        seen, before = await look(self._cluster, self._http), None
+        while True:
+            if before is not None or not once:
+                self._show(show, seen, before)
+            if once and before is not None:
+                return
+            while await self._is_pressed(interval):
+                if self._is_over:
+                    return
+                self._show(show, seen, before)
+            try:
+                seen, before = await look(self._cluster, self._http), seen
+            except HeadraceError as error:
+                if once:
+                    raise
+                seen.troubles = [f"{error.message}; what is shown is old"]
+
+    def press(self, key: str) -> None:
+        if key == _QUIT:
+            self._is_over = True
+        elif key == _SORT:
+            self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)]
+        self._pressed.set()
+
+    async def _is_pressed(self, seconds: float) -> bool:
+        self._pressed.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._pressed.wait()
+        except TimeoutError:
+            return False
+
+    def _show(self, show: Show, seen: Look, before: Look | None) -> None:
+        show.show(seen, summarize(seen), tables(seen, before, self.sort, self._count_max), self.sort)
+
+
+class JsonShow(Show):
+    def show(self, seen: Look, summary: Summary, tables: Sequence[Table], sort: Sort) -> None:  # noqa: ARG002
+        at = {"at_ms": seen.now_ms}
+        print_json([{"kind": "cluster", **at, **summary._asdict()}])
+        for table in tables:
+            print_json({"kind": table.kind, **at, **row} for row in table.rows)
+
+
+class TableShow(Show):
+    def show(self, seen: Look, summary: Summary, tables: Sequence[Table], sort: Sort) -> None:  # noqa: ARG002
+        click.echo(headline(summary))
+        for trouble in summary.troubles:
+            click.echo(f"warning: {trouble}", err=True)
+        for table in tables:
+            if table.rows:
+                click.echo()
+                click.echo("\n".join(table_lines(table)))
+
+
+class ScreenShow(Show):
+    @contextmanager
+    def running(self, view: TopView) -> Iterator[None]:
+        sys.stdout.write(ENTER)
+        try:
+            with _keys(view):
+                yield
+        finally:
+            sys.stdout.write(LEAVE)
+            sys.stdout.flush()
+
+    def show(self, seen: Look, summary: Summary, tables: Sequence[Table], sort: Sort) -> None:  # noqa: ARG002
+        size = shutil.get_terminal_size()
+        sys.stdout.write(frame(summary, tables, sort, size.columns, size.lines))
+        sys.stdout.flush()
+
+
+@contextmanager
+def _keys(view: TopView) -> Iterator[None]:
+    """Keys are heard as they are pressed, without Enter."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    import termios
+    import tty
+
+    descriptor = sys.stdin.fileno()
+    loop = asyncio.get_running_loop()
+    before: list[Any] = termios.tcgetattr(descriptor)
+    tty.setcbreak(descriptor)
+    loop.add_reader(descriptor, lambda: view.press(os.read(descriptor, 1).decode(errors="replace")))
+    try:
+        yield
+    finally:
+        loop.remove_reader(descriptor)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

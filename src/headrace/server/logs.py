@@ -1,0 +1,106 @@
+"""The process's log on stderr, for people or for programs: lines of text, or a JSON object per line.
+
+Either has the id of the request that is the cause, if there is one. A line that repeats itself without end, as the
+complaint about a peer that is down does, is left out for a while after the first few; how often is said afterwards.
+What is a secret is nobody's to log: tokens, passwords and message contents stand in no line.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Literal, TextIO
+
+import msgspec
+
+from headrace.runtime.request_ids import request_id
+
+Format = Literal["text", "json"]
+FORMATS: tuple[Format, ...] = ("text", "json")
+
+ALIKE_MAX = 10  # lines from the same place in the code, within one window
+WINDOW_SECONDS = 10.0
+_PLACES_MAX = 1000
+
+_encode = msgspec.json.Encoder().encode
+
+
+def configure(level: str, style: Format = "text", who: str = "", stream: TextIO | None = None) -> None:
+    """Let everything that is logged from now on go to the stream, stderr if none is given. `who` names this process
+    among others that write to the same place."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonLines(who) if style == "json" else TextLines(who))
+    handler.addFilter(Repetitions())
+    root = logging.getLogger()
+    for before in root.handlers[:]:
+        root.removeHandler(before)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+
+
+class TextLines(logging.Formatter):
+    def __init__(self, who: str) -> None:
+        super().__init__(f"%(asctime)s %(levelname)s {f'{who} ' if who else ''}%(name)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as logging calls it
+        line = super().formatMessage(record)
+        request = request_id.get()
+        return f"{line} [{request}]" if request else line
+
+
+class JsonLines(logging.Formatter):
+    """What is a trace in the text is `exc` here, in the same line."""
+
+    def __init__(self, who: str) -> None:
+        super().__init__()
+        self._who = who
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "ts": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if self._who:
+            line["node"] = self._who
+        request = request_id.get()
+        if request:
+            line["request_id"] = request
+        if record.exc_info:
+            line["exc"] = self.formatException(record.exc_info)
+        return _encode(line).decode()
+
+
+class Repetitions(logging.Filter):
+    """Counts lines by where in the code they come from, not by what they say: the hundred peers of which each is down
+    are one complaint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._places: dict[tuple[str, int], _Place] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        key = record.pathname, record.lineno
+        place = self._places.get(key)
+        if place is None:
+            if len(self._places) >= _PLACES_MAX:
+                self._places.clear()
+            place = self._places[key] = _Place(record.created)
+        if record.created - place.since >= WINDOW_SECONDS:
+            left_out = max(place.count - ALIKE_MAX, 0)
+            place.since, place.count = record.created, 0
+            if left_out:
+                record.msg = f"{record.getMessage()} ({left_out} more like it were left out)"
+                record.args = ()
+        place.count += 1
+        return place.count <= ALIKE_MAX
+
+
+class _Place:
+    __slots__ = ("count", "since")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.count = 0

@@ -1,0 +1,52 @@
+"""Prometheus' text format: the lines of a family stand together, behind what it means and what type it has.
+
+What is not in the table of families cannot be told: so each has its help, and each stands in the docs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.model.histogram import Histogram
+from headrace.server.metrics.families import FAMILIES
+
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+
+
+def labelled(**labels: str | int) -> str:
+    """Labels as they stand between the braces. Made once for all families that have the same."""
+    return ",".join(f'{name}="{str(value).translate(_ESCAPES)}"' for name, value in labels.items())
+
+
+class Exposition:
+    def __init__(self) -> None:
+        self._families: dict[str, list[str]] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._families
+
+    def add(self, name: str, value: float, labels: str = "") -> None:
+        self._lines(name).append(f"{name}{{{labels}}} {value}" if labels else f"{name} {value}")
+
+    def add_histogram(self, name: str, histogram: Histogram, labels: str = "") -> None:
+        lines = self._lines(name)
+        before = f"{labels}," if labels else ""
+        behind = f"{{{labels}}}" if labels else ""
+        running = 0
+        for bound, count in zip([*map(str, histogram.bounds), "+Inf"], histogram.counts, strict=True):
+            running += count
+            lines.append(f'{name}_bucket{{{before}le="{bound}"}} {running}')
+        lines.append(f"{name}_sum{behind} {histogram.total}")
+        lines.append(f"{name}_count{behind} {histogram.count}")
+
+    def pieces(self) -> Iterator[bytes]:
+        """The text, a family at a time."""
+        for lines in self._families.values():
+            yield "\n".join([*lines, ""]).encode()
+
+    def _lines(self, name: str) -> list[str]:
+        lines = self._families.get(name)
+        if lines is None:
+            kind, means = FAMILIES[name]
+            lines = self._families[name] = [f"# HELP {name} {means}", f"# TYPE {name} {kind}"]
+        return lines

@@ -1,0 +1,156 @@
+"""Subscriptions: what they have before them, what becomes of it, and how long that takes.
+
+All numbers are of the partitions that this broker leads; a sum over the brokers is the subscription's. Beyond a limit
+of subscriptions there is one line per topic, `subscription="all"`, and no histograms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from headrace.broker.broker import Broker
+from headrace.broker.partition import Partition
+from headrace.broker.published import published_in
+from headrace.machines.leases import UNKNOWN
+from headrace.machines.subscription_answers import Counts
+from headrace.machines.subscription_tally import SubscriptionTally
+from headrace.model.errors import HeadraceError
+from headrace.model.names import ACKS_PREFIX
+from headrace.server.metrics.breath import Breath
+from headrace.server.metrics.exposition import Exposition, labelled
+from headrace.server.metrics.topics import ALL
+from headrace.storage.reading import LogSlice
+
+SUBSCRIPTIONS_MAX = 500
+_COLD_READS_MAX = 32  # in one scrape
+_ONE_BATCH = 1  # byte
+
+_COUNTERS = (
+    ("headrace_subscription_deliveries_total", "deliveries"),
+    ("headrace_subscription_redeliveries_total", "redeliveries"),
+    ("headrace_subscription_acks_total", "acks"),
+    ("headrace_subscription_nacks_total", "nacks"),
+    ("headrace_subscription_rejects_total", "rejects"),
+    ("headrace_subscription_extends_total", "extends"),
+    ("headrace_subscription_leases_expired_total", "leases_expired"),
+    ("headrace_subscription_leases_released_total", "leases_released"),
+    ("headrace_subscription_settles_refused_total", "refused"),
+    ("headrace_subscription_messages_expired_total", "expired"),
+    ("headrace_subscription_messages_filtered_total", "filtered"),
+    ("headrace_subscription_dead_letters_total", "dead"),
+    ("headrace_subscription_discarded_total", "discarded"),
+)
+_HISTOGRAMS = (
+    ("headrace_subscription_delivery_seconds", "delivery_seconds"),
+    ("headrace_subscription_settle_seconds", "settle_seconds"),
+    ("headrace_subscription_end_to_end_seconds", "end_to_end_seconds"),
+)
+
+
+class Queue(NamedTuple):
+    """A subscription in one partition. The tally is the same for all partitions of a topic."""
+
+    subscription: str
+    topic: str
+    partition: int
+    floor: int
+    counts: Counts
+    oldest_ms: int | None
+    tally: SubscriptionTally
+
+    @property
+    def backlog(self) -> int:
+        return self.counts.backlog
+
+
+async def look_at_queues(broker: Broker, oldest: OldestMessages, breath: Breath) -> Sequence[Queue]:
+    queues: list[Queue] = []
+    oldest.begin()
+    for led in list(broker.subscriptions):
+        topic, index = led.place[0].removeprefix(ACKS_PREFIX), led.place[1]
+        for name in list(led):
+            await breath()
+            try:
+                (described,) = led.describe([name])
+                tally, partition = led.find(name).tally, led.source()
+            except (HeadraceError, ValueError):
+                continue  # it was deleted, or is served elsewhere by now
+            _, floor, end, counts = described
+            oldest_ms = await oldest.look(partition, name, floor, end) if counts.backlog else None
+            queues.append(Queue(name, topic, index, floor, counts, oldest_ms, tally))
+    return queues
+
+
+async def add_queues(out: Exposition, queues: Iterable[Queue], now_ms: int, breath: Breath) -> None:
+    by_name: dict[tuple[str, str], list[Queue]] = {}
+    by_topic: dict[tuple[str, str], list[Queue]] = {}
+    for queue in queues:
+        await breath()
+        by_name.setdefault((queue.subscription, queue.topic), []).append(queue)
+        by_topic.setdefault((ALL, queue.topic), []).append(queue)
+    if len(by_name) > SUBSCRIPTIONS_MAX:
+        by_name = by_topic
+    for (subscription, topic), some in by_name.items():
+        await breath()
+        label = labelled(subscription=subscription, topic=topic)
+        _add_messages(out, some, now_ms, subscription, topic)
+        tallies = list({id(queue.tally): queue.tally for queue in some}.values())
+        for name, field in _COUNTERS:
+            out.add(name, sum(getattr(tally, field) for tally in tallies), label)
+        if len(tallies) == 1:
+            for name, field in _HISTOGRAMS:
+                out.add_histogram(name, getattr(tallies[0], field), label)
+
+
+def _add_messages(out: Exposition, queues: Sequence[Queue], now_ms: int, subscription: str, topic: str) -> None:
+    backlog, leased, waiting, dying = (sum(queue.counts[at] for queue in queues) for at in range(4))
+    # Counted one after the other, so that the rest may be off by what came and went meanwhile.
+    ready = max(backlog - leased - waiting - dying, 0)
+    for state, count in (("ready", ready), ("leased", leased), ("waiting", waiting), ("dying", dying)):
+        label = labelled(subscription=subscription, topic=topic, state=state)
+        out.add("headrace_subscription_messages", count, label)
+    label = labelled(subscription=subscription, topic=topic)
+    out.add("headrace_subscription_backlog", backlog, label)
+    oldest_ms = min((queue.oldest_ms for queue in queues if queue.oldest_ms is not None), default=now_ms)
+    out.add("headrace_subscription_oldest_age_seconds", max(now_ms - oldest_ms, 0) / 1000, label)
+
+
+class OldestMessages:
+    """When the oldest messages that are not settled were published: read once, until a subscription moves on."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Partition, str], tuple[int, int]] = {}
+        self._before = self._known
+        self._cold_reads = 0
+
+    def begin(self) -> None:
+        """A new scrape: what nobody asks for in it is forgotten with the next."""
+        self._before, self._known = self._known, {}
+        self._cold_reads = 0
+
+    async def look(self, partition: Partition, subscription: str, floor: int, end: int) -> int | None:
+        """None if that cannot be said now."""
+        known = self._before.get((partition, subscription))
+        if known is None or known[0] != floor:
+            found = await self._read(partition, floor, end)
+            known = None if found is None else (floor, found)
+        if known is None:
+            return None
+        self._known[partition, subscription] = known
+        return known[1]
+
+    async def _read(self, partition: Partition, floor: int, end: int) -> int | None:
+        try:
+            piece = partition.read(floor, _ONE_BATCH, end)
+            if isinstance(piece, LogSlice):
+                found = published_in(piece)
+                piece.release()
+            else:
+                self._cold_reads += 1
+                if self._cold_reads > _COLD_READS_MAX:
+                    return None
+                found = published_in(await piece.load())
+        except (HeadraceError, OSError):
+            return None
+        return None if found == UNKNOWN else found

@@ -1,0 +1,87 @@
+"""What `/metrics` of a broker answers, and what must be well for its `/readyz`.
+
+Nothing is counted here: the numbers lie where they arise, and are read when somebody asks. That is done in short turns,
+at most once a second, however many ask and however often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from headrace.broker.broker import Broker
+from headrace.doors.kafka.listener import KafkaDoor
+from headrace.runtime.clock import Clock
+from headrace.server.metrics.loop_lag import LoopLag
+
+if TYPE_CHECKING:
+    from headrace.server.http_door import HttpDoor
+    from headrace.server.metrics.queues import OldestMessages
+
+_FRESH_SECONDS = 1.0
+
+
+class Metrics:
+    """`http` is told when it is there: its pages come from here."""
+
+    def __init__(self, broker: Broker, door: KafkaDoor, clock: Clock) -> None:
+        self.http: HttpDoor | None = None
+        self.loop_lag = LoopLag(clock)
+        self._broker = broker
+        self._door = door
+        self._clock = clock
+        self._started = clock.monotonic()
+        self._page = b""
+        self._made: float | None = None
+        self._making = asyncio.Lock()
+        self._oldest: OldestMessages | None = None
+
+    def checks(self) -> dict[str, str | None]:
+        store = self._broker.store
+        failed = [log for log in store.logs.values() if log.failed is not None or log.quarantined is not None]
+        return {
+            "groups": None if self._broker.coordinator.is_loaded else "the groups are still being read",
+            "disk": "the disk is nearly full: produce is refused" if store.space_refused else None,
+            "logs": f"{len(failed)} partitions are out of service; see the log" if failed else None,
+            "registry": None if self._broker.cluster.membership.is_held else "the registry cannot be reached",
+        }
+
+    async def page(self) -> bytes:
+        """The metrics, in Prometheus' text format."""
+        async with self._making:
+            if self._made is None or self._clock.monotonic() - self._made >= _FRESH_SECONDS:
+                self._page = await self._scrape()
+                self._made = self._clock.monotonic()
+            return self._page
+
+    async def _scrape(self) -> bytes:
+        # A broker that nobody scrapes does without all this.
+        from headrace.server.metrics.breath import Breath
+        from headrace.server.metrics.delays import add_delays
+        from headrace.server.metrics.doors import add_http, add_kafka, add_pushes
+        from headrace.server.metrics.exposition import Exposition
+        from headrace.server.metrics.groups import add_groups
+        from headrace.server.metrics.process import add_process
+        from headrace.server.metrics.queues import OldestMessages, add_queues, look_at_queues
+        from headrace.server.metrics.storage import add_storage
+        from headrace.server.metrics.topics import add_cluster, add_topics
+
+        out, broker, breath = Exposition(), self._broker, Breath(self._clock)
+        add_process(out, self._clock, self._started, self.loop_lag)
+        add_kafka(out, broker.handlers, self._door)
+        if self.http is not None:
+            add_http(out, self.http.listener)
+            add_pushes(out, self.http.pushes())
+        add_cluster(out, broker)
+        await add_topics(out, broker, breath)
+        self._oldest = self._oldest or OldestMessages()
+        queues = await look_at_queues(broker, self._oldest, breath)
+        await add_queues(out, queues, self._clock.now_ms(), breath)
+        await add_groups(out, broker, queues, breath)
+        await add_delays(out, broker, self._clock, breath)
+        await add_storage(out, broker, breath)
+        pieces = []
+        for piece in out.pieces():
+            await breath()
+            pieces.append(piece)
+        return b"".join(pieces)

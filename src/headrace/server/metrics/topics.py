@@ -1,0 +1,168 @@
+"""Topics, their partitions and replicas, under the names of kafka_exporter and of Kafka's JMX exporter.
+
+Each partition is told by its leader. What is told of thousands of partitions one by one is of no use to anybody and
+slow to gather, so beyond a limit there is one line per topic, `partition="all"`, which holds the sum; and beyond as
+many topics one line for all of them, `topic="all"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from headrace.broker.broker import Broker
+from headrace.broker.counts import TopicCounts
+from headrace.broker.partition import Partition
+from headrace.broker.topic import Topic
+from headrace.machines.in_sync import InSync
+from headrace.model.names import DEAD_LETTER_SUFFIX
+from headrace.model.partition_record import NO_LEADER
+from headrace.server.metrics.breath import Breath
+from headrace.server.metrics.exposition import Exposition, labelled
+
+SERIES_MAX = 2000
+ALL = "all"
+
+_COUNTERS = (
+    ("kafka_server_brokertopicmetrics_messagesin_total", "records_in"),
+    ("kafka_server_brokertopicmetrics_bytesin_total", "bytes_in"),
+    ("kafka_server_brokertopicmetrics_bytesout_total", "bytes_out"),
+    ("kafka_server_brokertopicmetrics_totalproducerequests_total", "produces"),
+    ("kafka_server_brokertopicmetrics_totalfetchrequests_total", "fetches"),
+    ("kafka_server_brokertopicmetrics_failedproducerequests_total", "failed_produces"),
+    ("kafka_server_brokertopicmetrics_failedfetchrequests_total", "failed_fetches"),
+    ("headrace_dedup_dropped_total", "duplicates"),
+)
+
+
+class Stand(NamedTuple):
+    """One partition that is led here, or the sum of several, of which the number means nothing. `is_short`: too few
+    replicas are in sync for acks=all."""
+
+    partition: int
+    end: int
+    start: int
+    replicas: int
+    in_sync: int
+    is_behind: int
+    is_short: int
+    is_preferred: int
+    size_bytes: int
+
+
+def add_cluster(out: Exposition, broker: Broker) -> None:
+    identity, cluster = broker.identity, broker.cluster
+    out.add("kafka_brokers", len(broker.catalogue.nodes))
+    out.add("kafka_broker_info", 1, labelled(id=identity.node_id, address=f"{identity.host}:{identity.port}"))
+    out.add("kafka_controller_kafkacontroller_activecontrollercount", int(cluster.controller.is_presiding))
+    out.add("headrace_registry_session_held", int(cluster.membership.is_held))
+
+
+async def add_topics(out: Exposition, broker: Broker, breath: Breath) -> None:
+    topics = [(topic, await _stands(topic, breath)) for topic in list(broker.catalogue)]
+    whole = _sum_of(_sum_of(stands) for _, stands in topics)
+    replicas = sum(len(topic.replicas) for topic, _ in topics)
+    out.add("kafka_server_replicamanager_partitioncount", replicas)
+    out.add("kafka_server_replicamanager_leadercount", sum(len(stands) for _, stands in topics))
+    out.add("kafka_server_replicamanager_underreplicatedpartitions", whole.is_behind)
+    out.add("kafka_server_replicamanager_underminisrpartitioncount", whole.is_short)
+    out.add("kafka_server_replicamanager_isrshrinks_total", sum(topic.counts.in_sync_lost for topic, _ in topics))
+    out.add("kafka_server_replicamanager_isrexpands_total", sum(topic.counts.in_sync_gained for topic, _ in topics))
+    out.add("kafka_controller_kafkacontroller_offlinepartitionscount", await _count_offline(broker, breath))
+    if len(topics) > SERIES_MAX:
+        await _add_all_topics(out, [topic for topic, _ in topics], whole, breath)
+        return
+    node_id = broker.identity.node_id
+    for topic, stands in topics:
+        await breath()
+        label = labelled(topic=topic.name)
+        _add_counts(out, topic.counts, label)
+        out.add("kafka_topic_partitions", topic.partition_count, label)
+        if replicas > SERIES_MAX:
+            _add_stand(out, _sum_of(stands), labelled(topic=topic.name, partition=ALL))
+        else:
+            _add_partitions(out, topic, stands, node_id)
+        _add_dead_letters(out, topic)
+
+
+async def _stands(topic: Topic, breath: Breath) -> list[Stand]:
+    """Of its partitions that are led here."""
+    stands = []
+    for partition in list(topic.led.values()):
+        await breath()
+        if partition.in_sync is not None:  # else the lead has just ended
+            stands.append(_stand(partition, partition.in_sync))
+    return stands
+
+
+async def _count_offline(broker: Broker, breath: Breath) -> int:
+    """Told by the controller alone, so that a sum over the brokers is right."""
+    count = 0
+    for topic in list(broker.catalogue) if broker.cluster.controller.is_presiding else ():
+        await breath()
+        count += sum(place.leader == NO_LEADER for place in topic.places.values())
+    return count
+
+
+async def _add_all_topics(out: Exposition, topics: Sequence[Topic], whole: Stand, breath: Breath) -> None:
+    counts = TopicCounts()
+    for topic in topics:
+        await breath()
+        for _, field in _COUNTERS:
+            setattr(counts, field, getattr(counts, field) + getattr(topic.counts, field))
+    _add_counts(out, counts, labelled(topic=ALL))
+    out.add("kafka_topic_partitions", sum(topic.partition_count for topic in topics), labelled(topic=ALL))
+    _add_stand(out, whole, labelled(topic=ALL, partition=ALL))
+
+
+def _add_counts(out: Exposition, counts: TopicCounts, label: str) -> None:
+    for name, field in _COUNTERS:
+        out.add(name, getattr(counts, field), label)
+
+
+def _add_partitions(out: Exposition, topic: Topic, stands: Sequence[Stand], node_id: int) -> None:
+    for stand in stands:
+        where = labelled(topic=topic.name, partition=stand.partition)
+        out.add("kafka_topic_partition_leader", node_id, where)
+        _add_stand(out, stand, where)
+    led = {stand.partition for stand in stands}
+    for index, partition in topic.replicas.items():
+        if index not in led:
+            size_bytes = partition.log.size_bytes
+            out.add("kafka_log_log_size", size_bytes, labelled(topic=topic.name, partition=index))
+
+
+def _add_stand(out: Exposition, stand: Stand, where: str) -> None:
+    out.add("kafka_topic_partition_current_offset", stand.end, where)
+    out.add("kafka_topic_partition_oldest_offset", stand.start, where)
+    out.add("kafka_topic_partition_replicas", stand.replicas, where)
+    out.add("kafka_topic_partition_in_sync_replica", stand.in_sync, where)
+    out.add("kafka_topic_partition_under_replicated_partition", stand.is_behind, where)
+    out.add("kafka_topic_partition_leader_is_preferred", stand.is_preferred, where)
+    out.add("kafka_log_log_size", stand.size_bytes, where)
+
+
+def _add_dead_letters(out: Exposition, topic: Topic) -> None:
+    """Those that are kept: what was settled in the topic of dead letters is deleted there, a segment at a time."""
+    if topic.name.endswith(DEAD_LETTER_SUFFIX) and topic.led:
+        kept = sum(partition.high_watermark - partition.log.start_offset for partition in topic.led.values())
+        out.add("headrace_dead_letters", kept, labelled(topic=topic.name.removesuffix(DEAD_LETTER_SUFFIX)))
+
+
+def _stand(partition: Partition, in_sync: InSync) -> Stand:
+    replicas, isr = in_sync.record.replicas, in_sync.record.isr
+    return Stand(
+        partition=partition.index,
+        end=partition.high_watermark,
+        start=partition.log.start_offset,
+        replicas=len(replicas),
+        in_sync=len(isr),
+        is_behind=int(len(isr) < len(replicas)),
+        is_short=int(not in_sync.is_enough(min(partition.config.min_insync_replicas, len(replicas)))),
+        is_preferred=int(replicas[0] == in_sync.record.leader),
+        size_bytes=partition.log.size_bytes,
+    )
+
+
+def _sum_of(stands: Iterable[Stand]) -> Stand:
+    return Stand(*(sum(numbers) for numbers in zip((0,) * len(Stand._fields), *stands, strict=True)))
