@@ -34,7 +34,8 @@ def serving(settings: ServeSettings) -> Iterator[tuple[subprocess.Popen[str], di
         name, *facts = process.stdout.readline().split() or ["nothing"]
         assert name == "ready", process.communicate(timeout=PATIENCE_SECONDS)
         yield process, dict(fact.split("=", 1) for fact in facts)
-        process.send_signal(signal.SIGTERM)
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_SECONDS) == 0
     finally:
         process.kill()
@@ -102,6 +103,7 @@ def test_whoever_waits_for_messages_is_answered_when_the_broker_stops(tmp_path: 
         process.send_signal(signal.SIGTERM)
         status, _ = waiting.result(PATIENCE_SECONDS / 2)
         assert status in (200, 503)
+        process.wait(PATIENCE_SECONDS)
 
 
 def test_a_certificate_that_is_none_is_told_in_one_line(tmp_path: Path, files: tuple[str, str]) -> None:
@@ -123,6 +125,7 @@ def test_the_log_may_be_for_programs(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None
         lines = [json.loads(line) for line in process.stderr if line.startswith("{")]
+        process.wait(PATIENCE_SECONDS)
     (asked,) = [line for line in lines if line.get("request_id") == "mine"]
     assert asked["message"].startswith("GET /livez 200 in ")
     assert "hush" not in str(lines)

@@ -122,6 +122,8 @@ class LedDelays:
     def _ensure_pending(self, offsets: Sequence[int]) -> None:
         self.ensure_serving()
         for offset in offsets:
+            if self.delays.read_to <= offset < self.partition.high_watermark:
+                raise CoordinatorLoading(f"{self} is read up to {self.delays.read_to} yet; {offset} is to come")
             if offset not in self.delays:
                 name = MessageId(self.partition.topic, self.partition.index, offset)
                 raise InvalidRecordState(f"{name} does not wait: it was released or cancelled, or never was there")

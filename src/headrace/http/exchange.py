@@ -179,7 +179,9 @@ class Exchange(asyncio.Protocol):
             self.advance()
             return
         self._feed(data)
-        if answers.owed or self.is_last or reader.expects_continue:
+        owed = answers.owed
+        is_due = owed and (owed[0].answer is not None or len(owed) >= door.limits.answers_owed_max)
+        if is_due or self.is_last or reader.expects_continue:
             self.advance()
         else:
             answers.flush()

@@ -98,7 +98,8 @@ class Gateway:
         self._health = HealthPages(metrics)
         connections_max = min(raise_open_files_limit() // 2, _CONNECTIONS_MAX)
         limits = HttpLimits(connections_max=connections_max, connections_per_host_max=connections_max)
-        self._listener = HttpListener(FrontDoor(self._health, lambda: application), limits, clock, entropy)
+        front = FrontDoor(self._health, lambda: application, open_to_all=not settings.auth)
+        self._listener = HttpListener(front, limits, clock, entropy)
         metrics.listener = self._listener
         self._loop_lag = metrics.loop_lag
 

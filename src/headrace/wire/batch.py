@@ -45,6 +45,7 @@ _ATTRIBUTES: Final = Struct(">h")
 # Bytes before the part that batch_length counts.
 _LENGTH_END: Final = 12
 _NULL: Final = varint(-1)
+_NO_HEADERS: Final = varint(0)
 _CRC_STEP_BYTES: Final = 1 << 16
 _KEPT_VARINTS: Final = 1 << 14  # those of up to two bytes
 
@@ -187,6 +188,19 @@ class _Varints(dict[int, bytes]):
 _VARINTS: Final = _Varints()
 
 
+class _PlainHeads(dict[int, bytes]):
+    """What stands before the value of a record that has no key, and the timestamp of its batch; by offset delta."""
+
+    def __missing__(self, delta: int) -> bytes:
+        data = b"\0\0" + _VARINTS[delta] + _NULL
+        if 0 <= delta < _KEPT_VARINTS:
+            self[delta] = data
+        return data
+
+
+_PLAIN_HEADS: Final = _PlainHeads()
+
+
 class Record(msgspec.Struct, gc=False):
     """One message. `offset` is -1 while the log has given it none."""
 
@@ -216,9 +230,15 @@ def build_batch(
     delta = -1
     for record in records:
         delta = delta + 1 if record.offset < 0 else record.offset - base_offset
-        timestamp_ms = record.timestamp_ms
-        max_timestamp = max(max_timestamp, timestamp_ms)
-        _add_record(parts, record, timestamp_ms - base_timestamp, delta)
+        timestamp_ms, value = record.timestamp_ms, record.value
+        if value is not None and timestamp_ms == base_timestamp and record.key is None and not record.headers:
+            # As `_add_record` has it, for those that have nothing but a value: they come by the thousands.
+            head, value_size = _PLAIN_HEADS[delta], _VARINTS[len(value)]
+            size_bytes = len(head) + len(value_size) + len(value) + 1
+            parts += (_VARINTS[size_bytes], head, value_size, value, _NO_HEADERS)
+        else:
+            max_timestamp = max(max_timestamp, timestamp_ms)
+            _add_record(parts, record, timestamp_ms - base_timestamp, delta)
     payload = b"".join(parts)
     if compression:
         payload = compress(compression, payload)
@@ -271,7 +291,7 @@ def _add_record(parts: list[bytes], record: Record, timestamp_delta: int, offset
         value, value_size = b"", _NULL
     else:
         value_size = _VARINTS[len(value)]
-    tail = _headers(headers) if headers else b"\0"
+    tail = _headers(headers) if headers else _NO_HEADERS
     size_bytes = 1 + len(stamps) + len(key_size) + len(key) + len(value_size) + len(value) + len(tail)
     parts += (_VARINTS[size_bytes], b"\0", stamps, key_size, key, value_size, value, tail)
 

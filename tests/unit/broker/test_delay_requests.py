@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
 from tests.unit.broker import delayed
 from tests.unit.broker.delayed import TOPIC, alter, cancel, delay, listed, message, now_ms, until_ms, values
 from tests.unit.broker.house import House
 from tests.unit.broker.leads import lead, resign
 
+from headrace.broker.delay_lead import LedDelays
 from headrace.model.errors import (
     CoordinatorLoading,
     InvalidRecordState,
@@ -61,6 +65,27 @@ async def test_a_cancelled_message_never_comes(house: House) -> None:
 
     await house.pass_time(5)
     assert await values(house) == [b"b"]
+
+
+async def test_one_that_was_just_accepted_can_be_cancelled_when_it_is_read(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await delayed.make(house)
+    await delay(house, message(house, b"first", delay="2s"))
+    await house.turn()
+    read, may_read = LedDelays._take_in, asyncio.Event()
+
+    async def read_later(self: LedDelays, end_offset: int) -> None:
+        await may_read.wait()
+        await read(self, end_offset)
+
+    monkeypatch.setattr(LedDelays, "_take_in", read_later)
+    offset = await delay(house, message(house, b"second", delay="2s"))
+    assert await cancel(house, offset) == CoordinatorLoading.code, "and not that it does not wait any more"
+    may_read.set()
+    await house.turn()
+    assert await cancel(house, offset) == 0
+    assert await cancel(house, offset + 10) == InvalidRecordState.code
 
 
 async def test_a_moved_message_comes_at_its_new_time_only(house: House) -> None:

@@ -103,7 +103,24 @@ def test_a_batch_has_these_bytes() -> None:
 
 def test_only_short_varints_are_kept_in_memory() -> None:
     build_batch([Record(value=b"x" * 20_000, timestamp_ms=5), Record(value=b"y", timestamp_ms=0, offset=1 << 20)])
-    assert all(0 <= value < 1 << 14 for value in batch_module._VARINTS)
+    build_batch([Record(value=b"x"), Record(value=b"y", offset=1 << 20)])
+    assert all(0 <= value < 1 << 14 for value in (*batch_module._VARINTS, *batch_module._PLAIN_HEADS))
+
+
+def test_records_with_nothing_but_a_value_are_written_as_all_others_are() -> None:
+    values = [b"", b"x", b"y" * 200, b"z" * 20_000] * 40
+    plain = [Record(value=value, timestamp_ms=7) for value in values]
+    # One that differs makes no difference to the others.
+    mixed = [Record(key=b"k", value=b"v", timestamp_ms=7), *plain, Record(value=b"later", timestamp_ms=9)]
+    for written in (plain, mixed):
+        data = memoryview(build_batch(written))
+        header = parse_header(data)
+        read = list(read_records(data, header, 1 << 30))
+        assert [(one.key, one.value, one.timestamp_ms) for one in read] == [
+            (one.key, one.value, one.timestamp_ms) for one in written
+        ]
+        assert [one.offset for one in read] == list(range(len(written)))
+        check_records(check_crc(data, header), header, size_bytes_max=1 << 30)
 
 
 def test_offsets_with_gaps_are_kept() -> None:
