@@ -36,6 +36,9 @@ _COLOURS = {
     "nats-fsync": "#4f772d",
     "nats": "#90a955",
     "rabbitmq": "#7a5195",
+    "headrace-rest": "#0b6e99",
+    "uvicorn-echo": "#a0a0a0",
+    "rabbitmq-http": "#7a5195",
 }
 _OTHER_COLOUR = "#6e7781"  # another commit of Headrace
 

@@ -17,7 +17,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from bench.failure import BenchFailure
 from bench.load import start_rkload
 from bench.processes import ServerProcess
-from bench.sockets import accepts, free_port
+from bench.sockets import accepts, free_port, says_ready
 
 if TYPE_CHECKING:
     from bench.peers.peer import Peer
@@ -46,7 +46,8 @@ class Server:
         return self.peer.address(self.port)
 
     def wait_ready(self) -> None:
-        """Until it answers: a Kafka peer a metadata request, with all of its brokers; any other a connection."""
+        """Until it answers: a Kafka peer a metadata request, with all of its brokers; ours by HTTP that it is
+        ready; any other a connection."""
         deadline = time.monotonic() + _READY_SECONDS_MAX
         while not self._answers():
             self.process.check_alive()
@@ -90,6 +91,8 @@ class Server:
     def _answers(self) -> bool:
         if not accepts(self.port):
             return False
+        if self.peer.protocol == "rest":
+            return says_ready(self.port)
         if self.peer.protocol != "kafka":
             return True
         try:

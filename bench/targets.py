@@ -64,9 +64,9 @@ def _versus(
     return measured
 
 
-def _own(key: str) -> Callable[[Sequence[Sample]], float | None]:
+def _own(key: str, subject: str = "headrace") -> Callable[[Sequence[Sample]], float | None]:
     def measured(samples: Sequence[Sample]) -> float | None:
-        found = spread(samples, "headrace", key)
+        found = spread(samples, subject, key)
         return found.median if found else None
 
     return measured
@@ -152,4 +152,12 @@ TARGETS = [
     *_queue("queue-1-by-16", 1),
     *_queue("queue-10-by-16", 2),
     *_queue("queue-100-by-16", 3),
+    Target(
+        "rest-publish",
+        "requests/CPU s ÷ uvicorn-echo",
+        0.5,
+        True,
+        _versus("requests_per_cpu_s", "uvicorn-echo", "headrace-rest"),
+    ),
+    Target("rest-publish-100", "messages/CPU s", 150_000, True, _own("messages_per_cpu_s", "headrace-rest")),
 ]

@@ -1,4 +1,4 @@
-"""The load generators: C on librdkafka, C on plain sockets, Go for the queues; compiled on first use.
+"""The load generators: C on librdkafka, C on plain sockets, Go for the queues and for HTTP; compiled on first use.
 
 librdkafka is the one inside the confluent-kafka wheel, so it is pinned with the other requirements and
 current; the wheel has no header, hence rdkafka.h beside this file. A compiled load is cached by the digest
@@ -67,11 +67,11 @@ def start_reqload(
     return running
 
 
-class QueueLoad:
-    """A load that does one thing after another as it is told; see queueload/main.go for the commands."""
+class ToldLoad:
+    """A load that does one thing after another as it is told; its main.go says which commands there are."""
 
-    def __init__(self, protocol: str, address: str, queue: str, size: int) -> None:
-        self._running = _start([str(queueload()), protocol, address, queue, str(size)])
+    def __init__(self, program: Path, protocol: str, address: str, queue: str, size: int) -> None:
+        self._running = _start([str(program), protocol, address, queue, str(size)])
 
     def do(self, command: str) -> dict[str, Any]:
         """One command to its end; what it measured."""
@@ -94,6 +94,20 @@ class QueueLoad:
         self._running.abandon()
 
 
+class QueueLoad(ToldLoad):
+    """By a peer's own protocol, with its own client."""
+
+    def __init__(self, protocol: str, address: str, queue: str, size: int) -> None:
+        super().__init__(queueload(), protocol, address, queue, size)
+
+
+class RestLoad(ToldLoad):
+    """By HTTP."""
+
+    def __init__(self, protocol: str, address: str, queue: str, size: int) -> None:
+        super().__init__(restload(), protocol, address, queue, size)
+
+
 def _start(command: list[str]) -> Running:
     pipe = subprocess.PIPE
     return Running(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True))
@@ -113,13 +127,12 @@ def reqload() -> Path:
 
 @cache
 def queueload() -> Path:
-    source = _HERE / "queueload"
-    digest = _digest(sorted(source.iterdir()), "")
-    folder = cached(
-        f"queueload-{digest}",
-        lambda part: _discard(run_tool(["go", "build", "-o", str(part), "."], cwd=source)),
-    )
-    return folder / "queueload"
+    return _compile_go("queueload")
+
+
+@cache
+def restload() -> Path:
+    return _compile_go("restload")
 
 
 def librdkafka_version() -> str:
@@ -141,6 +154,16 @@ def _compile_c(name: str, sources: list[str], link: list[str], salt: str) -> Pat
         run_tool(["cc", "-O2", "-Wall", "-o", str(part / name), str(paths[0]), *link])
 
     return cached(f"{name}-{_digest(paths, salt + str(link))}", compile_into) / name
+
+
+def _compile_go(name: str) -> Path:
+    source = _HERE / name
+    digest = _digest(sorted(source.iterdir()), "")
+    folder = cached(
+        f"{name}-{digest}",
+        lambda part: _discard(run_tool(["go", "build", "-o", str(part), "."], cwd=source)),
+    )
+    return folder / name
 
 
 def _digest(paths: list[Path], salt: str) -> str:

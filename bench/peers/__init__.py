@@ -10,6 +10,7 @@ from bench.peers.nats import Nats
 from bench.peers.peer import Peer
 from bench.peers.rabbitmq import RabbitMq
 from bench.peers.redis import Redis
+from bench.peers.uvicorn_echo import UvicornEcho
 
 
 def known_peers(ref: str | None) -> dict[str, Peer]:
@@ -21,12 +22,16 @@ def known_peers(ref: str | None) -> dict[str, Peer]:
         Headrace("headrace-prefetch", source, flushes=True, consumes="prefetches"),
         Headrace("headrace-gather", source, flushes=True, consumes="gathers"),
         Headrace("headrace-3", source, flushes=True, brokers=3),
+        Headrace("headrace-rest", source, flushes=True, http=True),
     ]
     if ref is not None:
         peers.append(Headrace.of_ref("headrace", ref, source.parent))
         peers.append(Headrace.of_ref("headrace-3", ref, source.parent, brokers=3))
+        peers.append(Headrace.of_ref("headrace-rest", ref, source.parent, http=True))
+    peers.append(UvicornEcho())
     peers += [Kafka("kafka-fsync", flushes=True), Kafka("kafka", flushes=False)]
     peers += [Kafka("kafka-3-fsync", flushes=True, brokers=3), Kafka("kafka-3", flushes=False, brokers=3)]
     peers += [Redis("redis-fsync", flushes=True), Redis("redis", flushes=False)]
-    peers += [Nats("nats-fsync", flushes=True), Nats("nats", flushes=False), RabbitMq()]
+    peers += [Nats("nats-fsync", flushes=True), Nats("nats", flushes=False)]
+    peers += [RabbitMq("rabbitmq"), RabbitMq("rabbitmq-http", http=True)]
     return {peer.name: peer for peer in peers}

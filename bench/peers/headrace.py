@@ -1,6 +1,7 @@
 """Headrace itself, as it lies in a source folder: the working tree, or another commit laid out beside it.
 
-One broker, or a cluster of several on a ZooKeeper of their own, whose cost is counted with theirs.
+One broker, by the Kafka protocol or by HTTP, or a cluster of several on a ZooKeeper of their own, whose cost is counted
+with theirs.
 """
 
 from __future__ import annotations
@@ -20,12 +21,18 @@ NEVER_FLUSH = {"flush.messages": "9223372036854775807"}
 
 
 class Headrace:
-    protocol = "kafka"
-
     def __init__(
-        self, name: str, source: Path, *, flushes: bool, consumes: Consumes = "asks", brokers: int = 1
+        self,
+        name: str,
+        source: Path,
+        *,
+        flushes: bool,
+        consumes: Consumes = "asks",
+        brokers: int = 1,
+        http: bool = False,
     ) -> None:
         self.name = name
+        self.protocol = "rest" if http else "kafka"
         self.flushes = flushes
         self.consumes: Consumes = consumes
         self.brokers = brokers
@@ -33,7 +40,7 @@ class Headrace:
         self._source = source
 
     @classmethod
-    def of_ref(cls, name: str, ref: str, repository: Path, *, brokers: int = 1) -> Headrace:
+    def of_ref(cls, name: str, ref: str, repository: Path, *, brokers: int = 1, http: bool = False) -> Headrace:
         commit = run_tool(["git", "rev-parse", "--verify", f"{ref}^{{commit}}"], cwd=repository).strip()
 
         def lay_out(part: Path) -> None:
@@ -42,7 +49,7 @@ class Headrace:
             run_tool(["tar", "-xf", str(archive), "-C", str(part)])
 
         source = cached(f"headrace-{commit}", lay_out) / "src"
-        return cls(f"{name}@{ref}", source, flushes=True, brokers=brokers)
+        return cls(f"{name}@{ref}", source, flushes=True, brokers=brokers, http=http)
 
     def missing(self) -> str | None:
         command = self._source / "headrace" / "cli" / ("main.py" if self.brokers == 1 else "zookeeper.py")
@@ -69,10 +76,11 @@ class Headrace:
         return Launch(brokers[0], self._environment(), beside=[*brokers[1:], zookeeper])
 
     def address(self, port: int) -> str:
-        return f"127.0.0.1:{port}"
+        return f"http://127.0.0.1:{port}" if self.protocol == "rest" else f"127.0.0.1:{port}"
 
     def _serve(self, data: Path, port: int, number: int, joining: Sequence[str]) -> list[str]:
-        listen = ["--kafka", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{free_port()}"]
+        ports = (free_port(), port) if self.protocol == "rest" else (port, free_port())
+        listen = ["--kafka", f"127.0.0.1:{ports[0]}", "--http", f"127.0.0.1:{ports[1]}"]
         node = ["--node-id", str(number), "--set", "num.partitions=4", *joining]
         return [*_CALL, "serve", "--data", str(data), *listen, *node]
 

@@ -29,7 +29,7 @@ class Peer(Protocol):
     name: str
     flushes: bool
     consumes: Consumes
-    protocol: str  # kafka, redis, nats or amqp: decides which load can be put on it
+    protocol: str  # kafka, redis, nats, amqp, rest, echo or amqp-http: decides which load can be put on it
     brokers: int  # how many it is made of; each topic has a replica on every one
     topic_config: Mapping[str, str]
 

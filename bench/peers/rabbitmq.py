@@ -1,4 +1,7 @@
-"""RabbitMQ with a durable classic queue; its confirms follow an fsync of its own batching."""
+"""RabbitMQ with a durable classic queue; its confirms follow an fsync of its own batching.
+
+By AMQP, or by the HTTP of its management plugin, which is loaded only then because it costs something by itself.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,15 @@ _SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
 
 class RabbitMq:
-    name = "rabbitmq"
     flushes = True
-    consumes: Consumes = "prefetches"
-    protocol = "amqp"
     brokers = 1
     topic_config: Mapping[str, str] = {}
+
+    def __init__(self, name: str, *, http: bool = False) -> None:
+        self.name = name
+        self.protocol = "amqp-http" if http else "amqp"
+        self.consumes: Consumes = "asks" if http else "prefetches"
+        self._http = http
 
     def missing(self) -> str | None:
         return None if _SCRIPT.exists() else "rabbitmq-server is not installed"
@@ -40,14 +46,19 @@ class RabbitMq:
             "ERL_EPMD_PORT": str(names),
             "RABBITMQ_NODENAME": f"bench{port}@localhost",
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
-            "RABBITMQ_NODE_PORT": str(port),
+            "RABBITMQ_NODE_PORT": str(free_port() if self._http else port),
             "RABBITMQ_DIST_PORT": str(free_port()),
             "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
             "RABBITMQ_LOG_BASE": str(folder / "log"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
         }
+        if self._http:
+            (folder / "enabled_plugins").write_text("[rabbitmq_management].\n")
+            config = folder / "rabbitmq.conf"
+            config.write_text(f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {port}\n")
+            environment["RABBITMQ_CONFIG_FILE"] = str(config)
         # Its name server is started here, in our process group: left to itself it would outlive the run.
         return Launch(["sh", "-c", f"epmd -port {names} & exec {_SCRIPT}"], environment)
 
     def address(self, port: int) -> str:
-        return f"amqp://guest:guest@127.0.0.1:{port}/"
+        return f"http://127.0.0.1:{port}" if self._http else f"amqp://guest:guest@127.0.0.1:{port}/"

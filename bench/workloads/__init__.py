@@ -10,6 +10,7 @@ from bench.workloads.latency import Latency
 from bench.workloads.memory import Memory
 from bench.workloads.produce import Produce
 from bench.workloads.queue import Queue
+from bench.workloads.rest import RestPublish, RestPull, RestStream
 from bench.workloads.scaling import Connections, Partitions
 from bench.workloads.startup import StartAfterKill, StartFresh
 from bench.workloads.workload import Workload
@@ -25,6 +26,7 @@ _QUEUES = (
     *("headrace", "headrace-prefetch", "headrace-gather"),
     *("kafka-fsync", "redis-fsync", "nats-fsync", "rabbitmq", "kafka", "redis", "nats"),
 )
+_REST = ("headrace-rest", "uvicorn-echo", "rabbitmq-http", "nats-fsync", "nats")
 
 
 def all_workloads() -> dict[str, Workload]:
@@ -54,5 +56,10 @@ def all_workloads() -> dict[str, Workload]:
         *(Queue(batch=batch, consumers=count, peers=_QUEUES) for count in (1, 16) for batch in (1, 10, 100)),
         Delayed(messages=1_000_000, probes=4000, peers=("headrace",)),
         Backlog(messages=10_000_000, peers=("headrace",)),
+        RestPublish(batch=1, connections=32, peers=_REST),
+        RestPublish(batch=100, connections=32, peers=("headrace-rest", "uvicorn-echo", "nats-fsync", "nats")),
+        RestPull(batch=1, clients=16, peers=_REST),
+        RestPull(batch=100, clients=16, peers=("headrace-rest", "nats")),
+        RestStream(streams=20, peers=("headrace-rest",)),
     ]
     return {workload.name: workload for workload in workloads}

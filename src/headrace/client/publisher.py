@@ -38,7 +38,7 @@ class Overloaded(RetriableError):
 class PublisherSettings(msgspec.Struct, frozen=True):
     """`sticky_bytes`: so much goes to one partition, of what names none, before it is another one's turn."""
 
-    sticky_bytes: int = 64 * 1024
+    sticky_bytes: int = 256 * 1024
     batch_bytes_max: int = 256 * 1024
     buffer_bytes_max: int = 64 * 1024 * 1024
     delivery_timeout_seconds: float = 30.0

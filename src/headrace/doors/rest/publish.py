@@ -119,10 +119,8 @@ class Publishing:
             topic = delayed_topic(topic)
             view = await self._view(topic)
         (shipment,) = self._submit(view, one)
-        (outcome,) = await shipment.outcomes()
-        if isinstance(outcome, HeadraceError):
-            raise outcome
-        answer = f'{{"message_id":"{topic}:{shipment.partition}:{outcome}"{_due(one)}}}'
+        offset = await shipment.batch.offset_of(shipment.first)
+        answer = f'{{"message_id":"{topic}:{shipment.partition}:{offset}"{_due(one)}}}'
         return Response(201, answer.encode(), JSON)
 
     def _submit(self, view: TopicView, one: Outgoing) -> list[Shipment]:

@@ -1,0 +1,3 @@
+module restload
+
+go 1.26.0
