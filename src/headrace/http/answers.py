@@ -17,7 +17,7 @@ from headrace.http.message import Answer, Request, Response, Streamed, Upgraded
 from headrace.http.options import options_response
 from headrace.http.problem import Problem
 from headrace.http.streaming import close_chunks, send_chunks
-from headrace.runtime.eager import start
+from headrace.runtime.eager import Errand, start, start_errand
 from headrace.runtime.request_ids import request_id
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Owed:
         self.is_old = is_old
         self.began = began
         self.answer = answer
-        self.running: asyncio.Task[Any] | None = None
+        self.running: asyncio.Task[Any] | Errand | None = None
 
     @property
     def only_reads(self) -> bool:
@@ -64,25 +64,20 @@ class Answers:
         """Start a request; its answer, if there is one at once, waits for `advance` or `flush`."""
         door, exchange = self._door, self._exchange
         began = exchange.began(keep_alive)
+        owed = Owed(request, keep_alive, is_old, began, None)
         before = request_id.set(request.id)
         try:
-            outcome = start(door.application.answer(request), door.loop)
-        except Exception as error:
-            answer: Answer = self._answer_to(request, error)
-        else:
-            if not isinstance(outcome, tuple):
-                owed = Owed(request, keep_alive, is_old, began, None)
-                owed.running = outcome
-                self.owed.append(owed)
-                outcome.add_done_callback(lambda task: self._on_answered(owed, task))
-                return
-            answer = outcome[0]
+            # What writes is never broken off, and can mostly do without a task.
+            outcome = (start if owed.only_reads else start_errand)(self._carry_out(owed), door.loop)
         finally:
             request_id.reset(before)
-        if request.body:
-            door.budget.give_back(len(request.body))
-        if self.owed or type(answer) is not Response:
-            self.owed.append(Owed(request, keep_alive, is_old, began, answer))
+        answer = owed.answer
+        if answer is None:
+            assert isinstance(outcome, asyncio.Task | Errand)
+            owed.running = outcome
+            self.owed.append(owed)
+        elif self.owed or type(answer) is not Response:
+            self.owed.append(owed)
         else:
             self._put(request, answer, keep_alive, is_old, began)
 
@@ -119,29 +114,33 @@ class Answers:
         if self.conversation is not None:
             self.conversation.lose()
         for owed in self.owed:
-            if owed.running is not None and not owed.running.done():
-                if owed.only_reads:
-                    owed.running.cancel()
-                else:
-                    self._door.leave_running(owed.running)
+            if isinstance(owed.running, asyncio.Task) and owed.only_reads:
+                owed.running.cancel()
+            elif owed.running is not None:
+                self._door.leave_running(owed.running)
             elif isinstance(owed.answer, Streamed) and (self.streaming is None or owed is not self.owed[0]):
                 start(close_chunks(owed.answer), self._door.loop)
 
-    # Made at once, or when a task is done
+    # Made at once, or later
 
-    def _on_answered(self, owed: Owed, task: asyncio.Task[Answer]) -> None:
-        if owed.request.body:
-            self._door.budget.give_back(len(owed.request.body))
-        if task.cancelled():
-            owed.answer = refusals.going_away().response()
-        elif (error := task.exception()) is not None:
-            owed.answer = self._answer_to(owed.request, error)
-        else:
-            owed.answer = task.result()
+    async def _carry_out(self, owed: Owed) -> None:
+        request = owed.request
+        try:
+            answer = await self._door.application.answer(request)
+        except asyncio.CancelledError:
+            answer = refusals.going_away().response()
+        except Exception as error:
+            answer = self._answer_to(request, error)
+        if request.body:
+            self._door.budget.give_back(len(request.body))
+        owed.answer = answer
+        if owed.running is None:  # it had not to wait, and `serve` goes on with it
+            return
+        owed.running = None
         if not self._exchange.is_gone:
             self._exchange.advance()
-        elif isinstance(owed.answer, Streamed):
-            start(close_chunks(owed.answer), self._door.loop)
+        elif isinstance(answer, Streamed):
+            start(close_chunks(answer), self._door.loop)
 
     def _answer_to(self, request: Request, error: BaseException) -> Response:
         if isinstance(error, Problem):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headrace.http.exchange import Exchange
     from headrace.http.head import Heads
     from headrace.http.message import Application, Request
+    from headrace.runtime.eager import Errand
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class HttpListener:
         self._ids = f"{entropy.uuid().hex[:12]}-"
         self._last_id = 0
         self._per_host: Counter[str] = Counter()
-        self._left_running: set[asyncio.Task[Any]] = set()
+        self._left_running: set[asyncio.Task[Any] | Errand] = set()
         self._server: asyncio.Server | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._logs_requests = log.isEnabledFor(logging.DEBUG)
@@ -157,7 +158,7 @@ class HttpListener:
             del self._per_host[connection.host]
         self._note_emptied()
 
-    def leave_running(self, task: asyncio.Task[Any]) -> None:
+    def leave_running(self, task: asyncio.Task[Any] | Errand) -> None:
         """A request goes on though its client is gone; it is held here, because asyncio holds tasks weakly."""
         self._left_running.add(task)
         task.add_done_callback(self._on_left_done)
@@ -183,7 +184,7 @@ class HttpListener:
         log.debug(what, request.method, request.path, status, seconds * 1000, request.peer, caller)
         request_id.reset(before)
 
-    def _on_left_done(self, task: asyncio.Task[Any]) -> None:
+    def _on_left_done(self, task: asyncio.Task[Any] | Errand) -> None:
         self._left_running.discard(task)
         self._note_emptied()
 
