@@ -6,6 +6,7 @@ import gc
 
 import click
 
+from headrace.cli.door_options import door_options
 from headrace.model.errors import HeadraceError
 
 
@@ -22,20 +23,7 @@ from headrace.model.errors import HeadraceError
 @click.option("--http", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="Where to listen.")
 @click.option("--publish-only", is_flag=True, help="Serve what publishers need, and nothing else.")
 @click.option("--subscribe-only", is_flag=True, help="Serve what subscribers need, and nothing else.")
-@click.option("--auth", is_flag=True, help="Want an access token with every request; see `headrace token`.")
-@click.option(
-    "--http-tls-cert", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Serve HTTPS by it."
-)
-@click.option("--http-tls-key", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="The key of that.")
-@click.option("--push-private", is_flag=True, help="Allow webhooks to private addresses.")
-@click.option("--insecure", is_flag=True, help="Allow other hosts in, without TLS and authentication.")
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-)
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@door_options
 def gateway(
     *,
     bootstrap: str,

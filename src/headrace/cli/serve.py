@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.cli.door_options import door_options
 from headrace.cli.settings import parse_settings
 from headrace.model.errors import HeadraceError
 
@@ -52,20 +53,7 @@ if TYPE_CHECKING:
     help="A broker config by Kafka's name; repeatable.",
 )
 @click.option("--config", metavar="FILE.toml", type=click.Path(exists=True, dir_okay=False), help="[broker] configs.")
-@click.option("--auth", is_flag=True, help="Want an access token with every HTTP request; see `headrace token`.")
-@click.option(
-    "--http-tls-cert", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Serve HTTPS by it."
-)
-@click.option("--http-tls-key", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="The key of that.")
-@click.option("--push-private", is_flag=True, help="Allow webhooks to private addresses.")
-@click.option("--insecure", is_flag=True, help="Allow other hosts in, without TLS and authentication.")
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-)
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@door_options
 @click.option("--child", is_flag=True, hidden=True, help="One of --brokers: end when standard input does.")
 def serve(
     *,
