@@ -140,10 +140,15 @@ class Operator(Client):
         """All brokers may be used again, and what was answered for is there."""
         for node_id in self.brokers:
             await self._insist(partial(self.admin.drain, node_id, is_drained=False))
+        while await self._contradicted():  # by a broker that has yet to hear what happened while it was cut off
+            self.cluster.distrust()
+            await self.think(0.3)
+
+    async def _contradicted(self) -> list[str]:
+        """The topics that are not as it was told."""
         names = {view.name for view in await self._insist(self.topics.list)}
-        for number, exists in self.exists.items():
-            is_there = f"scratch{number}" in names
-            assert exists in (None, is_there), f"topic scratch{number} was told to be {'there' if exists else 'gone'}"
+        told = {f"scratch{number}": exists for number, exists in self.exists.items() if exists is not None}
+        return [name for name, exists in told.items() if exists != (name in names)]
 
     async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
         return await self.cluster.persist(call, deadline_seconds=PATIENT.deadline_seconds)
