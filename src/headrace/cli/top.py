@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -63,15 +64,15 @@ def top(
     with_cluster(server, work)
 
 
-class Show:
+class Show(ABC):
     """Where a look goes."""
 
     @contextmanager
     def running(self, view: TopView) -> Iterator[None]:  # noqa: ARG002 - only a screen has keys
         yield
 
-    def show(self, seen: Look, summary: Summary, tables: Sequence[Table], sort: Sort) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def show(self, seen: Look, summary: Summary, tables: Sequence[Table], sort: Sort) -> None: ...
 
 
 class TopView:

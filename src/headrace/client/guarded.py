@@ -45,7 +45,7 @@ class GuardedDialer:
             circuit.failed(self._now_ms())
             raise
         if circuit.state != "closed":
-            circuit.succeeded(self._now_ms())
+            circuit.succeeded()
         return _GuardedTransport(transport, circuit, self._now_ms)
 
     def states(self) -> Iterator[tuple[Address, State]]:
@@ -90,7 +90,7 @@ class _GuardedTransport:
         except RequestTimedOut:
             self._circuit.failed(self._now_ms())
             raise
-        self._circuit.succeeded(self._now_ms())
+        self._circuit.succeeded()
         return answer
 
     def post(self, api_key: int, version: int, request: Any) -> None:

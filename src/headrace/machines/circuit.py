@@ -50,7 +50,7 @@ class Circuit:
         self._retry_at_ms = now_ms + self._open_ms
         return True
 
-    def succeeded(self, now_ms: int) -> None:  # noqa: ARG002 - the twin of `failed`, which needs the time
+    def succeeded(self) -> None:
         """It works. This may be told late, by one who went before the circuit opened: it works all the same."""
         self._state = "closed"
         self._failures = 0

@@ -166,7 +166,7 @@ class Pusher:
     def _note(self, outcome: Outcome) -> None:
         before = self._circuit.state
         if outcome.is_well:
-            self._circuit.succeeded(self._now_ms())
+            self._circuit.succeeded()
         else:
             self._circuit.failed(self._now_ms())
         if outcome.verdict is Verdict.ACK:

@@ -31,7 +31,7 @@ def test_a_success_between_failures_keeps_it_closed() -> None:
     circuit = Circuit(2, 100, 400)
     for now_ms in range(10):
         circuit.failed(now_ms)
-        circuit.succeeded(now_ms)
+        circuit.succeeded()
     assert circuit.state == "closed"
     assert circuit.retry_at_ms == 0
 
@@ -47,7 +47,7 @@ def test_one_goes_to_try_when_it_is_half_open() -> None:
 def test_a_trial_that_works_closes_it_for_all() -> None:
     circuit = opened()
     assert circuit.may_try(100)
-    circuit.succeeded(110)
+    circuit.succeeded()
     assert circuit.state == "closed"
     assert circuit.may_try(110)
     assert circuit.may_try(110)
@@ -68,7 +68,7 @@ def test_after_a_success_the_time_begins_anew() -> None:
     circuit = opened()
     assert circuit.may_try(100)
     circuit.failed(100)
-    circuit.succeeded(150)
+    circuit.succeeded()
     for _ in range(3):
         circuit.failed(200)
     assert circuit.retry_at_ms == 300
@@ -114,7 +114,7 @@ class Callers(RuleBasedStateMachine):
     @rule()
     def it_works(self) -> None:
         self.failures_in_a_row = 0
-        self.circuit.succeeded(self.now_ms)
+        self.circuit.succeeded()
         assert self.circuit.state == "closed"
 
     @rule()
