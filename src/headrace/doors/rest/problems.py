@@ -56,7 +56,9 @@ _BY_KIND: dict[type, _Entry] = {
     errors.InvalidReplicationFactor: _Entry(
         422, "invalid_replication_factor", "ask for as many replicas as there are brokers, or fewer"
     ),
-    errors.InvalidConfig: _Entry(422, "invalid_config", "docs/configuration.md has the names and values"),
+    errors.InvalidConfig: _Entry(
+        422, "invalid_config", "topics take Kafka's names, subscriptions those of docs/queues.md"
+    ),
     errors.InvalidRequest: _Entry(422, "invalid_request", "see GET /openapi.json for what is expected"),
     errors.RecordRefused: _Entry(422, "invalid_message", "change the message and send it again"),
     errors.PolicyViolation: _Entry(422, "policy_violation", "this broker is not configured to do that"),
