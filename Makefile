@@ -61,7 +61,7 @@ COMPILE = $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe 
 
 requirements: $(VENV)/dev.stamp
 	$(COMPILE) requirements/run.in --output-file requirements/run.txt
-	$(COMPILE) requirements/zookeeper.in --output-file requirements/zookeeper.txt
+	$(COMPILE) requirements/spark.in --output-file requirements/spark.txt
 	$(COMPILE) requirements/dev.in --output-file requirements/dev.txt
 
 clean:
@@ -72,14 +72,14 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("Headrace needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/run.stamp: requirements/run.txt pyproject.toml | $(BIN)/python
+$(VENV)/run.stamp: requirements/run.txt pyproject.toml setup.py src/headrace/columns/records.c | $(BIN)/python
 	$(PIP) --require-hashes --requirement requirements/run.txt
 	$(PIP) $(THIS)
 	$(BIN)/python -m compileall -q src  # else every start compiles anew where PYTHONDONTWRITEBYTECODE is set
 	touch $@
 
 # PySpark comes as source only, half a gigabyte: the first time it takes some minutes, then pip has it in its cache.
-$(VENV)/dev.stamp: requirements/dev.txt requirements/zookeeper.txt $(VENV)/run.stamp
+$(VENV)/dev.stamp: requirements/dev.txt requirements/spark.txt $(VENV)/run.stamp
 	$(PIP) --require-hashes --requirement requirements/dev.txt
-	$(PIP) --no-build-isolation --require-hashes --requirement requirements/zookeeper.txt
+	$(PIP) --no-build-isolation --require-hashes --requirement requirements/spark.txt
 	touch $@

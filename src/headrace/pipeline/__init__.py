@@ -1,0 +1,1 @@
+"""Jobs over topics, run by Spark: archive, replay, transform, report, audit."""

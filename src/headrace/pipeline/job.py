@@ -1,0 +1,86 @@
+"""What a job is: it says what is wrong with its settings, what it would do, and does it, once or for ever.
+
+A job keeps its own account of how far it came (a checkpoint, a manifest) in a way that survives a kill at any moment: a
+run that was broken off is taken up by the next one, and what was done is not done twice. `work` is a folder of its own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a run came; `total` is None where nobody can know."""
+
+    done: int
+    total: int | None = None
+    unit: str = "records"
+    note: str = ""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of a run; the command ends with status 1 if it is not `ok`."""
+
+    ok: bool
+    summary: str
+    figures: dict[str, int | float | str] = {}
+
+
+class Run(Protocol):
+    """What the runner gives to a job."""
+
+    name: str
+    brokers: str
+    work: Path
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session, started when it is first asked for: that takes seconds."""
+
+    def tell(self, progress: Progress) -> None:
+        """Show it, and keep it for `headrace pipeline status`."""
+
+    @property
+    def must_stop(self) -> bool:
+        """Somebody asked for a stop: finish what is under way, and return."""
+
+    def wait(self, seconds: float) -> None:
+        """Return after so long, or at once when a stop is asked for."""
+
+
+class Job(ABC):
+    settings_type: ClassVar[type[msgspec.Struct]]
+
+    @abstractmethod
+    def __init__(self, settings: msgspec.Struct, folder: Path) -> None:
+        """`folder`: where the pipeline's file lies; paths in the settings count from there."""
+
+    def problems(self) -> Sequence[str]:
+        """What is wrong with the settings, as far as can be told without brokers and Spark."""
+        return ()
+
+    @abstractmethod
+    def plan(self, run: Run) -> Sequence[str]:
+        """What `once` would do now, line by line; asks the brokers, changes nothing, and needs no Spark if it can."""
+
+    @abstractmethod
+    def once(self, run: Run) -> Outcome:
+        """Do all that there is to do now."""
+
+    def continuously(self, run: Run, trigger_seconds: float) -> Outcome:
+        """Do it again and again until a stop is asked for."""
+        while True:
+            outcome = self.once(run)
+            if run.must_stop or not outcome.ok:
+                return outcome
+            run.wait(trigger_seconds)
+            if run.must_stop:
+                return outcome
