@@ -1,1 +1,11 @@
-"""Headrace as a source and a sink of Spark, and a session that needs no Java to be installed."""
+"""Headrace as a source and a sink of Spark, and a session that needs no Java to be installed.
+
+from headrace.spark import session
+
+spark = session()
+spark.read.format("headrace").option("kafka.bootstrap.servers", "localhost:9092").option("subscribe", "orders").load()
+"""
+
+from headrace.spark.session import environment, session
+
+__all__ = ["environment", "session"]

@@ -1,0 +1,116 @@
+"""Values as columns: JSON and Avro, by a schema that the query gives.
+
+JSON is read by Arrow, many records at once and none by Python. Each value is put into an object of its own, and the
+objects are parsed as one text; so a value that is no JSON either makes the parser fail, or makes more objects than
+there are values, but can never shift the values behind it. A batch that fails is halved until the bad records are
+alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from headrace.model.errors import InvalidConfig
+from headrace.spark.avro import avro_type, decode
+from headrace.spark.errors import BadValue
+
+Decode = Callable[[pa.Array], pa.Array]
+"""Of values to a column; raises ValueError (as all of Arrow's errors are) if one of them is bad."""
+
+_TEXT_BYTES_MAX = 1 << 30  # of the values that are parsed as one text: Arrow counts them in 32 bits
+
+
+def value_ddl(value_format: str, value_schema: str) -> str:
+    """The type of the column, for Spark."""
+    if value_format == "avro":
+        return avro_type(value_schema).ddl
+    return f"STRUCT<{value_schema}>"
+
+
+def decoder(value_format: str, value_schema: str, column: pa.DataType) -> Decode:
+    """`column` is the Arrow type that Spark expects of what `value_ddl` describes."""
+    if value_format == "avro":
+        kind = avro_type(value_schema)
+
+        def decode_avro(values: pa.Array) -> pa.Array:
+            return pa.array([None if raw is None else decode(kind, raw) for raw in values.to_pylist()], column)
+
+        return decode_avro
+    parsed = _parsed_type(column)
+
+    def decode_json(values: pa.Array) -> pa.Array:
+        return _parse(values, parsed).cast(column)
+
+    return decode_json
+
+
+def decode_column(
+    values: pa.Array, decode_values: Decode, column: pa.DataType, where: Callable[[int], str]
+) -> pa.Array:
+    """The column, or BadValue; `where(index)` says which record it was."""
+    return _decode(values, decode_values, 0, lambda index, error: _refuse(where(index), error), column)
+
+
+def decode_column_or_null(values: pa.Array, decode_values: Decode, column: pa.DataType) -> pa.Array:
+    """The column, with null where a value is bad."""
+    return _decode(values, decode_values, 0, lambda _index, _error: pa.nulls(1, column), column)
+
+
+def _decode(
+    values: pa.Array,
+    decode_values: Decode,
+    first: int,
+    instead: Callable[[int, ValueError], pa.Array],
+    column: pa.DataType,
+) -> pa.Array:
+    if not len(values):
+        return pa.nulls(0, column)
+    try:
+        if len(values) == 1 or values.nbytes < _TEXT_BYTES_MAX:
+            return decode_values(values)
+    except ValueError as error:
+        if len(values) == 1:
+            return instead(first, error)
+    half = len(values) // 2
+    parts = (
+        _decode(values[:half], decode_values, first, instead, column),
+        _decode(values[half:], decode_values, first + half, instead, column),
+    )
+    return pa.concat_arrays(parts)
+
+
+def _refuse(where: str, error: ValueError) -> pa.Array:
+    raise BadValue(f"the value of {where} cannot be decoded: {error}; onBadValue=null lets it pass") from None
+
+
+def _parse(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    filled = values.fill_null(b"null")
+    together = pa.ListArray.from_arrays(pa.array([0, len(filled)], pa.int32()), filled)
+    text = b'{"v":' + pc.binary_join(together, b'}\n{"v":')[0].as_py() + b"}"
+    table = pj.read_json(
+        pa.BufferReader(text),
+        pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
+        pj.ParseOptions(explicit_schema=pa.schema([("v", kind)]), unexpected_field_behavior="ignore"),
+    )
+    found = table.column("v").combine_chunks()
+    if len(found) != len(values):
+        raise ValueError("there is more than one value")
+    found.validate(full=True)  # of text the parser takes bytes that are no UTF-8
+    return found
+
+
+def _parsed_type(kind: pa.DataType) -> pa.DataType:
+    """What Arrow's parser is asked for: dates it reads as numbers only, so they are text first."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_parsed_type(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_parsed_type(kind.value_type)))
+    if pa.types.is_date32(kind):
+        return pa.string()
+    if pa.types.is_map(kind) or pa.types.is_binary(kind):
+        raise InvalidConfig(f"valueSchema has a type that JSON does not have: {kind}")
+    return kind

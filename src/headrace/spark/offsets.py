@@ -1,0 +1,108 @@
+"""Offsets of many partitions: how a stream writes them down, shares a limit among them, and cuts ranges for tasks.
+
+Spark compares the offsets of a stream as text: the same offsets must always be written the same way.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from headrace.client.metadata import TopicPartition
+
+IDS = "@ids"  # no topic can have this name
+
+OffsetMap = Mapping[TopicPartition, int]
+
+
+class OffsetRange(msgspec.Struct, frozen=True, gc=False):
+    """Offsets of one partition, from `start` up to but without `end`; what one task reads."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    topic_id: str = ""  # empty if the brokers give topics none
+
+    @property
+    def size(self) -> int:
+        return max(0, self.end - self.start)
+
+    @property
+    def target(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    def __str__(self) -> str:
+        return f"{self.target}, offsets {self.start} to {self.end - 1}"
+
+
+class StreamOffset(msgspec.Struct, frozen=True):
+    """How far a stream has come: the next offset of each partition, and of which topics they are.
+
+    The topics' ids tell a topic from one of the same name that was made after it was deleted.
+    """
+
+    offsets: OffsetMap
+    ids: Mapping[str, str] = {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """`{"orders": {"0": 23}, "@ids": {"orders": "..."}}`, in order."""
+        written: dict[str, Any] = {IDS: dict(sorted(self.ids.items()))} if self.ids else {}
+        for (topic, partition), offset in sorted(self.offsets.items()):
+            written.setdefault(topic, {})[str(partition)] = offset
+        return written
+
+    @classmethod
+    def from_dict(cls, written: Mapping[str, Any]) -> StreamOffset:
+        offsets = {
+            TopicPartition(topic, int(partition)): int(offset)
+            for topic, numbers in written.items()
+            if topic != IDS
+            for partition, offset in numbers.items()
+        }
+        return cls(offsets, dict(written.get(IDS, {})))
+
+
+def share(begin: OffsetMap, end: OffsetMap, limit: int) -> dict[TopicPartition, int]:
+    """How far each partition may be read so that all together give about `limit` records.
+
+    Each gets a share in proportion to what it holds, as in Spark's Kafka source; and at least one record, so that a
+    large partition does not starve a small one.
+    """
+    sizes = {target: end[target] - begin[target] for target in end if end[target] > begin[target]}
+    total = sum(sizes.values())
+    shared = dict(end)
+    for target, size in sizes.items():
+        exact = limit * size / total
+        granted = math.ceil(exact) if exact < 1 else math.floor(exact)
+        shared[target] = min(end[target], begin[target] + granted)
+    return shared
+
+
+def cut(
+    ranges: Iterable[OffsetRange], *, pieces_min: int | None = None, records_max: int | None = None
+) -> list[OffsetRange]:
+    """The ranges without the empty ones, cut so that none is too large and, if they have the records, there are
+    enough."""
+    whole = [one for one in ranges if one.size]
+    pieces = [1 if records_max is None else math.ceil(one.size / records_max) for one in whole]
+    lacking = (pieces_min or 0) - sum(pieces)
+    heap = [(-one.size / count, index) for index, (one, count) in enumerate(zip(whole, pieces, strict=True))]
+    heapq.heapify(heap)
+    while lacking > 0 and heap and heap[0][0] < -1:  # always the one with the largest pieces; none below one record
+        index = heap[0][1]
+        pieces[index] += 1
+        lacking -= 1
+        heapq.heapreplace(heap, (-whole[index].size / pieces[index], index))
+    return [piece for one, count in zip(whole, pieces, strict=True) for piece in _cut(one, count)]
+
+
+def _cut(whole: OffsetRange, count: int) -> Iterable[OffsetRange]:
+    edges = [whole.start + whole.size * number // count for number in range(count + 1)]
+    for start, end in itertools.pairwise(edges):
+        yield msgspec.structs.replace(whole, start=start, end=end)

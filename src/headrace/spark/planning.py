@@ -1,0 +1,112 @@
+"""What is there to be read, and from where to where a query reads it: asked of the brokers when a query is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from headrace.client.cluster import Cluster
+from headrace.client.metadata import TopicPartition
+from headrace.client.offsets import committed
+from headrace.columns.link import link
+from headrace.columns.offsets import Bounds, find_bounds, offsets_at, topics_matching
+from headrace.model.errors import InvalidConfig, UnknownTopicOrPartition
+from headrace.model.ids import ZERO_ID, id_to_text
+from headrace.spark.offsets import OffsetMap
+from headrace.spark.options import EARLIEST, LATEST, Place, SourceOptions
+
+
+class LogView(msgspec.Struct, frozen=True):
+    """The partitions that a query reads, as they were at one moment."""
+
+    bounds: Mapping[TopicPartition, Bounds]
+    ids: Mapping[str, str]
+    missing: tuple[str, ...] = ()  # topics that were named and are not there
+
+    def latest(self) -> dict[TopicPartition, int]:
+        return {target: bounds.latest for target, bounds in self.bounds.items()}
+
+    def check_complete(self) -> None:
+        if self.missing:
+            raise UnknownTopicOrPartition(f"there is no topic {self.missing[0]!r}")
+
+
+def look(options: SourceOptions) -> LogView:
+    """Ask the brokers; new topics and partitions are in the answer."""
+    subscription = options.subscription
+    if subscription.pattern is not None:
+        names = tuple(topics_matching(options.brokers, subscription.pattern))
+    else:
+        names = subscription.names or ()
+
+    async def ask(cluster: Cluster) -> LogView:
+        await cluster.persist(lambda: cluster.refresh(names))
+        topics = {name: cluster.view.topics[name] for name in names if name in cluster.view.topics}
+        there = {
+            TopicPartition(name, number) for name, view in topics.items() for number in range(len(view.partitions))
+        }
+        targets = sorted(there.intersection(subscription.partitions) if subscription.partitions else there)
+        bounds = await find_bounds(cluster, targets, read_committed=options.read_committed)
+        ids = {name: id_to_text(view.topic_id) for name, view in topics.items() if view.topic_id != ZERO_ID}
+        return LogView(bounds, ids, tuple(name for name in names if name not in topics))
+
+    view = link(options.brokers).call(ask)
+    for target in subscription.partitions:
+        if target.topic not in view.missing and target not in view.bounds:
+            raise UnknownTopicOrPartition(f"there is no partition {target}, which assign names")
+    return view
+
+
+def resolve(place: Place, view: LogView, options: SourceOptions, *, name: str) -> dict[TopicPartition, int]:
+    """The offset of each partition that a place stands for; `name` is the option that tells of it."""
+    match place.kind:
+        case "earliest":
+            return {target: bounds.earliest for target, bounds in view.bounds.items()}
+        case "latest":
+            return view.latest()
+        case "group":
+            return _committed(view, options)
+        case "offsets":
+            _check_same(place.numbers, view.bounds, name)
+            return {target: _offset_of(number, view.bounds[target]) for target, number in place.numbers.items()}
+        case "times":
+            return _at_times(place, view, options, name)
+
+
+def _offset_of(number: int, bounds: Bounds) -> int:
+    return {EARLIEST: bounds.earliest, LATEST: bounds.latest}.get(number, number)
+
+
+def _committed(view: LogView, options: SourceOptions) -> dict[TopicPartition, int]:
+    """Where the group stands; where it has committed nothing, from the start, so that nothing is passed over."""
+    commits = link(options.brokers).call(lambda cluster: committed(cluster, options.group, list(view.bounds)))
+    return {
+        target: commits[target].offset if target in commits else bounds.earliest
+        for target, bounds in view.bounds.items()
+    }
+
+
+def _at_times(place: Place, view: LogView, options: SourceOptions, name: str) -> dict[TopicPartition, int]:
+    if place.time_ms is None:
+        _check_same(place.numbers, view.bounds, name)
+        times: OffsetMap = place.numbers
+    else:
+        times = dict.fromkeys(view.bounds, place.time_ms)
+    resolved = {}
+    for target, offset in offsets_at(options.brokers, times).items():
+        if offset is None and not place.latest_if_none:
+            raise InvalidConfig(
+                f"{target} has no record at or after {times[target]} ms, which {name} asks for; "
+                "startingOffsetsByTimestampStrategy=latest starts at its end then"
+            )
+        resolved[target] = view.bounds[target].latest if offset is None else offset
+    return resolved
+
+
+def _check_same(given: Iterable[TopicPartition], there: Iterable[TopicPartition], name: str) -> None:
+    unknown, left_out = sorted(set(given) - set(there)), sorted(set(there) - set(given))
+    if unknown:
+        raise InvalidConfig(f"{name} names {unknown[0]}, which is not read")
+    if left_out:
+        raise InvalidConfig(f"{name} must name every partition that is read; {left_out[0]} is left out")

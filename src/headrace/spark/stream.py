@@ -1,0 +1,142 @@
+"""Headrace as a source of streaming queries.
+
+The offsets of a stream are those of its checkpoint: given the same start and end, a batch is planned the same way
+again. A partition that the start does not know is read from offset 0: it is new. `latestOffset` is asked when all
+before `start` is done with, so there the progress is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from headrace.client.metadata import TopicPartition
+from headrace.columns.offsets import Bounds
+from headrace.runtime.clock import Clock, SystemClock
+from headrace.spark.errors import DataLost
+from headrace.spark.loss import fitted, log
+from headrace.spark.offsets import OffsetMap, OffsetRange, StreamOffset, cut, share
+from headrace.spark.options import parse
+from headrace.spark.planning import LogView, look, resolve
+from headrace.spark.progress import Progress
+from headrace.spark.reading import rows
+from headrace.spark.source import checked_schema
+
+_GONE = Bounds(0, 0)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: Mapping[str, str], schema: StructType, clock: Clock | None = None) -> None:
+        self._options = parse(options, streaming=True)
+        self._schema = checked_schema(self._options, schema)
+        self._progress = Progress(self._options.brokers, self._options.group)
+        self._clock = clock or SystemClock()
+        self._seen: LogView | None = None
+        self._until: LogView | None = None
+        self._triggered_at: float | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        view = look(self._options)
+        view.check_complete()
+        offsets = resolve(self._options.starting, view, self._options, name="startingOffsets")
+        return StreamOffset(offsets, view.ids).to_dict()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self._options.offsets_per_trigger_max is not None:
+            return ReadMaxRows(self._options.offsets_per_trigger_max)
+        if self._options.offsets_per_trigger_min is not None:
+            return ReadMinRows(self._options.offsets_per_trigger_min)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._until = look(self._options)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        began = StreamOffset.from_dict(start)
+        view = self._seen = self._until or look(self._options)
+        self._progress.commit({target: at for target, at in began.offsets.items() if target in view.bounds})
+        self._check_nothing_gone(began, view)
+        begin, end = self._effective_starts(began, view), view.latest()
+        if not isinstance(limit, ReadAllAvailable):
+            if self._may_wait(sum(max(0, end[target] - begin[target]) for target in end)):
+                return start
+            if self._options.offsets_per_trigger_max is not None:
+                end = share(begin, end, self._options.offsets_per_trigger_max)
+        self._triggered_at = self._clock.monotonic()
+        return StreamOffset(end, view.ids).to_dict()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return None if self._seen is None else StreamOffset(self._seen.latest(), self._seen.ids).to_dict()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        began, ended = StreamOffset.from_dict(start), StreamOffset.from_dict(end)
+        # The first batch after a restart may be one of before, which is planned without a question for the latest.
+        view = self._seen or look(self._options)
+        ranges = []
+        for target, at in ended.offsets.items():
+            whole = OffsetRange(*target, _start_of(target, began, ended), at, ended.ids.get(target.topic, ""))
+            fit = fitted(self._options, whole, view.bounds.get(target, _GONE)) if whole.size else None
+            if fit is not None:
+                ranges.append(fit)
+        pieces = cut(
+            ranges, pieces_min=self._options.partitions_min, records_max=self._options.records_per_partition_max
+        )
+        return [InputPartition(piece) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return rows(self._options, partition.value, self._schema)
+
+    def _check_nothing_gone(self, began: StreamOffset, view: LogView) -> None:
+        for target, at in sorted(began.offsets.items()):
+            if target not in view.bounds:
+                self._lose(f"{target}, which was read up to offset {at}, is gone or no longer subscribed to")
+            elif _is_anew(target, began, view.ids):
+                self._lose(f"the topic {target.topic} was deleted and made anew; {target} was read up to offset {at}")
+            elif view.bounds[target].latest < at:
+                latest = view.bounds[target].latest
+                self._lose(f"{target} was read up to offset {at}, and its log now ends at offset {latest}")
+
+    def _lose(self, what: str) -> None:
+        if self._options.on_data_loss != "skip":
+            raise DataLost(f"{what}; records may be lost. onDataLoss=skip goes on with what is there now")
+        log.warning("%s; records may be lost", what)
+
+    def _effective_starts(self, began: StreamOffset, view: LogView) -> OffsetMap:
+        """Where reading would begin now: what was trimmed does not count, unless the archive has it."""
+        ended = StreamOffset(view.latest(), view.ids)
+        starts = {target: _start_of(target, began, ended) for target in view.bounds}
+        if self._options.on_data_loss == "archive":
+            return starts
+        return {target: max(at, view.bounds[target].earliest) for target, at in starts.items()}
+
+    def _may_wait(self, records: int) -> bool:
+        wanted = self._options.offsets_per_trigger_min
+        if wanted is None or records >= wanted or self._until is not None or self._triggered_at is None:
+            return False
+        return self._clock.monotonic() - self._triggered_at < self._options.trigger_delay_seconds_max
+
+
+def _is_anew(target: TopicPartition, began: StreamOffset, ids: Mapping[str, str]) -> bool:
+    before, now = began.ids.get(target.topic), ids.get(target.topic)
+    return before is not None and now is not None and before != now
+
+
+def _start_of(target: TopicPartition, began: StreamOffset, ended: StreamOffset) -> int:
+    at = began.offsets.get(target)
+    if at is None or _is_anew(target, began, ended.ids):
+        return 0
+    if ended.offsets[target] < at:
+        # It went back: with the same id the log has lost its end, else it is most likely another log.
+        return ended.offsets[target] if target.topic in ended.ids else 0
+    return at

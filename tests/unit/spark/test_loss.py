@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.unit.archive.rows import TOPIC, TOPIC_ID, add, archive_in, offsets_in, staged
+
+from headrace.archive.errors import ArchiveOfAnotherTopic
+from headrace.columns.offsets import Bounds
+from headrace.spark.errors import DataLost
+from headrace.spark.loss import archived, fitted
+from headrace.spark.offsets import OffsetRange
+from headrace.spark.options import parse
+
+FAIL = parse({"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}, streaming=True)
+SKIP = msgspec.structs.replace(FAIL, on_data_loss="skip")
+
+
+def orders(start: int, end: int) -> OffsetRange:
+    return OffsetRange("orders", 3, start, end, "some-id")
+
+
+def test_what_is_in_the_log_is_read_as_it_was_planned() -> None:
+    assert fitted(FAIL, orders(10, 20), Bounds(10, 20)) == orders(10, 20)
+
+
+def test_a_trimmed_range_says_what_is_missing_where_and_why() -> None:
+    with pytest.raises(DataLost) as caught:
+        fitted(FAIL, orders(5, 20), Bounds(12, 30))
+    assert "orders[3], offsets 5 to 11 are gone: the log starts at offset 12" in caught.value.message
+    assert "retention.ms" in caught.value.message
+    assert "onDataLoss=skip" in caught.value.message
+
+
+def test_a_range_of_which_nothing_is_left_is_missing_as_a_whole() -> None:
+    with pytest.raises(DataLost, match="offsets 5 to 9 are gone"):
+        fitted(FAIL, orders(5, 10), Bounds(12, 30))
+
+
+def test_a_log_that_ends_too_early_has_lost_records() -> None:
+    with pytest.raises(DataLost, match="offsets 15 to 19 are gone: the log ends at offset 15"):
+        fitted(FAIL, orders(10, 20), Bounds(0, 15))
+    with pytest.raises(DataLost, match="offsets 10 to 19 are gone: the log ends at offset 4"):
+        fitted(FAIL, orders(10, 20), Bounds(0, 4))
+    with pytest.raises(DataLost, match="offsets 20 to 29 are gone: the log ends at offset 20"):
+        fitted(FAIL, orders(30, 20), Bounds(0, 20))
+
+
+def test_what_is_skipped_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert fitted(SKIP, orders(5, 20), Bounds(12, 30)) == orders(12, 20)
+        assert fitted(SKIP, orders(5, 10), Bounds(12, 30)) is None
+        assert fitted(SKIP, orders(10, 20), Bounds(0, 15)) == orders(10, 15)
+        assert fitted(SKIP, orders(10, 20), Bounds(0, 4)) is None
+    assert "orders[3], offsets 5 to 11 are gone and skipped" in caplog.text
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """Offsets 5 to 29 of partition 0, and 40 to 49."""
+    catalogue = archive_in(tmp_path).open(TOPIC)
+    add(catalogue, 0, 5, 10, 30)
+    catalogue.add(TOPIC_ID, [staged(catalogue, 0, 40, 49)], gaps=True)
+    return tmp_path
+
+
+def from_archive(archive: Path, start: int, end: int, log_start: int) -> list[int]:
+    options = msgspec.structs.replace(FAIL, on_data_loss="archive", archive=str(archive))
+    wanted = OffsetRange(TOPIC, 0, start, end, TOPIC_ID)
+    assert fitted(options, wanted, Bounds(log_start, 100)) == wanted
+    missing = msgspec.structs.replace(wanted, end=min(end, log_start))
+    return offsets_in(archived(options, missing, log_start, ("offset",)))
+
+
+def test_what_was_trimmed_is_left_to_the_archive(archive: Path) -> None:
+    assert from_archive(archive, 7, 60, 20) == list(range(7, 20))
+    assert from_archive(archive, 5, 30, 90) == list(range(5, 30))
+
+
+@pytest.mark.parametrize(
+    ("start", "log_start", "missing"),
+    [
+        (0, 20, "0 to 19"),
+        (20, 35, "30 to 34"),
+        (25, 45, "30 to 44"),
+        (45, 60, "50 to 59"),
+    ],
+)
+def test_what_the_archive_has_not_either_is_lost(archive: Path, start: int, log_start: int, missing: str) -> None:
+    with pytest.raises(
+        DataLost, match=f"offsets {missing} are neither in the log, which starts at offset {log_start}, nor in"
+    ):
+        from_archive(archive, start, 100, log_start)
+
+
+def test_an_archive_of_another_topic_of_this_name_is_not_taken(archive: Path) -> None:
+    options = msgspec.structs.replace(FAIL, on_data_loss="archive", archive=str(archive))
+    with pytest.raises(ArchiveOfAnotherTopic):
+        fitted(options, OffsetRange(TOPIC, 0, 5, 100, "another-id"), Bounds(20, 100))

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from headrace.client.metadata import TopicPartition
+from headrace.model.errors import HeadraceError, InvalidConfig
+from headrace.spark.options import Place, Subscription, parse, parse_columns
+
+BROKERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
+ORDERS = {**BROKERS, "subscribe": "orders"}
+
+
+def refusal(options: dict[str, str], *, streaming: bool = False) -> str:
+    with pytest.raises(HeadraceError) as caught:
+        parse(options, streaming=streaming)
+    return caught.value.message
+
+
+def test_the_names_of_options_have_no_case() -> None:
+    assert parse({"KAFKA.bootstrap.Servers": "a:1", "SUBSCRIBE": "b, a"}, streaming=False).subscription.topics == (
+        "a",
+        "b",
+    )
+
+
+def test_a_batch_is_read_whole_and_a_stream_from_now_on() -> None:
+    batch, stream = parse(ORDERS, streaming=False), parse(ORDERS, streaming=True)
+    assert (batch.starting, batch.ending) == (Place("earliest"), Place("latest"))
+    assert stream.starting == Place("latest")
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_one() -> None:
+    assert refusal({**ORDERS, "startingOfsets": "earliest"}).endswith("is startingOffsets meant?")
+    assert "there is no option 'zzz'" in refusal({**ORDERS, "zzz": "1"})
+    assert "kafka.max.poll.records meant?" in refusal({**ORDERS, "kafka.max.pol.records": "1"})
+
+
+def test_what_a_kafka_consumer_knows_is_taken_and_left_alone() -> None:
+    options = {**ORDERS, "kafka.max.poll.records": "7", "kafka.security.protocol": "plaintext", "kafka.client.id": "x"}
+    assert parse(options, streaming=True) == parse(ORDERS, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("kafka.ssl.truststore.location", "/x", "neither TLS nor SASL"),
+        ("kafka.sasl.mechanism", "PLAIN", "neither TLS nor SASL"),
+        ("kafka.security.protocol", "SASL_SSL", "neither TLS nor SASL"),
+        ("kafka.auto.offset.reset", "earliest", "startingOffsets"),
+        ("kafka.enable.auto.commit", "true", "checkpoint"),
+        ("startingOffsets", "latest", "a batch query would find nothing"),
+        ("startingOffsets", '{"orders": {"0": -1}}', "a batch query would find nothing"),
+        ("startingOffsets", '{"orders": {"0": -3}}', "-3 for orders[0]"),
+        ("startingOffsets", "somewhere", "is not as in"),
+        ("endingOffsets", "earliest", "a batch query would find nothing"),
+        ("endingOffsets", '{"orders": {"0": -2}}', "a batch query would find nothing"),
+        ("endingOffsets", "group", "startingOffsets"),
+        ("startingTimestamp", "yesterday", "2027-01-01"),
+        ("maxOffsetsPerTrigger", "0", "a whole number above 0"),
+        ("minPartitions", "-1", "a whole number above 0"),
+        ("includeHeaders", "yes", "it can be true or false"),
+        ("onDataLoss", "ignore", "it can be fail or skip or archive"),
+        ("onDataLoss", "archive", "say where that is"),
+        ("columns", "key,nothing", "there is no column 'nothing'"),
+        ("columns", "key,KEY", "twice"),
+        ("columns", "rawValue", "there is no column 'rawValue'"),
+        ("valueFormat", "json", "valueSchema"),
+        ("valueSchema", "id LONG", "valueFormat"),
+        ("groupId", "", "group"),
+        ("assign", '{"orders": [0]}', "subscribe and assign"),
+        ("path", "/x", "subscribe"),
+        ("kafka.isolation.level", "serializable", "read_committed or read_uncommitted"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(name: str, value: str, why: str) -> None:
+    assert why in refusal({**ORDERS, name: value})
+
+
+def test_brokers_and_topics_must_be_named() -> None:
+    assert "kafka.bootstrap.servers is missing" in refusal({"subscribe": "orders"})
+    assert "none of them is given" in refusal(BROKERS)
+    assert "subscribe is empty" in refusal({**BROKERS, "subscribe": " , "})
+    assert "RE2" in refusal({**BROKERS, "subscribePattern": "(?=x)"})
+
+
+def test_a_stream_has_no_end() -> None:
+    assert "endingTimestamp has no meaning" in refusal({**ORDERS, "endingTimestamp": "5"}, streaming=True)
+
+
+def test_partitions_are_assigned_as_json() -> None:
+    options = parse({**BROKERS, "assign": '{"orders": [1, 0], "bills": [2]}'}, streaming=False)
+    targets = (TopicPartition("bills", 2), TopicPartition("orders", 0), TopicPartition("orders", 1))
+    assert options.subscription == Subscription(partitions=targets)
+    assert options.subscription.names == ("bills", "orders")
+
+
+def test_a_time_comes_before_offsets() -> None:
+    options = {**ORDERS, "startingOffsets": "earliest", "startingTimestamp": "2027-01-01T00:00:00Z"}
+    assert parse(options, streaming=True).starting == Place("times", time_ms=1798761600000)
+    by_partition = {**ORDERS, "startingOffsetsByTimestamp": '{"orders": {"0": 5}}', "startingOffsets": "earliest"}
+    assert parse(by_partition, streaming=True).starting == Place("times", {TopicPartition("orders", 0): 5})
+
+
+def test_the_strategy_for_times_without_records_is_for_the_start() -> None:
+    options = {**ORDERS, "startingTimestamp": "5", "startingOffsetsByTimestampStrategy": "latest"}
+    assert parse(options, streaming=True).starting.latest_if_none
+    assert not parse({**ORDERS, "startingTimestamp": "5"}, streaming=True).starting.latest_if_none
+    assert parse({**ORDERS, "endingTimestamp": "5"}, streaming=False).ending.latest_if_none
+
+
+def test_data_loss_is_said_in_either_way() -> None:
+    assert parse(ORDERS, streaming=True).on_data_loss == "fail"
+    assert parse({**ORDERS, "failOnDataLoss": "false"}, streaming=True).on_data_loss == "skip"
+    archive = {**ORDERS, "failOnDataLoss": "false", "onDataLoss": "archive", "archive": "/a"}
+    assert parse(archive, streaming=True).on_data_loss == "archive"
+
+
+def test_headers_are_left_out_unless_asked_for() -> None:
+    assert "headers" not in parse(ORDERS, streaming=False).columns
+    assert parse({**ORDERS, "includeHeaders": "true"}, streaming=False).columns[-1] == "headers"
+    assert parse({**ORDERS, "columns": "Headers, offset"}, streaming=False).columns == ("headers", "offset")
+
+
+def test_with_a_format_the_bytes_stay_available() -> None:
+    options = {**ORDERS, "valueFormat": "json", "valueSchema": "id LONG"}
+    columns, value_format, schema = parse_columns(options)
+    assert (columns[-1], value_format, schema) == ("rawValue", "json", "id LONG")
+    assert parse(options, streaming=False).columns == columns
+
+
+def test_a_query_that_names_no_group_has_the_same_one_in_every_run() -> None:
+    first, again = parse(ORDERS, streaming=True).group, parse({**ORDERS, "minPartitions": "4"}, streaming=True).group
+    assert first == again
+    assert first.startswith("spark-orders-")
+    assert parse({**BROKERS, "subscribePattern": "orders"}, streaming=True).group != first
+    assert parse({**ORDERS, "groupIdPrefix": "night"}, streaming=True).group.startswith("night-orders-")
+    assert parse({**ORDERS, "kafka.group.id": "mine"}, streaming=True).group == "mine"
+    assert parse({**ORDERS, "kafka.group.id": "mine", "groupId": "ours"}, streaming=True).group == "ours"
+
+
+def test_options_can_be_sent_to_workers() -> None:
+    options = parse({**ORDERS, "startingOffsets": '{"orders": {"0": -2}}'}, streaming=True)
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_a_wrong_option_is_an_error_of_configuration() -> None:
+    with pytest.raises(InvalidConfig):
+        parse({**ORDERS, "nonsense": "1"}, streaming=False)

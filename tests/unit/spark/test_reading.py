@@ -1,0 +1,129 @@
+"""The reading of a range, with a log that is an array and may be trimmed meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.columns.scan import RangeOutOfLog
+from headrace.columns.schema import schema_of
+from headrace.spark import loss, reading
+from headrace.spark.errors import BadValue, DataLost
+from headrace.spark.offsets import OffsetRange
+from headrace.spark.options import SourceOptions, parse
+from headrace.spark.reading import rows
+
+BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}
+ROWS_PER_BATCH = 4
+
+
+class Log:
+    """Records 0 to 19; the trimming happens when so many rows have been given."""
+
+    def __init__(self) -> None:
+        self.start, self.end = 0, 20
+        self.trim_after: tuple[int, int] | None = None
+        self.given = 0
+
+    def scan(self, *place: Any, columns: Sequence[str], read_committed: bool) -> Iterator[pa.RecordBatch]:
+        _, _, _, start, end = place
+        for first in range(start, end, ROWS_PER_BATCH):
+            if self.trim_after is not None and self.given >= self.trim_after[0]:
+                self.start = self.trim_after[1]
+            if first < self.start or first >= self.end:
+                raise RangeOutOfLog("", self.start, self.end)
+            last = min(first + ROWS_PER_BATCH, end, self.end)
+            self.given += last - first
+            yield batch(range(first, last), columns)
+        if end > self.end:
+            raise RangeOutOfLog("", self.start, self.end)
+
+
+def batch(numbers: range, columns: Sequence[str]) -> pa.RecordBatch:
+    values = [b"{" if number == 13 else b'{"id": %d}' % number for number in numbers]
+    whole = {"offset": list(numbers), "value": values}
+    return pa.RecordBatch.from_pydict({name: whole[name] for name in columns}, schema=schema_of(columns))
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Log:
+    found = Log()
+    monkeypatch.setattr(reading, "scan", found.scan)
+    return found
+
+
+def read(start: int, end: int, *columns: str, **more: str) -> list[Any]:
+    options = parse({**BASE, **more}, streaming=True)
+    schema = schema_of(columns or ("offset",))
+    found = list(rows(options, OffsetRange("orders", 0, start, end), schema))
+    assert all(part.schema == schema for part in found)
+    return [value for part in found for value in part.column(0).to_pylist()]
+
+
+def test_a_range_is_read_in_its_columns(log: Log) -> None:
+    assert read(3, 9) == [3, 4, 5, 6, 7, 8]
+    assert read(3, 5, "value") == [b'{"id": 3}', b'{"id": 4}']
+
+
+def test_records_that_go_while_they_are_read_are_lost(log: Log) -> None:
+    log.trim_after = (8, 15)
+    with pytest.raises(DataLost, match="offsets 8 to 14 are gone"):
+        read(0, 20, "value")
+
+
+def test_what_goes_while_it_is_read_is_skipped_if_it_may_be(log: Log) -> None:
+    log.trim_after = (8, 15)
+    assert read(0, 20, onDataLoss="skip") == [*range(8), *range(15, 20)]
+
+
+def test_a_range_that_is_gone_as_a_whole_gives_nothing(log: Log) -> None:
+    log.start = 18
+    assert read(0, 10, onDataLoss="skip") == []
+
+
+def test_a_log_that_lost_its_end_gives_what_it_has(log: Log) -> None:
+    log.end = 10
+    assert read(5, 15, onDataLoss="skip") == [5, 6, 7, 8, 9]
+    with pytest.raises(DataLost, match="offsets 10 to 14 are gone: the log ends at offset 10"):
+        read(5, 15)
+
+
+def test_what_was_trimmed_comes_from_the_archive(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def archived(_options: SourceOptions, missing: OffsetRange, _start: int, columns: Sequence[str]) -> Any:
+        asked.append((missing.start, missing.end))
+        return iter([batch(range(missing.start, missing.end), columns)])
+
+    monkeypatch.setattr(loss, "check_archived", lambda *_: None)
+    monkeypatch.setattr(reading, "archived", archived)
+    log.trim_after = (8, 15)
+    assert read(0, 20, onDataLoss="archive", archive="/a") == list(range(20))
+    assert asked == [(8, 15)]
+    log.start = 12
+    assert read(0, 10, onDataLoss="archive", archive="/a") == list(range(10))
+    assert asked[1:] == [(0, 10)]
+
+
+def test_values_are_decoded_and_their_bytes_kept(log: Log) -> None:
+    kind = pa.struct([("id", pa.int64())])
+    options = parse({**BASE, "valueFormat": "json", "valueSchema": "id LONG", "onBadValue": "null"}, streaming=True)
+    schema = pa.schema([("rawValue", pa.binary()), ("value", kind)])
+    (found,) = rows(options, OffsetRange("orders", 0, 12, 14), schema)
+    assert found.to_pylist() == [{"rawValue": b'{"id": 12}', "value": {"id": 12}}, {"rawValue": b"{", "value": None}]
+
+
+def test_a_bad_value_is_named(log: Log) -> None:
+    options = parse({**BASE, "valueFormat": "json", "valueSchema": "id LONG"}, streaming=True)
+    schema = pa.schema([("value", pa.struct([("id", pa.int64())]))])
+    with pytest.raises(BadValue, match=r"orders\[0\] at offset 13 cannot be decoded"):
+        list(rows(options, OffsetRange("orders", 0, 12, 16), schema))
+
+
+def test_bytes_alone_are_not_decoded(log: Log) -> None:
+    options = parse({**BASE, "valueFormat": "json", "valueSchema": "id LONG"}, streaming=True)
+    (found,) = rows(options, OffsetRange("orders", 0, 13, 14), pa.schema([("rawValue", pa.binary())]))
+    assert found.to_pylist() == [{"rawValue": b"{"}]
