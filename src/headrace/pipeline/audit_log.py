@@ -1,0 +1,115 @@
+"""Is a log in order by itself? Offsets ascend, none comes twice, and every hole has a reason.
+
+Holes come from control records, which tell where a transaction ended, and from compaction. Of a topic that is
+compacted, or from which settled messages are removed, no hole proves anything. Elsewhere the batches themselves are
+asked: what neither a record nor a control batch covers is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+from pyroaring import BitMap64
+
+from headrace.pipeline.audit_acks import runs
+from headrace.pipeline.audit_findings import Finding
+from headrace.pipeline.audit_sources import Read, Stretch, Topic
+
+if TYPE_CHECKING:
+    from headrace.client.cluster import Cluster
+
+_FETCH_BYTES = 4 << 20
+_NAMES_UNTIL = 12  # Fetch names topics by id from version 13 on
+
+
+class LogTask(msgspec.Struct, frozen=True):
+    """`thins`: settled or outdated records are taken out of this log."""
+
+    topic: Topic
+    stretch: Stretch
+    thins: bool
+
+
+class LogPart(msgspec.Struct, frozen=True):
+    """`control`: offsets that control records have; `thinned`: offsets that are missing for a good reason."""
+
+    records: int
+    findings: list[Finding]
+    control: int
+    thinned: int
+
+
+def check_log(read: Read, task: LogTask) -> LogPart:
+    name, stretch = task.topic.name, task.stretch
+    batches = read(task.topic, stretch, ("offset",))
+    present, findings = in_order(name, stretch.partition, (batch.column(0).to_pylist() for batch in batches))
+    missing = BitMap64()
+    missing.add_range(stretch.start, stretch.end)
+    missing -= present
+    records, holes = len(present), len(missing)
+    if holes and not task.thins:
+        missing -= control_offsets(task.topic, stretch)
+        for first, last in runs(missing):
+            detail = "the log has neither a record nor a control record there"
+            findings.append(Finding("lost", name, stretch.partition, first, last, None, last - first + 1, detail))
+    return LogPart(records, findings, 0 if task.thins else holes - len(missing), holes if task.thins else 0)
+
+
+def in_order(topic: str, partition: int, batches: Iterable[Iterable[int]]) -> tuple[BitMap64, list[Finding]]:
+    """The offsets that were read, and those that came again or too late."""
+    present = BitMap64()
+    findings: list[Finding] = []
+    highest = -1
+    for offsets in batches:
+        for offset in offsets:
+            if offset > highest:
+                highest = offset
+            elif offset in present:
+                findings.append(Finding("duplicated", topic, partition, offset, detail="the offset comes again"))
+            else:
+                findings.append(Finding("reordered", topic, partition, offset, detail=f"it comes behind {highest}"))
+            present.add(offset)
+    return present, findings
+
+
+def control_offsets(topic: Topic, stretch: Stretch) -> BitMap64:
+    """Offsets of control batches, by the headers of all batches of the stretch."""
+    from headrace.columns.scan import link
+    from headrace.wire.batch import HEADER_SIZE, parse_header
+
+    found = BitMap64()
+    offset = stretch.start
+    while offset < stretch.end:
+        data = link(topic.brokers).call(partial(_fetched, topic.name, stretch.partition, offset))
+        position, before = 0, offset
+        while position + HEADER_SIZE <= len(data):  # the last batch may be cut off behind its header
+            header = parse_header(data, position)
+            if header.is_control:
+                found.add_range(header.base_offset, header.next_offset)
+            offset = max(offset, header.next_offset)
+            position += header.size_bytes
+        if offset == before:
+            break
+    return found
+
+
+async def _fetched(topic: str, partition: int, offset: int, cluster: Cluster) -> bytes:
+    from headrace.client.errors import only, raise_for
+    from headrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+
+    asked = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES)
+    request = FetchRequest(max_bytes=_FETCH_BYTES, topics=[FetchTopic(topic=topic, partitions=[asked])])
+
+    async def ask() -> bytes:
+        leader = (await cluster.partition(topic, partition)).leader
+        answer: FetchResponse = await cluster.call(request, node_id=leader, version_max=_NAMES_UNTIL)
+        raise_for(answer.error_code)
+        told = only(only(answer.responses).partitions)
+        raise_for(told.error_code)
+        assert isinstance(told.records, memoryview)
+        return bytes(told.records)
+
+    return await cluster.persist(ask)

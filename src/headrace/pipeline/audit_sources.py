@@ -1,0 +1,127 @@
+"""What an audit compares: topics and archives, read in stretches of which each is the work of one task.
+
+Everything here goes to Spark's workers: values that can be pickled, and functions that import what they need there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import msgspec
+
+from headrace.pipeline.job import Progress, Run
+from headrace.runtime.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from headrace.archive.catalogue import Catalogue
+
+STRETCH_OFFSETS = 500_000
+_TASKS_AT_ONCE = 64
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class Topic(msgspec.Struct, frozen=True, tag=True):
+    """As readers see it who wait for transactions to be committed, or as those do who take everything."""
+
+    brokers: str
+    name: str
+    read_committed: bool = True
+
+
+class Archived(msgspec.Struct, frozen=True, tag=True):
+    """A topic in an archive."""
+
+    location: str
+    name: str
+
+
+Side: TypeAlias = Topic | Archived
+
+
+class Stretch(msgspec.Struct, frozen=True, gc=False):
+    """Offsets of a partition from `start` to below `end`."""
+
+    partition: int
+    start: int
+    end: int
+
+
+Read: TypeAlias = Callable[[Side, Stretch, Sequence[str]], Iterator[Any]]
+
+
+def read_side(side: Side, stretch: Stretch, columns: Sequence[str]) -> Iterator[Any]:
+    """Record batches of the records that are there, in order."""
+    where = (side.name, stretch.partition, stretch.start, stretch.end)
+    if isinstance(side, Topic):
+        from headrace.columns.scan import scan
+
+        return scan(side.brokers, *where, columns=columns, read_committed=side.read_committed)
+    from headrace.archive.catalogue import Archive
+
+    return Archive(side.location).read(*where, columns)
+
+
+class Look:
+    """What the driver asks before it hands out tasks."""
+
+    def __init__(self, brokers: str, clock: Clock | None = None) -> None:
+        self.brokers = brokers
+        self.read: Read = read_side
+        self._clock = clock or SystemClock()
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def bounds(self, topic: str, *, read_committed: bool = True) -> dict[int, tuple[int, int]]:
+        """The first offset that is there and the one behind the last, by partition."""
+        from headrace.columns.scan import bounds
+
+        found = bounds(self.brokers, [topic], read_committed=read_committed)
+        return {target.partition: (there.earliest, there.latest) for target, there in sorted(found.items())}
+
+    def topic_id(self, topic: str) -> str:
+        from headrace.pipeline.topic_choice import topic_ids
+
+        return topic_ids(self.brokers, [topic])[topic]
+
+    def thins(self, topic: str) -> bool:
+        """Whether records are taken out between others: outdated ones, or settled ones."""
+        from headrace.client.admin import TopicAdmin
+        from headrace.columns.scan import link
+
+        configs = link(self.brokers).call(lambda cluster: TopicAdmin(cluster).configs(topic))
+        told = {config.name: config.value or "" for config in configs}
+        return "compact" in told.get("cleanup.policy", "") or told.get("retention.mode") == "acked"
+
+    def catalogue(self, side: Archived) -> Catalogue:
+        """Raises NotInArchive."""
+        from headrace.archive.catalogue import Archive
+
+        return Archive(side.location).existing(side.name)
+
+
+def cut(partition: int, start: int, end: int, most: int = STRETCH_OFFSETS) -> list[Stretch]:
+    return [Stretch(partition, at, min(at + most, end)) for at in range(start, end, most)]
+
+
+def by_spark(
+    run: Run, work: Callable[[Task], Result], tasks: Sequence[Task], note: str, at_once: int = _TASKS_AT_ONCE
+) -> list[Result]:
+    """The results in the order of the tasks, by Spark. Raises `Stopped` when somebody asks for a stop."""
+    results: list[Result] = []
+    for start in range(0, len(tasks), at_once):
+        if run.must_stop:
+            raise Stopped
+        run.tell(Progress(start, len(tasks), "tasks", note))
+        some = tasks[start : start + at_once]
+        results += run.spark.sparkContext.parallelize(some, len(some)).map(work).collect()
+    if tasks:
+        run.tell(Progress(len(tasks), len(tasks), "tasks", note))
+    return results
+
+
+class Stopped(Exception):
+    """Somebody asked for a stop: what was found so far proves nothing."""
