@@ -11,6 +11,7 @@ import asyncio
 import os
 from functools import partial
 
+from headrace.broker.bundle_requests import BundleRequests
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.cluster import ClusterMember
 from headrace.broker.cluster_admin import ClusterAdmin
@@ -268,6 +269,7 @@ class Broker:
             apis.DESCRIBE_PRODUCERS: tools.describe_producers,
             apis.DESCRIBE_TRANSACTIONS: tools.describe,
             apis.LIST_TRANSACTIONS: tools.list,
+            **BundleRequests(self.transactions, lambda: self.cluster.membership.is_held).table(),
         }
 
     def _serve_queues(self) -> dict[int, Handle]:

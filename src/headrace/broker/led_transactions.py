@@ -10,7 +10,7 @@ for what they rest on. An end takes three steps, and nothing can come between th
 Wherever a crash or the end of the lead comes in between, the next leader makes it good: what it finds decided is told
 to its partitions again. The third step need not be committed when the answer leaves: until it is, the next leader finds
 the decision and does the second step again, to the same effect; and whatever the producer does next for this id lies
-behind it in the same log.
+behind it in the same log. The members of a bundle are decided by one append, and then each is ended like any other.
 
 Nothing is appended or answered after the lead has ended: every wait is followed by a look at that.
 """
@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 from headrace.broker.partition import Partition
 from headrace.broker.transaction_markers import TransactionMarkers, pauses
 from headrace.broker.transactions_log import TransactionsLog
+from headrace.machines.bundles import Bundle, Bundles, Member, owner_id
 from headrace.machines.transaction_state import Producer, TopicPartition, Transaction
 from headrace.machines.transactions import Transactions
 from headrace.model.broker_configs import BrokerConfig
@@ -33,6 +34,7 @@ from headrace.model.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
     HeadraceError,
+    InvalidRequest,
     NotCoordinator,
 )
 from headrace.runtime.eager import in_task
@@ -56,6 +58,7 @@ class LedTransactions:
         start: Start,
     ) -> None:
         self.transactions = Transactions(config.transaction_max_timeout_ms)
+        self.bundles = Bundles(self.transactions)
         self.partition = partition
         # Where nothing is stored there is nothing to read.
         self.is_loaded = partition.log.quarantined is None and partition.log.start_offset == partition.log.end_offset
@@ -69,7 +72,8 @@ class LedTransactions:
         self._closed: HeadraceError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._unreadable: frozenset[str] = frozenset()
-        self._end_offsets: dict[str, int] = {}  # behind the last record of an id that was appended in this lead
+        # Behind the last record of an id, or of a bundle by its owner id, that was appended in this lead.
+        self._end_offsets: dict[str, int] = {}
         self._ending: dict[str, asyncio.Event] = {}
         # Partitions that are being made part of a transaction, and from which end of the log on they durably are.
         self._joining: dict[str, dict[TopicPartition, int]] = {}
@@ -147,6 +151,40 @@ class LedTransactions:
             await self._over(transactional_id)
         return transaction.coming
 
+    # What those ask who lead the members of a bundle
+
+    async def end_bundle(self, name: str, sequence: int, members: Sequence[Member], *, is_commit: bool) -> bool:
+        """Whether the members are committed, now or before; if not, nothing of them is open any more."""
+        concerned = [owner_id(name), *(member.transactional_id for member in members)]
+        for transactional_id in concerned:
+            self.ensure_open(transactional_id)
+        now_ms = self._now_ms()
+        try:
+            if is_commit:
+                decision = self.bundles.commit(name, sequence, members, now_ms)
+            else:
+                decision = self.bundles.abort(name, members, now_ms)
+            if decision.transactions or decision.bundle is not None:
+                self._store(*decision.transactions, bundle=decision.bundle)
+            else:
+                self._confirm(name)
+        except InvalidRequest:
+            raise
+        except HeadraceError:
+            self._confirm(name)
+            await self._settled(*concerned)
+            raise
+        concerned += (transaction.transactional_id for transaction in decision.transactions)
+        await self._settled(*concerned)
+        await self._over(*concerned)
+        return decision.is_committed
+
+    async def describe_bundle(self, name: str) -> Bundle | None:
+        """What the bundle has committed last."""
+        bundle = self.bundles.find(name)
+        await self._settled(owner_id(name))
+        return bundle
+
     # What time asks
 
     def tick(self) -> None:
@@ -167,6 +205,14 @@ class LedTransactions:
                 continue
             self.transactions.forget(transactional_id)
             self._end_offsets.pop(transactional_id, None)
+        for name in self.bundles.expired(now_ms, self._config.transactional_id_expiration_ms):
+            try:
+                self._log.forget_bundle(name)
+            except HeadraceError as error:
+                log.warning("bundle %s, which nobody uses any more, stays for now: %s", name, error)
+                continue
+            self.bundles.forget(name)
+            self._end_offsets.pop(owner_id(name), None)
 
     # Carrying out
 
@@ -185,6 +231,8 @@ class LedTransactions:
         now_ms = self._now_ms()
         for transaction in stored.transactions:
             self.transactions.restore(transaction, now_ms)
+        for bundle in stored.bundles:
+            self.bundles.restore(bundle, now_ms)
         self._unreadable = stored.unreadable
         self.is_loaded = True
         ending = [transaction for transaction in self.transactions if transaction.is_ending]
@@ -218,22 +266,33 @@ class LedTransactions:
             self._store(transaction)
         await self._settled(transaction.transactional_id)
 
-    async def _settled(self, transactional_id: str) -> None:
-        """Return when all that was stored of the id is committed, and this is still its coordinator."""
-        end_offset = self._end_offsets.get(transactional_id)
-        if end_offset is not None:
+    async def _settled(self, *transactional_ids: str) -> None:
+        """Return when all that was stored of the ids is committed, and this is still their coordinator."""
+        end_offsets = {self._end_offsets[one]: one for one in transactional_ids if one in self._end_offsets}
+        if end_offsets:
+            end_offset, transactional_id = max(end_offsets.items())
             await self._log.durable(transactional_id, end_offset)
             self.ensure_open(transactional_id)
 
-    def _store(self, transaction: Transaction) -> int:
+    def _store(self, *transactions: Transaction, bundle: Bundle | None = None) -> int:
         """Append and apply in one step, and begin to end what is decided by it."""
-        transactional_id = transaction.transactional_id
-        self.ensure_open(transactional_id)
-        end_offset = self._end_offsets[transactional_id] = self._log.store(transaction)
-        self.transactions.apply(transaction)
-        if transaction.is_ending:
-            self._begin_to_end(transaction)
+        for transaction in transactions:
+            self.ensure_open(transaction.transactional_id)
+        end_offset = self._log.store(transactions, bundle)
+        if bundle is not None:
+            self._end_offsets[owner_id(bundle.name)] = end_offset
+            self.bundles.apply(bundle)
+        for transaction in transactions:
+            self._end_offsets[transaction.transactional_id] = end_offset
+            self.transactions.apply(transaction)
+            if transaction.is_ending:
+                self._begin_to_end(transaction)
         return end_offset
+
+    def _confirm(self, name: str) -> None:
+        """What is answered without a change may be out of date: another broker may lead by now. It was true if an
+        append that comes after it is committed."""
+        self._end_offsets[owner_id(name)] = self._log.confirm(name, self.bundles.find(name))
 
     def _begin_to_end(self, transaction: Transaction) -> None:
         transactional_id = transaction.transactional_id
@@ -277,19 +336,20 @@ class LedTransactions:
                 log.error("that the transaction of %s is over cannot be stored: %s", transactional_id, error)
             await asyncio.sleep(pause)
 
-    async def _over(self, transactional_id: str) -> None:
-        """Wait until a transaction that is ending is over, but not for ever: a partition may be out of service."""
+    async def _over(self, *transactional_ids: str) -> None:
+        """Wait until transactions that are ending are over, but not for ever: a partition may be out of service."""
         await in_task()
-        over = self._ending.get(transactional_id)
-        if over is not None:
-            try:
-                async with asyncio.timeout(_ENDING_SECONDS):
-                    await over.wait()
-            except TimeoutError:
-                raise ConcurrentTransactions(
-                    f"not all partitions of the transaction of {transactional_id} take its end; ask again"
-                ) from None
-        self.ensure_open(transactional_id)
+        try:
+            async with asyncio.timeout(_ENDING_SECONDS):
+                for transactional_id in transactional_ids:
+                    over = self._ending.get(transactional_id)
+                    if over is not None:
+                        await over.wait()
+        except TimeoutError:
+            raise ConcurrentTransactions(
+                f"not all partitions of the transaction of {transactional_id} take its end; ask again"
+            ) from None
+        self.ensure_open()
 
     async def _joined(self, transactional_id: str, partitions: Collection[TopicPartition]) -> None:
         """Return when the partitions are durably part of the transaction."""

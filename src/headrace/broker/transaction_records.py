@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.broker.state_log import KeyValue
+from headrace.machines.bundles import Bundle, Member
 from headrace.machines.transaction_state import Producer, TopicPartition, Transaction, TransactionStatus
 from headrace.model.errors import MalformedFrame
 from headrace.wire.transaction_records import (
@@ -12,9 +13,14 @@ from headrace.wire.transaction_records import (
     ONGOING,
     PREPARE_ABORT,
     PREPARE_COMMIT,
+    BundleValue,
+    StoredMember,
     TransactionPartitions,
     TransactionValue,
+    decode_bundle_value,
     decode_transaction_value,
+    encode_bundle_key,
+    encode_bundle_value,
     encode_transaction_key,
     encode_transaction_value,
 )
@@ -75,6 +81,25 @@ def read_transaction(transactional_id: str, data: bytes) -> Transaction:
         value.previous_producer_id,
         value.next_producer_id,
     )
+
+
+def bundle_record(bundle: Bundle) -> KeyValue:
+    value = BundleValue(
+        sequence=bundle.sequence,
+        members=[StoredMember(member.transactional_id, member.producer_id, member.epoch) for member in bundle.members],
+        updated_ms=bundle.updated_ms,
+    )
+    return encode_bundle_key(bundle.name), encode_bundle_value(value)
+
+
+def bundle_tombstone(name: str) -> KeyValue:
+    return encode_bundle_key(name), None
+
+
+def read_bundle(name: str, data: bytes) -> Bundle:
+    value = decode_bundle_value(data)
+    members = (Member(told.transactional_id, told.producer_id, told.producer_epoch) for told in value.members)
+    return Bundle(name, value.sequence, tuple(sorted(members)), value.updated_ms)
 
 
 def by_topic(partitions: frozenset[TopicPartition]) -> dict[str, list[int]]:

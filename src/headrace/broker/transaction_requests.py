@@ -11,6 +11,7 @@ from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.offsets_log import OffsetsLog
 from headrace.broker.transaction_coordinator import TransactionCoordinator
+from headrace.machines.bundles import bundle_of, check_transactional_id
 from headrace.machines.transaction_state import Producer, TopicPartition
 from headrace.model.errors import (
     HeadraceError,
@@ -80,7 +81,7 @@ class TransactionRequests:
     async def add_offsets(self, request: AddOffsetsToTxnRequest, context: RequestContext) -> AddOffsetsToTxnResponse:
         try:
             check_group_id(request.group_id)
-            _check_transactional_id(request.transactional_id)
+            check_transactional_id(request.transactional_id)
             await self._offsets_log.ensure()
             await self._coordinator.of(request.transactional_id).enlist(
                 request.transactional_id,
@@ -93,7 +94,9 @@ class TransactionRequests:
 
     async def end(self, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
         try:
-            _check_transactional_id(request.transactional_id)
+            check_transactional_id(request.transactional_id)
+            if request.committed and bundle_of(request.transactional_id) is not None:
+                raise InvalidTransactionState(f"{request.transactional_id} commits with its bundle, by EndBundle")
             producer = await self._coordinator.of(request.transactional_id).end(
                 request.transactional_id,
                 Producer(request.producer_id, request.producer_epoch),
@@ -109,7 +112,7 @@ class TransactionRequests:
             raise InvalidRequest("producer id and epoch come together or not at all")
         if request.transactional_id is None:
             return Producer(await self._coordinator.new_producer_id(), 0)
-        _check_transactional_id(request.transactional_id)
+        check_transactional_id(request.transactional_id)
         claim = None if request.producer_id < 0 else Producer(request.producer_id, request.producer_epoch)
         led = await self._coordinator.ensure(request.transactional_id)
         return await led.init(request.transactional_id, request.transaction_timeout_ms, claim)
@@ -130,7 +133,7 @@ class TransactionRequests:
         others = OperationNotAttempted.code if refused else 0
         if not refused:
             try:
-                _check_transactional_id(transactional_id)
+                check_transactional_id(transactional_id)
                 await self._coordinator.of(transactional_id).enlist(transactional_id, producer, partitions)
             except HeadraceError as error:
                 others = _code(error, version, _FENCES_SINCE)
@@ -146,7 +149,7 @@ class TransactionRequests:
 
         def verified(topic: str, index: int) -> int:
             try:
-                _check_transactional_id(transactional_id)
+                check_transactional_id(transactional_id)
                 self._check(topic, index, version)
                 self._coordinator.of(transactional_id).verify(transactional_id, producer, (topic, index))
             except InvalidTransactionState as error:
@@ -175,11 +178,6 @@ def _added(topic: str, codes: Iterable[tuple[int, int]]) -> AddPartitionsToTxnTo
             AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code) for index, code in codes
         ],
     )
-
-
-def _check_transactional_id(transactional_id: str) -> None:
-    if not transactional_id:
-        raise InvalidRequest("the transactional id is empty; set transactional.id")
 
 
 def _code(error: HeadraceError, version: int, fences_since: int) -> int:

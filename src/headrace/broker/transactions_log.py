@@ -1,28 +1,43 @@
 """The log behind the transaction coordinator: `__transaction_state`, in Kafka's own record format.
 
-What is appended here is the truth; nobody is told of anything that is not committed.
+What is appended here is the truth; nobody is told of anything that is not committed. All members of a bundle, and the
+bundle's own record, lie in one partition: what is stored together is one batch, which is there or is not.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.partition import Partition
 from headrace.broker.state_log import StateLog, StoredMarker
-from headrace.broker.transaction_records import read_transaction, tombstone, transaction_record
+from headrace.broker.transaction_records import (
+    bundle_record,
+    bundle_tombstone,
+    read_bundle,
+    read_transaction,
+    tombstone,
+    transaction_record,
+)
+from headrace.machines.bundles import Bundle, owner_id, placing
 from headrace.machines.transaction_state import Transaction
-from headrace.model.errors import CoordinatorNotAvailable, MalformedFrame
+from headrace.model.errors import CoordinatorNotAvailable, MalformedFrame, MessageTooLarge
 from headrace.model.names import TRANSACTION_STATE
 from headrace.runtime.clock import Clock
-from headrace.wire.transaction_records import decode_transaction_key
+from headrace.wire.transaction_records import decode_bundle_key, decode_transaction_key
 
 log = logging.getLogger(__name__)
 
+_STORED_BYTES_MAX = 32 << 20  # in one batch: replicas hold it in memory as a whole
+
 
 class StoredTransactions(NamedTuple):
+    """`unreadable`: transactional ids, and bundles by what stands for them."""
+
     transactions: list[Transaction]
+    bundles: list[Bundle]
     unreadable: frozenset[str]
 
 
@@ -46,7 +61,7 @@ class TransactionsLog:
 
     def index_of(self, transactional_id: str) -> int:
         """In which partition everything of this id lies: who leads it coordinates the id."""
-        return self._log.index_of(transactional_id)
+        return self._log.index_of(placing(transactional_id))
 
     def node_of(self, transactional_id: str) -> int:
         """The broker that coordinates this id."""
@@ -55,47 +70,72 @@ class TransactionsLog:
             raise CoordinatorNotAvailable(f"no broker coordinates {transactional_id} at present")
         return leader.node_id
 
-    def store(self, transaction: Transaction) -> int:
-        """Append the transaction; the offset up to which the log must be durable for that to count."""
-        return self._log.append(transaction.transactional_id, [transaction_record(transaction)])
+    def store(self, transactions: Sequence[Transaction], bundle: Bundle | None = None) -> int:
+        """Append them in one batch; the offset up to which the log must be durable for that to count. More than one
+        belong to one bundle."""
+        records = [transaction_record(transaction) for transaction in transactions]
+        if bundle is not None:
+            records.append(bundle_record(bundle))
+        size_bytes = sum(len(key) + len(value or b"") for key, value in records)
+        if size_bytes > _STORED_BYTES_MAX:
+            raise MessageTooLarge(f"the members of a bundle and their partitions fill {size_bytes} bytes of one batch")
+        owner = transactions[0].transactional_id if bundle is None else owner_id(bundle.name)
+        return self._log.append(placing(owner), records)
+
+    def confirm(self, name: str, bundle: Bundle | None) -> int:
+        """Append what the log says of a bundle already, be it nothing. Once that is durable, nobody else has led
+        meanwhile, so that it is still true."""
+        record = bundle_tombstone(name) if bundle is None else bundle_record(bundle)
+        return self._log.append(placing(owner_id(name)), [record])
 
     def forget(self, transactional_id: str) -> None:
-        self._log.append(transactional_id, [tombstone(transactional_id)])
+        self._log.append(placing(transactional_id), [tombstone(transactional_id)])
+
+    def forget_bundle(self, name: str) -> None:
+        self._log.append(placing(owner_id(name)), [bundle_tombstone(name)])
 
     def is_durable(self, transactional_id: str, end_offset: int) -> bool:
-        return self._log.is_committed(transactional_id, end_offset)
+        return self._log.is_committed(placing(transactional_id), end_offset)
 
     async def durable(self, transactional_id: str, end_offset: int) -> None:
         """Return when what was stored with this answer is durable."""
-        await self._log.committed(transactional_id, end_offset)
+        await self._log.committed(placing(transactional_id), end_offset)
 
     async def load(self, partition: Partition) -> StoredTransactions:
-        """What was last stored of every id of this partition, which is led here since just now."""
-        stored: dict[str, Transaction] = {}
+        """What was last stored of every id and bundle of this partition, which is led here since just now."""
+        transactions: dict[str, Transaction] = {}
+        bundles: dict[str, Bundle] = {}
         unreadable: set[str] = set()
         async for record in self._log.load(partition):
             if isinstance(record, StoredMarker):
                 continue
             try:
-                transactional_id = decode_transaction_key(record.key)
+                transactional_id, bundle = decode_transaction_key(record.key), decode_bundle_key(record.key)
             except MalformedFrame as error:
                 log.error("a key of %s cannot be read: %s", TRANSACTION_STATE, error)
                 continue
-            if transactional_id is None:
+            owner = transactional_id if bundle is None else owner_id(bundle)
+            if owner is None:
                 continue
             # A record is the whole state: whatever came before it does not matter any more.
-            stored.pop(transactional_id, None)
-            unreadable.discard(transactional_id)
+            transactions.pop(owner, None)
+            bundles.pop(owner, None)
+            unreadable.discard(owner)
             try:
-                if record.value is not None:
-                    stored[transactional_id] = read_transaction(transactional_id, record.value)
+                if record.value is None:
+                    continue
+                if bundle is None:
+                    transactions[owner] = read_transaction(owner, record.value)
+                else:
+                    bundles[owner] = read_bundle(bundle, record.value)
             except MalformedFrame as error:
-                unreadable.add(transactional_id)
-                log.critical("transactional id %s is out of service: %s", transactional_id, error)
+                unreadable.add(owner)
+                log.critical("transactional id %s is out of service: %s", owner, error)
         if self._log.is_damaged(partition):
-            stored.clear()
-        return StoredTransactions(list(stored.values()), frozenset(unreadable))
+            transactions.clear()
+            bundles.clear()
+        return StoredTransactions(list(transactions.values()), list(bundles.values()), frozenset(unreadable))
 
     def ensure_readable(self, transactional_id: str) -> None:
         """An id whose records are damaged must not look like a new one: its last transaction would stay open."""
-        self._log.ensure_readable(transactional_id)
+        self._log.ensure_readable(placing(transactional_id))

@@ -12,6 +12,7 @@ from headrace.cli.output import chat, output_option, print_rows, print_table, to
 from headrace.cli.session import confirm, dry_run_option, server_option, with_cluster, yes_option
 from headrace.cli.times import DurationType, local_time
 from headrace.client.admin import TopicAdmin
+from headrace.client.bundles import describe_bundle
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition
 from headrace.client.transaction_admin import STATES, OpenTransaction, TransactionAdmin, TransactionView
@@ -21,7 +22,7 @@ _HANGING_COLUMNS = ("topic", "partition", "producer_id", "producer_epoch", "star
 
 @click.group()
 def transaction() -> None:
-    """List, describe and abort transactions; find those that hang."""
+    """List, describe and abort transactions and bundles of them; find those that hang."""
 
 
 @transaction.command("list")
@@ -71,6 +72,32 @@ def describe(transactional_id: str, server: str, output: str | None) -> None:
     if partitions:
         click.echo()
         print_table(partitions, ("topic", "partition"))
+
+
+@transaction.command()
+@click.argument("name")
+@server_option
+@output_option
+def bundle(name: str, server: str, output: str | None) -> None:
+    """Show what the bundle NAME has committed last.
+
+    Its members are transactions that commit as one, such as those of a batch of a Spark query.
+    """
+    view = with_cluster(server, lambda cluster: describe_bundle(cluster, name))
+    if view.sequence < 0:
+        raise Failure(f"bundle {name} has committed nothing; `headrace transaction list` shows its open transactions")
+    members = [
+        {"transactional_id": one.transactional_id, "producer_id": one.producer_id, "producer_epoch": one.epoch}
+        for one in view.members
+    ]
+    if wants_json(output):
+        click.echo(to_json({"bundle": name, "sequence": view.sequence, "members": members}))
+        return
+    click.echo(f"{'bundle':<17} {name}")
+    click.echo(f"{'sequence':<17} {view.sequence}")
+    if members:
+        click.echo()
+        print_table(members, ("transactional_id", "producer_id", "producer_epoch"))
 
 
 @transaction.command()

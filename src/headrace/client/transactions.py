@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Self
+from typing import Self
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import CommitInDoubt, refusal
@@ -28,24 +28,10 @@ from headrace.client.metadata import TopicPartition
 from headrace.client.offsets import Membership
 from headrace.client.outbox import ProducerIdentity
 from headrace.client.producer import Delivery, Header, Producer, ProducerSettings
-from headrace.client.transaction_admin import transaction_coordinator
-from headrace.model.errors import (
-    HeadraceError,
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-    InvalidTransactionState,
-    OperationNotAttempted,
-    ProducerFenced,
-    TransactionCoordinatorFenced,
-)
+from headrace.client.transaction_calls import TransactionCalls
+from headrace.model.errors import HeadraceError, InvalidTransactionState, ProducerFenced
 from headrace.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from headrace.wire.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-)
 from headrace.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
-from headrace.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from headrace.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -54,10 +40,8 @@ from headrace.wire.messages.txn_offset_commit import (
 )
 
 _ABORT_SECONDS = 5.0  # what is not aborted by then is with the next `begin`, or when its time is over
-_FENCED = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping, TransactionCoordinatorFenced)
-# The protocol in which the client says which partitions take part. It is spoken by every broker; the newer one
-# (KIP-890) only where the cluster has switched it on.
-_ADD_PARTITIONS_MAX, _TXN_OFFSET_COMMIT_MAX, _END_TXN_MAX = 3, 4, 4
+# The older protocol, as in `TransactionCalls`.
+_TXN_OFFSET_COMMIT_MAX, _END_TXN_MAX = 4, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +67,7 @@ class TransactionalProducer:
         self.settings = settings or TransactionSettings()
         self.identity = ProducerIdentity()
         self._cluster = cluster
-        self._coordinator: int | None = None
+        self._calls = TransactionCalls(cluster, transactional_id, self.settings.timeout_seconds)
         self._state = _State.NEW
         self._producer: Producer | None = None
         self._enlisted: set[TopicPartition] = set()
@@ -161,8 +145,8 @@ class TransactionalProducer:
         request = AddOffsetsToTxnRequest(self.transactional_id, *self.identity, group)
 
         async def add() -> None:
-            answer: AddOffsetsToTxnResponse = await self._ask(request)
-            self._check(answer.error_code)
+            answer: AddOffsetsToTxnResponse = await self._calls.ask(request)
+            self._calls.check(answer.error_code)
 
         await self._cluster.persist(add)
         await self._cluster.persist(lambda: self._commit_offsets(group, offsets, membership or Membership()))
@@ -173,7 +157,7 @@ class TransactionalProducer:
         try:
             await self._open_producer().flush()
         except HeadraceError as error:
-            raise self._explained(error) from error
+            raise self._calls.explained(error) from error
         if self._doom is not None:
             raise self._doom
         try:
@@ -212,30 +196,13 @@ class TransactionalProducer:
         fresh = sorted(set(targets) - self._enlisted)
         if not fresh:
             return
-        topics: dict[str, list[int]] = defaultdict(list)
-        for topic, partition in fresh:
-            topics[topic].append(partition)
-        request = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=self.transactional_id,
-            v3_and_below_producer_id=self.identity.producer_id,
-            v3_and_below_producer_epoch=self.identity.epoch,
-            v3_and_below_topics=[AddPartitionsToTxnTopic(name, indexes) for name, indexes in topics.items()],
-        )
         self._has_asked = True
-        answer: AddPartitionsToTxnResponse = await self._ask(request, _ADD_PARTITIONS_MAX)
-        codes = {
-            result.partition_error_code
-            for topic in answer.results_by_topic_v3_and_below
-            for result in topic.results_by_partition
-        }
-        # Where one is refused the others are not tried: what matters is why the one is.
-        for code in sorted(codes, key=lambda code: code == OperationNotAttempted.code):
-            self._check(code)
+        await self._calls.add_partitions(self.identity, fresh)
         self._enlisted.update(fresh)
 
     def doom(self, error: HeadraceError) -> None:
         if self._doom is None:
-            self._doom = self._explained(error)
+            self._doom = self._calls.explained(error)
 
     # --- inside ---
 
@@ -252,18 +219,8 @@ class TransactionalProducer:
             await producer.close(flush=False)
 
     async def _take(self, claim: ProducerIdentity) -> None:
-        """An epoch of our own: a new one for whoever comes first, or the next for whoever still has the last."""
         await self._drop_producer()
-        request = InitProducerIdRequest(
-            self.transactional_id, int(self.settings.timeout_seconds * 1000), claim.producer_id, claim.epoch
-        )
-
-        async def ask() -> ProducerIdentity:
-            answer: InitProducerIdResponse = await self._ask(request)
-            self._check(answer.error_code)
-            return ProducerIdentity(answer.producer_id, answer.producer_epoch)
-
-        self.identity = await self._cluster.persist(ask)
+        self.identity = await self._calls.init(claim)
         self._state = _State.IDLE
 
     async def _end(self, *, is_commit: bool) -> None:
@@ -272,8 +229,8 @@ class TransactionalProducer:
         request = EndTxnRequest(self.transactional_id, *self.identity, is_commit)
 
         async def ask() -> None:
-            answer: EndTxnResponse = await self._ask(request, _END_TXN_MAX)
-            self._check(answer.error_code)
+            answer: EndTxnResponse = await self._calls.ask(request, _END_TXN_MAX)
+            self._calls.check(answer.error_code)
 
         await self._cluster.persist(ask, deadline_seconds=None if is_commit else _ABORT_SECONDS)
 
@@ -298,32 +255,4 @@ class TransactionalProducer:
                 if partition_.error_code:
                     error = refusal(partition_.error_code)
                     self._cluster.doubt_coordinator(group, error)
-                    raise self._explained(error)
-
-    async def _ask(self, request: Any, version_max: int | None = None) -> Any:
-        """One attempt at the coordinator."""
-        if self._coordinator is None:
-            self._coordinator = await transaction_coordinator(self._cluster, self.transactional_id)
-        try:
-            return await self._cluster.call(request, node_id=self._coordinator, version_max=version_max)
-        except HeadraceError as error:
-            if error.retriable:
-                self._coordinator = None
-            raise
-
-    def _check(self, code: int) -> None:
-        if code:
-            error = refusal(code)
-            if error.retriable:
-                self._coordinator = None
-            raise self._explained(error)
-
-    def _explained(self, error: HeadraceError) -> HeadraceError:
-        """Being fenced has several numbers, and one meaning."""
-        if not isinstance(error, _FENCED):
-            return error
-        return ProducerFenced(
-            f"another producer with the transactional id {self.transactional_id!r} has taken over, or the transaction "
-            f"was open for longer than {self.settings.timeout_seconds:g} s; end this one, and give every worker an id "
-            "of its own that it keeps over restarts"
-        )
+                    raise self._calls.explained(error)

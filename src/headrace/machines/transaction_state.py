@@ -7,8 +7,9 @@ A transaction is a value; each step returns the next one, and that value is what
 is one way only: once it is stored, the outcome is decided.
 
 A producer is its id and epoch; whoever has an older epoch is fenced. The epoch moves with every InitProducerId, with
-every end in the newer protocol, and whenever the coordinator itself aborts. `EPOCH_LAST` is the last epoch that a
-producer is told; the one above it only stands in the markers that fence it. Behind that comes a new producer id.
+every end in the newer protocol, with the end of a bundle, and whenever the coordinator itself aborts. `EPOCH_LAST` is
+the last epoch that a producer is told; the one above it only stands in the markers that fence it. Behind that comes a
+new producer id.
 
 Invariants: partitions are named in Ongoing and Prepare only; a next producer id is named in Prepare only, and then the
 epoch is the one above the last.
@@ -116,11 +117,11 @@ class Transaction(msgspec.Struct, frozen=True):
             next_producer_id=new_producer_id if new_producer_id is not None and self.is_exhausted else NO_PRODUCER_ID,
         )
 
-    def fenced(self, now_ms: int) -> Transaction:
-        """To be aborted under an epoch that nobody is told: whoever has begun it is shut out."""
+    def fenced(self, now_ms: int, *, is_commit: bool = False) -> Transaction:
+        """Decided under an epoch that nobody is told: whoever has begun it is shut out."""
         assert self.producer.epoch <= EPOCH_LAST
         return replace(
-            self._decided(now_ms, is_commit=False),
+            self._decided(now_ms, is_commit=is_commit),
             producer=Producer(self.producer.id, self.producer.epoch + 1),
         )
 

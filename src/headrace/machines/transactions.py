@@ -88,6 +88,14 @@ class Transactions:
             return transaction
         return transaction.joined(partitions, now_ms)
 
+    def present(self, transactional_id: str, producer: Producer) -> Transaction:
+        """What the id has come to, whatever that is, for its present producer alone."""
+        transaction = self._by_id.get(transactional_id)
+        if transaction is None:
+            raise _not_mapped(transactional_id, producer)
+        _check_present(transaction, producer)
+        return transaction
+
     def verify(self, transactional_id: str, producer: Producer, partition: TopicPartition) -> None:
         """Raise unless the partition is part of the producer's open transaction."""
         transaction = self._of(transactional_id, producer)

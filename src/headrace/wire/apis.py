@@ -39,6 +39,7 @@ from headrace.wire.messages.delete_share_group_offsets import (
     DeleteShareGroupOffsetsResponse,
 )
 from headrace.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from headrace.wire.messages.describe_bundle import DescribeBundleRequest, DescribeBundleResponse
 from headrace.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from headrace.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from headrace.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
@@ -57,6 +58,7 @@ from headrace.wire.messages.describe_topic_partitions import (
 from headrace.wire.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from headrace.wire.messages.drain_broker import DrainBrokerRequest, DrainBrokerResponse
 from headrace.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from headrace.wire.messages.end_bundle import EndBundleRequest, EndBundleResponse
 from headrace.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from headrace.wire.messages.fetch import FetchRequest, FetchResponse
 from headrace.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -186,6 +188,8 @@ CHECK_TOKEN: Final = 10_009
 ALTER_TOKENS: Final = 10_010
 LIST_TOKENS: Final = 10_011
 DESCRIBE_PUSHES: Final = 10_012
+DESCRIBE_BUNDLE: Final = 10_013
+END_BUNDLE: Final = 10_014
 
 
 def _api(key: int, request: type[Any], response: type[Any]) -> Api:
@@ -266,5 +270,7 @@ APIS: Final[dict[int, Api]] = {
         _api(ALTER_TOKENS, AlterTokensRequest, AlterTokensResponse),
         _api(LIST_TOKENS, ListTokensRequest, ListTokensResponse),
         _api(DESCRIBE_PUSHES, DescribePushesRequest, DescribePushesResponse),
+        _api(DESCRIBE_BUNDLE, DescribeBundleRequest, DescribeBundleResponse),
+        _api(END_BUNDLE, EndBundleRequest, EndBundleResponse),
     )
 }

@@ -6,13 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.broker.transaction_records import by_topic, read_transaction, tombstone, transaction_record
+from headrace.broker.transaction_records import (
+    bundle_record,
+    bundle_tombstone,
+    by_topic,
+    read_bundle,
+    read_transaction,
+    tombstone,
+    transaction_record,
+)
+from headrace.machines.bundles import Bundle, Member
 from headrace.machines.transaction_state import Producer, Transaction, TransactionStatus
 from headrace.model.errors import MalformedFrame
 from headrace.wire.transaction_records import (
     DEAD,
     PREPARE_COMMIT,
     TransactionValue,
+    decode_bundle_key,
     decode_transaction_key,
     decode_transaction_value,
     encode_transaction_value,
@@ -79,3 +89,17 @@ def test_a_tombstone_has_the_key_of_its_id() -> None:
 
 def test_partitions_are_written_in_order() -> None:
     assert list(by_topic(frozenset([("b", 1), ("a", 2), ("a", 1)])).items()) == [("a", [1, 2]), ("b", [1])]
+
+
+members = st.lists(st.builds(Member, st.text(), numbers, epochs), max_size=4).map(lambda found: tuple(sorted(found)))
+
+
+@given(st.builds(Bundle, st.text(), st.integers(0, 2**63 - 1), members, numbers))
+def test_a_bundle_comes_back_as_it_was(bundle: Bundle) -> None:
+    key, value = bundle_record(bundle)
+    assert value is not None
+    assert decode_transaction_key(key) is None
+    name = decode_bundle_key(key)
+    assert name == bundle.name
+    assert read_bundle(name, value) == bundle
+    assert bundle_tombstone(name) == (key, None)

@@ -19,6 +19,8 @@ from tests.unit.client.test_transaction_admin import (
 
 from headrace.cli.main import main
 from headrace.wire import apis
+from headrace.wire.messages.describe_bundle import DescribeBundleResponse
+from headrace.wire.messages.end_bundle import BundleMember
 from headrace.wire.messages.init_producer_id import InitProducerIdResponse
 
 MODULE = "headrace.cli.transaction"
@@ -57,6 +59,34 @@ def test_a_description_has_the_partitions(monkeypatch: pytest.MonkeyPatch, capsy
     assert row["partitions"] == [{"topic": "orders", "partition": 0}, {"topic": "orders", "partition": 1}]
     assert play(monkeypatch, MODULE, prepare, "transaction", "describe", "tx", "-o", "table") == 0
     assert "timeout ms        1234" in capsys.readouterr().out
+
+
+def test_a_bundle_is_shown_with_what_it_has_committed_last(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def prepare(broker: ScriptedBroker) -> None:
+        broker.script(apis.FIND_COORDINATOR, coordinated_by(1))
+        members = [BundleMember("headrace-bundle:spark-1#0", 7, 3)]
+        broker.script(apis.DESCRIBE_BUNDLE, DescribeBundleResponse(sequence=17, members=members))
+
+    member = {"transactional_id": "headrace-bundle:spark-1#0", "producer_id": 7, "producer_epoch": 3}
+    assert play(monkeypatch, MODULE, prepare, "transaction", "bundle", "spark-1") == 0
+    assert rows(capsys) == [{"bundle": "spark-1", "sequence": 17, "members": [member]}]
+    assert play(monkeypatch, MODULE, prepare, "transaction", "bundle", "spark-1", "-o", "table") == 0
+    shown = capsys.readouterr().out
+    assert "sequence          17" in shown
+    assert "headrace-bundle:spark-1#0" in shown
+
+
+def test_a_bundle_of_which_nothing_is_known_is_said_to_be_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def prepare(broker: ScriptedBroker) -> None:
+        broker.script(apis.FIND_COORDINATOR, coordinated_by(1))
+        broker.script(apis.DESCRIBE_BUNDLE, DescribeBundleResponse())
+
+    assert play(monkeypatch, MODULE, prepare, "transaction", "bundle", "spark-1") == 1
+    assert "has committed nothing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("options", "fenced"), [(("--yes",), True), (("--dry-run",), False)])

@@ -55,6 +55,26 @@ def test_a_key_has_the_bytes_that_kafka_writes() -> None:
     assert records.decode_transaction_key(key) == "tx"
 
 
+def test_the_key_of_a_bundle_is_of_a_kind_that_kafka_passes_by() -> None:
+    key = records.encode_bundle_key("tx")
+    assert key.hex(" ") == "03 e8 00 02 74 78"
+    assert records.decode_bundle_key(key) == "tx"
+    assert records.decode_transaction_key(key) is None
+    assert records.decode_bundle_key(records.encode_transaction_key("tx")) is None
+
+
+@given(st.binary(max_size=40), st.integers(0, 80))
+def test_a_bundle_that_is_cut_or_altered_is_refused_in_words(noise: bytes, length: int) -> None:
+    value = records.BundleValue(sequence=3, members=[records.StoredMember("a", 1, 2)], updated_ms=4)
+    data = records.encode_bundle_value(value)
+    assert records.decode_bundle_value(data) == value
+    for broken in (data[: min(length, len(data) - 1)], data[:length] + noise, noise):
+        with suppress(MalformedFrame):
+            records.decode_bundle_value(broken)
+        with suppress(MalformedFrame):
+            records.decode_bundle_key(broken)
+
+
 def test_a_value_has_the_bytes_that_kafka_writes() -> None:
     data = records.encode_transaction_value(ONGOING)
     assert data == bytes.fromhex(

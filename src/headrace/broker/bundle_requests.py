@@ -1,0 +1,59 @@
+"""DescribeBundle and EndBundle, translated for the coordinator: transactions that commit as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.broker.context import RequestContext
+from headrace.broker.handlers import Handle
+from headrace.broker.led_transactions import LedTransactions
+from headrace.broker.transaction_coordinator import TransactionCoordinator
+from headrace.machines.bundles import NO_SEQUENCE, Member, check_bundle_name, owner_id
+from headrace.model.errors import CoordinatorNotAvailable, HeadraceError
+from headrace.wire import apis
+from headrace.wire.messages.describe_bundle import DescribeBundleRequest, DescribeBundleResponse
+from headrace.wire.messages.end_bundle import BundleMember, EndBundleRequest, EndBundleResponse
+
+
+class BundleRequests:
+    """`is_certain`: whether others certainly take this broker for alive. Otherwise another may coordinate by now, and
+    what was committed there since is not known here."""
+
+    def __init__(self, coordinator: TransactionCoordinator, is_certain: Callable[[], bool]) -> None:
+        self._coordinator = coordinator
+        self._is_certain = is_certain
+
+    def table(self) -> dict[int, Handle]:
+        return {apis.DESCRIBE_BUNDLE: self.describe, apis.END_BUNDLE: self.end}
+
+    async def describe(self, request: DescribeBundleRequest, _context: RequestContext) -> DescribeBundleResponse:
+        try:
+            bundle = await self._of(request.bundle).describe_bundle(request.bundle)
+            if not self._is_certain():
+                raise CoordinatorNotAvailable("whether this broker is still the coordinator is in doubt; ask again")
+        except HeadraceError as error:
+            return DescribeBundleResponse(error_code=error.code, error_message=error.message)
+        if bundle is None:
+            return DescribeBundleResponse()
+        return DescribeBundleResponse(
+            sequence=bundle.sequence,
+            members=[
+                BundleMember(member.transactional_id, member.producer_id, member.epoch) for member in bundle.members
+            ],
+        )
+
+    async def end(self, request: EndBundleRequest, _context: RequestContext) -> EndBundleResponse:
+        members = [
+            Member(member.transactional_id, member.producer_id, member.producer_epoch) for member in request.members
+        ]
+        try:
+            led = self._of(request.bundle)
+            is_committed = await led.end_bundle(request.bundle, request.sequence, members, is_commit=request.is_commit)
+        except HeadraceError as error:
+            return EndBundleResponse(error_code=error.code, error_message=error.message)
+        last = led.bundles.find(request.bundle)
+        return EndBundleResponse(is_committed=is_committed, sequence=NO_SEQUENCE if last is None else last.sequence)
+
+    def _of(self, bundle: str) -> LedTransactions:
+        check_bundle_name(bundle)
+        return self._coordinator.of(owner_id(bundle))

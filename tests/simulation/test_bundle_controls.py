@@ -1,0 +1,121 @@
+"""Negative controls for bundles: a coordinator that is broken on purpose must be found out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from tests.simulation.bundle_scenario import BundleScenario
+
+from headrace.broker.led_transactions import LedTransactions
+from headrace.broker.partition import Partition
+from headrace.broker.transactions_log import StoredTransactions, TransactionsLog
+from headrace.machines.bundles import Bundle, Bundles, Decision, Member
+from headrace.machines.transaction_state import Producer, Transaction
+from headrace.machines.transactions import Transactions
+from headrace.model.errors import HeadraceError
+from headrace.testkit.brokers import BrokerFailed
+from headrace.testkit.cluster import InvariantBroken
+
+SEEDS = 100
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def store_members_one_by_one(patch: pytest.MonkeyPatch) -> None:
+    store = TransactionsLog.store
+
+    def store_each(self: TransactionsLog, transactions: Sequence[Transaction], bundle: Bundle | None = None) -> int:
+        end_offset = 0
+        for transaction in transactions:
+            end_offset = store(self, [transaction])
+        return end_offset if bundle is None else store(self, [], bundle)
+
+    patch.setattr(TransactionsLog, "store", store_each)
+
+
+def take_any_sequence(patch: pytest.MonkeyPatch) -> None:
+    commit = Bundles.commit
+
+    def forgetful(self: Bundles, name: str, sequence: int, members: Sequence[Member], now_ms: int) -> Decision:
+        self.forget(name)
+        return commit(self, name, sequence, members, now_ms)
+
+    patch.setattr(Bundles, "commit", forgetful)
+
+
+def take_a_sequence_for_committed_whoever_asks(patch: pytest.MonkeyPatch) -> None:
+    commit = Bundles.commit
+
+    def credulous(self: Bundles, name: str, sequence: int, members: Sequence[Member], now_ms: int) -> Decision:
+        last = self.find(name)
+        if last is not None and sequence == last.sequence:
+            return Decision(is_committed=True)
+        return commit(self, name, sequence, members, now_ms)
+
+    patch.setattr(Bundles, "commit", credulous)
+
+
+def forget_the_sequence_with_the_lead(patch: pytest.MonkeyPatch) -> None:
+    load = TransactionsLog.load
+
+    async def load_less(self: TransactionsLog, partition: Partition) -> StoredTransactions:
+        return (await load(self, partition))._replace(bundles=[])
+
+    patch.setattr(TransactionsLog, "load", load_less)
+
+
+def commit_those_who_can(patch: pytest.MonkeyPatch) -> None:
+    committed = Bundles._committed
+
+    def lenient(self: Bundles, member: Member, now_ms: int) -> Transaction | None:
+        try:
+            return committed(self, member, now_ms)
+        except HeadraceError:
+            return None
+
+    patch.setattr(Bundles, "_committed", lenient)
+
+
+def commit_whoever_has_the_id_now(patch: pytest.MonkeyPatch) -> None:
+    present = Transactions.present
+
+    def whoever(self: Transactions, transactional_id: str, producer: Producer) -> Transaction:
+        found = self.find(transactional_id)
+        return present(self, transactional_id, producer if found is None else found.producer)
+
+    patch.setattr(Transactions, "present", whoever)
+
+
+def answer_before_the_decision_is_durable(patch: pytest.MonkeyPatch) -> None:
+    async def at_once(*_: object) -> None:
+        return
+
+    patch.setattr(LedTransactions, "_settled", at_once)
+    patch.setattr(LedTransactions, "_over", at_once)
+
+
+# With the seed that shows it at present, which is tried first. Others do, but it may take a minute to find them.
+@pytest.mark.parametrize(
+    ("plant", "shown_by"),
+    [
+        (store_members_one_by_one, 23),
+        (take_any_sequence, 5),
+        (take_a_sequence_for_committed_whoever_asks, 8),
+        (forget_the_sequence_with_the_lead, 2),
+        (commit_those_who_can, 7),
+        (commit_whoever_has_the_id_now, 7),
+        (answer_before_the_decision_is_durable, 27),
+    ],
+    ids=lambda plant: getattr(plant, "__name__", None),
+)
+def test_a_planted_bug_is_found(plant: Plant, shown_by: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    assert any(goes_wrong(seed) for seed in [shown_by, *range(1, SEEDS + 1)])
+
+
+def goes_wrong(seed: int) -> bool:
+    try:
+        return bool(BundleScenario(seed).run())
+    except (AssertionError, BrokerFailed, ExceptionGroup, InvariantBroken):
+        return True

@@ -1,0 +1,24 @@
+"""Bundles through every kind of fault, from a seed: each sequence is committed whole, once and in order.
+
+`make sim SEED=17 SEEDS=1` runs one seed again.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from tests.simulation.bundle_scenario import BundleScenario
+from tests.simulation.telling import assert_nothing_goes_wrong, digest_elsewhere, digest_of
+from tests.simulation.test_broker import FIRST
+
+SEEDS = int(os.environ.get("HEADRACE_SEEDS", "24"))
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+def test_a_sequence_is_committed_whole_and_once_whatever_fails(seed: int) -> None:
+    assert_nothing_goes_wrong(BundleScenario(seed), seed)
+
+
+def test_the_same_seed_tells_the_same_story() -> None:
+    assert digest_of(BundleScenario(FIRST)) == digest_elsewhere(BundleScenario, FIRST, "4711")
