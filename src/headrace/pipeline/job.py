@@ -18,12 +18,20 @@ if TYPE_CHECKING:
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a run came; `total` is None where nobody can know."""
+    """How far a run came; `total` is None where nobody can know. `lag`: how much of the source is not done yet, where
+    that is not what is missing from the total."""
 
     done: int
     total: int | None = None
     unit: str = "records"
     note: str = ""
+    lag: int | None = None
+
+    @property
+    def behind(self) -> int | None:
+        if self.lag is not None:
+            return self.lag
+        return None if self.total is None else max(self.total - self.done, 0)
 
 
 class Outcome(msgspec.Struct, frozen=True):

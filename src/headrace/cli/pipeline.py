@@ -1,0 +1,290 @@
+"""`headrace pipeline ...`: jobs over topics, run by Spark, from one TOML file each."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from headrace.cli.failure import FAILED, Failure, failure_of
+from headrace.cli.output import chat, output_option, print_json, print_rows, print_table, to_json, wants_json
+from headrace.cli.session import SERVER_DEFAULT
+from headrace.cli.times import local_time
+from headrace.model.errors import HeadraceError, InvalidConfig
+
+if TYPE_CHECKING:
+    from headrace.pipeline.job import Outcome
+    from headrace.pipeline.listing import Listed
+    from headrace.pipeline.settings import Mode, Pipeline, Problem
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_LOOK_SECONDS = 0.5
+_SHOWN = ("name", "job", "mode", "state", "done", "lag", "updated", "note")
+_BAD_STATES = ("failed", "died")
+
+
+class WrongSettings(Failure):
+    """The pipeline's settings cannot be used."""
+
+    exit_code = 2
+
+
+@click.group()
+def pipeline() -> None:
+    """Archive, replay, transform, report and audit topics with Spark.
+
+    \b
+    headrace pipeline init archive orders.toml        a file to start from
+    headrace pipeline run orders.toml                 do what there is to do
+    headrace pipeline run orders.toml --continuous    go on until it is stopped
+    headrace pipeline status orders.toml
+    """
+
+
+def settings_options(command: Command) -> Command:
+    for option in (
+        click.option(
+            "--brokers", "--server", "--bootstrap-server", metavar="HOST:PORT", help="Others than the file names."
+        ),
+        click.option("--master", metavar="URL", help="Spark's, such as local[4] or spark://HOST:7077."),
+        click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Over the file; repeatable."),
+    ):
+        command = option(command)
+    return command
+
+
+@pipeline.command()
+@click.argument("job")
+@click.argument("file")
+def init(job: str, file: str) -> None:
+    """Write FILE, a commented pipeline of JOB to start from: archive, replay, transform, report or audit."""
+    from headrace.pipeline.samples import write_sample
+
+    with _failures():
+        written = write_sample(job, Path(file))
+    chat(f"{', '.join(written)} written; `headrace pipeline lint {file}` checks it")
+
+
+@pipeline.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@output_option
+def lint(files: Sequence[str], output: str | None) -> int:
+    """Say what is wrong with files, without brokers and Spark; exit code 1 if something is."""
+    from headrace.pipeline.runner import make_job
+    from headrace.pipeline.settings import InvalidPipeline, read_pipeline
+
+    problems: list[Problem] = []
+    with _failures():
+        for file in files:
+            try:
+                make_job(read_pipeline(Path(file)))
+            except InvalidPipeline as error:
+                problems += error.problems
+    if wants_json(output):
+        print_json([{"file": p.file, "table": p.table, "key": p.key, "problem": p.what} for p in problems])
+    else:
+        for problem in problems:
+            click.echo(problem.line)
+    chat(f"{len(files)} checked, {len(problems)} problems" if problems else f"{len(files)} checked, all well")
+    return FAILED if problems else 0
+
+
+@pipeline.command("dry-run")
+@click.argument("target", metavar="FILE|JOB")
+@settings_options
+def dry_run(target: str, changes: Sequence[str], master: str | None, brokers: str | None) -> None:
+    """Tell what a run would do now, and change nothing."""
+    from headrace.pipeline.runner import plan_pipeline
+
+    with _failures():
+        for line in plan_pipeline(_read(target, changes, master, brokers)):
+            click.echo(line)
+
+
+@pipeline.command()
+@click.argument("target", metavar="FILE|JOB")
+@click.option("--once", "mode", flag_value="once", help="Do what there is to do now, whatever the file says.")
+@click.option("--continuous", "mode", flag_value="continuous", help="Go on until SIGTERM, Ctrl-C or `stop`.")
+@settings_options
+@output_option
+def run(
+    target: str,
+    *,
+    mode: Mode | None,
+    changes: Sequence[str],
+    master: str | None,
+    brokers: str | None,
+    output: str | None,
+) -> int:
+    """Run the pipeline of FILE; or JOB without a file, all of it said by --set.
+
+    SIGTERM or Ctrl-C: what is under way is finished; Ctrl-C again ends it now. The next run goes on where this one
+    was. Exit code 1: it failed, or an audit found something.
+    """
+    from headrace.pipeline.runner import run_pipeline
+
+    with _failures():
+        wanted = _read(target, changes, master, brokers)
+        outcome = run_pipeline(wanted, mode)
+    _show_outcome(wanted.name, outcome, output)
+    return 0 if outcome.ok else FAILED
+
+
+@pipeline.command("list")
+@click.argument("folder", default=".", metavar="[DIR]")
+@output_option
+def list_pipelines(folder: str, output: str | None) -> None:
+    """List the pipelines of a folder: how they stand, how far they came, how much is left."""
+    from headrace.pipeline.listing import pipelines_in
+
+    with _failures():
+        rows = [_row(listed) for listed in pipelines_in(Path(folder))]
+    print_rows(rows, _SHOWN, output)
+
+
+@pipeline.command()
+@click.argument("target", metavar="NAME|FILE")
+@click.option("--json", "output", flag_value="json", help="The same as -o json.")
+@output_option
+def status(target: str, output: str | None) -> int:
+    """Show how a pipeline stands; exit code 1 if its last run failed or died."""
+    from headrace.pipeline.listing import find_pipeline
+
+    with _failures():
+        listed = find_pipeline(target, Path())
+    row = _row(listed)
+    if wants_json(output):
+        click.echo(to_json(row))
+    else:
+        print_table([{"key": key.replace("_", " "), "value": value} for key, value in row.items()], ("key", "value"))
+    return FAILED if row["state"] in _BAD_STATES else 0
+
+
+@pipeline.command()
+@click.argument("target", metavar="NAME|FILE")
+@click.option("--wait", is_flag=True, help="Return when it has ended.")
+def stop(target: str, wait: bool) -> int:
+    """Ask a pipeline to finish what is under way and stop."""
+    from headrace.pipeline.listing import find_pipeline
+    from headrace.pipeline.state import WorkFolder
+
+    with _failures():
+        listed = find_pipeline(target, Path())
+        folder = WorkFolder(listed.work)
+        if listed.status is None or not listed.status.is_under_way:
+            chat(f"{listed.name} does not run")
+            return 0
+        folder.ask_to_stop(listed.status.process)
+        chat(f"{listed.name} is asked to stop")
+        while wait and (now := folder.status()) is not None and now.is_under_way:
+            threading.Event().wait(_LOOK_SECONDS)
+        if wait and now is not None:
+            chat(f"{listed.name} {now.state}: {now.summary}")
+            return FAILED if now.state in _BAD_STATES else 0
+    return 0
+
+
+@pipeline.command()
+@click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="How many, all here.")
+@click.option("--cores", type=click.IntRange(1), default=1, show_default=True, help="Of each worker.")
+@click.option("--memory", default="1g", show_default=True, metavar="SIZE", help="Of each worker, such as 512m or 2g.")
+@click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:7077", show_default=True, help="Of the master.")
+@click.option("--data", metavar="DIR", default="spark-cluster", show_default=True, help="For logs and work files.")
+def cluster(*, workers: int, cores: int, memory: str, listen: str, data: str) -> int:
+    """Start a Spark cluster on this host, for trials and tests.
+
+    Prints `ready spark://HOST:PORT` when all workers have joined; give that to `run --master`. SIGTERM or Ctrl-C
+    ends it in order.
+    """
+    from headrace.server.settings import parse_address
+    from headrace.spark.standalone import StandaloneSettings, run_standalone
+
+    try:
+        settings = StandaloneSettings(data, parse_address(listen, "--listen"), workers, cores, memory)
+        settings.check()
+    except HeadraceError as error:
+        raise click.UsageError(error.message) from error
+    return run_standalone(settings)
+
+
+def _read(target: str, changes: Sequence[str], master: str | None, brokers: str | None) -> Pipeline:
+    from headrace.pipeline.jobs import JOBS
+    from headrace.pipeline.settings import pipeline_of_job, read_pipeline
+
+    said = [("spark.master", master), ("pipeline.brokers", brokers)]
+    changes = [*changes, *(f"{key}={value}" for key, value in said if value is not None)]
+    default = os.environ.get("HEADRACE_SERVER") or SERVER_DEFAULT
+    if target in JOBS and not Path(target).is_file():
+        return pipeline_of_job(target, changes, brokers=default)
+    if not Path(target).is_file():
+        raise click.UsageError(f"{target} is neither a file nor a job; the jobs are {', '.join(JOBS)}")
+    return read_pipeline(Path(target), changes, brokers=default)
+
+
+def _row(listed: Listed) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "name": listed.name,
+        "job": listed.job,
+        "mode": listed.mode,
+        "state": "new",
+        "file": listed.file or None,
+        "work": str(listed.work),
+    }
+    status = listed.status
+    if status is None:
+        return row
+    progress = status.progress
+    return row | {
+        "mode": status.mode,
+        "state": status.state,
+        "done": progress.done if progress else None,
+        "total": progress.total if progress else None,
+        "unit": progress.unit if progress else None,
+        "lag": progress.behind if progress else None,
+        "note": _last_line(status.summary) or (progress.note if progress else "") or None,
+        "started": local_time(status.started_ms),
+        "updated": local_time(status.updated_ms),
+        "brokers": status.brokers,
+        "master": status.master,
+        "host": status.process.host,
+        "pid": status.process.pid if status.is_under_way else None,
+        "log": str(listed.work / "log"),
+        **status.figures,
+    }
+
+
+def _last_line(text: str) -> str:
+    """What it comes to: a table may stand before it."""
+    return text.strip().rpartition("\n")[2]
+
+
+def _show_outcome(name: str, outcome: Outcome, output: str | None) -> None:
+    if wants_json(output):
+        print_json([{"pipeline": name, "ok": outcome.ok, "summary": outcome.summary, **outcome.figures}])
+        return
+    sys.stdout.write(f"{name}: {outcome.summary}\n")
+    if outcome.figures:
+        print_table([{"figure": key, "value": value} for key, value in outcome.figures.items()], ("figure", "value"))
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    from headrace.pipeline.settings import InvalidPipeline
+
+    try:
+        yield
+    except InvalidPipeline as error:
+        raise WrongSettings(error.message) from error
+    except InvalidConfig as error:  # an option of Spark's source or sink, not a config of a topic
+        raise Failure(error.message) from error
+    except BrokenPipeError:
+        raise  # no failure: see `main`
+    except (HeadraceError, OSError) as error:
+        raise failure_of(error) from error

@@ -1,0 +1,74 @@
+"""The pipelines of a folder: those whose files lie there, and those that left a work folder there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from headrace.model.errors import HeadraceError
+from headrace.pipeline.jobs import JOBS
+from headrace.pipeline.setting_types import near
+from headrace.pipeline.settings import WORK_FOLDERS, InvalidPipeline, PipelineTable, read_tables, work_folder
+from headrace.pipeline.state import Status, WorkFolder
+
+
+class NoSuchPipeline(HeadraceError):
+    """No file and no work folder has this name."""
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """`status`: None if it never ran. `file`: empty if it was run without one."""
+
+    name: str
+    job: str
+    mode: str
+    file: str
+    work: Path
+    status: Status | None
+
+
+def pipelines_in(folder: Path) -> list[Listed]:
+    """By name; a file that is not a pipeline's, or no TOML, is none of ours."""
+    listed = [found for path in sorted(folder.glob("*.toml")) if (found := _of_file(path)) is not None]
+    known = {one.work.absolute() for one in listed}
+    listed += [found for found in _of_work_folders(folder) if found.work.absolute() not in known]
+    return sorted(listed, key=lambda one: one.name)
+
+
+def find_pipeline(target: str, folder: Path) -> Listed:
+    """The pipeline of a file, or of this name in the folder."""
+    path = Path(target)
+    if path.is_file():
+        found = _of_file(path)
+        if found is None:
+            raise NoSuchPipeline(f"{target} is not the file of a pipeline: it needs [pipeline] with name and job")
+        return found
+    listed = pipelines_in(folder)
+    named = [one for one in listed if one.name == target]
+    if not named:
+        hint = near(target, [one.name for one in listed])
+        raise NoSuchPipeline(f"there is no pipeline {target} here{hint}; `headrace pipeline list DIR` shows a folder's")
+    if len(named) > 1:
+        files = ", ".join(one.file for one in named)
+        raise NoSuchPipeline(f"{target} is the name of several pipelines: {files}; name the file instead")
+    return named[0]
+
+
+def _of_file(path: Path) -> Listed | None:
+    try:
+        table = msgspec.convert(read_tables(path).get("pipeline"), PipelineTable)
+    except (InvalidPipeline, msgspec.ValidationError):
+        return None
+    if table.job not in JOBS:
+        return None
+    work = work_folder(path.absolute().parent, table.name, table.work)
+    return Listed(table.name, table.job, table.mode, str(path), work, WorkFolder(work).status())
+
+
+def _of_work_folders(folder: Path) -> Iterator[Listed]:
+    for path in sorted(folder.joinpath(WORK_FOLDERS).glob("*/status.json")):
+        status = WorkFolder(path.parent).status()
+        if status is not None:
+            yield Listed(status.name, status.job, status.mode, "", path.parent, status)

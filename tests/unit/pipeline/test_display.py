@@ -1,0 +1,96 @@
+"""A run is seen: as a bar on a terminal, as lines in a log, neither too often nor too seldom."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from headrace.pipeline.display import BarDisplay, LineDisplay, bar, display_on, figures
+from headrace.pipeline.job import Progress
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def now_ms(self) -> int:
+        return 0
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("progress", "rate", "text"),
+    [
+        (Progress(1200, 4800, "records"), 0, "1,200/4,800 records  lag 3,600"),
+        (Progress(1200), 300.4, "1,200 records  300/s"),
+        (Progress(5, 5, "files", "compacting"), 0, "5/5 files  compacting"),
+        (Progress(5, 10, lag=7), 0, "5/10 records  lag 7"),
+        (Progress(5, lag=0), 0, "5 records"),
+    ],
+)
+def test_what_is_known_is_told(progress: Progress, rate: float, text: str) -> None:
+    assert figures(progress, rate) == text
+
+
+def test_a_bar_fills_and_is_not_there_where_nobody_knows_the_end() -> None:
+    assert bar(Progress(6, 24)) == f"[{'#' * 6}{'-' * 18}]  25%  "
+    assert bar(Progress(30, 24)).startswith(f"[{'#' * 24}] 100%")
+    assert bar(Progress(6)) == ""
+    assert bar(Progress(0, 0)) == ""
+
+
+def test_lines_come_now_and_then_and_when_something_new_begins() -> None:
+    out, clock = io.StringIO(), HandClock()
+    display = LineDisplay("p", out, clock)
+    for done in (1, 2, 3):
+        display.progress(Progress(done))
+        clock.seconds += 1
+    display.progress(Progress(3, note="compacting"))
+    clock.seconds += 10
+    display.progress(Progress(40, note="compacting"))
+    clock.seconds += 10
+    display.progress(Progress(40, 40, note="compacting"))
+    display.close()
+    assert out.getvalue().splitlines() == [
+        "p: 1 records",
+        "p: 3 records  compacting",
+        "p: 40 records  3/s  compacting",
+        "p: 40/40 records  2/s  compacting",
+    ]
+
+
+def test_the_same_line_is_not_said_twice() -> None:
+    out, clock = io.StringIO(), HandClock()
+    display = LineDisplay("p", out, clock)
+    for _ in range(3):
+        display.progress(Progress(0))
+        clock.seconds += 60
+    assert out.getvalue() == "p: 0 records\n"
+
+
+def test_a_bar_is_drawn_over_itself_within_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    out, clock = Terminal(), HandClock()
+    display = display_on(out, "p", clock)
+    assert isinstance(display, BarDisplay)
+    display.progress(Progress(12, 24))
+    display.progress(Progress(13, 24))
+    clock.seconds += 1
+    display.progress(Progress(24, 24, note="a note that is much too long"))
+    display.say("something that stays")
+    display.close()
+    half, full = f"p  [{'#' * 12}{'-' * 12}]", f"p  [{'#' * 24}]"
+    erase = "\r\x1b[K"
+    assert out.getvalue() == f"{erase}{half}{erase}{full}{erase}p: something that stays\n{full}\n"
+
+
+def test_what_is_not_a_terminal_gets_lines() -> None:
+    assert isinstance(display_on(io.StringIO(), "p", HandClock()), LineDisplay)

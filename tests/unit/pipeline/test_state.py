@@ -1,0 +1,120 @@
+"""A work folder tells the truth about its pipeline, also when the runner could not say it any more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from headrace.pipeline import state
+from headrace.pipeline.job import Progress
+from headrace.pipeline.state import Process, StateUnreadable, Status, WorkFolder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> WorkFolder:
+    return WorkFolder(tmp_path)
+
+
+def status_of(process: Process, state: state.State = "running") -> Status:
+    return Status("orders", "archive", "once", state, process, 1, 2, progress=Progress(1, 4))
+
+
+def test_a_pipeline_that_never_ran_has_no_status(folder: WorkFolder) -> None:
+    assert folder.status() is None
+
+
+def test_what_is_kept_is_found_again(folder: WorkFolder) -> None:
+    status = status_of(Process.own())
+    folder.keep(status)
+    assert folder.status() == status
+    assert [path.name for path in folder.path.iterdir()] == ["status.json"]
+
+
+def test_a_run_whose_process_is_gone_has_died(folder: WorkFolder) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    process = msgspec.structs.replace(Process.own(), pid=child.pid, started=state._started(child.pid))
+    folder.keep(status_of(process))
+    found = folder.status()
+    assert found is not None
+    assert found.state == "running"
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # dead, and nobody has taken note of it
+    found = folder.status()
+    assert found is not None
+    assert found.state == "died"
+    child.communicate()
+    assert not process.lives
+
+
+@pytest.mark.parametrize("changes", [{"boot": "an earlier one"}, {"started": "17"}])
+def test_another_process_of_the_same_number_is_not_taken_for_it(folder: WorkFolder, changes: dict[str, str]) -> None:
+    folder.keep(status_of(msgspec.structs.replace(Process.own(), **changes)))
+    found = folder.status()
+    assert found is not None
+    assert found.state == "died"
+
+
+def test_of_a_run_on_another_host_nothing_is_assumed(folder: WorkFolder) -> None:
+    status = status_of(Process("elsewhere", "b", 1, "2"))
+    folder.keep(status)
+    assert folder.status() == status
+
+
+def test_a_run_that_has_ended_needs_no_process(folder: WorkFolder) -> None:
+    status = status_of(Process("elsewhere", "b", 1, "2"), "done")
+    folder.keep(status)
+    assert folder.status() == status
+
+
+def test_a_request_to_stop_is_for_the_run_that_was_there(folder: WorkFolder) -> None:
+    process = Process.own()
+    folder.keep(status_of(process))
+    assert not folder.is_asked_to_stop(process)
+    folder.ask_to_stop(process)
+    assert folder.is_asked_to_stop(process)
+    assert not folder.is_asked_to_stop(msgspec.structs.replace(process, started="other"))
+    found = folder.status()
+    assert found is not None
+    assert found.state == "stopping"
+    folder.clear_stop()
+    assert not folder.is_asked_to_stop(process)
+
+
+def test_a_request_that_cannot_be_read_is_none(folder: WorkFolder) -> None:
+    (folder.path / "stop").write_text("now!")
+    assert not folder.is_asked_to_stop(Process.own())
+
+
+def test_a_status_that_cannot_be_read_is_named(folder: WorkFolder) -> None:
+    (folder.path / "status.json").write_text('{"name": 1}')
+    with pytest.raises(StateUnreadable, match=r"status\.json cannot be read: .*; remove it"):
+        folder.status()
+
+
+def test_the_folder_is_taken_by_one_until_all_who_hold_its_log_have_let_go(folder: WorkFolder) -> None:
+    descriptor = folder.lock()
+    assert descriptor is not None
+    assert folder.lock() is None
+    inherited = os.dup(descriptor)  # as Java does
+    os.close(descriptor)
+    assert folder.lock() is None
+    os.close(inherited)
+    again = folder.lock()
+    assert again is not None
+    os.close(again)
+
+
+def test_a_log_that_has_grown_is_set_aside(folder: WorkFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "LOG_BYTES_MAX", 3)
+    folder.log.write_text("much")
+    descriptor = folder.lock()
+    assert descriptor is not None
+    os.write(descriptor, b"new")
+    os.close(descriptor)
+    assert folder.log.read_text() == "new"
+    assert (folder.path / "log.old").read_text() == "much"
