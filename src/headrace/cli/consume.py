@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import click
 
+from headrace.cli.archives import open_archive
 from headrace.cli.envelope import envelope_of
 from headrace.cli.output import chat, to_json
 from headrace.cli.record_format import compile_format
@@ -44,6 +45,7 @@ _POLL_SECONDS = 0.1
 @click.option("-f", "--format", "template", metavar="FORMAT", help=r"Such as '%t %p %o %k %s\n'; see docs/cli.md.")
 @click.option("-K", "--key-separator", metavar="SEP", help="Print KEY SEP VALUE.")
 @click.option("--json", "as_json", is_flag=True, help="Print each record as a JSON object.")
+@click.option("--from-archive", "archive", metavar="PATH", help="Begin with what this archive holds, then the log.")
 @click.option("--read-committed", is_flag=True, help="Leave out records of open and aborted transactions.")
 @server_option
 def consume(
@@ -58,6 +60,7 @@ def consume(
     template: str | None,
     key_separator: str | None,
     as_json: bool,
+    archive: str | None,
     read_committed: bool,
     server: str,
 ) -> None:
@@ -67,21 +70,28 @@ def consume(
     headrace consume orders -o -10 -e                  the last ten of each partition
     headrace consume orders -o @2026-11-15T10:00 --json
     headrace consume orders -g billing                 share the partitions with other members
+    headrace consume orders --from-archive /archive    also what retention has removed
     """
+    if group is not None and archive is not None:
+        raise click.UsageError("with -g the group decides where to read: --from-archive is not for it")
     if group is not None and (partitions or (where is not None and where not in (FROM_START, FROM_END))):
         raise click.UsageError("with -g the group decides where to read: -o may be start or end, and -p is not for it")
     begin = FROM_START if from_beginning or where is None else where
     printer = choose_printer(template, key_separator, as_json)
 
     async def work(cluster: Cluster) -> int:
-        targets = await _targets(cluster, topics, partitions)
-        ends: Mapping[TopicPartition, int] = {}
-        if exit_at_end:
-            ends = {t: f.offset for t, f in (await find_offsets(cluster, dict.fromkeys(targets, END))).items()}
         settings = ConsumerSettings(
             start="latest" if begin == FROM_END else "earliest",
             fetching=FetchingRules(read_committed=read_committed),
         )
+        if archive is not None:
+            return await _consume_archive(
+                cluster, archive, topics, partitions, begin, printer, count, exit_at_end, settings
+            )
+        targets = await _targets(cluster, topics, partitions)
+        ends: Mapping[TopicPartition, int] = {}
+        if exit_at_end:
+            ends = {t: f.offset for t, f in (await find_offsets(cluster, dict.fromkeys(targets, END))).items()}
         if group is not None:
             consumer = Consumer(cluster, topics, group=GroupRules(group), settings=settings)
         else:
@@ -92,6 +102,31 @@ def consume(
 
     printed = with_cluster(server, work)
     chat(f"{printed} record{'' if printed == 1 else 's'}")
+
+
+async def _consume_archive(
+    cluster: Cluster,
+    path: str,
+    topics: Sequence[str],
+    partitions: Sequence[int],
+    begin: Where,
+    printer: Printer,
+    count: int | None,
+    exit_at_end: bool,
+    settings: ConsumerSettings,
+) -> int:
+    archive = open_archive(path)
+    # Only who reads archives needs pyarrow.
+    from headrace.cli.archived_records import print_archived, stretches
+
+    found = await stretches(cluster, archive, topics, partitions, begin)
+    printed, goes_on = await print_archived(found, printer, count)
+    offsets = {one.target: max(one.start, one.archived_to, one.log_start) for one in found if one.log_end is not None}
+    if not goes_on or not offsets:
+        return printed
+    ends = {one.target: one.log_end for one in found if one.log_end is not None} if exit_at_end else None
+    async with Consumer(cluster, partitions=offsets, settings=settings) as consumer:
+        return printed + await print_records(consumer, printer, None if count is None else count - printed, ends)
 
 
 async def print_records(

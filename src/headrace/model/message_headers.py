@@ -52,6 +52,10 @@ OF_THE_DEATH = (
 REDRIVEN = "headrace-redriven"
 """How often the message came back from being a dead letter."""
 
+ORIGIN_PREFIX = "headrace-origin-"
+ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET = (ORIGIN_PREFIX + name for name in ("topic", "partition", "offset"))
+"""Of which record a replayed one is the copy."""
+
 PRIORITY_DEFAULT = 4  # as JMS has it
 _DIGITS_MAX = 18
 

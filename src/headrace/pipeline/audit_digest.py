@@ -18,10 +18,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.model.message_headers import ORIGIN_OFFSET, ORIGIN_PARTITION, ORIGIN_PREFIX, ORIGIN_TOPIC
 from headrace.pipeline.audit_compare import Entry
-
-ORIGIN_PREFIX = "headrace-origin-"
-ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET = (ORIGIN_PREFIX + name for name in ("topic", "partition", "offset"))
 
 PIECE_RECORDS = 4096
 """How many records a piece has, or would have on average."""

@@ -1,14 +1,17 @@
-"""The job `fake`, known by its name as the real ones are."""
+"""The job `fake`, known by its name as the real ones are; and for the real ones a broker and a run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.unit.pipeline import fakes
+from tests.unit.pipeline.broker_stage import Brokers, StageRun
 
 from headrace.pipeline import jobs
+from headrace.testkit.embedded import EmbeddedBroker
 
 
 @pytest.fixture(autouse=True)
@@ -27,3 +30,27 @@ def written(tmp_path: Path) -> Callable[[str], Path]:
         return path
 
     return write
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with EmbeddedBroker() as broker:
+        yield broker.address
+
+
+@pytest.fixture
+def brokers(address: str) -> Brokers:
+    return Brokers(address)
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A name that no other test has."""
+    return re.sub(r"[^a-zA-Z0-9]+", "-", str(request.node.name))[:200].strip("-")
+
+
+@pytest.fixture
+def run(address: str, tmp_path: Path, topic: str) -> StageRun:
+    found = StageRun(address, tmp_path / "work")
+    found.name = topic[-90:]
+    return found

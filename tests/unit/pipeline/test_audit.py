@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,33 +24,9 @@ from headrace.pipeline.audit_checks import AuditSettings
 from headrace.pipeline.audit_findings import Verdict
 from headrace.pipeline.job import Outcome
 from headrace.pipeline.replay import ReplayJob, ReplaySettings
-from headrace.testkit.embedded import EmbeddedBroker
 
 COUNT = 40
 Named = tuple[str, int, int | None, int | None]
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with EmbeddedBroker() as broker:
-        yield broker.address
-
-
-@pytest.fixture
-def brokers(address: str) -> Brokers:
-    return Brokers(address)
-
-
-@pytest.fixture
-def run(address: str, tmp_path: Path, topic: str) -> StageRun:
-    found = StageRun(address, tmp_path / "work")
-    found.name = topic[-90:]
-    return found
-
-
-@pytest.fixture
-def topic(request: pytest.FixtureRequest) -> str:
-    return re.sub(r"[^a-zA-Z0-9]+", "-", str(request.node.name))[:200].strip("-")
 
 
 def audit(run: StageRun, folder: Path, *checks: dict[str, Any]) -> tuple[Outcome, list[Verdict]]:

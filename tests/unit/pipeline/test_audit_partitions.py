@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.unit.pipeline.audit_stage import Row, Shelf, batch_of, row, rows
 from tests.unit.pipeline.broker_stage import StageRun
 
-from headrace.pipeline.audit_digest import ORIGIN_OFFSET, ORIGIN_PARTITION, ORIGIN_TOPIC, By, Reading, joined, pieces
+from headrace.model.message_headers import ORIGIN_OFFSET, ORIGIN_PARTITION, ORIGIN_TOPIC
+from headrace.pipeline.audit_digest import By, Reading, joined, pieces
 from headrace.pipeline.audit_findings import Finding
 from headrace.pipeline.audit_partitions import Compared, Half, Pairing, compare
 from headrace.pipeline.audit_sources import Archived, Topic, cut

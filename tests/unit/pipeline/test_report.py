@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -45,32 +44,10 @@ from headrace.pipeline.report_windows import (
     times_of,
     window_for,
 )
-from headrace.testkit.embedded import EmbeddedBroker
 from headrace.wire.acks_records import Created, Failed, Settled, Sought
 
 NOON_MS = 1_700_000_000_000 // 3_600_000 * 3_600_000
 EVER = Span(60_000, 0, 1 << 53)
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with EmbeddedBroker() as broker:
-        yield broker.address
-
-
-@pytest.fixture
-def brokers(address: str) -> Brokers:
-    return Brokers(address)
-
-
-@pytest.fixture
-def run(address: str, tmp_path: Path) -> StageRun:
-    return StageRun(address, tmp_path / "work")
-
-
-@pytest.fixture
-def topic(request: pytest.FixtureRequest) -> str:
-    return re.sub(r"[^a-zA-Z0-9]+", "-", str(request.node.name))[:200].strip("-")
 
 
 def reported(run: StageRun, folder: Path, **settings: Any) -> tuple[Outcome, PageReader]:

@@ -1,0 +1,99 @@
+"""Small files that lie side by side become one, without a moment in which the manifest does not name each row once.
+
+The merged file is written first. One entry adds it and removes its parts; then the parts are deleted, and it is put in
+place. Whoever is broken off before the entry leaves a file that nobody reads; after it, `Catalogue.settle` finishes the
+rest. Parts are checked against their checksums before they are read: damage is found here, not copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from headrace.archive.catalogue import Catalogue
+from headrace.archive.errors import ArchiveConflict, ArchiveDamaged
+from headrace.archive.manifest import ArchivedFile
+from headrace.archive.names import MANIFEST_FOLDER, STAGING_FOLDER
+from headrace.archive.writing import FileRules, Subject, write_file
+
+TARGET_BYTES = 256 * 1024 * 1024
+LEFT_BEHIND_MS = 86_400_000  # what nobody has written to for a day, nobody will
+
+
+class Merge(NamedTuple):
+    """One file in the place of others."""
+
+    file: ArchivedFile
+    parts: Sequence[ArchivedFile]
+
+
+def compact(
+    catalogue: Catalogue, target_bytes: int = TARGET_BYTES, rules: FileRules | None = None, *, files_min: int = 2
+) -> Iterator[Merge]:
+    """Merge runs of at least `files_min` files up to the target; gives each merge when it is done."""
+    catalogue.settle()
+    for parts in runs(catalogue, target_bytes, files_min):
+        merged = _merged(catalogue, parts, rules)
+        try:
+            catalogue.merge(merged, parts)
+        except ArchiveConflict:
+            # Somebody else merges here as well, and was faster.
+            catalogue.discard(merged)
+        except BaseException:
+            catalogue.discard(merged)
+            raise
+        else:
+            yield Merge(merged, parts)
+
+
+def runs(catalogue: Catalogue, target_bytes: int = TARGET_BYTES, files_min: int = 2) -> list[Sequence[ArchivedFile]]:
+    """What would be merged: neighbours without offsets between them, each run about as large as the target."""
+    found: list[Sequence[ArchivedFile]] = []
+    run: list[ArchivedFile] = []
+    size = 0
+    for file in catalogue.all_files:
+        fits = run and _are_neighbours(run[-1], file) and size + file.bytes <= target_bytes
+        if not fits:
+            found.append(run)
+            run, size = [], 0
+        run.append(file)
+        size += file.bytes
+    found.append(run)
+    return [run for run in found if len(run) >= max(2, files_min)]
+
+
+def sweep(catalogue: Catalogue, now_ms: int) -> int:
+    """Remove what writers that were broken off have left behind; the number of files."""
+    staged = catalogue.place.files(f"{catalogue.topic}/{STAGING_FOLDER}")
+    drafts = catalogue.place.files(f"{catalogue.topic}/{MANIFEST_FOLDER}")
+    catalogue.refresh()
+    named = {file.staged for file in catalogue.all_files}
+    old = [f"{STAGING_FOLDER}/{found.name}" for found in staged if found.modified_ms < now_ms - LEFT_BEHIND_MS]
+    old += [
+        f"{MANIFEST_FOLDER}/{found.name}"
+        for found in drafts
+        if found.name.startswith(".") and found.modified_ms < now_ms - LEFT_BEHIND_MS
+    ]
+    left = [name for name in old if name not in named]
+    for name in left:
+        catalogue.place.delete(f"{catalogue.topic}/{name}")
+    return len(left)
+
+
+def _are_neighbours(file: ArchivedFile, following: ArchivedFile) -> bool:
+    return file.partition == following.partition and file.last + 1 == following.first
+
+
+def _merged(catalogue: Catalogue, parts: Sequence[ArchivedFile], rules: FileRules | None) -> ArchivedFile:
+    assert catalogue.topic_id is not None
+    first, last = parts[0].first, parts[-1].last
+    subject = Subject(catalogue.topic, catalogue.topic_id, parts[0].partition, first, last)
+    rows: Iterator[pa.RecordBatch] = catalogue.read(subject.partition, first, last + 1, checked=True)
+    merged = write_file(catalogue.place, subject, rows, rules)
+    due = sum(part.records for part in parts)
+    if merged.records != due:
+        catalogue.discard(merged)
+        raise ArchiveDamaged(f"{catalogue.topic}: {len(parts)} files have {merged.records} rows in place of {due}")
+    return merged

@@ -1,0 +1,68 @@
+"""Names in an archive: what a file holds can be told from its name, and the same range always has the same name.
+
+    <archive>/<topic>/p00000-00000000000000000000-00000000000000099999.parquet    partition 0, offsets 0 to 99999
+    <archive>/<topic>/_headrace/00000000000000000007.json                         the eighth entry of the manifest
+    <archive>/<topic>/_headrace/00000000000000000007.snapshot.json                all entries up to it, folded
+    <archive>/<topic>/_headrace/tmp/p00000-...-....parquet.<token>                written, but not in place yet
+
+Readers of Parquet pass over what begins with an underscore: they see the files in place, and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+MANIFEST_FOLDER = "_headrace"
+STAGING_FOLDER = f"{MANIFEST_FOLDER}/tmp"
+
+_FILE = re.compile(r"p([0-9]{5,10})-([0-9]{20})-([0-9]{20})\.parquet")
+_ENTRY = re.compile(r"([0-9]{20})\.json")
+_SNAPSHOT = re.compile(r"([0-9]{20})\.snapshot\.json")
+
+
+class FileRange(NamedTuple):
+    """What a file covers, both ends included; offsets that are missing in it are missing in the log."""
+
+    partition: int
+    first: int
+    last: int
+
+
+def file_name(partition: int, first: int, last: int) -> str:
+    assert 0 <= first <= last, (first, last)
+    return f"p{partition:05d}-{first:020d}-{last:020d}.parquet"
+
+
+def parse_file_name(name: str) -> FileRange | None:
+    """None for anything that `file_name` does not write."""
+    match = _FILE.fullmatch(name)
+    if match is None:
+        return None
+    found = FileRange(int(match[1]), int(match[2]), int(match[3]))
+    return found if found.first <= found.last and file_name(*found) == name else None
+
+
+def staged_name(name: str, token: str) -> str:
+    """Where a file lies until an entry names it: no two writers share a token, so none overwrites another's file."""
+    return f"{STAGING_FOLDER}/{name}.{token}"
+
+
+def entry_name(sequence: int) -> str:
+    return f"{MANIFEST_FOLDER}/{sequence:020d}.json"
+
+
+def snapshot_name(sequence: int) -> str:
+    return f"{MANIFEST_FOLDER}/{sequence:020d}.snapshot.json"
+
+
+def parse_entry_name(name: str) -> int | None:
+    """Of an entry, without its folder."""
+    match = _ENTRY.fullmatch(name)
+    return None if match is None else int(match[1])
+
+
+def parse_snapshot_name(name: str) -> int | None:
+    """Of a snapshot, without its folder."""
+    match = _SNAPSHOT.fullmatch(name)
+    return None if match is None else int(match[1])

@@ -1,0 +1,100 @@
+"""Is an archive what its manifest says? Every byte is read once and compared.
+
+Damage is what is lost or altered. Left-overs are no damage: what a writer that was broken off has not put in place or
+deleted, and files that no entry names. `repair` finishes the former, and puts the latter aside, where plain readers do
+not count them; it deletes nothing that might be the only copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pyarrow.compute as pc
+
+from headrace.archive.catalogue import Catalogue
+from headrace.archive.compaction import sweep
+from headrace.archive.errors import ArchiveDamaged
+from headrace.archive.manifest import ArchivedFile
+from headrace.archive.names import MANIFEST_FOLDER, parse_file_name
+from headrace.archive.reading import check_digest, read_file
+
+ASIDE_FOLDER = f"{MANIFEST_FOLDER}/aside"
+
+
+class Flaw(msgspec.Struct, frozen=True):
+    """Something that is not as it should be; `damaged` if rows are lost or altered."""
+
+    topic: str
+    file: str
+    what: str
+    damaged: bool = False
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Offsets between two files that were never archived: [first, last]."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+
+
+def verify(catalogue: Catalogue) -> Iterator[Flaw]:
+    """Read everything; tells what is wrong."""
+    present = {found.name for found in catalogue.place.files(catalogue.topic)}
+    catalogue.refresh()
+    for file in catalogue.all_files:
+        flaws = list(_flaws_of(catalogue, file))
+        yield from flaws
+        if not flaws and file.name not in present:
+            yield Flaw(catalogue.topic, file.name, "it is not in place yet: plain readers do not see its rows")
+    for name in strays(catalogue):
+        yield Flaw(catalogue.topic, name, "no entry names it: plain readers count its rows in addition")
+
+
+def gaps(catalogue: Catalogue) -> Iterator[Gap]:
+    """What is missing between the files; retention was faster than the archiver."""
+    before: ArchivedFile | None = None
+    for file in catalogue.all_files:
+        if before is not None and before.partition == file.partition and before.last + 1 < file.first:
+            yield Gap(catalogue.topic, file.partition, before.last + 1, file.first - 1)
+        before = file
+
+
+def repair(catalogue: Catalogue, now_ms: int) -> int:
+    """Finish what was broken off, and clear away what is left over; the number of files cleared away."""
+    catalogue.settle()
+    cleared = sweep(catalogue, now_ms)
+    for name in strays(catalogue):
+        catalogue.place.move(f"{catalogue.topic}/{name}", f"{catalogue.topic}/{ASIDE_FOLDER}/{name}")
+        cleared += 1
+    return cleared
+
+
+def strays(catalogue: Catalogue) -> list[str]:
+    """Files in place that no entry names."""
+    present = [found.name for found in catalogue.place.files(catalogue.topic)]
+    catalogue.refresh()
+    return [n for n in present if parse_file_name(n) is not None and catalogue.all_files.named(n) is None]
+
+
+def _flaws_of(catalogue: Catalogue, file: ArchivedFile) -> Iterator[Flaw]:
+    def flaw(what: str) -> Flaw:
+        return Flaw(catalogue.topic, file.name, what, damaged=True)
+
+    try:
+        check_digest(catalogue.place, catalogue.topic, file)
+        records, position = 0, file.first
+        for batch, end in read_file(catalogue.place, catalogue.topic, file, file.first, file.last + 1, ["offset"]):
+            offsets = batch.column(0)
+            steps = pc.subtract(offsets.slice(1), offsets.slice(0, len(offsets) - 1))
+            if offsets[0].as_py() < position or (len(steps) and pc.min(steps).as_py() < 1):
+                yield flaw("its offsets are not in order")
+            records, position = records + len(offsets), end
+        if records != file.records:
+            yield flaw(f"it has {records} rows where the manifest has {file.records}")
+    except FileNotFoundError:
+        yield flaw("it is missing")
+    except ArchiveDamaged as error:
+        yield flaw(error.message)

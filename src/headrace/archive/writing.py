@@ -1,0 +1,152 @@
+"""Rows into one Parquet file, which is hashed as it is written.
+
+The file lies in the staging folder under a name of its own until an entry of the manifest names it: who is broken off
+leaves nothing that anybody reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.archive.manifest import FORMAT, ArchivedFile
+from headrace.archive.names import file_name, staged_name
+from headrace.archive.place import Place
+from headrace.columns.schema import ARROW_SCHEMA
+from headrace.runtime.entropy import SystemEntropy
+
+COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "none")
+
+_DELTA = dict.fromkeys(("offset", "timestamp"), "DELTA_BINARY_PACKED")
+_REPEATED = ["key", "topic", "partition", "timestampType", "headers.list.element.key"]
+_SEARCHED = ["topic", "partition", "offset", "timestamp", "timestampType", "key"]
+
+
+class FileRules(msgspec.Struct, frozen=True):
+    """How files are written. A row group is what a reader takes into memory at a time."""
+
+    compression: str = "zstd"
+    row_group_bytes: int = 32 * 1024 * 1024
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """What a file is to hold: a range of a partition, `last` included, of one topic and no other of that name."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    first: int
+    last: int
+
+
+def write_file(
+    place: Place, subject: Subject, batches: Iterable[pa.RecordBatch], rules: FileRules | None = None
+) -> ArchivedFile:
+    """Write the rows of the subject, which come in the order of their offsets. It is not part of the archive yet."""
+    rules = rules or FileRules()
+    name = file_name(subject.partition, subject.first, subject.last)
+    staged = staged_name(name, SystemEntropy().uuid().hex)
+    extent = _Extent(subject)
+    with place.writing(f"{subject.topic}/{staged}") as file:
+        hashed = _Hashed(file)
+        with pq.ParquetWriter(
+            hashed,
+            ARROW_SCHEMA.with_metadata(_about(subject)),
+            compression=rules.compression,
+            use_dictionary=_REPEATED,
+            column_encoding=_DELTA,
+            write_statistics=_SEARCHED,
+        ) as writer:
+            for group in _row_groups(extent.seen(batches), rules.row_group_bytes):
+                writer.write_table(group, row_group_size=max(1, group.num_rows))
+    return ArchivedFile(
+        name=name,
+        partition=subject.partition,
+        first=subject.first,
+        last=subject.last,
+        records=extent.records,
+        bytes=hashed.size_bytes,
+        sha256=hashed.digest.hexdigest(),
+        timestamp_min=extent.timestamp_min,
+        timestamp_max=extent.timestamp_max,
+        staged=staged,
+    )
+
+
+def _about(subject: Subject) -> dict[str, str]:
+    return {"headrace.format": str(FORMAT)} | {
+        f"headrace.{name}": str(value) for name, value in msgspec.structs.asdict(subject).items()
+    }
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch], bytes_min: int) -> Iterator[pa.Table]:
+    gathered: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        gathered.append(batch)
+        size += batch.nbytes
+        if size >= bytes_min:
+            yield pa.Table.from_batches(gathered)
+            gathered, size = [], 0
+    if gathered:
+        yield pa.Table.from_batches(gathered)
+
+
+class _Extent:
+    """What has gone by. Rows in disorder or outside the range are a bug of whoever brings them."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.records = 0
+        self.timestamp_min: int | None = None
+        self.timestamp_max: int | None = None
+        self._next = subject.first
+        self._last = subject.last
+
+    def seen(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.num_rows:
+                self._see(batch)
+                yield batch.select(ARROW_SCHEMA.names).cast(ARROW_SCHEMA)
+
+    def _see(self, batch: pa.RecordBatch) -> None:
+        offsets = batch.column("offset")
+        first, last = offsets[0].as_py(), offsets[-1].as_py()
+        assert self._next <= first <= last <= self._last, (self._next, first, last, self._last)
+        self._next = last + 1
+        self.records += batch.num_rows
+        span = pc.min_max(batch.column("timestamp").cast(pa.int64()))
+        low, high = span["min"].as_py() // 1000, span["max"].as_py() // 1000
+        self.timestamp_min = low if self.timestamp_min is None else min(self.timestamp_min, low)
+        self.timestamp_max = high if self.timestamp_max is None else max(self.timestamp_max, high)
+
+
+class _Hashed:
+    """A file that is only appended to, with the digest of what went into it."""
+
+    closed = False
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.digest = hashlib.sha256()
+        self.size_bytes = 0
+        self._file = file
+
+    def write(self, data: Any) -> int:
+        self.digest.update(data)
+        self._file.write(data)
+        self.size_bytes += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self.size_bytes
+
+    def flush(self) -> None:
+        """The place sees to it."""
+
+    def close(self) -> None:
+        """The place sees to it."""

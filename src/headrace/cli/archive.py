@@ -1,0 +1,171 @@
+"""`headrace archive ...`: a look into an archive, without a broker and without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.archives import archive_failures, open_archive
+from headrace.cli.failure import FAILED
+from headrace.cli.output import Row, chat, output_option, print_rows
+from headrace.cli.session import dry_run_option
+from headrace.cli.times import local_time
+from headrace.pipeline.setting_types import parse_size
+from headrace.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from headrace.archive import Catalogue
+    from headrace.archive.manifest import ArchivedFile
+
+_PARTITION_COLUMNS = ("topic", "partition", "first", "last", "records", "files", "bytes", "oldest", "newest")
+_FILE_COLUMNS = ("topic", "partition", "first", "last", "records", "bytes", "oldest", "newest", "file")
+
+
+class SizeType(click.ParamType[int]):
+    """Bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return value if isinstance(value, int) else parse_size(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.group()
+def archive() -> None:
+    """Show, verify and compact archives of topics."""
+
+
+_path_argument = click.argument("path", metavar="PATH")
+_topic_argument = click.argument("topic", required=False)
+
+
+@archive.command()
+@_path_argument
+@_topic_argument
+@click.option("--files", is_flag=True, help="A line for each file instead of each partition.")
+@output_option
+def show(path: str, topic: str | None, files: bool, output: str | None) -> None:
+    """Show what the archive at PATH holds: a folder, or a URI such as s3://bucket/archive."""
+    with archive_failures():
+        rows_of = _file_rows if files else _partition_rows
+        rows = [row for catalogue in _catalogues(path, topic) for row in rows_of(catalogue)]
+    print_rows(rows, _FILE_COLUMNS if files else _PARTITION_COLUMNS, output)
+
+
+@archive.command()
+@_path_argument
+@_topic_argument
+@click.option("--repair", is_flag=True, help="Finish what a writer was broken off at, and clear away what it left.")
+@output_option
+def verify(path: str, topic: str | None, repair: bool, output: str | None) -> int:
+    """Read every file of the archive at PATH and compare it with the manifest.
+
+    Prints what is wrong; exit code 1 if rows are lost or altered. --repair deletes nothing that might be the only copy:
+    files that no entry names go to _headrace/aside.
+    """
+    files = records = size = damaged = 0
+    rows: list[Row] = []
+    with archive_failures():
+        from headrace.archive import verification
+
+        for catalogue in _catalogues(path, topic):
+            if repair and (cleared := verification.repair(catalogue, SystemClock().now_ms())):
+                chat(f"{catalogue.topic}: {cleared} left-over files cleared away")
+            for flaw in verification.verify(catalogue):
+                rows.append({"topic": flaw.topic, "file": flaw.file, "damaged": flaw.damaged, "what": flaw.what})
+                damaged += flaw.damaged
+            for gap in verification.gaps(catalogue):
+                what = f"offsets {gap.first} to {gap.last} of partition {gap.partition} were never archived"
+                rows.append({"topic": gap.topic, "file": None, "damaged": False, "what": what})
+            for file in catalogue.all_files:
+                files, records, size = files + 1, records + file.records, size + file.bytes
+    if rows:
+        print_rows(rows, ("topic", "damaged", "file", "what"), output)
+    verdict = f"{damaged} damaged" if damaged else "no damage"
+    chat(f"{files} files, {records} records, {size} bytes of {path} checked: {verdict}")
+    return FAILED if damaged else 0
+
+
+@archive.command()
+@_path_argument
+@_topic_argument
+@click.option(
+    "--target", type=SizeType(), default="256MiB", show_default=True, metavar="SIZE", help="No file gets larger."
+)
+@dry_run_option
+@output_option
+def compact(path: str, topic: str | None, target: int, dry_run: bool, output: str | None) -> None:
+    """Merge small files of the archive at PATH that lie side by side.
+
+    Readers by manifest see every row once at any time. Plain readers of the folder may for a moment miss the rows that
+    are being merged.
+    """
+    rows: list[Row] = []
+    with archive_failures():
+        from headrace.archive import compaction
+
+        for catalogue in _catalogues(path, topic):
+            if not catalogue.place.exclusive and not dry_run:
+                chat(f"{path} cannot keep two writers apart: nobody else may archive {catalogue.topic} meanwhile")
+            if dry_run:
+                rows += [_merge_row(catalogue, parts) for parts in compaction.runs(catalogue, target)]
+            else:
+                rows += [_merge_row(catalogue, merge.parts) for merge in compaction.compact(catalogue, target)]
+                compaction.sweep(catalogue, SystemClock().now_ms())
+    print_rows(rows, ("topic", "partition", "first", "last", "files", "bytes"), output)
+    chat(f"{sum(row['files'] for row in rows)} files {'would become' if dry_run else 'became'} {len(rows)}")
+
+
+def _catalogues(path: str, topic: str | None) -> Iterator[Catalogue]:
+    found = open_archive(path)
+    for name in [topic] if topic is not None else found.topics():
+        yield found.existing(name)
+
+
+def _partition_rows(catalogue: Catalogue) -> Iterator[Row]:
+    for partition in catalogue.partitions:
+        files = catalogue.all_files.of(partition)
+        times = [t for file in files for t in (file.timestamp_min, file.timestamp_max) if t is not None]
+        yield {
+            "topic": catalogue.topic,
+            "partition": partition,
+            "first": files[0].first,
+            "last": files[-1].last,
+            "records": sum(file.records for file in files),
+            "files": len(files),
+            "bytes": sum(file.bytes for file in files),
+            "oldest": local_time(min(times)) if times else None,
+            "newest": local_time(max(times)) if times else None,
+        }
+
+
+def _file_rows(catalogue: Catalogue) -> Iterator[Row]:
+    for file in catalogue.all_files:
+        yield {
+            "topic": catalogue.topic,
+            "partition": file.partition,
+            "first": file.first,
+            "last": file.last,
+            "records": file.records,
+            "bytes": file.bytes,
+            "oldest": None if file.timestamp_min is None else local_time(file.timestamp_min),
+            "newest": None if file.timestamp_max is None else local_time(file.timestamp_max),
+            "sha256": file.sha256,
+            "file": file.name,
+        }
+
+
+def _merge_row(catalogue: Catalogue, parts: Sequence[ArchivedFile]) -> Row:
+    return {
+        "topic": catalogue.topic,
+        "partition": parts[0].partition,
+        "first": parts[0].first,
+        "last": parts[-1].last,
+        "files": len(parts),
+        "bytes": sum(part.bytes for part in parts),
+    }

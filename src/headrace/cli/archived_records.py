@@ -1,0 +1,173 @@
+"""Records out of an archive, for `consume --from-archive`: what retention has removed, up to where the log takes over.
+
+The archive is read up to its end, the log from there on, so that each record is printed once. Offsets that are in
+neither are named on stderr: retention was faster than the archiver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.archive import Archive, Catalogue
+from headrace.cli.failure import Failure
+from headrace.cli.output import chat
+from headrace.cli.where import Where
+from headrace.client.cluster import Cluster
+from headrace.client.fetched import ConsumedRecord
+from headrace.client.metadata import TopicPartition
+from headrace.client.offsets import END, START, find_offsets
+from headrace.model.errors import UnknownTopicOrPartition
+from headrace.model.ids import id_to_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Printer = Callable[[ConsumedRecord], bytes]
+
+
+class Stretch(NamedTuple):
+    """One partition: from `start` on, up to `archived_to` from the archive, then from the log; `log_end` is None if
+    there is no log any more."""
+
+    target: TopicPartition
+    catalogue: Catalogue
+    start: int
+    archived_to: int
+    log_start: int
+    log_end: int | None
+
+
+async def stretches(
+    cluster: Cluster, archive: Archive, topics: Sequence[str], partitions: Sequence[int], where: Where
+) -> list[Stretch]:
+    """What is to be read of each partition."""
+    found = []
+    for topic in topics:
+        catalogue = archive.existing(topic)
+        numbers = await _partitions(cluster, catalogue)
+        chosen = partitions or sorted(numbers | set(catalogue.partitions))
+        for number in chosen:
+            if number not in numbers and number not in catalogue.partitions:
+                raise UnknownTopicOrPartition(f"topic {topic!r} has no partition {number}")
+            log = await _log_bounds(cluster, TopicPartition(topic, number)) if number in numbers else None
+            found.append(await _stretch(cluster, catalogue, TopicPartition(topic, number), log, where))
+    return found
+
+
+async def print_archived(found: Sequence[Stretch], printer: Printer, count: int | None) -> tuple[int, bool]:
+    """Print what the archive has of them; how many records, and whether to go on with the log."""
+    printed = 0
+    out = sys.stdout.buffer
+    try:
+        for stretch in found:
+            _tell_gaps(stretch)
+            reading = stretch.catalogue.read(stretch.target.partition, stretch.start, stretch.archived_to)
+            # In a thread, so that Ctrl-C is heard meanwhile.
+            while (batch := await asyncio.to_thread(next, reading, None)) is not None:
+                rows = batch if count is None else batch.slice(0, count - printed)
+                out.writelines(map(printer, _records(rows)))
+                out.flush()
+                printed += rows.num_rows
+                if printed == count:
+                    return printed, False
+    except asyncio.CancelledError:
+        return printed, False  # Ctrl-C is how one stops watching
+    return printed, True
+
+
+async def _partitions(cluster: Cluster, catalogue: Catalogue) -> set[int]:
+    """Those that the topic has now; none if it was deleted."""
+    try:
+        view = await cluster.topic(catalogue.topic)
+    except UnknownTopicOrPartition:
+        chat(f"there is no topic {catalogue.topic!r} any more: reading ends where the archive ends")
+        return set()
+    if id_to_text(view.topic_id) != catalogue.topic_id:
+        raise Failure(
+            f"{catalogue.location} holds an earlier topic {catalogue.topic!r}, which was deleted: the one that there "
+            "is now does not continue it; replay the archive into a topic of another name with `headrace pipeline run`"
+        )
+    return {partition.partition for partition in view.partitions}
+
+
+async def _log_bounds(cluster: Cluster, target: TopicPartition) -> tuple[int, int]:
+    ends = await find_offsets(cluster, {target: END})
+    starts = await find_offsets(cluster, {target: START})
+    return starts[target].offset, ends[target].offset
+
+
+async def _stretch(
+    cluster: Cluster, catalogue: Catalogue, target: TopicPartition, log: tuple[int, int] | None, where: Where
+) -> Stretch:
+    first, archived_to = catalogue.start_offset(target.partition), catalogue.end_offset(target.partition)
+    if first is None or archived_to is None:
+        assert log is not None
+        first = archived_to = log[0]
+    low = first if log is None else min(first, log[0])
+    high = archived_to if log is None else max(archived_to, log[1])
+    match where.kind:
+        case "after_start":
+            start = low + where.number
+        case "before_end":
+            start = high - where.number
+        case "time":
+            start = await _at_time(cluster, catalogue, target, log is not None, where.number, high)
+        case _:
+            start = where.number
+    start = min(high, max(low, start))
+    return Stretch(
+        target, catalogue, start, archived_to, high if log is None else log[0], None if log is None else high
+    )
+
+
+async def _at_time(
+    cluster: Cluster, catalogue: Catalogue, target: TopicPartition, has_log: bool, time_ms: int, high: int
+) -> int:
+    """The first record at or after the time: in the archive if it has one, else in the log."""
+    offset = await asyncio.to_thread(_archived_at, catalogue, target.partition, time_ms)
+    if offset is not None or not has_log:
+        return high if offset is None else offset
+    found = (await find_offsets(cluster, {target: time_ms}))[target].offset
+    return found if found >= 0 else high
+
+
+def _archived_at(catalogue: Catalogue, partition: int, time_ms: int) -> int | None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for file in catalogue.all_files.of(partition):
+        if file.timestamp_max is None or file.timestamp_max < time_ms:
+            continue
+        for batch in catalogue.read(partition, file.first, file.last + 1, ["offset", "timestamp"]):
+            late = pc.greater_equal(batch.column("timestamp").cast(pa.int64()), time_ms * 1000)
+            at = pc.index(late, True).as_py()
+            if at >= 0:
+                return int(batch.column("offset")[at].as_py())
+    return None
+
+
+def _tell_gaps(stretch: Stretch) -> None:
+    position = stretch.start
+    for file in stretch.catalogue.files(stretch.target.partition, stretch.start, stretch.archived_to):
+        _tell_gap(stretch.target, position, file.first)
+        position = file.last + 1
+    _tell_gap(stretch.target, max(position, stretch.archived_to), stretch.log_start)
+
+
+def _tell_gap(target: TopicPartition, start: int, end: int) -> None:
+    if start < end:
+        chat(f"offsets {start} to {end - 1} of {target} are neither in the archive nor in the log")
+
+
+def _records(rows: pa.RecordBatch) -> Iterator[ConsumedRecord]:
+    import pyarrow as pa
+
+    times = rows.column("timestamp").cast(pa.int64()).to_pylist()
+    names = ("topic", "partition", "offset", "key", "value", "headers")
+    columns = [rows.column(name).to_pylist() for name in names]
+    for time_us, topic, partition, offset, key, value, headers in zip(times, *columns, strict=True):
+        pairs = [(header["key"], header["value"]) for header in headers]
+        yield ConsumedRecord(topic, partition, offset, time_us // 1000, key, value, pairs)

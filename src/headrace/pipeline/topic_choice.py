@@ -1,0 +1,73 @@
+"""Which topics a job is about, and where its archive lies, as the settings have it.
+
+A text that could be the name of a topic is one; anything else is a pattern that names must match as a whole (RE2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from headrace.client.admin import TopicAdmin
+from headrace.client.cluster import Cluster
+from headrace.columns.scan import link, topics_matching
+from headrace.model.errors import HeadraceError, InvalidTopic
+from headrace.model.ids import id_to_text
+from headrace.model.names import check_topic_name
+from headrace.model.patterns import compiled
+
+
+def is_name(text: str) -> bool:
+    try:
+        check_topic_name(text)
+    except InvalidTopic:
+        return False
+    return True
+
+
+def wrong_topics(texts: Sequence[str]) -> Sequence[str]:
+    """What is wrong with them."""
+    if not texts:
+        return ["topics: name at least one"]
+    found = []
+    for text in texts:
+        try:
+            if not is_name(text):
+                compiled(text)
+        except HeadraceError as error:
+            found.append(f"topics: {error.message}")
+    return found
+
+
+def chosen(texts: Iterable[str], matching: Iterable[str]) -> list[str]:
+    """Those of `matching` that the texts name or match."""
+    names = list(matching)
+    return sorted({n for text in texts for n in names if (n == text if is_name(text) else compiled(text).fullmatch(n))})
+
+
+def topic_names(brokers: str, texts: Iterable[str]) -> list[str]:
+    """The topics that are meant at present; internal ones only if they are named."""
+    found: set[str] = set()
+    for text in texts:
+        found |= {text} if is_name(text) else {*topics_matching(brokers, text)}
+    return sorted(found)
+
+
+def topic_ids(brokers: str, names: Sequence[str]) -> dict[str, str]:
+    """Which topics have these names now; raises UnknownTopicOrPartition."""
+
+    async def ask(cluster: Cluster) -> dict[str, str]:
+        await cluster.persist(lambda: cluster.refresh(names))
+        return {name: id_to_text((await cluster.topic(name)).topic_id) for name in names}
+
+    return link(brokers).call(ask) if names else {}
+
+
+def log_bytes(brokers: str, name: str) -> dict[int, int]:
+    """What each partition takes on disk."""
+    return link(brokers).call(lambda cluster: TopicAdmin(cluster).sizes(name))
+
+
+def location_of(path: str, folder: Path) -> str:
+    """Paths count from the folder in which the pipeline's file lies; a URI stands for itself."""
+    return path if "://" in path else str(folder / path)
