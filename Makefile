@@ -1,6 +1,7 @@
 # Everything there is to do here. Needs python3 (3.11 or newer) with venv, make, and a network to PyPI.
 #
 #   make run                    a broker on 127.0.0.1:9092, data in ./headrace-data
+#   make demo                   the whole story in three minutes: log, queue, dead letters, archive, report page
 #   make check                  style, types, layers, unit tests: about a minute
 #   make test                   all of that and simulation, integration and real clients: what CI runs
 #   make sim SEED=17 SEEDS=200  the simulations, from a seed, as many as asked for
@@ -21,11 +22,14 @@ SEEDS ?= 20
 MINUTES ?= 5
 ARGS ?=
 
-.PHONY: run check test static sim chaos bench requirements clean
+.PHONY: run demo check test static sim chaos bench requirements clean
 .DEFAULT_GOAL := check
 
 run: $(VENV)/run.stamp
 	$(BIN)/headrace serve
+
+demo: $(VENV)/spark.stamp
+	$(BIN)/python -m demo
 
 check: static
 	$(BIN)/pytest -q tests/unit
@@ -66,7 +70,7 @@ requirements: $(VENV)/dev.stamp
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests bench demo -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("Headrace needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
@@ -79,7 +83,10 @@ $(VENV)/run.stamp: requirements/run.txt pyproject.toml setup.py src/headrace/col
 	touch $@
 
 # PySpark comes as source only, half a gigabyte: the first time it takes some minutes, then pip has it in its cache.
-$(VENV)/dev.stamp: requirements/dev.txt requirements/spark.txt $(VENV)/run.stamp
-	$(PIP) --require-hashes --requirement requirements/dev.txt
+$(VENV)/spark.stamp: requirements/spark.txt $(VENV)/run.stamp
 	$(PIP) --no-build-isolation --require-hashes --requirement requirements/spark.txt
+	touch $@
+
+$(VENV)/dev.stamp: requirements/dev.txt $(VENV)/spark.stamp
+	$(PIP) --require-hashes --requirement requirements/dev.txt
 	touch $@

@@ -52,6 +52,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--ref", help="measure Headrace of this commit against the working tree, without other peers")
     parser.add_argument("--rounds", type=int, help="measured rounds (3; quick: 1)")
     parser.add_argument("--quick", action="store_true", help="a twentieth of the load: does it work, not how fast")
+    parser.add_argument("--scale", type=float, help="how many times the load of the workloads (1; quick: 0.05)")
     parser.add_argument("--name", default="bench", help="name of the result files")
     parser.add_argument("--out", type=Path, help="folder of the result files (bench/results; quick: none are written)")
     parser.add_argument("--data", type=Path, help="where the servers keep their data (the temporary folder)")
@@ -59,7 +60,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.workloads += [name for name in options.only.split(",") if name]
     options.rounds = options.rounds or (1 if options.quick else 3)
-    options.scale = 0.05 if options.quick else 1.0
+    options.scale = options.scale or (0.05 if options.quick else 1.0)
     options.out = options.out or (None if options.quick else _RESULTS)
     if options.touch_gb is None:
         options.touch_gb = 0 if options.quick else 8

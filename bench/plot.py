@@ -39,6 +39,10 @@ _COLOURS = {
     "headrace-rest": "#0b6e99",
     "uvicorn-echo": "#a0a0a0",
     "rabbitmq-http": "#7a5195",
+    "headrace-spark": "#0b6e99",
+    "parquet-spark": "#a0a0a0",
+    "kafka-spark": "#e8a87c",
+    "rate-spark": "#a0a0a0",
 }
 _OTHER_COLOUR = "#6e7781"  # another commit of Headrace
 

@@ -109,11 +109,12 @@ def process_tree(root: int) -> list[int]:
         pid = waiting.pop()
         try:
             threads = list(Path(f"/proc/{pid}/task").iterdir())
-            children = [(thread / "children").read_text() for thread in threads]
         except (FileNotFoundError, ProcessLookupError):
             continue
         found.append(pid)
-        waiting.extend(int(child) for line in children for child in line.split())
+        for thread in threads:
+            with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile: a JVM has many
+                waiting.extend(int(child) for child in (thread / "children").read_text().split())
     return found
 
 

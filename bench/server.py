@@ -37,7 +37,7 @@ class Server:
     def __init__(self, peer: Peer, base: Path) -> None:
         self.peer = peer
         self.port = free_port()
-        self._folder = Path(mkdtemp(prefix=f"{peer.name.replace('/', '-')}-", dir=base))
+        self.folder = Path(mkdtemp(prefix=f"{peer.name.replace('/', '-')}-", dir=base))
         self._admin: AdminClient | None = None
         self.process = self._launch()
 
@@ -82,11 +82,11 @@ class Server:
     def close(self) -> None:
         self._admin = None
         self.process.stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _launch(self) -> ServerProcess:
-        launch = self.peer.launch(self._folder, self.port)
-        return ServerProcess(self.peer.name, launch, self._folder / "output.log")
+        launch = self.peer.launch(self.folder, self.port)
+        return ServerProcess(self.peer.name, launch, self.folder / "output.log")
 
     def _answers(self) -> bool:
         if not accepts(self.port):

@@ -123,6 +123,14 @@ def _produce(workload: str, per_cpu_second: float) -> list[Target]:
     ]
 
 
+def _scan(workload: str) -> list[Target]:
+    key, ours = "all_rows_per_s", "headrace-spark"
+    return [
+        Target(workload, "rows/s, all columns ÷ kafka-spark", 2, True, _versus(key, "kafka-spark", ours)),
+        Target(workload, "rows/s, all columns ÷ parquet-spark", 0.5, True, _versus(key, "parquet-spark", ours)),
+    ]
+
+
 TARGETS = [
     *_produce("produce-1k", 1.5),
     *_produce("produce-100", 1.5),
@@ -160,4 +168,9 @@ TARGETS = [
         _versus("requests_per_cpu_s", "uvicorn-echo", "headrace-rest"),
     ),
     Target("rest-publish-100", "messages/CPU s", 150_000, True, _own("messages_per_cpu_s", "headrace-rest")),
+    *_scan("spark-scan-100"),
+    *_scan("spark-scan-100-lz4"),
+    *_scan("spark-scan-100-zstd"),
+    Target("spark-batches", "ms per trigger, to noop", 300, False, _own("noop_ms", "headrace-spark")),
+    Target("spark-batches", "ms per trigger, to a topic", 300, False, _own("topic_ms", "headrace-spark")),
 ]

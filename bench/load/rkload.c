@@ -5,7 +5,8 @@
 //   rkload latency BOOTSTRAP TOPIC RECORDS SIZE PARTITIONS rate=R [...]       open loop at R per second, end to end
 //   rkload first   BOOTSTRAP TOPIC 1 SIZE 1 [...]                             when is the first record acknowledged?
 //
-// name=value goes to librdkafka; a prefix "p." or "c." restricts it to the producer or the consumer.
+// name=value goes to librdkafka; a prefix "p." or "c." restricts it to the producer or the consumer. Not to librdkafka go rate=,
+// keys=N (produce: so many keys in turn, else none) and text=1 (produce: other words in each record, else the same letters in all).
 #include "rdkafka.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,6 +18,7 @@
 #include <unistd.h>
 
 enum { CONSUME_BATCH = 10000, CONSUME_TIMEOUT_MS = 20000, DEADLINE_S = 120, WARM_UP_S = 2, WARM_UP_S_MAX = 30 };
+enum { WORDS = 2000, WORD_MAX = 9, TEXT_BYTES = 64 << 20 };
 
 static const double BACKLOG_S = 0.02;
 
@@ -25,6 +27,8 @@ typedef struct {
     long records;
     int size, partitions;
     double rate;
+    long keys;
+    int text;
     char **settings;
     int setting_count;
 } Load;
@@ -102,6 +106,8 @@ static void set(rd_kafka_conf_t *conf, const char *name, const char *value) {
         die(error);
 }
 
+static int is_own(const char *name) { return !strcmp(name, "rate") || !strcmp(name, "keys") || !strcmp(name, "text"); }
+
 static rd_kafka_conf_t *configure(const Load *load, char role) {
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     set(conf, "bootstrap.servers", load->bootstrap);
@@ -111,7 +117,7 @@ static rd_kafka_conf_t *configure(const Load *load, char role) {
             die("settings are name=value");
         *value++ = 0;
         int prefixed = (name[0] == 'p' || name[0] == 'c') && name[1] == '.';
-        if (strcmp(name, "rate") && (!prefixed || name[0] == role))
+        if (!is_own(name) && (!prefixed || name[0] == role))
             set(conf, prefixed ? name + 2 : name, value);
         free(name);
     }
@@ -157,8 +163,24 @@ static char *payload(int size) {
     return bytes;
 }
 
-static void enqueue(rd_kafka_t *rk, rd_kafka_topic_t *topic, int partition, char *bytes, int size) {
-    while (rd_kafka_produce(topic, partition, RD_KAFKA_MSG_F_COPY, bytes, size, 0, 0, 0) == -1) {
+// Words in an order of their own, which compress about as well as records of one topic do. Where a record begins moves on
+// by its size, so that a batch holds nothing twice but words.
+static char *text(long length) {
+    static char words[WORDS][WORD_MAX + 1];
+    srand(7);
+    for (int i = 0; i < WORDS; i++)
+        for (int j = 0, n = 3 + rand() % (WORD_MAX - 2); j < n; j++)
+            words[i][j] = 'a' + rand() % 26;
+    char *bytes = malloc(length + WORD_MAX + 1);
+    for (long at = 0; at < length;) {
+        const char *word = words[rand() % WORDS];
+        at += sprintf(bytes + at, "%s ", word);
+    }
+    return bytes;
+}
+
+static void enqueue(rd_kafka_t *rk, rd_kafka_topic_t *topic, int partition, char *bytes, int size, const char *key) {
+    while (rd_kafka_produce(topic, partition, RD_KAFKA_MSG_F_COPY, bytes, size, key, key ? strlen(key) : 0, 0) == -1) {
         if (rd_kafka_last_error() != RD_KAFKA_RESP_ERR__QUEUE_FULL)
             die(rd_kafka_err2str(rd_kafka_last_error()));
         rd_kafka_poll(rk, 10);
@@ -173,10 +195,12 @@ static void produce(const Load *load) {
     rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
     rd_kafka_t *rk = create(RD_KAFKA_PRODUCER, conf);
     rd_kafka_topic_t *topic = open_topic(rk, load);
-    char *bytes = payload(load->size);
+    char *bytes = load->text ? text(TEXT_BYTES + load->size) : payload(load->size), key[24];
     double began = now();
     for (long i = 0; i < load->records; i++) {
-        enqueue(rk, topic, i % load->partitions, bytes, load->size);
+        char *value = load->text ? bytes + i * load->size % TEXT_BYTES : bytes;
+        snprintf(key, sizeof key, "%012ld", load->keys ? i % load->keys : 0);
+        enqueue(rk, topic, i % load->partitions, value, load->size, load->keys ? key : 0);
         if (i % 1024 == 0)
             rd_kafka_poll(rk, 0);
     }
@@ -283,7 +307,7 @@ static void latency(const Load *load) {
         double stamp = measured || steady || due - began > WARM_UP_S_MAX ? due : -sent;
         measured += stamp > 0;
         memcpy(bytes, &stamp, sizeof stamp);
-        enqueue(journey.producer, topic, sent % load->partitions, bytes, load->size);
+        enqueue(journey.producer, topic, sent % load->partitions, bytes, load->size, 0);
     }
     pthread_join(receiver, 0);
     rd_kafka_flush(journey.producer, 5000);
@@ -312,7 +336,7 @@ static void first(const Load *load) {
     rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
     rd_kafka_t *rk = create(RD_KAFKA_PRODUCER, conf);
     rd_kafka_topic_t *topic = rd_kafka_topic_new(rk, load->topic, 0);
-    enqueue(rk, topic, 0, payload(load->size), load->size);
+    enqueue(rk, topic, 0, payload(load->size), load->size, 0);
     double deadline = now() + DEADLINE_S;
     while (!acked && !failed && now() < deadline)
         rd_kafka_poll(rk, 100);
@@ -330,10 +354,15 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: rkload produce|consume|latency|first BOOTSTRAP TOPIC RECORDS SIZE PARTITIONS [name=value ...]\n");
         return 2;
     }
-    Load load = {argv[2], argv[3], atol(argv[4]), atoi(argv[5]), atoi(argv[6]), 1000, argv + 7, argc - 7};
-    for (int i = 7; i < argc; i++)
+    Load load = {argv[2], argv[3], atol(argv[4]), atoi(argv[5]), atoi(argv[6]), 1000, 0, 0, argv + 7, argc - 7};
+    for (int i = 7; i < argc; i++) {
         if (!strncmp(argv[i], "rate=", 5))
             load.rate = atof(argv[i] + 5);
+        if (!strncmp(argv[i], "keys=", 5))
+            load.keys = atol(argv[i] + 5);
+        if (!strncmp(argv[i], "text=", 5))
+            load.text = atoi(argv[i] + 5);
+    }
     if (!strcmp(argv[1], "produce"))
         produce(&load);
     else if (!strcmp(argv[1], "consume"))

@@ -10,6 +10,7 @@ from bench.peers.nats import Nats
 from bench.peers.peer import Peer
 from bench.peers.rabbitmq import RabbitMq
 from bench.peers.redis import Redis
+from bench.peers.spark import Spark
 from bench.peers.uvicorn_echo import UvicornEcho
 
 
@@ -34,4 +35,8 @@ def known_peers(ref: str | None) -> dict[str, Peer]:
     peers += [Redis("redis-fsync", flushes=True), Redis("redis", flushes=False)]
     peers += [Nats("nats-fsync", flushes=True), Nats("nats", flushes=False)]
     peers += [RabbitMq("rabbitmq"), RabbitMq("rabbitmq-http", http=True)]
+    peers += [Spark("headrace-spark", "headrace", Headrace("headrace", source, flushes=True))]
+    peers += [Spark("parquet-spark", "parquet", Headrace("headrace", source, flushes=True))]
+    peers += [Spark("kafka-spark", "kafka", Kafka("kafka", flushes=False))]
+    peers += [Spark("rate-spark", "rate-micro-batch", Headrace("headrace", source, flushes=True))]
     return {peer.name: peer for peer in peers}

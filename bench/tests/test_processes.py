@@ -28,6 +28,18 @@ def test_the_cpu_and_memory_of_a_child_are_the_servers(tmp_path: Path) -> None:
     _wait(lambda: not any(_is_running(pid) for pid in tree))
 
 
+def test_a_thread_that_ends_under_our_eyes_hides_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ServerProcess("sleeper", Launch(["sh", "-c", "sleep 1000; true"], {}), tmp_path / "out")
+    threads = Path.iterdir
+    try:
+        _wait(lambda: len(process_tree(server.pid)) == 2)
+        monkeypatch.setattr(Path, "iterdir", lambda path: [path / "0", *threads(path)])
+        assert len(process_tree(server.pid)) == 2
+    finally:
+        monkeypatch.undo()
+        server.stop()
+
+
 def test_a_server_that_died_is_reported_with_its_last_words(tmp_path: Path) -> None:
     server = ServerProcess("mayfly", Launch(["sh", "-c", "echo no disk; exit 3"], {}), tmp_path / "out")
     _wait(lambda: not _is_running(server.pid))

@@ -12,6 +12,7 @@ from bench.workloads.produce import Produce
 from bench.workloads.queue import Queue
 from bench.workloads.rest import RestPublish, RestPull, RestStream
 from bench.workloads.scaling import Connections, Partitions
+from bench.workloads.spark import ArchiveWrite, MicroBatches, Scan
 from bench.workloads.startup import StartAfterKill, StartFresh
 from bench.workloads.workload import Workload
 
@@ -27,6 +28,7 @@ _QUEUES = (
     *("kafka-fsync", "redis-fsync", "nats-fsync", "rabbitmq", "kafka", "redis", "nats"),
 )
 _REST = ("headrace-rest", "uvicorn-echo", "rabbitmq-http", "nats-fsync", "nats")
+_SCANS = ("headrace-spark", "parquet-spark", "kafka-spark")
 
 
 def all_workloads() -> dict[str, Workload]:
@@ -61,5 +63,19 @@ def all_workloads() -> dict[str, Workload]:
         RestPull(batch=1, clients=16, peers=_REST),
         RestPull(batch=100, clients=16, peers=("headrace-rest", "nats")),
         RestStream(streams=20, peers=("headrace-rest",)),
+        # Ten gigabytes for each of three peers would leave the page cache and show the disk. What is compressed is
+        # shorter, so that all of it takes a quarter of an hour.
+        _scan("spark-scan-100", 10_000_000, 100, "none"),
+        _scan("spark-scan-100-lz4", 4_000_000, 100, "lz4"),
+        _scan("spark-scan-100-zstd", 4_000_000, 100, "zstd"),
+        _scan("spark-scan-1k", 2_000_000, 1024, "none"),
+        _scan("spark-scan-1k-lz4", 1_000_000, 1024, "lz4"),
+        _scan("spark-scan-1k-zstd", 1_000_000, 1024, "zstd"),
+        MicroBatches(peers=("headrace-spark", "rate-spark", "kafka-spark")),
+        ArchiveWrite(records=1_000_000, size=1024, peers=("headrace-spark",)),
     ]
     return {workload.name: workload for workload in workloads}
+
+
+def _scan(name: str, records: int, size: int, compression: str) -> Scan:
+    return Scan(name, records=records, size=size, compression=compression, peers=_SCANS)
