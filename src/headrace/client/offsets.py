@@ -63,9 +63,14 @@ class Commit:
 
 
 async def find_offsets(
-    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, deadline_seconds: float | None = None
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, int],
+    *,
+    read_committed: bool = False,
+    deadline_seconds: float | None = None,
 ) -> dict[TopicPartition, FoundOffset]:
-    """The offset for a timestamp (ms, or START or END) of each partition; leaders are asked side by side."""
+    """The offset for a timestamp (ms, or START or END) of each partition; leaders are asked side by side. With
+    `read_committed`, the END is where the first open transaction begins."""
     found: dict[TopicPartition, FoundOffset] = {}
 
     async def ask_all() -> None:
@@ -77,7 +82,8 @@ async def find_offsets(
 
         async def ask(node_id: int, targets: list[TopicPartition]) -> None:
             try:
-                found.update(await _ask_leader(cluster, node_id, {t: wanted[t] for t in targets}))
+                asked = {target: wanted[target] for target in targets}
+                found.update(await _ask_leader(cluster, node_id, asked, read_committed=read_committed))
             except HeadraceError as error:
                 failures.append(error)
 
@@ -92,13 +98,14 @@ async def find_offsets(
 
 
 async def _ask_leader(
-    cluster: Cluster, node_id: int, wanted: Mapping[TopicPartition, int]
+    cluster: Cluster, node_id: int, wanted: Mapping[TopicPartition, int], *, read_committed: bool
 ) -> dict[TopicPartition, FoundOffset]:
     topics: dict[str, list[ListOffsetsPartition]] = defaultdict(list)
     for (topic, partition), timestamp in wanted.items():
         topics[topic].append(ListOffsetsPartition(partition_index=partition, timestamp=timestamp))
     request = ListOffsetsRequest(
         replica_id=_CONSUMER,
+        isolation_level=1 if read_committed else 0,
         topics=[ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
         timeout_ms=int(cluster.settings.request_timeout_seconds * 1000),
     )

@@ -7,7 +7,7 @@ mean something to this source; of the others those that do no harm are accepted,
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from headrace.model.errors import InvalidConfig
 
@@ -101,22 +101,28 @@ REFUSED = {
 }
 
 _SECURITY = ("kafka.ssl.", "kafka.sasl.", "kafka.security.providers")
-_KNOWN = {name.lower(): name for name in (*OWN, *NEEDLESS)}
 
 
-def checked(options: Mapping[str, str]) -> dict[str, str]:
+def checked(
+    options: Mapping[str, str],
+    own: Sequence[str] = OWN,
+    needless: Sequence[str] = NEEDLESS,
+    refused: Mapping[str, str] = REFUSED,
+    what: str = "source",
+) -> dict[str, str]:
     """The options by their lower-case names; raises InvalidConfig for one that cannot be meant."""
+    known = {name.lower(): name for name in (*own, *needless)}
     given = {name.lower(): value.strip() for name, value in options.items()}
     for name in given:
-        if name in REFUSED:
-            raise InvalidConfig(f"the option {name} cannot be set: {REFUSED[name]}")
+        if name in refused:
+            raise InvalidConfig(f"the option {name} cannot be set: {refused[name]}")
         if name.startswith(_SECURITY):
-            raise InvalidConfig(f"the option {name} cannot be used: this source speaks neither TLS nor SASL")
-        if name not in _KNOWN:
-            near = difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.5)
-            hint = f"; is {_KNOWN[near[0]]} meant?" if near else ""
+            raise InvalidConfig(f"the option {name} cannot be used: this {what} speaks neither TLS nor SASL")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"; is {known[near[0]]} meant?" if near else ""
             raise InvalidConfig(f"there is no option {name!r}{hint}")
     protocol = given.get("kafka.security.protocol", "PLAINTEXT")
     if protocol.upper() != "PLAINTEXT":
-        raise InvalidConfig(f"kafka.security.protocol is {protocol}: this source speaks neither TLS nor SASL")
+        raise InvalidConfig(f"kafka.security.protocol is {protocol}: this {what} speaks neither TLS nor SASL")
     return given

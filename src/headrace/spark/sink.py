@@ -1,0 +1,137 @@
+"""Headrace as a sink of Spark: what each (query, batch) writes is read once and as a whole, or not at all.
+
+Each task writes in a transaction of its own and leaves it open (`writing`); the driver commits them all in one step,
+together with the number of the batch (`headrace.client.bundles`). Whoever runs a batch again asks for that number
+first. So it does not matter where a task, an executor, the driver or a broker dies, how often, or how a shuffle deals
+the rows out the next time: the batch was committed, then nothing is written any more, or it was not, then nothing of it
+is read.
+
+Spark builds a sink anew for every batch: the tasks' messages are all that links them with the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from headrace.client.bundles import Member, abort_bundle, commit_bundle
+from headrace.columns.link import link
+from headrace.model.errors import HeadraceError, InvalidRequest
+from headrace.runtime.entropy import SystemEntropy
+from headrace.spark.sink_columns import columns_of
+from headrace.spark.sink_options import SinkOptions, parse
+from headrace.spark.writing import Share, Written, explained, write
+
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+
+
+class NoBatchId(HeadraceError):
+    """Spark does not say which query and batch a task writes for, so that it cannot be written exactly once."""
+
+
+class Overwriting(InvalidRequest):
+    """A topic cannot be overwritten, only appended to."""
+
+
+def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    """The sink of `df.write`; raises what is wrong with options or columns."""
+    if overwrite:
+        raise Overwriting("a topic cannot be overwritten: write with mode('append')")
+    return BatchSink(parse(options, streaming=False), schema)
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType) -> DataSourceStreamArrowWriter:
+    """The sink of `df.writeStream`, in every output mode: as in Spark's Kafka sink, what changed or the whole result is
+    written once more, behind what is there."""
+    return StreamSink(parse(options, streaming=True), schema)
+
+
+class BatchSink(DataSourceArrowWriter):
+    """Without a name for the write it has one of its own, which nobody can ask for again."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = columns_of(schema, topic=options.topic, keep_timestamp=options.keep_timestamp)
+        self._bundle = f"spark-write-{options.app_id or SystemEntropy().uuid()}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        share = Share(self._bundle, self._options.version, _member(_task()))
+        return write(self._options, self._columns, share, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        _commit(self._options, self._options.version, messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        _abort(self._options, messages)
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = columns_of(schema, topic=options.topic, keep_timestamp=options.keep_timestamp)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        share = share_of(_task()) if self._options.exactly_once else Share("", 0, "")
+        return write(self._options, self._columns, share, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        _commit(self._options, batchId, messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+        _abort(self._options, messages)
+
+
+def share_of(task: TaskContext) -> Share:
+    """What a task of a streaming query writes for. The names are Spark's own and not documented: if a release of Spark
+    does without them, nothing is written rather than something twice."""
+    query_id, batch_id = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
+    if not query_id or not batch_id:
+        raise NoBatchId(
+            f"this release of Spark does not tell a task its {_QUERY_ID} and {_BATCH_ID}, without which a batch cannot "
+            "be written exactly once; use a release that Headrace is tested with, or the option delivery=at-least-once"
+        )
+    return Share(f"spark-{query_id}", int(batch_id), _member(task))
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    assert task is not None
+    return task
+
+
+def _member(task: TaskContext) -> str:
+    """Attempts may run side by side: each has a transaction of its own, and the driver takes one of them."""
+    attempt = task.attemptNumber()
+    return f"{task.partitionId()}.{attempt}" if attempt else str(task.partitionId())
+
+
+def _commit(options: SinkOptions, sequence: int, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Spark calls it when all tasks are done. The broker may have the batch already, from a driver before this one:
+    then it aborts what tasks have written that had asked too early, and all is well."""
+    told = [message for message in messages if isinstance(message, Written)]
+    members = _members(told)
+    if not members:
+        return
+    if any(message.sequence != sequence for message in told):
+        raise NoBatchId(f"Spark told a task of batch {sequence} that it was another one; nothing of it is committed")
+    try:
+        link(options.brokers).call(lambda cluster: commit_bundle(cluster, told[0].bundle, sequence, members))
+    except HeadraceError as error:
+        raise explained(error, options) from error
+
+
+def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Spark also aborts what it has committed, if it did not hear of that: the broker knows better."""
+    told = [message for message in messages if isinstance(message, Written)]
+    members = _members(told)
+    if members:
+        link(options.brokers).call(lambda cluster: abort_bundle(cluster, told[0].bundle, members))
+
+
+def _members(told: Sequence[Written]) -> list[Member]:
+    return [message.member for message in told if message.member is not None]

@@ -1,0 +1,236 @@
+"""What one task of a write does with its rows: into a transaction of its own, which it leaves open for the driver.
+
+    rows -> windows -> columns of records -> rows of each partition -> batches -> brokers
+
+The transaction is a member of the write's bundle (`headrace.client.bundles`): all tasks commit as one, or none does. A
+task that finds its batch committed already, since the driver died between that and its own note of it, writes nothing.
+A task that fails aborts what it wrote; one that is killed leaves that to the attempt after it, to the bundle's next
+commit, or to the transaction's timeout, whichever comes first.
+
+Without a bundle (`delivery=at-least-once`) rows are there as soon as they are written, and twice if a task is repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+
+from headrace.client.batch_writer import Author, BatchWriter, ReadyBatch, lone
+from headrace.client.bundles import Member, MemberTransaction, abort_bundle, committed_sequence
+from headrace.client.cluster import Cluster
+from headrace.client.metadata import TopicPartition, TopicView
+from headrace.columns.encode import encode_batches
+from headrace.columns.link import Link, link
+from headrace.model.errors import (
+    HeadraceError,
+    InvalidConfig,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTransactionState,
+    InvalidTransactionTimeout,
+    ProducerFenced,
+    UnknownTopicOrPartition,
+)
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.entropy import SystemEntropy
+from headrace.spark.sink_columns import Shaper, SinkColumns
+from headrace.spark.sink_options import SinkOptions
+from headrace.spark.sink_routing import Part, Router
+
+WINDOW_BYTES: Final = 8 * 1024 * 1024
+"""So much of a task's rows is parted by partition at a time: enough that many partitions get batches worth sending."""
+
+_TOPIC_WAIT_SECONDS: Final = 10.0
+_ABORT_SECONDS: Final = 5.0
+_SEQUENCES: Final = 0x80000000
+_LOST: Final = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping, InvalidTransactionState)
+
+
+class TransactionLost(HeadraceError):
+    """The transaction of a task was ended before the write could be committed."""
+
+
+class Share(msgspec.Struct, frozen=True):
+    """A task's part of a write: `member` of the bundle, in its commit number `sequence`."""
+
+    bundle: str
+    sequence: int
+    member: str
+
+
+class Written(WriterCommitMessage):
+    """What a task tells the driver. No member: it had nothing to write, or no need to, or no transaction for it."""
+
+    def __init__(self, share: Share, member: Member | None = None, records: int = 0) -> None:
+        self.bundle = share.bundle
+        self.sequence = share.sequence
+        self.member = member
+        self.records = records
+
+
+def write(options: SinkOptions, columns: SinkColumns, share: Share, rows: Iterator[pa.RecordBatch]) -> Written:
+    """Returns when all rows are acknowledged."""
+    windows = _windows(rows, WINDOW_BYTES)
+    window = next(windows, None)
+    if window is None:
+        return Written(share)
+    brokers = link(options.brokers)
+    if options.exactly_once and _is_committed(brokers, share):
+        for _ in windows:
+            pass
+        return Written(share)
+    task = _Task(brokers, options, columns, share)
+    try:
+        task.begin()
+        while window is not None:
+            task.add(window)
+            window = next(windows, None)
+        return task.finish()
+    except HeadraceError as error:
+        raise explained(error, options) from error
+    finally:
+        task.close()
+
+
+def explained(error: HeadraceError, options: SinkOptions) -> HeadraceError:
+    """What the options have to do with it, if they have."""
+    seconds = options.transaction_timeout_seconds
+    if isinstance(error, InvalidTransactionTimeout):
+        return InvalidConfig(
+            f"the broker does not let a transaction be open for {seconds:g} s: lower the option transactionTimeout, "
+            "or raise the broker's transaction.max.timeout.ms"
+        )
+    if isinstance(error, _LOST):
+        return TransactionLost(
+            f"nothing of this batch was committed: {error.message} (the transactions of a batch may be open for "
+            f"{seconds:g} s; if it takes longer, raise the option transactionTimeout, or make smaller batches)"
+        )
+    return error
+
+
+class _Task:
+    def __init__(self, brokers: Link, options: SinkOptions, columns: SinkColumns, share: Share) -> None:
+        self._brokers = brokers
+        self._options = options
+        self._share = share
+        self._shaper = Shaper(columns, options.topic)
+        self._router = Router(self._partition_count, options.batch_bytes_max, SystemEntropy())
+        self._clock = SystemClock()
+        self._counts: dict[str, int] = {}
+        self._sequences: dict[TopicPartition, int] = defaultdict(int)
+        self._records = 0
+        self._member: Member | None = None
+        self._author: Author | None = None
+        self._writer: BatchWriter | None = None
+        self._is_finished = False
+
+    def begin(self) -> None:
+        self._brokers.call(self._begin)
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Encode the rows and hand them over; what was handed over before is sent meanwhile."""
+        ready = [(part.target, self._encoded(part)) for part in self._router.parts(self._shaper.shape(rows))]
+        self._brokers.call(lambda _: self._put(ready))
+        self._records += len(rows)
+
+    def finish(self) -> Written:
+        self._brokers.call(lambda _: self._flush())
+        self._is_finished = True
+        return Written(self._share, self._member, self._records)
+
+    def close(self) -> None:
+        self._brokers.call(self._close)
+
+    def _partition_count(self, topic: str) -> int:
+        if topic not in self._counts:
+            self._counts[topic] = self._brokers.call(lambda cluster: _partition_count(cluster, topic))
+        return self._counts[topic]
+
+    def _encoded(self, part: Part) -> list[ReadyBatch]:
+        assert self._author is not None
+        first = self._sequences[part.target]
+        batches = encode_batches(
+            part.rows,
+            part.indexes,
+            now_ms=self._clock.now_ms(),
+            producer_id=self._author.identity.producer_id,
+            producer_epoch=self._author.identity.epoch,
+            base_sequence=first,
+            is_transactional=self._options.exactly_once,
+            compression=self._options.compression,
+            batch_bytes_max=self._options.batch_bytes_max,
+        )
+        self._sequences[part.target] = (first + sum(batch.records for batch in batches)) % _SEQUENCES
+        return [ReadyBatch(batch.batch, batch.records) for batch in batches]
+
+    # --- on the loop ---
+
+    async def _begin(self, cluster: Cluster) -> None:
+        if self._options.exactly_once:
+            share, timeout_seconds = self._share, self._options.transaction_timeout_seconds
+            transaction = MemberTransaction(cluster, share.bundle, share.member, timeout_seconds)
+            self._member = await transaction.begin()
+            self._author = transaction
+        else:
+            self._author = await lone(cluster)
+        self._writer = await BatchWriter(cluster, self._author).__aenter__()
+
+    async def _put(self, ready: Iterable[tuple[TopicPartition, list[ReadyBatch]]]) -> None:
+        assert self._author is not None
+        assert self._writer is not None
+        await self._author.enlist([target for target, _ in ready])
+        for target, batches in ready:
+            await self._writer.put(target, batches)
+
+    async def _flush(self) -> None:
+        assert self._writer is not None
+        await self._writer.flush()
+
+    async def _close(self, cluster: Cluster) -> None:
+        """What is not finished is aborted, as far as that can be said now."""
+        if self._writer is not None:
+            await self._writer.__aexit__()
+        if self._member is not None and not self._is_finished:
+            with suppress(HeadraceError, TimeoutError):
+                async with asyncio.timeout(_ABORT_SECONDS):
+                    await abort_bundle(cluster, self._share.bundle, [self._member])
+
+
+def _is_committed(brokers: Link, share: Share) -> bool:
+    return brokers.call(lambda cluster: committed_sequence(cluster, share.bundle)) >= share.sequence
+
+
+async def _partition_count(cluster: Cluster, topic: str) -> int:
+    """Of a topic that is there, or that the broker makes when it is asked for."""
+
+    async def make() -> TopicView:
+        await cluster.refresh([topic], create=True)  # it alone: others that have gone are not to be made again
+        return await cluster.topic(topic)
+
+    try:
+        view = await cluster.persist(lambda: cluster.topic(topic))
+    except UnknownTopicOrPartition:
+        view = await cluster.persist(make, deadline_seconds=_TOPIC_WAIT_SECONDS, topics_may_appear=True)
+    return len(view.partitions)
+
+
+def _windows(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer, larger pieces; no empty ones."""
+    gathered: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for batch in batches:
+        if len(batch):
+            gathered.append(batch)
+            size_bytes += batch.nbytes
+        if size_bytes >= bytes_max:
+            yield pa.concat_batches(gathered)
+            gathered, size_bytes = [], 0
+    if gathered:
+        yield pa.concat_batches(gathered)

@@ -1,0 +1,158 @@
+"""The sink in a real Spark: what is written arrives, and a batch that Spark runs again is not written again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.integration.process import BrokerProcess
+from tests.integration.records import create_topic, produce
+
+from headrace.columns.scan import bounds, scan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+    from pyspark.sql.types import StructType
+
+ROWS = 1000
+
+
+def rows_of(broker: BrokerProcess, topic: str) -> list[dict[str, Any]]:
+    """What a reader of committed records sees."""
+    ends = bounds(broker.address, [topic])
+    parts = [scan(broker.address, *target, *ends[target]) for target in sorted(ends)]
+    return [row for part in parts for batch in part for row in batch.to_pylist()]
+
+
+def write(rows: DataFrame, broker: BrokerProcess, topic: str, mode: str = "append", **options: str) -> None:
+    to = rows.write.format("headrace").mode(mode).option("kafka.bootstrap.servers", broker.address)
+    to.option("topic", topic).options(**options).save()
+
+
+def copy(
+    spark: SparkSession, broker: BrokerProcess, source: str, target: str, checkpoint: Path, sink: str = "headrace"
+) -> None:
+    """Copy what there is, in batches of a third of the rows, through a shuffle."""
+    rows = spark.readStream.format("headrace").option("kafka.bootstrap.servers", broker.address)
+    rows = rows.option("subscribe", source).option("startingOffsets", "earliest")
+    to = rows.option("maxOffsetsPerTrigger", ROWS // 3 + 1).load().select("key", "value").repartition(3).writeStream
+    to = to.format(sink).option("kafka.bootstrap.servers", broker.address).option("topic", target)
+    to.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+
+
+@pytest.fixture
+def source(broker: BrokerProcess, topic: str) -> str:
+    create_topic(broker.address, topic, 3)
+    produce(broker.address, topic, [b"%d" % number for number in range(ROWS)])
+    return topic
+
+
+@pytest.fixture
+def target(broker: BrokerProcess, topic: str) -> str:
+    name = f"target-{topic}"
+    create_topic(broker.address, name, 3)
+    return name
+
+
+def test_a_batch_write_keeps_keys_headers_and_priorities_and_makes_delayed_rows_wait(
+    spark: SparkSession, broker: BrokerProcess, topic: str
+) -> None:
+    create_topic(broker.address, topic, 3)
+    rows = spark.range(ROWS).selectExpr(
+        "cast(id as string) as key",
+        "concat('value ', id) as value",
+        "array(struct('origin' as key, cast('spark' as binary) as value)) as headers",
+        "cast(id % 10 as int) as priority",
+        "if(id < 10, interval '1' hour, null) as delay",
+    )
+    write(rows, broker, topic)
+    there = rows_of(broker, topic)
+    assert {row["key"]: row["value"] for row in there} == {b"%d" % n: b"value %d" % n for n in range(10, ROWS)}
+    (first,) = [row for row in there if row["key"] == b"123"]
+    assert [(header["key"], header["value"]) for header in first["headers"]] == [
+        ("origin", b"spark"),
+        ("headrace-priority", b"3"),
+    ]
+    waiting = rows_of(broker, f"__delayed.{topic}")
+    assert sorted(row["value"] for row in waiting) == [b"value %d" % number for number in range(10)]
+    assert {"key": "headrace-delay", "value": b"3600000ms"} in waiting[0]["headers"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "mode", "options", "sentence"),
+    [
+        ("id as value", "append", {}, "column 'value' must be binary or string, not bigint"),
+        ("'v' as value", "overwrite", {}, "a topic cannot be overwritten"),
+        ("'v' as value", "append", {"batchBites": "1"}, "there is no option 'batchbites'; is batchBytes meant?"),
+        ("'v' as value, 12 as priority", "append", {}, "column 'priority' must lie from 0 to 9; a row has 12"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_with_a_sentence(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    topic: str,
+    columns: str,
+    mode: str,
+    options: dict[str, str],
+    sentence: str,
+) -> None:
+    from pyspark.errors import PySparkException
+
+    create_topic(broker.address, topic, 1)
+    with pytest.raises(PySparkException, match=sentence):
+        write(spark.range(3).selectExpr(*columns.split(", ")), broker, topic, mode, **options)
+    assert rows_of(broker, topic) == []
+
+
+def test_a_batch_that_spark_did_not_note_is_not_written_again(
+    spark: SparkSession, broker: BrokerProcess, source: str, target: str, tmp_path: Path
+) -> None:
+    copy(spark, broker, source, target, tmp_path)
+    expected = sorted(b"%d" % number for number in range(ROWS))
+    assert sorted(row["value"] for row in rows_of(broker, target)) == expected
+    notes = sorted(
+        (path for path in (tmp_path / "commits").iterdir() if path.name.isdigit()), key=lambda p: int(p.name)
+    )
+    assert len(notes) == 3
+    notes[-1].unlink()  # as if the driver had died when the sink had committed
+    copy(spark, broker, source, target, tmp_path)
+    assert notes[-1].exists()
+    assert sorted(row["value"] for row in rows_of(broker, target)) == expected
+
+
+def test_a_commit_that_fails_after_the_fact_is_aborted_in_vain(
+    spark: SparkSession, broker: BrokerProcess, source: str, target: str, tmp_path: Path
+) -> None:
+    from pyspark.errors import PySparkException
+
+    spark.dataSource.register(forgetful())
+    with pytest.raises(PySparkException, match="and then I forgot"):
+        copy(spark, broker, source, target, tmp_path, sink="forgetful")
+    assert 0 < len(rows_of(broker, target)) < ROWS
+    copy(spark, broker, source, target, tmp_path)
+    assert sorted(row["value"] for row in rows_of(broker, target)) == sorted(b"%d" % number for number in range(ROWS))
+
+
+def forgetful() -> type[DataSource]:
+    """A sink that commits and then fails, so that Spark aborts what is committed."""
+    from headrace.spark.sink import StreamSink
+    from headrace.spark.sink_options import parse
+    from pyspark_headrace import DefaultSource
+
+    class ForgetfulSink(StreamSink):
+        def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+            super().commit(messages, batchId)
+            raise RuntimeError("it was committed, and then I forgot")
+
+    class Forgetful(DefaultSource):
+        @classmethod
+        def name(cls) -> str:
+            return "forgetful"
+
+        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+            return ForgetfulSink(parse(self.options, streaming=True), schema)
+
+    return Forgetful

@@ -1,0 +1,77 @@
+"""The options of a write: what is taken, and the sentence for what is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.model.errors import HeadraceError, InvalidConfig
+from headrace.spark.sink_options import SinkOptions, parse
+from headrace.wire.compression import ZSTD
+
+BROKERS = {"kafka.bootstrap.servers": "localhost:9092"}
+
+
+def test_the_defaults() -> None:
+    assert parse(BROKERS, streaming=True) == SinkOptions("localhost:9092")
+
+
+def test_names_count_in_any_case_and_every_option_is_taken() -> None:
+    options = {
+        "KAFKA.Bootstrap.Servers": "a:1,b:2",
+        "TOPIC": "orders",
+        "Delivery": "AT-LEAST-ONCE",
+        "transactiontimeout": "90s",
+        "keepTimestamp": "True",
+        "batchBytes": "4096",
+        "kafka.compression.type": "zstd",
+        "txnAppId": "nightly",
+        "txnVersion": "17",
+    }
+    taken = SinkOptions(
+        "a:1,b:2",
+        "orders",
+        exactly_once=False,
+        transaction_timeout_seconds=90.0,
+        keep_timestamp=True,
+        batch_bytes_max=4096,
+        compression=ZSTD,
+        app_id="nightly",
+        version=17,
+    )
+    assert parse(options, streaming=False) == taken
+
+
+@pytest.mark.parametrize("name", ["kafka.acks", "kafka.linger.ms", "includeHeaders", "checkpointLocation"])
+def test_what_a_kafka_job_sets_does_no_harm(name: str) -> None:
+    assert parse(BROKERS | {name: "1"}, streaming=True) == SinkOptions("localhost:9092")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"topik": "t"}, "there is no option 'topik'; is topic meant"),
+        ({"zzz": "t"}, "there is no option 'zzz'$"),
+        ({"subscribe": "t"}, "a sink takes topic"),
+        ({"kafka.transactional.id": "t"}, "names its transactions by the query"),
+        ({"kafka.sasl.mechanism": "PLAIN"}, "neither TLS nor SASL"),
+        ({"kafka.security.protocol": "SSL"}, "neither TLS nor SASL"),
+        ({"topic": "no such/name"}, "no such/name"),
+        ({"delivery": "maybe"}, "delivery is 'maybe'; it can be exactly-once or at-least-once"),
+        ({"transactionTimeout": "long"}, "'long' is not a duration"),
+        ({"batchBytes": "10"}, "batchBytes is '10'; it must be a whole number from 1024 to 104857600"),
+        ({"kafka.compression.type": "rar"}, "kafka.compression.type is 'rar'"),
+        ({"txnAppId": "x"}, "txnAppId and txnVersion belong together"),
+        ({"txnAppId": "a#b", "txnVersion": "1"}, "txnAppId is 'a#b'"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion is '-1'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(HeadraceError, match=sentence):
+        parse(BROKERS | options, streaming=False)
+
+
+def test_brokers_must_be_named_and_a_stream_has_numbers_of_its_own() -> None:
+    with pytest.raises(InvalidConfig, match=r"kafka\.bootstrap\.servers is missing"):
+        parse({"topic": "t"}, streaming=False)
+    with pytest.raises(InvalidConfig, match="txnAppId has no meaning in a streaming query"):
+        parse(BROKERS | {"txnAppId": "a", "txnVersion": "1"}, streaming=True)
