@@ -13,7 +13,7 @@ setup(
         Extension(
             "headrace.columns._records",
             sources=["src/headrace/columns/records.c"],
-            extra_compile_args=["-O3", "-std=c11"],
+            extra_compile_args=["-O3", "-g0", "-std=c11"],
             optional=True,
         )
     ]

@@ -1,1 +1,1 @@
-"""Arrow columns out of Kafka's record batches, and record batches out of columns, without a step of Python per record."""
+"""Arrow columns out of Kafka's record batches and back, without a step of Python per record."""

@@ -1,0 +1,168 @@
+"""Record batches, as a Fetch answer holds them, into columns.
+
+What an application may not see is left out: control batches, with read_committed the batches of aborted transactions
+(as `client.fetched` has it), and records outside of the range. Nothing is unpacked before it is taken, and no more than
+one batch beyond the bounds of a take, so that a few bytes on the wire do not become more than memory can hold, nor a
+column more than the 2 GB that its offsets can count.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from headrace.columns.native import NativeRows, library
+from headrace.columns.pure import PureRows
+from headrace.columns.schema import schema_of
+from headrace.model.errors import CorruptMessage, MessageTooLarge
+from headrace.wire.batch import HEADER_SIZE, MAGIC, BatchHeader, check_crc, parse_header
+from headrace.wire.messages.fetch import AbortedTransaction
+
+ROWS_MAX: Final = 1 << 16
+BYTES_MAX: Final = 8 << 20
+_UNPACKED_BYTES_MAX: Final = 1 << 30
+_INT64_MAX: Final = (1 << 63) - 1
+
+
+class Rows(Protocol):
+    """Gathers columns, natively or not. After an error it is good for nothing."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def data_bytes(self) -> int: ...
+
+    def add(self, batch: memoryview, header: BatchHeader, first: int, end: int, size_bytes_max: int) -> None: ...
+
+    def take(self) -> Mapping[str, pa.Array]: ...
+
+
+class ColumnReader:
+    """Reads the offsets from `start` to before `end` of one partition."""
+
+    def __init__(
+        self, topic: str, partition: int, columns: Sequence[str], start: int, end: int, *, read_committed: bool
+    ) -> None:
+        self.next_offset = start
+        self._target = f"{topic}[{partition}]"
+        self._schema = schema_of(columns)
+        self._start = start
+        self._end = end
+        self._read_committed = read_committed
+        self._native = library()
+        self._native_rows = None if self._native is None else NativeRows(self._native, columns)
+        self._rows: Rows = self._native_rows or PureRows(columns)
+        self._constants = {"topic": pa.scalar(topic, pa.string()), "partition": pa.scalar(partition, pa.int32())}
+        self._repeated: dict[str, pa.Array] = {}
+        self._answers: deque[_Answer] = deque()
+
+    @property
+    def rows(self) -> int:
+        """How many were unpacked and not yet taken."""
+        return self._rows.rows
+
+    @property
+    def data_bytes(self) -> int:
+        return self._rows.data_bytes
+
+    def add(self, batches: memoryview, aborted: Sequence[AbortedTransaction] | None = None) -> None:
+        """The records of one answer; its last batch may be cut off. `next_offset` is then the one to fetch next."""
+        size, next_offset = (self._native and self._native.whole(batches)) or _whole(batches)
+        if size == 0 and len(batches) > 0:
+            raise MessageTooLarge(f"the next batch of {self._target} did not fit into the answer")
+        self.next_offset = max(self.next_offset, next_offset)
+        to_abort = deque(sorted(aborted or (), key=lambda transaction: transaction.first_offset))
+        self._answers.append(_Answer(batches[:size], to_abort if self._read_committed else deque()))
+
+    def take(self, rows_max: int = ROWS_MAX, bytes_max: int = BYTES_MAX) -> pa.RecordBatch | None:
+        """Rows of whole batches, until one of the bounds is reached; None if more must be added for that."""
+        assert bytes_max <= _UNPACKED_BYTES_MAX // 2
+        rows = self._rows
+        while rows.rows < rows_max and rows.data_bytes < bytes_max:
+            if not self._answers:
+                return None
+            answer = self._answers[0]
+            if self._native_rows is not None:
+                answer.at = self._native_rows.add_plain(
+                    answer.batches, answer.at, self._start, self._end, rows_max, bytes_max
+                )
+            if answer.at == len(answer.batches):
+                self._answers.popleft()
+            elif rows.rows < rows_max and rows.data_bytes < bytes_max:
+                self._add_next(answer)
+        return self.rest()
+
+    def _add_next(self, answer: _Answer) -> None:
+        """The next batch of an answer, whatever it is."""
+        header = parse_header(answer.batches, answer.at)
+        _check_header(header)
+        batch = answer.batches[answer.at : answer.at + header.size_bytes]
+        answer.at += header.size_bytes
+        if answer.hides(header):
+            check_crc(batch, header)  # or a damaged bit might hide records
+        elif header.last_offset >= self._start and header.base_offset < self._end:
+            self._rows.add(batch, header, self._start, self._end, _UNPACKED_BYTES_MAX)
+
+    def rest(self) -> pa.RecordBatch | None:
+        """The rows that were unpacked, however few; None if there are none."""
+        count = self._rows.rows
+        if count == 0:
+            return None
+        gathered = self._rows.take()
+        arrays = [
+            self._constant(name, count) if name in self._constants else gathered[name] for name in self._schema.names
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _constant(self, name: str, count: int) -> pa.Array:
+        """The same values serve every batch: what was made for the longest is cut to the others."""
+        repeated = self._repeated.get(name)
+        if repeated is None or len(repeated) < count:
+            repeated = self._repeated[name] = pa.repeat(self._constants[name], count + count // 4)
+        return repeated.slice(0, count)
+
+
+class _Answer:
+    """The whole batches of one answer, how far they were read, and who is aborting there."""
+
+    __slots__ = ("_aborting", "_to_abort", "at", "batches")
+
+    def __init__(self, batches: memoryview, to_abort: deque[AbortedTransaction]) -> None:
+        self.batches = batches
+        self.at = 0
+        self._to_abort = to_abort
+        self._aborting: set[int] = set()
+
+    def hides(self, header: BatchHeader) -> bool:
+        """Whether the next batch is none that an application sees."""
+        while self._to_abort and self._to_abort[0].first_offset <= header.last_offset:
+            self._aborting.add(self._to_abort.popleft().producer_id)
+        if header.is_control:
+            self._aborting.discard(header.producer_id)  # the marker ends the transaction, aborted or committed
+            return True
+        return header.is_transactional and header.producer_id in self._aborting
+
+
+def _whole(batches: memoryview) -> tuple[int, int]:
+    """How many of the bytes are whole batches, and the offset behind the last; -1 when there is none."""
+    at, next_offset = 0, -1
+    while len(batches) - at >= HEADER_SIZE:
+        header = parse_header(batches, at)
+        if at + header.size_bytes > len(batches):
+            break
+        _check_header(header)
+        at += header.size_bytes
+        next_offset = header.next_offset
+    return at, next_offset
+
+
+def _check_header(header: BatchHeader) -> None:
+    """Of what the checksum does not cover, or what would have no end."""
+    if header.magic != MAGIC:
+        raise CorruptMessage(f"a batch of format {header.magic} at offset {header.base_offset}; only {MAGIC} is read")
+    if header.base_offset < 0 or header.last_offset_delta < 0 or header.next_offset > _INT64_MAX:
+        raise CorruptMessage(f"a batch from offset {header.base_offset} to {header.last_offset}")

@@ -1,0 +1,316 @@
+"""The compiled library of `records.c`, and the rows that it gathers.
+
+It is loaded by ctypes, which lets other threads run while it works. Where it was not built, or HEADRACE_PURE=1 is set,
+there is none, and `pure` does the same in Python. The structs here are those of the C file, field by field.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Collection, Mapping
+from ctypes import CDLL, POINTER, Structure, byref, c_int, c_int32, c_int64, c_uint32, c_void_p, sizeof
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from headrace.columns.schema import ARROW_SCHEMA, HEADERS_TYPE
+from headrace.model.errors import CorruptMessage, InvalidRecord
+from headrace.wire.batch import CRC_START, HEADER_SIZE, BatchHeader, crc32c
+from headrace.wire.compression import NONE, decompress
+
+log = logging.getLogger(__name__)
+
+# As in the C file.
+_WANTED: Final = {"key": 1, "value": 2, "offset": 4, "timestamp": 8, "timestampType": 16, "headers": 32}
+_NO_MEMORY: Final = 1
+_FAULTS: Final = {
+    2: "a record ends too early",
+    3: "a record's parts do not add up to its size",
+    4: "a part of a record is longer than the record",
+    5: "a record's headers are not what it says",
+    6: "a record's offset is not one of its batch",
+    7: "there are bytes behind the last record",
+}
+
+
+class Bytes(Structure):
+    _fields_ = [("data", c_void_p), ("size", c_int64), ("capacity", c_int64)]
+
+
+class Parts(Structure):
+    _fields_ = [("ends", Bytes), ("data", Bytes), ("validity", Bytes), ("rows", c_int64), ("nulls", c_int64)]
+
+
+class Rows(Structure):
+    _fields_ = [
+        ("rows", c_int64),
+        ("data_bytes", c_int64),
+        ("wanted", c_int32),
+        ("names_are_ascii", c_int32),
+        ("key", Parts),
+        ("value", Parts),
+        ("name", Parts),
+        ("content", Parts),
+        ("header_ends", Bytes),
+        ("offsets", Bytes),
+        ("timestamps", Bytes),
+        ("timestamp_types", Bytes),
+    ]
+
+
+class Batch(Structure):
+    _fields_ = [
+        ("payload", c_void_p),
+        ("size", c_int64),
+        ("base_offset", c_int64),
+        ("base_timestamp", c_int64),
+        ("append_timestamp", c_int64),
+        ("first", c_int64),
+        ("end", c_int64),
+        ("count", c_int32),
+        ("last_delta", c_int32),
+        ("is_append_time", c_int32),
+    ]
+
+
+class Column(Structure):
+    _fields_ = [("ends", c_void_p), ("data", c_void_p), ("validity", c_void_p), ("offset", c_int64)]
+
+
+class Source(Structure):
+    _fields_ = [
+        ("key", Column),
+        ("value", Column),
+        ("headers", Column),
+        ("name", Column),
+        ("content", Column),
+        ("timestamps", c_void_p),
+        ("timestamp_validity", c_void_p),
+        ("timestamp_offset", c_int64),
+        ("now_ms", c_int64),
+        ("indexes", c_void_p),
+    ]
+
+
+class Encoded(Structure):
+    _fields_ = [
+        ("records", c_int64),
+        ("size", c_int64),
+        ("base_timestamp", c_int64),
+        ("max_timestamp", c_int64),
+        ("size_needed", c_int64),
+    ]
+
+
+_LAYOUT: Final = 2 << 48 | sizeof(Rows) << 32 | sizeof(Batch) << 16 | sizeof(Source)
+
+
+class CLibrary:
+    """The functions of the library, with their types."""
+
+    def __init__(self, path: Path) -> None:
+        loaded = CDLL(str(path))
+        self.decode: Callable[..., int] = _typed(loaded.headrace_decode, c_int, POINTER(Rows), POINTER(Batch))
+        self.decode_plain: Callable[..., int] = _typed(
+            loaded.headrace_decode_plain,
+            c_int,
+            POINTER(Rows),
+            c_void_p,
+            *[c_int64] * 5,
+            POINTER(c_int64),
+        )
+        self.free: Callable[..., None] = _typed(loaded.headrace_free, None, c_void_p)
+        self.encode: Callable[..., None] = _typed(
+            loaded.headrace_encode, None, POINTER(Source), c_int64, c_int64, c_void_p, c_int64, POINTER(Encoded)
+        )
+        self.partitions: Callable[..., None] = _typed(
+            loaded.headrace_partitions, None, POINTER(Column), c_int64, c_int32, c_int32, c_void_p
+        )
+        self.layout = int(_typed(loaded.headrace_layout, c_int64)())
+        self._crc32c: Callable[..., int] = _typed(loaded.headrace_crc32c, c_uint32, c_void_p, c_int64)
+        self._whole: Callable[..., int] = _typed(loaded.headrace_whole, c_int64, c_void_p, c_int64, POINTER(c_int64))
+        self.has_crc32c = bool(_typed(loaded.headrace_prepare_crc32c, c_int)())
+
+    def crc32c(self, data: memoryview, address: int) -> int:
+        """Of these bytes, which are at this address."""
+        return self._crc32c(address, len(data)) if self.has_crc32c else crc32c(data)
+
+    def whole(self, batches: memoryview) -> tuple[int, int] | None:
+        """How many bytes are whole batches, and the offset behind the last (-1: none is). None: it cannot tell."""
+        next_offset = c_int64(-1)
+        size = self._whole(address_of(batches), len(batches), byref(next_offset))
+        return None if size < 0 else (size, next_offset.value)
+
+
+@cache
+def library() -> CLibrary | None:
+    """The library; None when it was not built, or is not wanted."""
+    if os.environ.get("HEADRACE_PURE") == "1":
+        return None
+    for path in sorted(Path(__file__).parent.glob(f"_records*{EXTENSION_SUFFIXES[-1]}")):
+        found = CLibrary(path)
+        if found.layout == _LAYOUT:
+            return found
+        log.warning("%s was built from another version of records.c and is not used; install headrace again", path)
+    return None
+
+
+def address_of(data: memoryview | bytes | bytearray) -> int:
+    """Valid for as long as the bytes are kept."""
+    address: int = pa.py_buffer(data).address
+    return address
+
+
+class NativeRows:
+    """Gathers the wanted columns of batch after batch in memory of the library's, which the arrays take over."""
+
+    def __init__(self, native: CLibrary, columns: Collection[str]) -> None:
+        self._native = native
+        self._columns = [name for name in columns if name in _WANTED]
+        self._rows = Rows()
+        self._batch = Batch()
+        self._reset()
+
+    def __del__(self) -> None:
+        """What no array has taken over. It may be the last thing that the interpreter does, so nothing is looked up."""
+        rows, free = self._rows, self._native.free
+        for held in (rows.header_ends, rows.offsets, rows.timestamps, rows.timestamp_types):
+            free(held.data)
+        for parts in (rows.key, rows.value, rows.name, rows.content):
+            for held in (parts.ends, parts.data, parts.validity):
+                free(held.data)
+
+    @property
+    def rows(self) -> int:
+        return int(self._rows.rows)
+
+    @property
+    def data_bytes(self) -> int:
+        return int(self._rows.data_bytes)
+
+    def add(self, batch: memoryview, header: BatchHeader, first: int, end: int, size_bytes_max: int) -> None:
+        """Take the records of [first, end) out of a batch; raises what is wrong with it."""
+        address = address_of(batch)
+        crc = self._native.crc32c(batch[CRC_START:], address + CRC_START)
+        if crc != header.crc:
+            raise CorruptMessage(f"the batch at offset {header.base_offset} has crc {crc:#x}, not {header.crc:#x}")
+        unpacked: bytes | None = None
+        if header.compression == NONE:
+            payload, size = address + HEADER_SIZE, len(batch) - HEADER_SIZE
+        else:
+            unpacked = decompress(header.compression, batch[HEADER_SIZE:], size_bytes_max)
+            payload, size = address_of(unpacked), len(unpacked)
+        self._batch.__init__(  # type: ignore[misc]  # to fill a struct anew is cheaper than to make one
+            payload,
+            size,
+            header.base_offset,
+            header.base_timestamp,
+            header.max_timestamp,
+            first,
+            end,
+            header.record_count,
+            header.last_offset_delta,
+            header.is_log_append_time,
+        )
+        self._raise_for(self._native.decode(byref(self._rows), byref(self._batch)))
+
+    def add_plain(self, batches: memoryview, at: int, first: int, end: int, rows_max: int, bytes_max: int) -> int:
+        """Take whole batches for as long as they are sound, have no compression and are in no transaction, and until a
+        bound is reached; returns where the next one begins."""
+        if not self._native.has_crc32c:
+            return at
+        behind = c_int64(at)
+        fault = self._native.decode_plain(
+            byref(self._rows), address_of(batches), len(batches), first, end, rows_max, bytes_max, byref(behind)
+        )
+        self._raise_for(fault)
+        return behind.value
+
+    def take(self) -> Mapping[str, pa.Array]:
+        """The columns gathered; then there are none."""
+        arrays = self._arrays()
+        self._reset()
+        return arrays
+
+    def _raise_for(self, fault: int) -> None:
+        if fault == _NO_MEMORY:
+            raise MemoryError
+        if fault:
+            raise InvalidRecord(_FAULTS[fault])
+
+    def _reset(self) -> None:
+        self._rows.rows = self._rows.data_bytes = 0
+        self._rows.wanted = sum(_WANTED[name] for name in self._columns)
+        self._rows.names_are_ascii = 1
+
+    def _arrays(self) -> dict[str, pa.Array]:
+        rows, count = self._rows, int(self._rows.rows)
+        numbers = {"offset": rows.offsets, "timestamp": rows.timestamps, "timestampType": rows.timestamp_types}
+        arrays: dict[str, pa.Array] = {}
+        for name in self._columns:
+            kind = ARROW_SCHEMA.field(name).type
+            if name in numbers:
+                arrays[name] = pa.Array.from_buffers(kind, count, [None, self._buffer(numbers[name])], null_count=0)
+            elif name == "headers":
+                arrays[name] = self._headers(count)
+            else:
+                arrays[name] = self._parts(kind, getattr(rows, name))
+        return arrays
+
+    def _headers(self, count: int) -> pa.Array:
+        rows = self._rows
+        total = int(rows.name.rows)
+        names, contents = self._parts(pa.string(), rows.name), self._parts(pa.binary(), rows.content)
+        if not rows.names_are_ascii:
+            names = _as_text(names)
+        pairs = pa.Array.from_buffers(HEADERS_TYPE.value_type, total, [None], null_count=0, children=[names, contents])
+        return pa.Array.from_buffers(
+            HEADERS_TYPE, count, [None, self._buffer(rows.header_ends)], null_count=0, children=[pairs]
+        )
+
+    def _parts(self, kind: pa.DataType, parts: Any) -> pa.Array:
+        count, nulls = int(parts.rows), int(parts.nulls)
+        parts.rows = parts.nulls = 0
+        buffers = [self._buffer(parts.validity), self._buffer(parts.ends), self._buffer(parts.data)]
+        if nulls == 0:
+            buffers[0] = None
+        return pa.Array.from_buffers(kind, count, buffers, null_count=nulls)
+
+    def _buffer(self, held: Any) -> pa.Buffer | None:
+        """The bytes, which from now on belong to the buffer."""
+        address, size = held.data, held.size
+        if address is None:
+            return pa.py_buffer(b"")
+        held.data, held.size, held.capacity = None, 0, 0
+        return pa.foreign_buffer(address, size, _Memory(address, self._native.free))
+
+
+class _Memory:
+    """Allocated by the library, and freed when nobody looks at it any more."""
+
+    __slots__ = ("_address", "_free")
+
+    def __init__(self, address: int, free: Callable[..., None]) -> None:
+        self._address = address
+        self._free = free
+
+    def __del__(self) -> None:
+        self._free(self._address)
+
+
+def _as_text(names: pa.Array) -> pa.Array:
+    """What is not UTF-8 may be in a log all the same, but not in a column of text."""
+    try:
+        names.validate(full=True)
+    except pa.ArrowInvalid:
+        return pa.array([name.decode("utf-8", "replace") for name in names.cast(pa.binary()).to_pylist()], pa.string())
+    return names
+
+
+def _typed(function: Any, result: Any, *arguments: Any) -> Any:
+    function.restype, function.argtypes = result, arguments
+    return function

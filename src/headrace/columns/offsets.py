@@ -1,0 +1,66 @@
+"""Questions that a driver asks before it reads: which topics, from where to where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from headrace.client.admin import TopicAdmin
+from headrace.client.cluster import Cluster
+from headrace.client.metadata import TopicPartition
+from headrace.client.offsets import END, START, find_offsets
+from headrace.columns.link import link
+from headrace.model.patterns import compiled
+
+
+class Bounds(NamedTuple):
+    """What can be read of a partition: from `earliest` to before `latest`."""
+
+    earliest: int
+    latest: int
+
+
+def bounds(bootstrap: str, topics: Iterable[str], *, read_committed: bool = True) -> dict[TopicPartition, Bounds]:
+    """Of every partition of these topics; with `read_committed`, up to the first transaction that is open."""
+
+    names = list(topics)
+
+    async def ask(cluster: Cluster) -> dict[TopicPartition, Bounds]:
+        await cluster.persist(lambda: cluster.refresh(names))  # there may be more partitions than were known
+        targets = []
+        for name in names:
+            count = len((await cluster.topic(name)).partitions)
+            targets += [TopicPartition(name, number) for number in range(count)]
+        return await find_bounds(cluster, targets, read_committed=read_committed)
+
+    return link(bootstrap).call(ask)
+
+
+async def find_bounds(
+    cluster: Cluster, targets: Sequence[TopicPartition], *, read_committed: bool
+) -> dict[TopicPartition, Bounds]:
+    ends = await find_offsets(cluster, dict.fromkeys(targets, END), read_committed=read_committed)
+    starts = await find_offsets(cluster, dict.fromkeys(targets, START))
+    return {
+        target: Bounds(starts[target].offset, max(starts[target].offset, ends[target].offset)) for target in targets
+    }
+
+
+def offsets_at(bootstrap: str, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+    """The first offset of each partition at or after its time; None where there is none yet."""
+
+    async def ask(cluster: Cluster) -> dict[TopicPartition, int | None]:
+        found = await find_offsets(cluster, times_ms)
+        return {target: there.offset if there.offset >= 0 else None for target, there in found.items()}
+
+    return link(bootstrap).call(ask)
+
+
+def topics_matching(bootstrap: str, pattern: str) -> list[str]:
+    """The names that match as a whole, sorted, without internal topics; the syntax is RE2's."""
+    matcher = compiled(pattern)
+
+    async def ask(cluster: Cluster) -> list[str]:
+        return [topic.name for topic in await TopicAdmin(cluster).list() if not topic.internal]
+
+    return sorted(name for name in link(bootstrap).call(ask) if matcher.fullmatch(name))

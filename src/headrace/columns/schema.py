@@ -1,0 +1,43 @@
+"""The columns of a record, as Kafka's connector for Spark has them: same names, order and types.
+
+The names are also those of the archive's files and of what the sink takes. The inner field of `headers` is called
+`element`, as Spark and Parquet call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from headrace.model.errors import InvalidRequest
+
+HEADERS_TYPE: Final = pa.list_(
+    pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+)
+ARROW_SCHEMA: Final = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("timestampType", pa.int32()),  # 0 the producer's, 1 the broker's when it appended the record
+        pa.field("headers", HEADERS_TYPE),
+    ]
+)
+COLUMNS: Final[tuple[str, ...]] = tuple(ARROW_SCHEMA.names)
+SPARK_DDL: Final = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset LONG, timestamp TIMESTAMP, timestampType INT, "
+    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
+
+
+def schema_of(columns: Sequence[str]) -> pa.Schema:
+    """The schema of these columns, in this order."""
+    unknown = [name for name in columns if name not in COLUMNS]
+    if unknown:
+        raise InvalidRequest(f"there is no column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}")
+    return pa.schema([ARROW_SCHEMA.field(name) for name in columns])
