@@ -1,9 +1,9 @@
 """The records of `__transaction_state`, in Kafka's own form, so that Kafka's tools can read our log.
 
 A key begins with a version (i16) that also says what it is a key of: 0 a transactional id; 1000 a bundle, our own,
-which Kafka's tools pass by as a kind that they do not know. A value begins with the version of its own layout; a null value
-deletes. Values are written in the flexible layout (v1), because only it can
-hold the producer ids and epochs that a transaction of the newer protocol moves between; both versions are read.
+which Kafka's tools pass by as a kind that they do not know. A value begins with the version of its own layout; a null
+value deletes. Values are written in the flexible layout (v1), because only it can hold the producer ids and epochs that
+a transaction of the newer protocol moves between; both versions are read.
 """
 
 from __future__ import annotations
