@@ -1,4 +1,4 @@
-"""What all tests share: coroutines as tests, and one Hypothesis profile.
+"""What all tests share: coroutines as tests, one Hypothesis profile, and logging as it was before.
 
 `async def test_...` runs on a fresh event loop of its own; no plug-in is needed for that.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -25,3 +27,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
     asyncio.run(pyfuncitem.obj(**arguments))
     return True
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """A server that ran inside a test logs to what was stderr there; nobody else may."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
