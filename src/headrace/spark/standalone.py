@@ -11,7 +11,6 @@ started again: it ends the cluster.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import re
 import signal
@@ -25,6 +24,7 @@ from typing import Final
 import msgspec
 
 from headrace.model.errors import HeadraceError, InvalidConfig
+from headrace.runtime.claims import claim_folder, refuse_taken
 from headrace.spark.session import LOOPBACK, environment
 
 MASTER_CLASS: Final = "org.apache.spark.deploy.master.Master"
@@ -32,6 +32,10 @@ WORKER_CLASS: Final = "org.apache.spark.deploy.worker.Worker"
 DAEMON_MEMORY: Final = "-Xmx512m"
 START_SECONDS: Final = 90.0
 STOP_SECONDS: Final = 15.0
+OTHERS: Final = (
+    "another `headrace pipeline cluster`, or by processes that one left behind when it was killed: their ids stand in "
+    "*/pid"
+)
 LOOK_SECONDS: Final = 0.2
 
 _LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
@@ -126,8 +130,8 @@ async def _run(settings: StandaloneSettings, data: Path) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    _refuse_taken(settings.listen)
-    lock = _lock(data)
+    refuse_taken(settings.listen)
+    lock = claim_folder(str(data), OTHERS)
     started: list[Daemon] = []
     try:
         ui_port = _free_port()
@@ -231,27 +235,3 @@ def daemon_environment() -> dict[str, str]:
 def _free_port() -> int:
     with socket.create_server((LOOPBACK, 0)) as holder:
         return int(holder.getsockname()[1])
-
-
-def _refuse_taken(address: tuple[str, int]) -> None:
-    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    try:
-        socket.create_server(address, family=family).close()
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise InvalidConfig(f"cannot listen on {address[0]}:{address[1]}: {reason}; choose another port") from None
-
-
-def _lock(data: Path) -> int:
-    """Make the folder and take it for this process and the cluster's."""
-    data.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(data / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise InvalidConfig(
-            f"{data} is in use by another `headrace pipeline cluster`, or by processes that one left behind when it "
-            "was killed: their ids stand in */pid"
-        ) from None
-    return descriptor
