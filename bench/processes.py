@@ -3,8 +3,8 @@
 A server may be several processes (a cluster is), and each of them a tree (RabbitMQ's is); CPU and memory are sums over
 all of them. CPU of children that have ended is counted too, through the parent's cutime and cstime.
 
-The kernel's own threads write back what a server left dirty, and sync for one that asks them to. Only one server is under
-load at a time, so what they spend is counted as its own.
+The kernel's own threads write back what a server left dirty, and sync for one that asks them to. Only one server is
+under load at a time, so what they spend is counted as its own.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import processes
 from bench.failure import BenchFailure
 from bench.processes import Launch, ServerProcess, process_tree
 
@@ -26,6 +27,16 @@ def test_the_cpu_and_memory_of_a_child_are_the_servers(tmp_path: Path) -> None:
         tree = process_tree(server.pid)
         server.stop()
     _wait(lambda: not any(_is_running(pid) for pid in tree))
+
+
+def test_what_the_kernels_threads_do_is_the_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([1_000, 1_000 + 50 * os.sysconf("SC_CLK_TCK")])
+    monkeypatch.setattr(processes, "_kernel_ticks", ticks.__next__)
+    server = ServerProcess("sleeper", Launch(["sleep", "1000"], {}), tmp_path / "out")
+    try:
+        assert 50 <= server.cpu_seconds() < 60
+    finally:
+        server.stop()
 
 
 def test_a_thread_that_ends_under_our_eyes_hides_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
