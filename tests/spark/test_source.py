@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -100,6 +101,15 @@ def test_a_session_starts_where_there_is_no_java(spark: SparkSession) -> None:
     assert shutil.which("java") is None
     assert "JAVA_HOME" not in os.environ
     assert spark.range(10).count() == 10
+
+
+def test_a_function_of_plain_python_gives_no_warning(spark: SparkSession) -> None:
+    from pyspark.sql.functions import udf
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        doubled = udf(lambda number: number * 2, "long")
+        assert [row[0] for row in spark.range(3).select(doubled("id")).collect()] == [0, 2, 4]
 
 
 def test_a_topic_is_a_table_with_kafkas_columns(spark: SparkSession, broker: BrokerProcess, topic: str) -> None:

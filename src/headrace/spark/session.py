@@ -87,9 +87,11 @@ def is_local(master: str) -> bool:
 
 
 def _settings_of(master: str) -> dict[str, str]:
+    # Functions of plain Python would go by Arrow, which Spark does only with pandas: without it each gives a warning.
+    udfs = {} if find_spec("pandas") else {"spark.sql.execution.pythonUDF.arrow.enabled": "false"}
     if not is_local(master):
-        return {}
-    return {
+        return udfs
+    return udfs | {
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
         "spark.driver.memory": "2g",  # the driver does all the work
