@@ -76,7 +76,7 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("Headrace needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/run.stamp: requirements/run.txt pyproject.toml setup.py src/headrace/columns/records.c | $(BIN)/python
+$(VENV)/run.stamp: requirements/run.txt pyproject.toml setup.py $(wildcard src/headrace/native/*.[ch]) | $(BIN)/python
 	$(PIP) --require-hashes --requirement requirements/run.txt
 	$(PIP) $(THIS)
 	$(BIN)/python -m compileall -q src  # else every start compiles anew where PYTHONDONTWRITEBYTECODE is set

@@ -22,6 +22,8 @@ def seeds(target: str) -> list[bytes]:
         return [index.to_bytes(2, "big") + bytes(60) for index in range(len(REQUESTS))]
     if target in {"batch", "sealed_batch"}:
         return batches()
+    if target == "soundness":
+        return [keys + one for keys in (b"k", b"-") for one in batches()]
     if target == "compression":
         return compressed()
     return segments()

@@ -14,6 +14,7 @@ from typing import cast
 from uuid import UUID
 
 from headrace.model.errors import HeadraceError
+from headrace.native.soundness import is_surely_sound
 from headrace.storage.log import Log, LogSlice
 from headrace.storage.state import NO_STATE
 from headrace.storage.store import LogConfig, Opening, open_store
@@ -79,10 +80,7 @@ def sealed_batch(data: bytes) -> None:
     """The same with length and checksum put right, so that the records are reached. Both readers must agree."""
     if len(data) <= HEADER_SIZE:
         return
-    righted = bytearray(data)
-    righted[8:12] = (len(data) - 12).to_bytes(4, "big")
-    righted[16] = 2
-    set_crc(memoryview(righted))
+    righted = _righted(data)
     header = parse_header(righted)
     sealed = check_crc(memoryview(righted), header)
     accepted = False
@@ -94,6 +92,25 @@ def sealed_batch(data: bytes) -> None:
         assert not accepted or count == header.record_count
     except HeadraceError:
         assert not accepted, "what the broker accepts, a reader must be able to read"
+
+
+def _righted(data: bytes) -> bytearray:
+    righted = bytearray(data)
+    righted[8:12] = (len(data) - 12).to_bytes(4, "big")
+    righted[16] = 2
+    set_crc(memoryview(righted))
+    return righted
+
+
+def soundness(data: bytes) -> None:
+    """The first byte asks for keys or not, the rest is a batch, taken as it came and put right: what the library finds
+    sound, Python accepts."""
+    for whole in (bytearray(data[1:]), _righted(data[1:]) if len(data) > HEADER_SIZE else bytearray()):
+        keys_required = data[:1] == b"k"
+        if is_surely_sound(memoryview(whole), keys_required=keys_required):
+            header = parse_header(whole)
+            sealed = check_crc(memoryview(whole), header)
+            check_records(sealed, header, keys_required=keys_required, size_bytes_max=UNPACKED_MAX)
 
 
 def compression(data: bytes) -> None:
@@ -160,6 +177,7 @@ TARGETS: dict[str, Target] = {
     "response": response,
     "batch": batch,
     "sealed_batch": sealed_batch,
+    "soundness": soundness,
     "compression": compression,
     "recovery": recovery,
 }

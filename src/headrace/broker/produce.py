@@ -88,7 +88,7 @@ class _Item:
             config.dedup_window_ms > 0 and header.size_bytes > _OPENED_ON_LOOP_MAX
         )
         # Only of a large one: an item lives until its batch is durable, and should not hold a copy of it so long.
-        self.sealed = b""
+        self.sealed: bytes | None = None
 
 
 class Produce:
@@ -324,7 +324,7 @@ def _place(topic: TopicProduceData, index: int) -> Place:
     return topic.name, topic.topic_id, index
 
 
-def _prepare(item: _Item, sealed: bytes) -> None:
+def _prepare(item: _Item, sealed: bytes | None) -> None:
     """Walk the records of a batch, perhaps in a disk thread: nobody else has the item meanwhile."""
     config = item.partition.config
     item.batch, item.header = prepare(item.batch, item.header, sealed, config)

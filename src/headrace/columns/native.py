@@ -1,30 +1,26 @@
-"""The compiled library of `records.c`, and the rows that it gathers.
+"""The functions of the compiled library that make columns and take them, and the rows that it gathers.
 
-It is loaded by ctypes, which lets other threads run while it works. Where it was not built, or HEADRACE_PURE=1 is set,
-there is none, and `pure` does the same in Python. The structs here are those of the C file, field by field.
+They let other threads run while they work. Where there is no library (see `native.library`), `pure` does the same in
+Python. The structs here are those of columns.h, field by field.
 """
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Callable, Collection, Mapping
-from ctypes import CDLL, POINTER, Structure, byref, c_int, c_int32, c_int64, c_uint32, c_void_p, sizeof
+from ctypes import POINTER, Structure, byref, c_int, c_int32, c_int64, c_uint32, c_void_p, sizeof
 from functools import cache
-from importlib.machinery import EXTENSION_SUFFIXES
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
 from headrace.columns.schema import ARROW_SCHEMA, HEADERS_TYPE
 from headrace.model.errors import CorruptMessage, InvalidRecord
+from headrace.native.library import Library
+from headrace.native.library import library as loaded_library
 from headrace.wire.batch import CRC_START, HEADER_SIZE, BatchHeader, crc32c
 from headrace.wire.compression import NONE, decompress
 
-log = logging.getLogger(__name__)
-
-# As in the C file.
+# As in the C files.
 _WANTED: Final = {"key": 1, "value": 2, "offset": 4, "timestamp": 8, "timestampType": 16, "headers": 32}
 _NO_MEMORY: Final = 1
 _FAULTS: Final = {
@@ -106,34 +102,29 @@ class Encoded(Structure):
     ]
 
 
-_LAYOUT: Final = 2 << 48 | sizeof(Rows) << 32 | sizeof(Batch) << 16 | sizeof(Source)
+_LAYOUT: Final = sizeof(Rows) << 32 | sizeof(Batch) << 16 | sizeof(Source)
 
 
 class CLibrary:
     """The functions of the library, with their types."""
 
-    def __init__(self, path: Path) -> None:
-        loaded = CDLL(str(path))
-        self.decode: Callable[..., int] = _typed(loaded.headrace_decode, c_int, POINTER(Rows), POINTER(Batch))
-        self.decode_plain: Callable[..., int] = _typed(
-            loaded.headrace_decode_plain,
-            c_int,
-            POINTER(Rows),
-            c_void_p,
-            *[c_int64] * 5,
-            POINTER(c_int64),
+    def __init__(self, loaded: Library) -> None:
+        typed = loaded.function
+        self.decode: Callable[..., int] = typed("headrace_decode", c_int, POINTER(Rows), POINTER(Batch))
+        self.decode_plain: Callable[..., int] = typed(
+            "headrace_decode_plain", c_int, POINTER(Rows), c_void_p, *[c_int64] * 5, POINTER(c_int64)
         )
-        self.free: Callable[..., None] = _typed(loaded.headrace_free, None, c_void_p)
-        self.encode: Callable[..., None] = _typed(
-            loaded.headrace_encode, None, POINTER(Source), c_int64, c_int64, c_void_p, c_int64, POINTER(Encoded)
+        self.free: Callable[..., None] = typed("headrace_free", None, c_void_p)
+        self.encode: Callable[..., None] = typed(
+            "headrace_encode", None, POINTER(Source), c_int64, c_int64, c_void_p, c_int64, POINTER(Encoded)
         )
-        self.partitions: Callable[..., None] = _typed(
-            loaded.headrace_partitions, None, POINTER(Column), c_int64, c_int32, c_int32, c_void_p
+        self.partitions: Callable[..., None] = typed(
+            "headrace_partitions", None, POINTER(Column), c_int64, c_int32, c_int32, c_void_p
         )
-        self.layout = int(_typed(loaded.headrace_layout, c_int64)())
-        self._crc32c: Callable[..., int] = _typed(loaded.headrace_crc32c, c_uint32, c_void_p, c_int64)
-        self._whole: Callable[..., int] = _typed(loaded.headrace_whole, c_int64, c_void_p, c_int64, POINTER(c_int64))
-        self.has_crc32c = bool(_typed(loaded.headrace_prepare_crc32c, c_int)())
+        self.layout = int(typed("headrace_layout", c_int64)())
+        self.has_crc32c = loaded.has_crc32c
+        self._crc32c: Callable[..., int] = typed("headrace_crc32c", c_uint32, c_void_p, c_int64)
+        self._whole: Callable[..., int] = typed("headrace_whole", c_int64, c_void_p, c_int64, POINTER(c_int64))
 
     def crc32c(self, data: memoryview, address: int) -> int:
         """Of these bytes, which are at this address."""
@@ -148,15 +139,15 @@ class CLibrary:
 
 @cache
 def library() -> CLibrary | None:
-    """The library; None when it was not built, or is not wanted."""
-    if os.environ.get("HEADRACE_PURE") == "1":
+    """The library; None when there is none whose structs are these."""
+    loaded = loaded_library()
+    if loaded is None:
         return None
-    for path in sorted(Path(__file__).parent.glob(f"_records*{EXTENSION_SUFFIXES[-1]}")):
-        found = CLibrary(path)
-        if found.layout == _LAYOUT:
-            return found
-        log.warning("%s was built from another version of records.c and is not used; install headrace again", path)
-    return None
+    found = CLibrary(loaded)
+    if found.layout != _LAYOUT:
+        loaded.warn_of_its_age()
+        return None
+    return found
 
 
 def address_of(data: memoryview | bytes | bytearray) -> int:
@@ -309,8 +300,3 @@ def _as_text(names: pa.Array) -> pa.Array:
     except pa.ArrowInvalid:
         return pa.array([name.decode("utf-8", "replace") for name in names.cast(pa.binary()).to_pylist()], pa.string())
     return names
-
-
-def _typed(function: Any, result: Any, *arguments: Any) -> Any:
-    function.restype, function.argtypes = result, arguments
-    return function

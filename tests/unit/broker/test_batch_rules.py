@@ -6,6 +6,7 @@ import struct
 
 import pytest
 
+from headrace.broker import batch_rules
 from headrace.broker.batch_rules import check_batch, prepare, too_large_for_the_loop
 from headrace.model.errors import (
     CorruptMessage,
@@ -17,12 +18,31 @@ from headrace.model.errors import (
     UnsupportedCompressionType,
 )
 from headrace.model.topic_configs import TopicConfig
-from headrace.wire.batch import CONTROL, TRANSACTIONAL, Record, build_batch, parse_header, read_records, set_crc
+from headrace.native.soundness import is_surely_sound
+from headrace.wire.batch import (
+    CONTROL,
+    CRC_START,
+    TRANSACTIONAL,
+    Record,
+    build_batch,
+    parse_header,
+    read_records,
+    set_crc,
+)
 from headrace.wire.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
 DEFAULTS = TopicConfig()
+
+
+@pytest.fixture(autouse=True, params=["native", "pure"])
+def is_native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Every rule holds by the compiled library, where there is one, and without it."""
+    if request.param == "native":
+        return is_surely_sound(memoryview(make()), keys_required=False)
+    monkeypatch.setattr(batch_rules, "is_surely_sound", lambda *_, **__: False)
+    return False
 
 
 def make(count: int = 3, key: bytes | None = None, timestamp_ms: int = NOW_MS, **options: int) -> bytearray:
@@ -60,6 +80,21 @@ def test_a_sound_batch_passes(compression: int) -> None:
     assert refusal(make(compression=compression)) is None
     assert refusal(make(count=1, compression=compression)) is None
     assert refusal(make(producer_id=7, producer_epoch=0, base_sequence=0)) is None
+
+
+def test_what_the_library_has_found_sound_is_not_walked_again(is_native: bool) -> None:
+    batch = memoryview(make())
+    _, sealed = check_batch(batch, 9, DEFAULTS, NOW_MS)
+    assert sealed == (None if is_native else bytes(batch[CRC_START:]))
+    _, sealed = check_batch(memoryview(make(compression=LZ4)), 9, DEFAULTS, NOW_MS)
+    assert sealed is not None
+
+
+def test_a_timestamp_is_looked_at_also_where_the_library_has_found_the_records_sound() -> None:
+    late = make(timestamp_ms=NOW_MS + 2 * HOUR_MS)
+    error = refusal(late)
+    assert isinstance(error, InvalidTimestamp)
+    assert [index for index, _ in error.records] == [0, 1, 2]
 
 
 def test_any_leader_epoch_is_accepted() -> None:

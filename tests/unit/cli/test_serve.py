@@ -12,16 +12,20 @@ from typing import Any
 
 import pytest
 
+from headrace.cli.main import main
+
 # What only some brokers need, or need only later. (asyncio itself brings ssl and subprocess, and click inspect.)
 NOT_AT_THE_START = (
     "aiohttp",
     "cramjam",
+    "ctypes",
     "difflib",
     "gzip",
     "headrace.client",
     "headrace.doors.rest",
     "headrace.http.exchange",
     "headrace.http.routes",
+    "headrace.native.library",
     "headrace.push",
     "headrace.registry.sqlite_shared",
     "headrace.runtime.apart",
@@ -89,3 +93,23 @@ def test_of_the_commands_only_serve_is_imported(start: dict[str, Any]) -> None:
 def test_the_collector_works_again_and_leaves_out_what_was_imported(start: dict[str, Any]) -> None:
     assert start["enabled"]
     assert start["frozen"] > 10_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--kafka", "9092"), "--kafka must be HOST:PORT"),
+        (("--advertised", "host"), "--advertised must be HOST:PORT"),
+        (("--http-tls-cert", __file__), "go together"),
+        (("--config", __file__), "is not TOML"),
+        (("--node-id", str(1 << 31)), "'--node-id'"),
+    ],
+    ids=lambda value: value[0],
+)
+def test_what_cannot_be_meant_is_wrong_usage(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    assert main(["serve", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert line.endswith("; see `headrace serve --help`")

@@ -1,0 +1,85 @@
+/* The structs that columns/native.py has, too, field by field. */
+
+#ifndef HEADRACE_COLUMNS_H
+#define HEADRACE_COLUMNS_H
+
+#include "library.h"
+
+/* --- out of batches --- */
+
+typedef struct {
+    uint8_t *data;
+    int64_t size;
+    int64_t capacity;
+} Bytes;
+
+/* One column of bytes or text: where each row's bytes end, the bytes, and a bit for each row that is not null. */
+typedef struct {
+    Bytes ends;
+    Bytes data;
+    Bytes validity;
+    int64_t rows;
+    int64_t nulls;
+} Parts;
+
+typedef struct {
+    int64_t rows;
+    int64_t data_bytes;
+    int32_t wanted;
+    int32_t names_are_ascii;
+    Parts key;
+    Parts value;
+    Parts name;
+    Parts content;
+    Bytes header_ends;
+    Bytes offsets;
+    Bytes timestamps;
+    Bytes timestamp_types;
+} Rows;
+
+/* One batch, as its header has it; `payload` is unpacked. Rows outside of [first, end) are left out. */
+typedef struct {
+    const uint8_t *payload;
+    int64_t size;
+    int64_t base_offset;
+    int64_t base_timestamp;
+    int64_t append_timestamp;
+    int64_t first;
+    int64_t end;
+    int32_t count;
+    int32_t last_delta;
+    int32_t is_append_time;
+} Batch;
+
+/* --- into batches --- */
+
+/* A column of Arrow's, read only: row n is at `offset` + n. `ends` is NULL where there is no such column. */
+typedef struct {
+    const int32_t *ends;
+    const uint8_t *data;
+    const uint8_t *validity;
+    int64_t offset;
+} Column;
+
+typedef struct {
+    Column key;
+    Column value;
+    Column headers;
+    Column name;
+    Column content;
+    const int64_t *timestamps; /* microseconds */
+    const uint8_t *timestamp_validity;
+    int64_t timestamp_offset;
+    int64_t now_ms;
+    const int64_t *indexes;
+} Source;
+
+typedef struct {
+    int64_t records;
+    int64_t size;
+    int64_t base_timestamp;
+    int64_t max_timestamp;
+    int64_t size_needed; /* of the next record, which had no room */
+} Encoded;
+
+#endif

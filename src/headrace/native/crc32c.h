@@ -1,0 +1,11 @@
+/* CRC-32C, where the processor has it: ask `headrace_has_crc32c` first. */
+
+#ifndef HEADRACE_CRC32C_H
+#define HEADRACE_CRC32C_H
+
+#include "library.h"
+
+EXPORT int headrace_has_crc32c(void);
+EXPORT uint32_t headrace_crc32c(const uint8_t *data, int64_t size);
+
+#endif

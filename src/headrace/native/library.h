@@ -1,0 +1,22 @@
+/* What every file here begins with. Plain C without Python's headers, called through ctypes.
+ *
+ * Nothing here trusts its input: every length is held against the end of the bytes given before anything behind it is
+ * read. Raise the version when a function or a struct changes: `library.py` takes no other than its own.
+ */
+
+#ifndef HEADRACE_LIBRARY_H
+#define HEADRACE_LIBRARY_H
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define VERSION 3
+
+#if defined(_WIN32)
+#define EXPORT __declspec(dllexport)
+#else
+#define EXPORT __attribute__((visibility("default")))
+#endif
+
+#endif
