@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 from headrace.client.requests import Responder
+from headrace.model.errors import HeadraceError
 from headrace.model.message_headers import InvalidHeader, expires_ms_of
 from headrace.runtime.clock import Clock
 from headrace.sdk.loop_thread import Portal
@@ -68,14 +69,21 @@ def _is_async(handler: Callable[..., Any]) -> bool:
 
 
 async def _run(messages: AsyncMessages, handler: AsyncHandler, answering: Answering | None) -> None:
+    failure: HeadraceError | None = None
     async with messages, asyncio.TaskGroup() as tasks:
         try:
             async for message in messages:
                 tasks.create_task(_handle(message, handler, answering))
+        except HeadraceError as error:
+            # No more can be leased. Those that were begun may end; and the group would wrap the error.
+            await messages.close()
+            failure = error
         except BaseException:
             # Before the handlers are cancelled: a Lease that still waits would take again what they give back.
             await messages.close()
             raise
+    if failure is not None:
+        raise failure
 
 
 async def _handle(message: AsyncMessage, handler: AsyncHandler, answering: Answering | None) -> None:
