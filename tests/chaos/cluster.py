@@ -103,6 +103,10 @@ class Cluster:
         for created in admin.create_topics(topics).values():
             created.result(PATIENCE_SECONDS)
 
+    def has_topic(self, name: str) -> bool:
+        """Whether any broker knows it."""
+        return any(name in view.topic_ids for view in map(view_of, self.brokers) if view is not None)
+
     def folder_names(self, topics: Sequence[str]) -> list[str]:
         """How the folders are called in which the partitions of these topics lie."""
         told = next(filter(None, map(view_of, self.brokers)))

@@ -32,7 +32,7 @@ def of_history(transcripts: Mapping[str, Transcript], final: Mapping[str, Mappin
         for anomaly in judge(history):
             anomalies[anomaly.kind].append(f"{anomaly} of {topic}")
         for kind, sentences in anomalies.items():
-            found += _few(sentences, kind)
+            found += few(sentences, kind)
     found += [f"{name} broke off before it was told to" for name, one in transcripts.items() if not one.is_complete]
     found += [
         f"{name}: {error}"
@@ -48,9 +48,9 @@ def of_copies(source: Sequence[bytes], copies: Sequence[bytes]) -> list[str]:
     aborted = [value for value in got if value.startswith(ABORTED)]
     doubled = [value for value in got - wanted if value not in aborted]
     return [
-        *_few([f"aborted read: {one!r} is among the committed copies" for one in aborted], "aborted read"),
-        *_few([f"copy lost: {one!r} of the source is not among the copies" for one in wanted - got], "copy lost"),
-        *_few(
+        *few([f"aborted read: {one!r} is among the committed copies" for one in aborted], "aborted read"),
+        *few([f"copy lost: {one!r} of the source is not among the copies" for one in wanted - got], "copy lost"),
+        *few(
             [f"copied {got[one]} times: {one!r}, {wanted[one]} times in the source" for one in doubled], "copied twice"
         ),
     ]
@@ -64,7 +64,7 @@ def of_logs(cluster: Cluster) -> list[str]:
             continue
         lines = enumerate(broker.log_path.read_text(errors="replace").splitlines(), 1)
         told = [f"{broker.log_path}:{number}: {line}" for number, line in lines if BUGS.search(line)]
-        found += _few(told, f"line in the log of {broker.name}")
+        found += few(told, f"line in the log of {broker.name}")
     return found
 
 
@@ -83,6 +83,7 @@ def of_availability(outcome: Outcome) -> list[str]:
     return found
 
 
-def _few(found: list[str], kind: str) -> list[str]:
+def few(found: list[str], kind: str) -> list[str]:
+    """The first of them, and how many more there are."""
     left_out = len(found) - SHOWN_MAX
     return found if left_out <= 0 else [*found[:SHOWN_MAX], f"{kind}: and {left_out} more"]

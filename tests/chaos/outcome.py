@@ -24,6 +24,7 @@ class Options:
     """of ZooKeeper: one, or three"""
     rate: float = 300.0
     source_rate: float = 12.0
+    queue_rate: float = 25.0
     plan: tuple[Round, ...] = ()
     """the rounds to go through once; else they are drawn from the seed until the time is up"""
 

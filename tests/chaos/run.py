@@ -13,6 +13,10 @@ from tests.chaos.cluster import ROLES, Cluster
 from tests.chaos.faults import Injected, inject, kinds_possible
 from tests.chaos.nodes import Node
 from tests.chaos.outcome import Options, Outcome
+from tests.chaos.processes import Stuck
+from tests.chaos.queue_client import JOBS
+from tests.chaos.queue_judgement import of_queue, of_queue_clients
+from tests.chaos.queue_workload import LOGS
 from tests.chaos.schedule import ALONE, QUIET, Planned, Round, rounds
 from tests.chaos.workload import (
     COPIERS,
@@ -21,7 +25,6 @@ from tests.chaos.workload import (
     NUMBERS,
     PARTITIONS,
     SOURCE,
-    Stuck,
     Workload,
     read_all,
 )
@@ -35,7 +38,7 @@ OWNERS = {"group coordinator": GROUP, "transaction coordinator": COPIERS[0]}
 def run(options: Options) -> Outcome:
     outcome = Outcome(options)
     cluster = Cluster(options.folder / "cluster", options.servers, options.session_seconds, outcome.note)
-    workload = Workload(cluster, options.folder / "clients", options.rate, options.source_rate)
+    workload = Workload(cluster, options.folder / "clients", options.rate, options.source_rate, options.queue_rate)
     try:
         cluster.start()
         cluster.create_topics(PARTITIONS)
@@ -151,6 +154,7 @@ def _drain(cluster: Cluster, workload: Workload, outcome: Outcome) -> None:
         partial(workload.wait_read, ends),
         partial(workload.wait_committed, ends),
         partial(workload.wait_copied, len(source)),
+        workload.queue.wait_settled,
     ):
         try:
             wait()
@@ -159,6 +163,7 @@ def _drain(cluster: Cluster, workload: Workload, outcome: Outcome) -> None:
     workload.stop_readers()
     workload.kill()
     copies = [value for log in read_all(cluster.bootstrap, COPIES).values() for _, value in log]
+    queue = workload.queue.history(read_all(cluster.bootstrap, JOBS))
     outcome.note("drained")
     outcome.counts |= {
         "records acknowledged in numbers": sum(1 for _ in workload.acknowledged()),
@@ -167,15 +172,16 @@ def _drain(cluster: Cluster, workload: Workload, outcome: Outcome) -> None:
         "records in copies": len(copies),
         "starts of copiers": workload.copier_starts,
         "members started anew because their library waited for ever": workload.given_up,
-    }
+    } | queue.counts()
     outcome.violations += judgement.of_history(workload.transcripts, final)
     outcome.violations += judgement.of_copies(source, copies)
+    outcome.violations += of_queue_clients(workload.queue.transcripts) + of_queue(queue)
 
 
 def _compare(cluster: Cluster, outcome: Outcome) -> None:
     """Stop the brokers in order, and look at what lies on their disks."""
     cluster.wait_in_sync()
-    compared = cluster.folder_names((NUMBERS, SOURCE, COPIES))
+    compared = cluster.folder_names((NUMBERS, SOURCE, COPIES, *LOGS))
     for broker in cluster.brokers:
         code = broker.terminate()
         if code != 0:

@@ -34,7 +34,7 @@ def test_nothing_is_lost_doubled_or_reordered_whatever_is_killed_cut_paused_or_f
         find_java(), find_jars()
     except HeadraceError as error:
         pytest.skip(error.message)
-    outcome = run(Options(seed=1, seconds=0.0, folder=tmp_path, rate=200.0, plan=PLAN))
+    outcome = run(Options(seed=1, seconds=0.0, folder=tmp_path, rate=200.0, queue_rate=10.0, plan=PLAN))
     assert outcome.violations == []
     injected = [fault for faults in outcome.rounds for fault in faults]
     assert injected

@@ -2,52 +2,44 @@
 
     numbers   written at the full rate, read by the reader and by the group
     source    written slowly, copied in transactions to `copies` (see tests/compat/copier.py)
+    jobs      a queue (see tests/chaos/queue_workload.py)
 
 Every client is a process on a host that can be cut off; the harness itself reads only when all is healed.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import IO
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from tests.chaos.client import FEEDER, FLUSH_SECONDS, GAVE_UP
 from tests.chaos.cluster import Cluster
 from tests.chaos.namespaces import Host
-from tests.chaos.nodes import WITH_PARENT
+from tests.chaos.processes import DRAIN_SECONDS, Processes, Stuck, wait_drained
+from tests.chaos.queue_client import JOBS
+from tests.chaos.queue_workload import QueueWorkload
 from tests.chaos.transcript import Log, Transcript
 from tests.compat.copier import TARGET_PARTITIONS
 from tests.integration.process import PATIENCE_SECONDS
 
-ROOT = Path(__file__).parents[2]
 NUMBERS, SOURCE, COPIES = "numbers", "source", "copies"
-PARTITIONS = {NUMBERS: 6, SOURCE: 4, COPIES: TARGET_PARTITIONS}
+PARTITIONS = {NUMBERS: 6, SOURCE: 4, COPIES: TARGET_PARTITIONS, JOBS: 3}
 GROUP = "members"
 WRITERS = {"w1": NUMBERS, "w2": NUMBERS, FEEDER: SOURCE}
 READER = "reader"
 MEMBERS = ("member-1", "member-2")
 COPIERS = ("copier-1", "copier-2")
-DRAIN_SECONDS = 600.0
-"""Enough for copiers that are far behind because their library hung; see `tests/compat/copier.py`."""
-LOOK_SECONDS = 0.5
-
-
-class Stuck(AssertionError):
-    """Something did not come to its end although nothing stood in its way any more."""
 
 
 class Workload:
-    def __init__(self, cluster: Cluster, folder: Path, rate: float, source_rate: float) -> None:
-        folder.mkdir()
-        self._cluster, self._folder = cluster, folder
+    def __init__(self, cluster: Cluster, folder: Path, rate: float, source_rate: float, queue_rate: float) -> None:
+        self._cluster = cluster
         self._rates = {NUMBERS: rate / 2, SOURCE: source_rate}
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes = Processes(folder)
+        self.queue = QueueWorkload(cluster, self._processes, queue_rate)
         self.transcripts: dict[str, Transcript] = {}
         self.copier_starts = 0
         self.given_up = 0
@@ -61,27 +53,30 @@ class Workload:
             self._launch_client(second, "member", name, NUMBERS)
         for name in COPIERS:
             self._launch_copier(name)
+        self.queue.start()
 
     def supervise(self) -> None:
         """Start copiers that ended, as those do that were fenced or refused, and members whose library hangs. The
         others end only when they are told."""
         for name in COPIERS:
-            if self._processes[name].poll() is not None:
+            if self._processes.exit_code(name) is not None:
                 self._launch_copier(name)
         for name in MEMBERS:
-            if self._processes[name].poll() == GAVE_UP:
+            if self._processes.exit_code(name) == GAVE_UP:
                 self.given_up += 1
                 self._launch_client(self._cluster.client_hosts[1], "member", name, NUMBERS)
-        for name, transcript in self.transcripts.items():
-            transcript.read_on()
-            code = self._processes[name].poll()
-            assert code in (None, 0), f"{name} ended with exit code {code}; see {self._folder / name}.log"
+        self._processes.read_on(self.transcripts)
+        self.queue.supervise()
 
     def stop_writers(self) -> None:
-        self._stop(WRITERS, FLUSH_SECONDS + PATIENCE_SECONDS)
+        self._processes.stop(WRITERS, FLUSH_SECONDS + PATIENCE_SECONDS)
+        self.queue.stop_publisher()
+        self._read_on()
 
     def stop_readers(self) -> None:
-        self._stop((READER, *MEMBERS), PATIENCE_SECONDS)
+        self._processes.stop((READER, *MEMBERS), PATIENCE_SECONDS)
+        self.queue.stop_members()
+        self._read_on()
 
     def acknowledged(self) -> Iterator[tuple[float, int]]:
         """Every record of `numbers` that the writers were told is there: when, and in which partition."""
@@ -94,9 +89,7 @@ class Workload:
 
     def kill(self) -> None:
         """Whatever still runs; the copiers end in no other way."""
-        for process in self._processes.values():
-            process.kill()
-            process.wait()
+        self._processes.kill()
 
     # --- when the writers have ended and all is healed ---
 
@@ -115,7 +108,7 @@ class Workload:
             seen = len(entries)
             return stands == ends
 
-        self._wait(at_the_end, f"the reader is at {ends}", lambda: f"it is at {stands}")
+        wait_drained(at_the_end, f"the reader is at {ends}", lambda: f"it is at {stands}")
 
     def wait_committed(self, ends: dict[int, int]) -> None:
         """Until the group has committed all there is."""
@@ -126,7 +119,7 @@ class Workload:
             found.update(committed_offsets(self._cluster.bootstrap, GROUP, NUMBERS))
             return found == ends
 
-        self._wait(all_committed, f"the group has committed {ends}", lambda: f"it has committed {found}")
+        wait_drained(all_committed, f"the group has committed {ends}", lambda: f"it has committed {found}")
 
     def wait_copied(self, count: int) -> None:
         """Until the copiers have copied so many records."""
@@ -138,43 +131,23 @@ class Workload:
             copied = sum(len(log) for log in read_all(self._cluster.bootstrap, COPIES).values())
             return copied >= count
 
-        self._wait(all_copied, f"{count} records are copied", lambda: f"{copied} are")
+        wait_drained(all_copied, f"{count} records are copied", lambda: f"{copied} are")
 
-    def _wait(self, condition: Callable[[], bool], what: str, instead: Callable[[], str]) -> None:
-        deadline = time.monotonic() + DRAIN_SECONDS
-        while not condition():
-            if time.monotonic() > deadline:
-                raise Stuck(f"waited {DRAIN_SECONDS:.0f} s in vain until {what}: {instead()}")
-            time.sleep(LOOK_SECONDS)
+    def _read_on(self) -> None:
+        for transcript in self.transcripts.values():
+            transcript.read_on()
 
     def _launch_client(self, host: Host, role: str, name: str, topic: str) -> None:
         group = GROUP if role == "member" else ""
         rate = str(self._rates[topic])
         arguments = [role, name, self._cluster.bootstrap, topic, str(PARTITIONS[topic]), rate, group]
-        out = self._folder / f"{name}.jsonl"
-        with out.open("ab") as file, (self._folder / f"{name}.log").open("ab") as log:
-            self._launch(host, name, ["tests.chaos.client", *arguments], file, log)
-        self.transcripts.setdefault(name, Transcript(out))
+        path = self._processes.launch(host, name, ["tests.chaos.client", *arguments])
+        self.transcripts.setdefault(name, Transcript(path))
 
     def _launch_copier(self, name: str) -> None:
         self.copier_starts += 1
         arguments = ["tests.compat.copier", "confluent", self._cluster.bootstrap, SOURCE, COPIES, name]
-        with (self._folder / f"{name}.log").open("ab") as log:
-            self._launch(self._cluster.client_hosts[0], name, arguments, log, log)
-
-    def _launch(self, host: Host, name: str, module: list[str], out: IO[bytes], log: IO[bytes]) -> None:
-        command = [*host.prefix, *WITH_PARENT, sys.executable, "-m", *module]
-        self._processes[name] = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=log)
-
-    def _stop(self, names: tuple[str, ...] | dict[str, str], patience_seconds: float) -> None:
-        for name in names:
-            self._processes[name].terminate()
-        for name in names:
-            try:
-                self._processes[name].wait(patience_seconds)
-            except subprocess.TimeoutExpired:
-                raise Stuck(f"{name} did not end within {patience_seconds:.0f} s of SIGTERM") from None
-            self.transcripts[name].read_on()
+        self._processes.launch(self._cluster.client_hosts[0], name, arguments)
 
 
 def read_all(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[int, Log]:

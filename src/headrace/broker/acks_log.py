@@ -113,14 +113,15 @@ class AcksLead:
         try:
             self.ensure_held()
             end_offset = self._append(_joined(pending))
-            wait = self.partition.committed(end_offset, self._clock.monotonic() + COMMIT_SECONDS)
+            deadline = self._clock.monotonic() + COMMIT_SECONDS
+            wait = self.partition.committed(end_offset, deadline) if waiting else None
         except HeadraceError as error:
             _end(waiting, error)
             self._on_lost(error)
             return
         if wait is None:
             _end(waiting, None)
-        elif waiting:
+        else:
             wait.add_done_callback(partial(_pass_on, waiting))
         self._events += len(pending)
         if self._events >= SNAPSHOT_EVENTS or self._bytes >= SNAPSHOT_BYTES:

@@ -314,6 +314,10 @@ class LedSubscriptions:
 
     # Telling
 
+    def committed(self) -> asyncio.Future[None] | None:
+        """None when all that was put is committed, else what to wait for: before that it may still be taken back."""
+        return self._acks.committed()
+
     def describe(self, names: Sequence[str] | None = None) -> list[Described]:
         partition = self.source()
         told: list[Described] = []

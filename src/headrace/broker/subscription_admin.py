@@ -176,12 +176,14 @@ async def _statuses(led: LedSubscriptions, request: MessageStatusRequest) -> lis
             raise OffsetOutOfRange(f"there is no message {offset} yet: the partition ends at {end_offset}")
     history = await led.history(request.offsets) if request.with_history else {}
     led.source()
-    return [
+    told = [
         _status(offset, name, led.find(name).state_of(offset), history.get((name, offset)))
         for offset in request.offsets
         for name in (led.subscriptions if request.subscriptions is None else request.subscriptions)
         if name in led.subscriptions
     ]
+    await _durable(led.committed())  # who hears that a message is settled counts on it
+    return told
 
 
 def _status(offset: int, name: str, standing: Standing, event: Settled | Failed | None) -> SubscriptionStatus:

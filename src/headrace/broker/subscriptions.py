@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _LOADING_SECONDS = 5.0  # how long a request waits for a partition to be loaded before it says "ask again"
 _TRIM_SECONDS = 60.0
+_REWRITE_SECONDS = 1.0  # after what was settled could not be written: nothing is leased meanwhile, only to come again
 
 
 class Subscriptions:
@@ -145,7 +146,7 @@ class Subscriptions:
                 self._start_to_load(led)
             await self._is_stopped.wait()
 
-    def _lead(self, partition: Partition, owner_id: UUID) -> None:
+    def _lead(self, partition: Partition, owner_id: UUID, pause_seconds: float = 0.0) -> None:
         # Loaded when the first acks topic is led: a broker without queues starts without them.
         from headrace.broker.lease_source import LeaseSource
         from headrace.broker.led_subscriptions import LedSubscriptions
@@ -154,7 +155,7 @@ class Subscriptions:
         source = LeaseSource(self._catalogue, topic, index, owner_id, self._served)
         led = LedSubscriptions(partition, source, self._surroundings(), partial(self._on_lost, owner_id))
         self._led[topic, index] = led
-        self._start_to_load(led)
+        self._start_to_load(led, pause_seconds)
 
     def _surroundings(self) -> Surroundings:
         from headrace.broker.subscription_surroundings import Surroundings
@@ -183,11 +184,11 @@ class Subscriptions:
             del self._led[_key_of(partition)]
             led.close(error)
             if partition.is_leader and not self._is_stopped.is_set():
-                self._lead(partition, owner_id)
+                self._lead(partition, owner_id, _REWRITE_SECONDS)
 
-    def _start_to_load(self, led: LedSubscriptions) -> None:
+    def _start_to_load(self, led: LedSubscriptions, pause_seconds: float = 0.0) -> None:
         if not led.loaded.is_set() and self._tasks is not None:
-            self._tasks.create_task(_load(led))
+            self._tasks.create_task(_load(led, pause_seconds))
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         assert self._tasks is not None
@@ -227,6 +228,10 @@ def _key_of(acks: Partition) -> tuple[str, int]:
     return acks.topic.removeprefix(ACKS_PREFIX), acks.index
 
 
-async def _load(led: LedSubscriptions) -> None:
+async def _load(led: LedSubscriptions, pause_seconds: float) -> None:
+    if pause_seconds:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_seconds):
+                await led.loaded.wait()  # it is closed before
     with suppress(NotLeader, UnknownTopicOrPartition):  # whoever leads the partition now reads it, too
         await led.load()

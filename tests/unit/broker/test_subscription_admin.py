@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -192,6 +193,21 @@ async def test_a_message_that_was_sought_back_is_not_told_as_settled(house: Hous
     await alter(house, SEEK, offset=EARLIEST)
     (one,) = await status(house, 0)
     assert (one.state, one.how, one.at_ms) == ("ready", None, -1)
+
+
+async def test_a_message_is_told_as_settled_when_that_is_durable_and_not_before(house: House) -> None:
+    await subscribe(house)
+    await produce(house, "jobs", b"a")
+    member = Member(house)
+    house.host.disk.delay_seconds = (0.2, 0.2)
+    settling = asyncio.create_task(member.settle(await member.lease()))
+    await house.pass_time(0.1)
+    asking = asyncio.create_task(status(house, 0))
+    await house.pass_time(0.05)
+    assert not settling.done()
+    assert not asking.done()
+    assert [one.state for one in await asking] == ["settled"]
+    assert await settling == [0]
 
 
 async def test_messages_that_are_not_there_have_no_status(house: House) -> None:

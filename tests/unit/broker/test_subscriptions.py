@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 from typing import Any
 
 import pytest
@@ -100,6 +101,35 @@ async def test_what_cannot_be_written_is_refused_and_comes_back(house: House) ->
     await member.ack(again)
     await house.restart()
     assert await member.lease() == []
+
+
+async def test_on_a_full_disk_a_message_does_not_come_again_and_again_at_once(house: House) -> None:
+    await subscribe(house)
+    await produce(house, "jobs", b"a")
+    member = Member(house)
+    clock = house.host.clock
+    began = clock.monotonic()
+    for _ in range(3):
+        house.host.disk.fail_next("append", error=errno.ENOSPC)
+        (code,) = await member.settle(await member.lease(wait_ms=10_000))
+        assert code not in (0, NOT_LEASED)
+    assert clock.monotonic() - began >= 2
+
+
+async def test_nobody_is_missed_when_what_nobody_waits_for_is_not_committed(house: House) -> None:
+    """A lease that ran out is an event for which nobody waits; then the lead ends before it is committed."""
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
+    await subscribe(house)
+    await produce(house, "jobs", b"a")
+    await Member(house).lease(lease_ms=1000)
+    await house.pass_time(0.9)
+    house.host.disk.delay_seconds = (5.0, 5.0)
+    await house.pass_time(0.2)
+    await house.delete_topic("jobs")
+    gc.collect()
+    await house.pass_time(0)
+    assert complaints == []
 
 
 async def test_a_topic_that_grows_gets_subscriptions_in_its_new_partitions(house: House) -> None:

@@ -1,0 +1,77 @@
+"""The processes of the clients, by name, each on its host; what each prints is kept in one folder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from tests.chaos.namespaces import Host
+from tests.chaos.nodes import WITH_PARENT
+from tests.chaos.transcript import Transcript
+
+ROOT = Path(__file__).parents[2]
+DRAIN_SECONDS = 600.0
+"""Enough for copiers that are far behind because their library hung; see `tests/compat/copier.py`."""
+LOOK_SECONDS = 0.5
+
+
+class Stuck(AssertionError):
+    """Something did not come to its end although nothing stood in its way any more."""
+
+
+class Processes:
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def launch(self, host: Host, name: str, module: Sequence[str]) -> Path:
+        """Run a module with its arguments; the path of what it prints, to which a later start adds."""
+        command = [*host.prefix, *WITH_PARENT, sys.executable, "-m", *module]
+        out_path = self._folder / f"{name}.jsonl"
+        with out_path.open("ab") as out, self.log_path(name).open("ab") as log:
+            self._running[name] = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=log)
+        return out_path
+
+    def log_path(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
+
+    def exit_code(self, name: str) -> int | None:
+        """None while it runs."""
+        return self._running[name].poll()
+
+    def read_on(self, transcripts: Mapping[str, Transcript]) -> None:
+        """Take in what these have printed, none of which ends by itself."""
+        for name, transcript in transcripts.items():
+            transcript.read_on()
+            code = self.exit_code(name)
+            assert code in (None, 0), f"{name} ended with exit code {code}; see {self.log_path(name)}"
+
+    def stop(self, names: Iterable[str], patience_seconds: float) -> None:
+        """SIGTERM to all, and wait for their ends."""
+        stopped = [*names]
+        for name in stopped:
+            self._running[name].terminate()
+        for name in stopped:
+            try:
+                self._running[name].wait(patience_seconds)
+            except subprocess.TimeoutExpired:
+                raise Stuck(f"{name} did not end within {patience_seconds:.0f} s of SIGTERM") from None
+
+    def kill(self) -> None:
+        """Whatever still runs."""
+        for process in self._running.values():
+            process.kill()
+            process.wait()
+
+
+def wait_drained(condition: Callable[[], bool], what: str, instead: Callable[[], str]) -> None:
+    """Until it holds, now that nothing stands in its way."""
+    deadline = time.monotonic() + DRAIN_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise Stuck(f"waited {DRAIN_SECONDS:.0f} s in vain until {what}: {instead()}")
+        time.sleep(LOOK_SECONDS)

@@ -1,0 +1,118 @@
+"""What the clients of the queue printed, put together: what was published, and what became of each delivery. Pure.
+
+Times are milliseconds of the wall clock. What was begun and has no end may have taken effect.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.chaos.queue_client import LATE
+
+
+@dataclass(slots=True)
+class Publish:
+    value: str
+    began: int
+    due: int | None
+    ended: int | None = None
+    """when it was acknowledged, if it was"""
+    is_cancelling: bool = False
+    cancelled: int | None = None
+
+
+@dataclass(slots=True)
+class Delivery:
+    """One lease that a client was told of; `granted` is when the broker gave it."""
+
+    client: str
+    value: str
+    id: str
+    attempt: int
+    granted: int
+    until: int
+    how: str | None = None
+    delay_ms: int | None = None
+    began: int = 0
+    settled: int | None = None
+    """when the settle was answered positively, if it was"""
+    is_refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeadCopy:
+    """One record of the dead letters: of which message, after how many deliveries, and since when."""
+
+    value: str
+    origin: str
+    attempts: int
+    died: int
+
+
+@dataclass
+class QueueHistory:
+    """`log`: the values in the topic, by their ids. All of it was settled when the clients ended."""
+
+    publishes: dict[str, Publish] = field(default_factory=dict)
+    deliveries: list[Delivery] = field(default_factory=list)
+    log: Mapping[str, str] = field(default_factory=dict)
+    dead: Sequence[DeadCopy] = ()
+
+    def counts(self) -> dict[str, int]:
+        """For the report."""
+        acknowledged = [one for one in self.publishes.values() if one.ended is not None]
+        settles = [one for one in self.deliveries if one.how is not None]
+        refused = Counter(one.how == LATE for one in settles if one.is_refused)
+        answered = sum(one.settled is not None for one in settles)
+        return {
+            "queue: messages acknowledged": len(acknowledged),
+            "queue: of these delayed": sum(one.due is not None for one in acknowledged),
+            "queue: of these cancelled in time": sum(one.cancelled is not None for one in acknowledged),
+            "queue: messages in the topic": len(self.log),
+            "queue: deliveries": len(self.deliveries),
+            "queue: most deliveries of one message": max(
+                Counter(one.id for one in self.deliveries).values(), default=0
+            ),
+            "queue: acks, nacks and rejects taken": answered,
+            "queue: acks after the lease refused": refused[True],
+            "queue: others refused": refused[False],
+            "queue: others not answered": len(settles) - answered - refused.total(),
+            "queue: dead letters": len(self.dead),
+        }
+
+
+def queue_history_of(
+    transcripts: Mapping[str, Iterable[list[Any]]], log: Mapping[str, str], dead: Sequence[DeadCopy]
+) -> QueueHistory:
+    history = QueueHistory(log=log, dead=dead)
+    for client, entries in transcripts.items():
+        _add(history, client, entries)
+    return history
+
+
+def _add(history: QueueHistory, client: str, entries: Iterable[list[Any]]) -> None:
+    deliveries: dict[int, Delivery] = {}
+    publishes = history.publishes
+    for entry in entries:
+        match entry:
+            case ["publish", began, value, due]:
+                publishes[value] = Publish(value, began, due)
+            case ["published", ended, value]:
+                publishes[value].ended = ended
+            case ["cancel", _, value]:
+                publishes[value].is_cancelling = True
+            case ["cancelled", ended, value]:
+                publishes[value].cancelled = ended
+            case ["lease", number, value, message_id, attempt, granted, until]:
+                deliveries[number] = Delivery(client, value, message_id, attempt, granted, until)
+            case ["settle", number, began, how, delay_ms]:
+                one = deliveries[number]
+                one.how, one.delay_ms, one.began = how, delay_ms, began
+            case ["settled", number, ended]:
+                deliveries[number].settled = ended
+            case ["refused", number, _, _]:
+                deliveries[number].is_refused = True
+    history.deliveries += deliveries.values()

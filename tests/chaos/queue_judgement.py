@@ -1,0 +1,149 @@
+"""What must not be found in the history of a queue, after everything in it was settled. Pure.
+
+Each rule returns one sentence for each thing that is wrong. A delivery counts from when the broker granted the lease:
+what was granted before and lay in a network that was cut may be seen long after.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+
+from tests.chaos.judgement import few
+from tests.chaos.queue_client import DELIVERIES_MAX, LATE, ORDINARY
+from tests.chaos.queue_history import Delivery, QueueHistory
+from tests.chaos.queue_workload import PUBLISHER
+from tests.chaos.transcript import Transcript
+
+SLACK_MS = 10
+"""All clocks are the machine's, but each process cuts off its milliseconds in its own way."""
+
+
+def of_queue(history: QueueHistory) -> list[str]:
+    """All rules; a few sentences of each."""
+    return [sentence for rule in RULES for sentence in few(rule(history), rule.__name__.replace("_", " "))]
+
+
+def of_queue_clients(transcripts: Mapping[str, Transcript]) -> list[str]:
+    """Who could not do its work. Members find the cluster out of reach now and then, and go on; a publisher tells only
+    of what it could not bring to its end."""
+    return [
+        *(f"{name} broke off before it was told to" for name, one in transcripts.items() if not one.is_complete),
+        *few([f"{PUBLISHER}: {error}" for error in transcripts[PUBLISHER].errors], "not published"),
+    ]
+
+
+def queue_log_is_wrong(history: QueueHistory) -> list[str]:
+    """An acknowledged message is in the topic once, whether it came at once or was due later; others at most once."""
+    found = list[str]()
+    times = Counter(history.log.values())
+    for value, count in times.items():
+        if value not in history.publishes:
+            found.append(f"never published: {value!r} is in the topic")
+        elif count > 1:
+            found.append(f"doubled: {value!r} is in the topic {count} times")
+    for one in history.publishes.values():
+        if one.cancelled is not None and times[one.value]:
+            found.append(f"came though it was cancelled: {one.value!r}")
+        elif one.ended is not None and not one.is_cancelling and not times[one.value]:
+            found.append(f"lost: {one.value!r} was acknowledged and is not in the topic")
+    return found
+
+
+def settled_by_nobody(history: QueueHistory) -> list[str]:
+    """All in the topic is settled: so it was delivered, and somebody settled it, or it is among the dead letters."""
+    delivered = {one.id for one in history.deliveries}
+    settled = {one.id for one in history.deliveries if one.how in ("ack", "reject")}
+    dead = {one.origin for one in history.dead}
+    return [
+        *(f"never delivered: {value!r}, {one}" for one, value in history.log.items() if one not in delivered | dead),
+        *(
+            f"settled by nobody: {value!r}, {one}, was delivered, and never acked or rejected"
+            for one, value in history.log.items()
+            if one in delivered and one not in settled | dead
+        ),
+    ]
+
+
+def delivered_after_it_was_settled(history: QueueHistory) -> list[str]:
+    """An ack or a reject that was answered holds for ever."""
+    answered = _first_answers(history, "ack", "reject")
+    return [
+        f"delivered again: {one.value!r}, {one.id}, was leased by {one.client} {one.granted - settle.settled} ms after "
+        f"the {settle.how} of {settle.client} was answered"
+        for one in history.deliveries
+        if (settle := answered.get(one.id)) is not None
+        and settle.settled is not None
+        and one.granted > settle.settled + SLACK_MS
+    ]
+
+
+def settled_after_the_lease(history: QueueHistory) -> list[str]:
+    return [
+        f"late ack accepted: {one.value!r}, {one.id}, of {one.client}, {one.began - one.until} ms after its lease"
+        for one in history.deliveries
+        if one.how == LATE and one.settled is not None and one.began > one.until
+    ]
+
+
+def delivered_too_early(history: QueueHistory) -> list[str]:
+    """Not before it is due, nor before the delay of an answered nack is over."""
+    found = list[str]()
+    by_id = defaultdict[str, list[Delivery]](list)
+    for one in history.deliveries:
+        by_id[one.id].append(one)
+        published = history.publishes.get(one.value)
+        due = None if published is None else published.due
+        if due is not None and one.granted < due - SLACK_MS:
+            found.append(f"too early: {one.value!r}, {one.id}, was leased {due - one.granted} ms before it was due")
+    for nack in history.deliveries:
+        if nack.settled is None or not nack.delay_ms:
+            continue
+        back = nack.began + nack.delay_ms
+        found += [
+            f"back too early: {one.value!r}, {one.id}, was leased {back - one.granted} ms before its nack allowed"
+            for one in by_id[nack.id]
+            if nack.settled + SLACK_MS < one.granted < back - SLACK_MS
+        ]
+    return found
+
+
+def dead_letters_are_wrong(history: QueueHistory) -> list[str]:
+    """Those that nobody could work on are there once, and no others."""
+    found = list[str]()
+    copies = Counter(one.origin for one in history.dead)
+    found += [f"dead letter doubled: {one} is there {count} times" for one, count in copies.items() if count > 1]
+    answered = _first_answers(history, "ack")
+    for one in history.dead:
+        if history.log.get(one.origin) != one.value:
+            found.append(f"dead letter of nothing: {one.value!r} says that it comes from {one.origin}")
+        elif (ack := answered.get(one.origin)) is not None and one.died > (ack.settled or 0) + SLACK_MS:
+            # Before that it may: a client that must ask again takes its ack for done when it finds the message settled.
+            found.append(f"died after its ack was answered: {one.value!r}, {one.origin}")
+        elif _is_ordinary(one.value) and one.attempts < DELIVERIES_MAX:
+            found.append(f"dead letter that nobody rejected: {one.value!r}, after {one.attempts} deliveries")
+    return found + [
+        f"dead letter lost: {value!r}, {one}, is settled and not among the dead letters"
+        for one, value in history.log.items()
+        if not _is_ordinary(value) and one not in copies
+    ]
+
+
+def _first_answers(history: QueueHistory, *hows: str) -> dict[str, Delivery]:
+    """For each message, by its id, the settle of one of these kinds that was answered first."""
+    answers = [one for one in history.deliveries if one.settled is not None and one.how in hows]
+    return {one.id: one for one in sorted(answers, key=lambda one: one.settled or 0, reverse=True)}
+
+
+def _is_ordinary(value: str) -> bool:
+    return value.startswith(f"{ORDINARY} ")
+
+
+RULES: tuple[Callable[[QueueHistory], list[str]], ...] = (
+    queue_log_is_wrong,
+    settled_by_nobody,
+    delivered_after_it_was_settled,
+    settled_after_the_lease,
+    delivered_too_early,
+    dead_letters_are_wrong,
+)

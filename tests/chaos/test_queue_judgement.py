@@ -1,0 +1,182 @@
+"""What the judge of the queue is there to find, planted; and nothing is found where nothing is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.chaos.queue_client import DELIVERIES_MAX
+from tests.chaos.queue_history import DeadCopy, queue_history_of
+from tests.chaos.queue_judgement import of_queue, of_queue_clients
+from tests.chaos.queue_workload import PUBLISHER, STRAGGLER, WORKERS
+from tests.chaos.transcript import Transcript
+
+Lines = dict[str, list[list[Any]]]
+FIRST, SECOND = WORKERS
+
+
+class Story:
+    """A run without anomalies: an ack, a nack and an ack, a late ack, a reject, a death, a delay, and one cancelled."""
+
+    def __init__(self) -> None:
+        self.log = {
+            "jobs:0:0": "ordinary p-0",
+            "jobs:0:1": "poison p-1",
+            "jobs:0:2": "stubborn p-2",
+            "jobs:1:0": "ordinary p-3",
+            "jobs:1:1": "ordinary p-4",
+        }
+        self.dead = [
+            DeadCopy("poison p-1", "jobs:0:1", 1, 1230),
+            DeadCopy("stubborn p-2", "jobs:0:2", DELIVERIES_MAX, 2000),
+        ]
+        self.lines: Lines = {
+            PUBLISHER: [
+                *(["publish", 1000, value, 5000 if value == "ordinary p-4" else None] for value in self.log.values()),
+                *(["published", 1010, value] for value in self.log.values()),
+                *(["publish", 1000, "ordinary p-5", 6000], ["published", 1010, "ordinary p-5"]),
+                *(["cancel", 1020, "ordinary p-5"], ["cancelled", 1030, "ordinary p-5"]),
+            ],
+            STRAGGLER: [
+                *(["lease", 0, "ordinary p-3", "jobs:1:0", 1, 1100, 2100], ["settle", 0, 2150, "late", None]),
+                ["refused", 0, 2160, "it is over"],
+            ],
+            FIRST: [
+                *(["lease", 0, "ordinary p-0", "jobs:0:0", 1, 1100, 3100], ["settle", 0, 1150, "nack", 500]),
+                ["settled", 0, 1160],
+                *(["lease", 1, "poison p-1", "jobs:0:1", 1, 1200, 3200], ["settle", 1, 1210, "reject", None]),
+                ["settled", 1, 1220],
+                *(["lease", 2, "ordinary p-4", "jobs:1:1", 1, 5010, 7010], ["settle", 2, 5020, "ack", None]),
+                ["settled", 2, 5030],
+            ],
+            SECOND: [
+                *(["lease", 0, "ordinary p-0", "jobs:0:0", 2, 1700, 3700], ["settle", 0, 1710, "ack", None]),
+                ["settled", 0, 1720],
+                *(["lease", 1, "stubborn p-2", "jobs:0:2", 1, 1800, 3800], ["settle", 1, 1810, "nack", 0]),
+                *(["lease", 2, "ordinary p-3", "jobs:1:0", 2, 2130, 4130], ["settle", 2, 2170, "ack", None]),
+                ["settled", 2, 2180],
+            ],
+        }
+
+    def judged(self) -> list[str]:
+        return of_queue(queue_history_of(self.lines, self.log, self.dead))
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+def test_a_clean_run_is_found_clean(story: Story) -> None:
+    assert story.judged() == []
+
+
+def test_an_acknowledged_message_that_is_gone_is_found(story: Story) -> None:
+    del story.log["jobs:1:1"]
+    assert story.judged() == ["lost: 'ordinary p-4' was acknowledged and is not in the topic"]
+
+
+def test_a_message_that_nobody_acknowledged_may_be_gone(story: Story) -> None:
+    story.lines[PUBLISHER].append(["publish", 1000, "ordinary p-6", None])
+    assert story.judged() == []
+
+
+def test_a_delayed_message_that_comes_twice_is_found(story: Story) -> None:
+    story.log["jobs:1:2"] = "ordinary p-4"
+    assert "doubled: 'ordinary p-4' is in the topic 2 times" in story.judged()
+
+
+def test_a_cancelled_message_that_comes_is_found(story: Story) -> None:
+    story.log["jobs:1:2"] = "ordinary p-5"
+    assert "came though it was cancelled: 'ordinary p-5'" in story.judged()
+
+
+def test_a_message_that_was_settled_and_delivered_to_nobody_is_found(story: Story) -> None:
+    story.lines[FIRST] = story.lines[FIRST][:6]
+    assert story.judged() == ["never delivered: 'ordinary p-4', jobs:1:1"]
+
+
+def test_a_message_that_was_settled_by_nobody_is_found(story: Story) -> None:
+    story.lines[FIRST] = story.lines[FIRST][:7]
+    assert ["settled by nobody" in one for one in story.judged()] == [True]
+
+
+def test_a_delivery_after_the_ack_was_answered_is_found(story: Story) -> None:
+    story.lines[FIRST].append(["lease", 3, "ordinary p-0", "jobs:0:0", 3, 1800, 3800])
+    assert ["80 ms after the ack of worker-2" in one for one in story.judged()] == [True]
+
+
+def test_a_delivery_after_the_reject_was_answered_is_found(story: Story) -> None:
+    story.lines[SECOND].append(["lease", 3, "poison p-1", "jobs:0:1", 2, 1300, 3300])
+    assert ["80 ms after the reject of worker-1" in one for one in story.judged()] == [True]
+
+
+def test_a_message_may_come_again_if_the_ack_was_not_answered(story: Story) -> None:
+    del story.lines[SECOND][2]
+    story.lines[FIRST].append(["lease", 3, "ordinary p-0", "jobs:0:0", 3, 3800, 5800])
+    assert story.judged() == []
+
+
+def test_a_late_ack_that_was_accepted_is_found(story: Story) -> None:
+    story.lines[STRAGGLER][2] = ["settled", 0, 2160]
+    assert ["late ack accepted" in one and "50 ms after" in one for one in story.judged()] == [True]
+
+
+def test_a_delivery_before_its_time_is_found(story: Story) -> None:
+    story.lines[FIRST][6] = ["lease", 2, "ordinary p-4", "jobs:1:1", 1, 4900, 6900]
+    assert ["too early" in one and "100 ms before it was due" in one for one in story.judged()] == [True]
+
+
+def test_a_delivery_before_the_delay_of_its_nack_is_found(story: Story) -> None:
+    story.lines[SECOND][0] = ["lease", 0, "ordinary p-0", "jobs:0:0", 2, 1400, 3400]
+    assert ["back too early" in one and "250 ms" in one for one in story.judged()] == [True]
+
+
+def test_a_dead_letter_that_is_written_twice_is_found(story: Story) -> None:
+    story.dead.append(story.dead[0])
+    assert story.judged() == ["dead letter doubled: jobs:0:1 is there 2 times"]
+
+
+def test_a_rejected_message_that_is_no_dead_letter_is_found(story: Story) -> None:
+    del story.dead[0]
+    assert ["dead letter lost: 'poison p-1'" in one for one in story.judged()] == [True]
+
+
+@pytest.mark.parametrize(
+    ("planted", "found"),
+    [
+        (DeadCopy("ordinary p-3", "jobs:1:0", DELIVERIES_MAX, 2200), "died after its ack was answered"),
+        (DeadCopy("ordinary p-9", "jobs:9:0", DELIVERIES_MAX, 2200), "dead letter of nothing"),
+    ],
+)
+def test_a_dead_letter_of_another_message_is_found(story: Story, planted: DeadCopy, found: str) -> None:
+    story.dead.append(planted)
+    assert [found in one for one in story.judged()] == [True]
+
+
+def test_a_message_that_had_died_may_be_told_as_acked(story: Story) -> None:
+    story.dead.append(DeadCopy("ordinary p-3", "jobs:1:0", DELIVERIES_MAX, 2175))
+    assert story.judged() == []
+
+
+def test_a_message_that_died_before_it_was_delivered_often_enough_is_found(story: Story) -> None:
+    del story.lines[FIRST][7:]
+    story.dead.append(DeadCopy("ordinary p-4", "jobs:1:1", DELIVERIES_MAX, 6000))
+    assert story.judged() == []
+    story.dead[-1] = DeadCopy("ordinary p-4", "jobs:1:1", 1, 6000)
+    assert ["dead letter that nobody rejected" in one for one in story.judged()] == [True]
+
+
+def test_a_publisher_that_gave_up_and_a_worker_that_broke_off_are_found(tmp_path: Path) -> None:
+    transcripts = {}
+    for name, entries in ((PUBLISHER, [["error", 1, "no answer"], ["end", 2]]), (FIRST, [["error", 1, "no answer"]])):
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+        transcripts[name] = Transcript(path)
+        transcripts[name].read_on()
+    assert of_queue_clients(transcripts) == [
+        "worker-1 broke off before it was told to",
+        "publisher: no answer",
+    ]
