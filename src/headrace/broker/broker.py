@@ -42,6 +42,7 @@ from headrace.broker.produce import Produce
 from headrace.broker.push_requests import PushRequests
 from headrace.broker.reassignment_requests import ReassignmentRequests
 from headrace.broker.retention_acked import AckedRetention
+from headrace.broker.security_requests import security_table
 from headrace.broker.share_requests import ShareRequests
 from headrace.broker.subscription_admin import SubscriptionAdmin
 from headrace.broker.subscription_requests import SubscriptionRequests
@@ -233,6 +234,7 @@ class Broker:
                 **self._serve_queues(),
                 **self.shares.table(),
                 **Tokens(self.catalogue, self.registry, self._clock).table(),
+                **security_table(),
             }
         )
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.coordinator import Coordinator
+from headrace.broker.open_rights import add_rights
 from headrace.machines.assignors import TopicPartition
 from headrace.machines.consumer_group_heartbeat import Heartbeat, HeartbeatAnswer, check_heartbeat
 from headrace.machines.consumer_group_state import by_topic
@@ -60,7 +61,10 @@ class ConsumerGroupRequests:
     async def describe(
         self, request: ConsumerGroupDescribeRequest, _context: RequestContext
     ) -> ConsumerGroupDescribeResponse:
-        return ConsumerGroupDescribeResponse(groups=[await self._describe(group_id) for group_id in request.group_ids])
+        groups = [await self._describe(group_id) for group_id in request.group_ids]
+        if request.include_authorized_operations:
+            add_rights(groups)
+        return ConsumerGroupDescribeResponse(groups=groups)
 
     async def _describe(self, group_id: str) -> DescribedGroup:
         """The description, once what it tells is durable."""

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from headrace.broker.context import RequestContext
 from headrace.broker.coordinator import Coordinator
 from headrace.broker.led_groups import LedGroups
+from headrace.broker.open_rights import add_rights
 from headrace.machines.group_effects import Departed, Departure, JoinRequest
 from headrace.machines.group_state import GroupState
 from headrace.machines.groups import Group
@@ -141,7 +142,10 @@ class GroupRequests:
         )
 
     async def describe(self, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
-        return DescribeGroupsResponse(groups=[self._describe(group_id, context.version) for group_id in request.groups])
+        groups = [self._describe(group_id, context.version) for group_id in request.groups]
+        if request.include_authorized_operations:
+            add_rights(groups)
+        return DescribeGroupsResponse(groups=groups)
 
     async def list(self, request: ListGroupsRequest, _context: RequestContext) -> ListGroupsResponse:
         try:

@@ -7,10 +7,12 @@ and again: a topic's part is made once per change of it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from copy import copy
 
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.identity import BrokerIdentity
+from headrace.broker.open_rights import CLUSTER_RIGHTS, TOPIC_RIGHTS
 from headrace.broker.partition import Partition
 from headrace.broker.topic import Topic
 from headrace.model.broker_record import BrokerRecord
@@ -70,10 +72,14 @@ class Metadata:
         )
         if request.topics is None or (context.version == 0 and not request.topics):
             response.topics = [self._describe(topic) for topic in self._catalogue]
-            return response
-        may_create = request.allow_auto_topic_creation and self._catalogue.config.auto_create_topics_enable
-        for asked in request.topics:
-            response.topics.append(await self._find(asked, may_create, context.version))
+        else:
+            for asked in request.topics:
+                may_create = request.allow_auto_topic_creation and self._makes(asked.name or "")
+                response.topics.append(await self._find(asked, may_create, context.version))
+        if request.include_cluster_authorized_operations:
+            response.cluster_authorized_operations = CLUSTER_RIGHTS
+        if request.include_topic_authorized_operations:
+            response.topics = [_with_rights(topic) for topic in response.topics]
         return response
 
     async def describe_topic_partitions(
@@ -113,7 +119,7 @@ class Metadata:
             return DescribeClusterResponse(
                 error_code=error.code, error_message=error.message, endpoint_type=request.endpoint_type
             )
-        return DescribeClusterResponse(
+        response = DescribeClusterResponse(
             endpoint_type=request.endpoint_type,
             cluster_id=self._identity.cluster_id,
             controller_id=self._controller_id(),
@@ -128,6 +134,9 @@ class Metadata:
                 for node in self._nodes()
             ],
         )
+        if request.include_cluster_authorized_operations:
+            response.cluster_authorized_operations = CLUSTER_RIGHTS
+        return response
 
     async def _find(self, asked: MetadataRequestTopic, may_create: bool, version: int) -> MetadataResponseTopic:
         """The topic asked for by id or by name, made if it is missing and that is allowed."""
@@ -151,6 +160,10 @@ class Metadata:
             return MetadataResponseTopic(
                 error_code=error.code, name=name if version >= 12 else name or "", topic_id=topic_id
             )
+
+    def _makes(self, name: str) -> bool:
+        """Where topics are made by hand only, so is the owner of a companion, which comes with the first use of it."""
+        return self._catalogue.config.auto_create_topics_enable or name.startswith(DELAYED_PREFIX)
 
     async def _create(self, name: str) -> Topic:
         if name == CONSUMER_OFFSETS:
@@ -221,6 +234,7 @@ class Metadata:
                 for index in indexes
                 if (record := topic.places.get(index)) is not None
             ],
+            topic_authorized_operations=TOPIC_RIGHTS,
         )
 
     def _described(
@@ -238,6 +252,15 @@ class Metadata:
             last_known_elr=[],
             offline_replicas=self._offline(record),
         )
+
+
+def _with_rights(topic: MetadataResponseTopic) -> MetadataResponseTopic:
+    """A copy, since the description of a topic is kept for those who do not ask."""
+    if topic.error_code:
+        return topic
+    topic = copy(topic)
+    topic.topic_authorized_operations = TOPIC_RIGHTS
+    return topic
 
 
 def _node_id(node: BrokerRecord) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.coordinator import Coordinator
+from headrace.broker.open_rights import add_rights
 from headrace.machines.assignors import TopicPartition
 from headrace.machines.consumer_group_state import by_topic
 from headrace.machines.share_groups import (
@@ -56,7 +57,10 @@ class ShareGroupRequests:
     async def describe(
         self, request: ShareGroupDescribeRequest, _context: RequestContext
     ) -> ShareGroupDescribeResponse:
-        return ShareGroupDescribeResponse(groups=[await self._describe(group_id) for group_id in request.group_ids])
+        groups = [await self._describe(group_id) for group_id in request.group_ids]
+        if request.include_authorized_operations:
+            add_rights(groups)
+        return ShareGroupDescribeResponse(groups=groups)
 
     async def _describe(self, group_id: str) -> DescribedGroup:
         """The description, once what it tells is durable."""

@@ -61,14 +61,14 @@ class TopicAdmin:
         self._catalogue = catalogue
         self._clock = clock
 
-    async def create_topics(self, request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
+    async def create_topics(self, request: CreateTopicsRequest, _context: RequestContext) -> CreateTopicsResponse:
         times_named = Counter(topic.name for topic in request.topics)
         response = CreateTopicsResponse()
         for asked in {topic.name: topic for topic in request.topics}.values():
             try:
                 if times_named[asked.name] > 1:
                     raise InvalidRequest("Duplicate topic name.")
-                topic = await self._create(asked, context, dry_run=request.validate_only)
+                topic = await self._create(asked, dry_run=request.validate_only)
                 response.topics.append(self._created(topic))
             except HeadraceError as error:
                 response.topics.append(
@@ -136,7 +136,7 @@ class TopicAdmin:
             response.topics.append(results)
         return response
 
-    async def _create(self, asked: CreatableTopic, context: RequestContext, *, dry_run: bool) -> Topic:
+    async def _create(self, asked: CreatableTopic, *, dry_run: bool) -> Topic:
         if is_internal(asked.name) and self._catalogue.find(asked.name) is None:
             raise InvalidTopic(f"{asked.name} is internal and cannot be created")
         if asked.assignments and (asked.num_partitions != _USE_DEFAULT or asked.replication_factor != _USE_DEFAULT):
@@ -145,7 +145,7 @@ class TopicAdmin:
         assigned = _assigned(asked)
         if assigned:
             partitions = self._check_assignments(assigned)
-        elif partitions == _USE_DEFAULT and context.version >= 4:
+        elif partitions == _USE_DEFAULT:  # in all versions, as in Kafka: kafkajs says so in version 3
             partitions = self._catalogue.config.num_partitions
         return await self._catalogue.create(
             asked.name,

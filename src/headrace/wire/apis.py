@@ -11,6 +11,7 @@ import msgspec
 
 from headrace.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from headrace.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from headrace.wire.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 from headrace.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from headrace.wire.messages.alter_delayed import AlterDelayedRequest, AlterDelayedResponse
 from headrace.wire.messages.alter_partition_reassignments import (
@@ -23,6 +24,10 @@ from headrace.wire.messages.alter_share_group_offsets import (
 )
 from headrace.wire.messages.alter_subscriptions import AlterSubscriptionsRequest, AlterSubscriptionsResponse
 from headrace.wire.messages.alter_tokens import AlterTokensRequest, AlterTokensResponse
+from headrace.wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+)
 from headrace.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headrace.wire.messages.check_token import CheckTokenRequest, CheckTokenResponse
 from headrace.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
@@ -30,8 +35,10 @@ from headrace.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from headrace.wire.messages.create_acls import CreateAclsRequest, CreateAclsResponse
 from headrace.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from headrace.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from headrace.wire.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
 from headrace.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from headrace.wire.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from headrace.wire.messages.delete_share_group_offsets import (
@@ -39,7 +46,9 @@ from headrace.wire.messages.delete_share_group_offsets import (
     DeleteShareGroupOffsetsResponse,
 )
 from headrace.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from headrace.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from headrace.wire.messages.describe_bundle import DescribeBundleRequest, DescribeBundleResponse
+from headrace.wire.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 from headrace.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from headrace.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from headrace.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
@@ -56,6 +65,10 @@ from headrace.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponse,
 )
 from headrace.wire.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from headrace.wire.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
 from headrace.wire.messages.drain_broker import DrainBrokerRequest, DrainBrokerResponse
 from headrace.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from headrace.wire.messages.end_bundle import EndBundleRequest, EndBundleResponse
@@ -91,6 +104,7 @@ from headrace.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
 )
 from headrace.wire.messages.produce import ProduceRequest, ProduceResponse
+from headrace.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from headrace.wire.messages.settle import SettleRequest, SettleResponse
 from headrace.wire.messages.share_acknowledge import ShareAcknowledgeRequest, ShareAcknowledgeResponse
 from headrace.wire.messages.share_fetch import ShareFetchRequest, ShareFetchResponse
@@ -139,6 +153,7 @@ LEAVE_GROUP: Final = 13
 SYNC_GROUP: Final = 14
 DESCRIBE_GROUPS: Final = 15
 LIST_GROUPS: Final = 16
+SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 CREATE_TOPICS: Final = 19
 DELETE_TOPICS: Final = 20
@@ -150,6 +165,9 @@ ADD_OFFSETS_TO_TXN: Final = 25
 END_TXN: Final = 26
 WRITE_TXN_MARKERS: Final = 27
 TXN_OFFSET_COMMIT: Final = 28
+DESCRIBE_ACLS: Final = 29
+CREATE_ACLS: Final = 30
+DELETE_ACLS: Final = 31
 DESCRIBE_CONFIGS: Final = 32
 ALTER_CONFIGS: Final = 33
 DESCRIBE_LOG_DIRS: Final = 35
@@ -160,6 +178,10 @@ INCREMENTAL_ALTER_CONFIGS: Final = 44
 ALTER_PARTITION_REASSIGNMENTS: Final = 45
 LIST_PARTITION_REASSIGNMENTS: Final = 46
 OFFSET_DELETE: Final = 47
+DESCRIBE_CLIENT_QUOTAS: Final = 48
+ALTER_CLIENT_QUOTAS: Final = 49
+DESCRIBE_USER_SCRAM_CREDENTIALS: Final = 50
+ALTER_USER_SCRAM_CREDENTIALS: Final = 51
 DESCRIBE_CLUSTER: Final = 60
 DESCRIBE_PRODUCERS: Final = 61
 DESCRIBE_TRANSACTIONS: Final = 65
@@ -222,6 +244,7 @@ APIS: Final[dict[int, Api]] = {
         _api(SYNC_GROUP, SyncGroupRequest, SyncGroupResponse),
         _api(DESCRIBE_GROUPS, DescribeGroupsRequest, DescribeGroupsResponse),
         _api(LIST_GROUPS, ListGroupsRequest, ListGroupsResponse),
+        _api(SASL_HANDSHAKE, SaslHandshakeRequest, SaslHandshakeResponse),
         _api(API_VERSIONS, ApiVersionsRequest, ApiVersionsResponse),
         _api(CREATE_TOPICS, CreateTopicsRequest, CreateTopicsResponse),
         _api(DELETE_TOPICS, DeleteTopicsRequest, DeleteTopicsResponse),
@@ -233,6 +256,9 @@ APIS: Final[dict[int, Api]] = {
         _api(END_TXN, EndTxnRequest, EndTxnResponse),
         _api(WRITE_TXN_MARKERS, WriteTxnMarkersRequest, WriteTxnMarkersResponse),
         _api(TXN_OFFSET_COMMIT, TxnOffsetCommitRequest, TxnOffsetCommitResponse),
+        _api(DESCRIBE_ACLS, DescribeAclsRequest, DescribeAclsResponse),
+        _api(CREATE_ACLS, CreateAclsRequest, CreateAclsResponse),
+        _api(DELETE_ACLS, DeleteAclsRequest, DeleteAclsResponse),
         _api(DESCRIBE_CONFIGS, DescribeConfigsRequest, DescribeConfigsResponse),
         _api(ALTER_CONFIGS, AlterConfigsRequest, AlterConfigsResponse),
         _api(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest, DescribeLogDirsResponse),
@@ -243,6 +269,12 @@ APIS: Final[dict[int, Api]] = {
         _api(ALTER_PARTITION_REASSIGNMENTS, AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
         _api(LIST_PARTITION_REASSIGNMENTS, ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
         _api(OFFSET_DELETE, OffsetDeleteRequest, OffsetDeleteResponse),
+        _api(DESCRIBE_CLIENT_QUOTAS, DescribeClientQuotasRequest, DescribeClientQuotasResponse),
+        _api(ALTER_CLIENT_QUOTAS, AlterClientQuotasRequest, AlterClientQuotasResponse),
+        _api(
+            DESCRIBE_USER_SCRAM_CREDENTIALS, DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse
+        ),
+        _api(ALTER_USER_SCRAM_CREDENTIALS, AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse),
         _api(DESCRIBE_CLUSTER, DescribeClusterRequest, DescribeClusterResponse),
         _api(DESCRIBE_PRODUCERS, DescribeProducersRequest, DescribeProducersResponse),
         _api(DESCRIBE_TRANSACTIONS, DescribeTransactionsRequest, DescribeTransactionsResponse),

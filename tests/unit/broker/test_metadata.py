@@ -72,6 +72,13 @@ async def test_a_missing_topic_is_made_if_both_sides_allow_it(house: House) -> N
     assert codes(await ask(house, "t", "u", create=True)) == {"t": 0, "u": 3}
 
 
+async def test_messages_can_be_delayed_also_where_topics_are_made_by_hand_only(house: House) -> None:
+    await house.restart(auto_create_topics_enable="false")
+    await house.make_topic("t")
+    assert codes(await ask(house, "__delayed.t", create=False)) == {"__delayed.t": 3}
+    assert codes(await ask(house, "__delayed.t", "__delayed.u", create=True)) == {"__delayed.t": 0, "__delayed.u": 3}
+
+
 async def test_before_version_4_the_client_cannot_forbid_it(house: House) -> None:
     assert codes(await ask(house, "t", version=3)) == {"t": 0}
 

@@ -90,10 +90,11 @@ async def test_a_topic_named_twice_is_refused_once(house: House) -> None:
     assert [(result.name, result.error_code) for result in response.topics] == [("t", 42), ("u", 0)]
 
 
-async def test_defaults_are_the_brokers(house: House) -> None:
+@pytest.mark.parametrize("version", range(2, 8))
+async def test_defaults_are_the_brokers_in_every_version(house: House, version: int) -> None:
     await house.restart(num_partitions="5")
-    assert (await create(house, topic("t", -1, -1)))["t"].num_partitions == 5
-    assert codes(await create(house, topic("old", -1), version=3)) == {"old": 37}
+    assert codes(await create(house, topic("t", -1, -1), version=version)) == {"t": 0}
+    assert house.broker.catalogue.topic("t").partition_count == 5
 
 
 async def test_a_dry_run_makes_nothing(house: House) -> None:
