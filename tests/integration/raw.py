@@ -157,7 +157,8 @@ def _harmless(hint: Any) -> Any:
     if typing.get_origin(hint) is tuple:
         element = typing.get_args(hint)[0]
         return (build(element) if dataclasses.is_dataclass(element) else _harmless(element),)
-    for kind, value in ((bool, False), (int, 0), (str, "x"), (bytes, b"x"), (uuid.UUID, uuid.UUID(int=1))):
+    plain = ((bool, False), (int, 0), (float, 0.0), (str, "x"), (bytes, b"x"), (uuid.UUID, uuid.UUID(int=1)))
+    for kind, value in plain:
         if issubclass(hint, kind):
             return value
     if "Timedelta" in str(hint):
