@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -19,11 +19,12 @@ from headrace.client.cluster import Cluster
 from headrace.client.dead_letters import DeadLetterQueue, Selection
 from headrace.client.redrive import MAX_REDRIVES, DeadLetter, Outcome, RedriveRules
 from headrace.machines.filters import Filter, compile_filter
-from headrace.model.errors import InvalidConfig, InvalidRequest
+from headrace.model.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from headrace.model.message_ids import MessageId, message_id_from_text
 from headrace.model.names import DEAD_LETTER_SUFFIX, dead_letter_topic
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+T = TypeVar("T")
 
 _COLUMNS = ("id", "state", "died", "attempts", "redriven", "subscription", "reason", "value")
 _SHOWN_MAX = 40
@@ -74,9 +75,9 @@ def list_letters(
         print_rows(with_cluster(server, _topics), ("topic", "dead_letters"), output)
         return
 
-    async def work(cluster: Cluster) -> list[dict[str, Any]]:
+    async def work(queue: DeadLetterQueue) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
-        async with aclosing(DeadLetterQueue(cluster, topic).letters(Selection(wanted=wanted))) as letters:
+        async with aclosing(queue.letters(Selection(wanted=wanted))) as letters:
             async for letter, state in letters:
                 if settled or state != _SETTLED:
                     rows.append(_row(letter, state))
@@ -84,7 +85,7 @@ def list_letters(
                     break
         return rows
 
-    print_rows(with_cluster(server, work), _COLUMNS, output)
+    print_rows(_with_queue(server, topic, work) or [], _COLUMNS, output)
 
 
 @dlq.command()
@@ -95,11 +96,11 @@ def show(topic: str, ids: Sequence[str], server: str) -> None:
     """Print dead letters of TOPIC as JSON, whole and with all headers."""
     selection = Selection(ids=_ids(topic, ids))
 
-    async def work(cluster: Cluster) -> None:
-        async for letter, state in DeadLetterQueue(cluster, topic).letters(selection):
+    async def work(queue: DeadLetterQueue) -> None:
+        async for letter, state in queue.letters(selection):
             click.echo(to_json(_row(letter, state) | envelope_of(letter.record)))
 
-    with_cluster(server, work)
+    _with_queue(server, topic, work, are_named=True)
 
 
 @dlq.command()
@@ -144,9 +145,11 @@ def redrive(
     rules = RedriveRules(to, rate, max_redrives)
     if not dry_run and not ids:
         confirm(f"Send the chosen dead letters of {topic} back{f' to {to}' if to else ''}?", yes)
-    outcome = with_cluster(
+    outcome = _with_queue(
         server,
-        lambda cluster: DeadLetterQueue(cluster, topic).redrive(selection, rules, dry_run=dry_run, tell=_tell),
+        topic,
+        lambda queue: queue.redrive(selection, rules, dry_run=dry_run, tell=_tell),
+        are_named=bool(ids),
     )
     _conclude(outcome, "would be sent back" if dry_run else "sent back")
 
@@ -173,10 +176,35 @@ def discard(
     selection = _selection(topic, ids, wanted, everything=everything)
     if not dry_run:
         confirm(f"Discard the chosen dead letters of {topic}?", yes)
-    outcome = with_cluster(
-        server, lambda cluster: DeadLetterQueue(cluster, topic).discard(selection, dry_run=dry_run, tell=_tell)
+    outcome = _with_queue(
+        server,
+        topic,
+        lambda queue: queue.discard(selection, dry_run=dry_run, tell=_tell),
+        are_named=bool(ids),
     )
     _conclude(outcome, "would be discarded" if dry_run else "discarded")
+
+
+def _with_queue(
+    server: str, topic: str, work: Callable[[DeadLetterQueue], Awaitable[T]], *, are_named: bool = False
+) -> T | None:
+    """What `work` returns. If nothing has died in the topic yet: None and a word to the user, or a failure where
+    letters `are_named`."""
+
+    async def found(cluster: Cluster) -> T | None:
+        queue = DeadLetterQueue(cluster, topic)
+        try:
+            await cluster.topic(queue.name)
+        except UnknownTopicOrPartition:
+            owner = queue.name.removesuffix(DEAD_LETTER_SUFFIX)
+            await cluster.topic(owner)  # if that is missing, too, it is the one to name
+            if are_named:
+                raise Failure(f"nothing has died in {owner}, so there is no such letter") from None
+            chat(f"nothing has died in {owner}")
+            return None
+        return await work(queue)
+
+    return with_cluster(server, found)
 
 
 async def _topics(cluster: Cluster) -> list[dict[str, Any]]:
@@ -228,7 +256,9 @@ def _tell(outcome: Outcome) -> None:
         click.echo(f"\r{outcome.settled} of {outcome.chosen}", nl=False, err=True)
 
 
-def _conclude(outcome: Outcome, verdict: str) -> None:
+def _conclude(outcome: Outcome | None, verdict: str) -> None:
+    if outcome is None:
+        return
     if sys.stderr.isatty():
         click.echo("\r", nl=False, err=True)
     for letter_id, why in outcome.refused:

@@ -13,7 +13,7 @@ import click
 from headrace.cli.envelope import read_envelope
 from headrace.cli.failure import Failure
 from headrace.cli.output import chat, to_json
-from headrace.cli.schedule import header_of, when_options
+from headrace.cli.schedule import ensure_owner, header_of, when_options
 from headrace.cli.session import server_option, with_cluster
 from headrace.cli.stdin import read_lines
 from headrace.client.cluster import Cluster
@@ -92,9 +92,10 @@ def produce(
 
     async def work(cluster: Cluster) -> int:
         async with Producer(cluster, settings) as producer:
-            # What is due later waits in the topic's companion.
-            where = topic if when is None else delayed_topic(topic)
-            return await _send(producer, where, _lines(value, file), reader, receipts)
+            if when is None:
+                return await _send(producer, topic, _lines(value, file), reader, receipts)
+            await ensure_owner(cluster, topic)
+            return await _send(producer, delayed_topic(topic), _lines(value, file), reader, receipts)
 
     count = with_cluster(server, work)
     chat(f"{count} record{'' if count == 1 else 's'} to {topic}")

@@ -12,7 +12,7 @@ from headrace.cli.output import chat, output_option, print_rows, wants_json
 from headrace.cli.session import confirm, server_option, with_cluster, yes_option
 from headrace.cli.times import local_time
 from headrace.client.cluster import Cluster
-from headrace.client.producer import Header
+from headrace.client.producer import Header, ProducerSettings
 from headrace.client.schedule import Schedule, ScheduledMessage, When, topic_of
 from headrace.model.durations import parse_duration, parse_time
 from headrace.model.errors import HeadraceError, InvalidRequest
@@ -80,16 +80,18 @@ def add(
     if when is None:
         raise click.UsageError("say when it is due: --delay, --deliver-at, --every or --cron")
     named = [header_of(text) for text in headers]
-    where = with_cluster(
-        server,
-        lambda cluster: Schedule(cluster, topic).add(
+
+    async def work(cluster: Cluster) -> MessageId:
+        await ensure_owner(cluster, topic)
+        return await Schedule(cluster, topic).add(
             value.encode(),
             when=when,
             key=None if key is None else key.encode(),
             headers=named,
             partition=partition,
-        ),
-    )
+        )
+
+    where = with_cluster(server, work)
     if wants_json(output):
         print_rows([{"id": str(where)}], ("id",), output)
     else:
@@ -153,6 +155,16 @@ def move(id_: str, delay: str | None, deliver_at: str | None, server: str) -> No
         return due_ms
 
     chat(f"{where} is due {local_time(with_cluster(server, work))}")
+
+
+async def ensure_owner(cluster: Cluster, topic: str) -> None:
+    """What is due later waits in a companion, which cannot be made before its topic: that is made by the first who
+    uses it, as without a delay. Refusals then name the topic that was asked for."""
+    await cluster.persist(
+        lambda: cluster.topic(topic, create=True),
+        deadline_seconds=ProducerSettings().topic_wait_seconds,
+        topics_may_appear=True,
+    )
 
 
 def header_of(text: str) -> Header:

@@ -15,6 +15,8 @@ from headrace.model.errors import HeadraceError
 if TYPE_CHECKING:
     from headrace.server.settings import LogFormat, ServeSettings
 
+_NODE_ID_MAX = (1 << 31) - 1  # what Kafka's protocol can say
+
 
 @click.command()
 @click.option("--data", metavar="DIR", default="headrace-data", show_default=True, help="Where records are kept.")
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 @click.option(
     "--http", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="REST, health and metrics."
 )
-@click.option("--node-id", type=click.IntRange(0), default=1, show_default=True, help="This broker's number.")
+@click.option(
+    "--node-id", type=click.IntRange(0, _NODE_ID_MAX), default=1, show_default=True, help="This broker's number."
+)
 @click.option(
     "--brokers",
     metavar="N",
@@ -105,9 +109,7 @@ def serve(
             is_child=child,
         )
     except HeadraceError as error:
-        from headrace.cli.failure import failure_of  # with it comes the whole client, which a broker does without
-
-        raise failure_of(error) from error
+        raise click.UsageError(error.message) from None
     return _serve_one(told) if brokers is None else _serve_several(told, brokers)
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from headrace.cli.failure import Failure
 from headrace.cli.output import chat, output_option, print_rows
 from headrace.cli.session import confirm, dry_run_option, server_option, with_cluster, yes_option
 from headrace.cli.settings import parse_settings
@@ -17,6 +18,7 @@ from headrace.cli.where import parse_where
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition
 from headrace.client.subscription_admin import END, START, PartitionBacklog, Position, SubscriptionAdmin
+from headrace.model.errors import InvalidConfig
 from headrace.runtime.clock import SystemClock
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -26,6 +28,7 @@ _LIST_COLUMNS = ("subscription", "topic", "partitions", *_COUNTS, "oldest")
 _PARTITION_COLUMNS = ("topic", "partition", "floor", "end", *_COUNTS, "oldest")
 _FLOOR_COLUMNS = ("topic", "partition", "floor")
 _AGO = "-ago"
+_NO_PLACE = "is none of start, end, N, @TIME, 2h-ago"
 
 
 class PositionType(click.ParamType[Position]):
@@ -77,7 +80,10 @@ def create(topic: str, name: str, at: Position, settings: Sequence[str], server:
     async def work(cluster: Cluster) -> Mapping[TopicPartition, int]:
         admin = SubscriptionAdmin(cluster)
         if changes:
-            await admin.configure(name, changes)
+            try:
+                await admin.configure(name, changes)
+            except InvalidConfig as error:
+                raise Failure(f"{error.message}; docs/queues.md has all settings of subscriptions") from None
         return await admin.create(topic, name, at)
 
     floors = with_cluster(server, work)
@@ -165,13 +171,18 @@ def parse_position(text: str, now_ms: int) -> Position:
     """Raises ValueError with a sentence for the user."""
     if text.endswith(_AGO):
         return Position(timestamp_ms=max(0, now_ms - parse_duration(text.removesuffix(_AGO))))
-    where = parse_where(text)
+    try:
+        where = parse_where(text)
+    except ValueError:
+        if text.startswith("@"):
+            raise
+        raise ValueError(f"{text!r} {_NO_PLACE}") from None
     if where.kind == "time":
         return Position(timestamp_ms=where.number)
     if where.kind == "offset":
         return Position(where.number)
     if where.number:
-        raise ValueError(f"{text!r} is none of start, end, N, @TIME, 2h-ago")
+        raise ValueError(f"{text!r} {_NO_PLACE}")
     return Position(START if where.kind == "after_start" else END)
 
 

@@ -83,8 +83,12 @@ def pull(
     rules = LeasingRules(lease_seconds=None if lease_ms is None else lease_ms / 1000)
 
     async def work(cluster: Cluster) -> list[Refused]:
+        # A lease would make a subscription that is missing, and a name that was mistyped would then be one.
+        await SubscriptionAdmin(cluster).describe(name, [topic])
         async with Subscription(cluster, topic, name, rules) as member:
             messages = await member.lease(count, wait_ms / 1000)
+            if not messages:
+                chat("there is no message to take now; `headrace subscription describe` shows what is leased or waits")
             print_rows([_message_row(message, output) for message in messages], _MESSAGE_COLUMNS, output)
             sys.stdout.flush()
             return await member.ack(messages) if acks else []

@@ -72,7 +72,9 @@ async def _see(name: str, part: Coroutine[Any, Any, None], seen: Look) -> None:
         seen.troubles.append(f"{name}: no answer within {_PATIENCE_SECONDS:.0f} s")
     except VersionMismatch:
         return  # another kind of broker, which has none
-    except (HeadraceError, OSError, ValueError) as error:
+    except OSError as error:
+        seen.troubles.append(f"{name}: {error.strerror or error}")
+    except (HeadraceError, ValueError) as error:
         seen.troubles.append(f"{name}: {error.message if isinstance(error, HeadraceError) else error}")
 
 

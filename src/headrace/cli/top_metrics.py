@@ -40,10 +40,14 @@ async def scrape(address: str) -> Samples:
 
 
 def _get(url: str) -> str:
-    from urllib.request import urlopen  # only where somebody asks for it
+    from urllib.error import URLError  # only where somebody asks for it
+    from urllib.request import urlopen
 
-    with urlopen(url, timeout=_SECONDS) as answer:
-        return str(answer.read().decode())
+    try:
+        with urlopen(url, timeout=_SECONDS) as answer:
+            return str(answer.read().decode())
+    except URLError as error:
+        raise error.reason if isinstance(error.reason, OSError) else error from None
 
 
 def _unescaped(value: str) -> str:

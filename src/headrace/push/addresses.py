@@ -40,5 +40,7 @@ def public_socket(address_info: tuple[Any, ...]) -> socket.socket:
     """A socket for an entry of getaddrinfo; raises `ForbiddenAddress` if that is not public."""
     family, kind, protocol, _, address = address_info
     if not is_public(address[0]):
-        raise ForbiddenAddress(f"{address[0]} is not a public address, and private ones are not allowed here")
+        raise ForbiddenAddress(
+            f"{address[0]} is not a public address, and private ones are allowed only by --push-private"
+        )
     return socket.socket(family, kind, protocol)

@@ -15,6 +15,7 @@ from headrace.cli.main import main
 from headrace.client.admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.dead_letters import DeadLetterQueue, Selection
+from headrace.model.errors import UnknownTopicOrPartition
 from headrace.model.message_ids import MessageId
 from headrace.testkit.world import World
 
@@ -27,16 +28,23 @@ class Stage:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.orders: list[bytes | None] = []
         self.left = 0
+        self._deaths = True
         monkeypatch.setattr("headrace.cli.dlq.with_cluster", self._with_cluster)
 
     def run(self, *arguments: str) -> int:
         return main(["dlq", *arguments])
+
+    def run_where_nothing_died(self, *arguments: str) -> int:
+        self._deaths = False
+        return self.run(*arguments)
 
     def _with_cluster(self, _server: str, work: Callable[[Cluster], Awaitable[Any]]) -> Any:
         async def scenario(world: World) -> Any:
             broker = await start_broker(world)
             async with client(world) as cluster:
                 await TopicAdmin(cluster).create(NewTopic("orders", 1))
+                if not self._deaths:
+                    return await work(cluster)
                 await die(broker, cluster, b"a", b"bb", b"c")
                 queue = DeadLetterQueue(cluster, "orders")
                 await queue.discard(Selection(ids=[FIRST]))
@@ -132,6 +140,36 @@ def test_letters_that_stay_are_told_and_make_the_command_fail(
     assert "orders.dlq:0:1 stays: it came back 3 times already\n" in told
     assert "0 of 2 sent back\n" in told
     assert "error: 2 dead letters stay" in told
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list", "orders"),
+        ("list", "orders.dlq"),
+        ("redrive", "orders", "--all", "--yes"),
+        ("discard", "orders", "--all", "--yes"),
+    ],
+    ids=" ".join,
+)
+def test_where_nothing_has_died_there_is_nothing_to_do(
+    stage: Stage, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    assert stage.run_where_nothing_died(*arguments) == 0
+    assert capsys.readouterr() == ("", "nothing has died in orders\n")
+
+
+@pytest.mark.parametrize("verb", [("show",), ("redrive",), ("discard", "--yes")], ids=" ".join)
+def test_nor_is_there_one_that_could_be_named(
+    stage: Stage, capsys: pytest.CaptureFixture[str], verb: tuple[str, ...]
+) -> None:
+    assert stage.run_where_nothing_died(*verb, "orders", "0:1") == 1
+    assert capsys.readouterr().err == "error: nothing has died in orders, so there is no such letter\n"
+
+
+def test_of_a_topic_that_is_missing_its_own_name_is_told(stage: Stage) -> None:
+    with pytest.raises(UnknownTopicOrPartition, match="there is no topic 'ordres'"):
+        stage.run("list", "ordres")
 
 
 @pytest.mark.parametrize(

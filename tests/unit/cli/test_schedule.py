@@ -101,6 +101,16 @@ def test_produce_can_delay_what_it_writes(run: Run, world: World, capsys: pytest
     assert world.run(read(world, 2)) == [b"now", b"later"]
 
 
+@pytest.mark.parametrize("command", [("schedule", "add"), ("produce",)], ids=" ".join)
+def test_a_topic_is_made_by_the_first_message_that_waits_for_it(
+    run: Run, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    assert run(*command, "reports", "run", "--delay", "1h") == 0
+    capsys.readouterr()
+    assert run("schedule", "list", "reports") == 0
+    assert [row["value"] for row in rows(capsys)] == ["run"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

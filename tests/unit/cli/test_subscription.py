@@ -100,7 +100,9 @@ def test_tables_are_for_people(stage: Stage) -> None:
 def test_it_may_be_configured_as_it_is_made(stage: Stage) -> None:
     stage.run("create", "orders", "billing", "--at", "start", "--set", "headrace.key.concurrency=1")
     assert [row["value"] for row in stage.run("pull", "orders", "billing", "-n", "10")] == ["a"]
-    assert "headrace.nonsense" in stage.fail("create", "orders", "x", "--set", "headrace.nonsense=1")
+    said = stage.fail("create", "orders", "x", "--set", "headrace.nonsense=1")
+    assert "headrace.nonsense" in said
+    assert "docs/queues.md has all settings" in said
 
 
 def test_messages_are_pulled_with_receipts_and_settled_by_them(stage: Stage) -> None:
@@ -126,6 +128,17 @@ def test_a_pull_can_ack_at_once(stage: Stage) -> None:
     assert len(stage.run("pull", "orders", "billing", "-n", "10", "--ack")) == 3
     assert stage.run("pull", "orders", "billing") == []
     assert [row["backlog"] for row in stage.run("list")] == [0]
+
+
+def test_a_pull_that_takes_nothing_says_so(stage: Stage) -> None:
+    stage.run("create", "orders", "billing")
+    assert stage.run("pull", "orders", "billing") == []
+    assert "there is no message to take now" in stage.said
+
+
+def test_a_pull_by_a_wrong_name_makes_no_subscription(stage: Stage) -> None:
+    assert "there is no subscription 'biling'" in stage.fail("pull", "orders", "biling")
+    assert stage.run("list") == []
 
 
 def test_peeking_takes_nothing(stage: Stage) -> None:
@@ -165,6 +178,8 @@ def test_a_subscription_is_deleted_when_that_is_confirmed(stage: Stage) -> None:
         (("seek", "orders", "nobody", "--to", "end", "--yes"), "`headrace subscription list` shows"),
         (("create", "nowhere", "billing"), "`headrace topic list` shows"),
         (("create", "orders", "billing", "--at", "-5"), "is none of start, end"),
+        (("create", "orders", "billing", "--at", "2h"), "2h-ago"),
+        (("create", "orders", "billing", "--at", "@noon"), "is not a time"),
         (("create", "orders", "billing", "--at", "soon-ago"), "not a duration"),
         (("create", "orders", "billing", "--at", "99"), "is not within 0 to"),
         (("ack", "billing", "orders:0:1"), "is not a receipt"),

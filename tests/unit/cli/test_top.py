@@ -6,7 +6,9 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from errno import ECONNREFUSED
+from typing import Any, NoReturn
+from urllib.error import URLError
 
 import pytest
 from tests.unit.client.simulated import client, start_broker
@@ -15,7 +17,7 @@ from headrace.cli.failure import failure_of
 from headrace.cli.main import main
 from headrace.cli.top import JsonShow, Show, TopView
 from headrace.cli.top_look import GroupSeen, Look, look
-from headrace.cli.top_metrics import Samples
+from headrace.cli.top_metrics import Samples, scrape
 from headrace.cli.top_rows import Sort, Summary, Table, summarize, tables
 from headrace.cli.top_screen import age, frame, screen_lines, size, table_lines
 from headrace.client.address import Address
@@ -289,10 +291,19 @@ def test_looking_changes_nothing(stage: Stage) -> None:
 
 def test_metrics_that_cannot_be_had_are_a_trouble_and_no_failure(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scrape(_address: str) -> Samples:
-        raise ConnectionRefusedError("nobody listens there")
+        raise ConnectionRefusedError(ECONNREFUSED, "nobody listens there")
 
     monkeypatch.setattr("headrace.cli.top_look.scrape", scrape)
     assert stage.run("--http", "127.0.0.1:1")[0]["troubles"] == ["metrics of 127.0.0.1:1: nobody listens there"]
+
+
+async def test_of_an_address_where_nobody_listens_just_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def urlopen(*_arguments: object, **_options: object) -> NoReturn:
+        raise URLError(ConnectionRefusedError(ECONNREFUSED, "Connection refused"))
+
+    monkeypatch.setattr("urllib.request.urlopen", urlopen)
+    with pytest.raises(ConnectionRefusedError):
+        await scrape("127.0.0.1:1")
 
 
 class Kept(Show):

@@ -56,6 +56,8 @@ def test_all_others_are_not(address: str) -> None:
 
 
 def test_no_socket_is_made_for_a_private_address() -> None:
-    with pytest.raises(ForbiddenAddress, match="not a public address"):
+    with pytest.raises(
+        ForbiddenAddress, match="not a public address, and private ones are allowed only by --push-private"
+    ):
         public_socket((socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 80)))
     public_socket((socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8", 80))).close()

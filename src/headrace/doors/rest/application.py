@@ -1,6 +1,7 @@
 """The REST application: finds the route of a request, asks who sends it and whether they may, and lets it be handled.
 
-    route (404, 405) -> who (401, 429) -> of which topic (404, 409) -> whether they may (403) -> handler
+    route (404, 405) -> who (401, 429) -> of which topic (404, 409) -> whether they may (403)
+    -> what is not understood (415, 422) -> handler
 
 Every refusal ends as a problem with a stable code; what is neither is a bug, and the listener answers it.
 """
@@ -11,6 +12,7 @@ from functools import partial
 
 from headrace.client.cluster import Cluster
 from headrace.doors.rest.access import ANYBODY, Gatekeeper, OpenGatekeeper
+from headrace.doors.rest.bodies import invalid
 from headrace.doors.rest.problems import problem_of
 from headrace.doors.rest.rechecks import rechecked
 from headrace.doors.rest.table import Doors, routes
@@ -59,6 +61,7 @@ class RestApplication:
             route, params = self._find(request.method, request.path)
             request.params = params.copy()  # handlers add to them
             await self._admit(request, route.access)
+            _refuse_what_would_be_ignored(request, route)
             answer = await route.handle(request)
         except Problem as problem:
             return problem.response()
@@ -102,3 +105,16 @@ class RestApplication:
         if "topic" not in params:
             params["topic"] = await self.doors.directory.topic_of(params["subscription"], request.query.get("topic"))
         return params["topic"]
+
+
+def _refuse_what_would_be_ignored(request: Request, route: Route) -> None:
+    """A parameter that was mistyped would do nothing, and a body that is compressed would be kept as if it were not."""
+    if request.query and route.access.verb is not Verb.PUBLIC:
+        known = [parameter.name for parameter in route.operation.parameters if parameter.where == "query"]
+        for name in request.query:
+            if name not in known:
+                there_is = f"there are {', '.join(known)}" if known else "there are none here"
+                raise invalid(name, f"there is no such parameter; {there_is}")
+    if request.headers.get("content-encoding", "identity") != "identity":
+        coding = request.headers["content-encoding"]
+        raise Problem(415, "unsupported_encoding", f"Content-Encoding {coding!r} is not understood", "send it plain")

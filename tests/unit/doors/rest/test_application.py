@@ -13,7 +13,7 @@ from headrace.doors.rest.application import ALL_SIDES, BODY_BYTES_MAX, RestAppli
 from headrace.doors.rest.problems import problem_of
 from headrace.http.message import Request, Response
 from headrace.http.problem import Problem
-from headrace.http.routes import Access, Operation, Side, Verb
+from headrace.http.routes import Access, Operation, Side, Subject, Verb
 from headrace.model import errors
 from headrace.model.errors import HeadraceError, NotLeader
 
@@ -104,6 +104,39 @@ def test_what_is_not_served_says_so() -> None:
         told = await stage.ask("PUT", "/topics/orders")
         assert (told.status, told.code) == (405, "method_not_allowed")
         assert told.headers["allow"] == "DELETE, GET, PATCH"
+
+    on_stage(scenario)
+
+
+def test_a_parameter_that_would_do_nothing_is_refused() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.publish("orders", 1)
+        told = await stage.ask("GET", "/topics?limits=5")
+        assert (told.status, told.code) == (422, "invalid_parameter")
+        assert told.json["message"] == "limits: there is no such parameter; there are prefix, limit, after, internal"
+        told = await stage.ask("GET", "/topics/orders?verbose=true")
+        assert (told.status, told.code) == (422, "invalid_parameter")
+        assert told.json["message"] == "verbose: there is no such parameter; there are none here"
+        told = await stage.ask("GET", "/openapi.json?v=2")
+        assert told.status == 200, "what anybody may see is fetched with whatever browsers and proxies add"
+
+    on_stage(scenario)
+
+
+def test_every_route_of_a_subscription_takes_the_topic_that_makes_its_name_clear() -> None:
+    async def scenario(stage: Stage) -> None:
+        for route in stage.application.routes:
+            if route.access.subject is Subject.SUBSCRIPTION and "{topic}" not in route.pattern:
+                assert "topic" in [parameter.name for parameter in route.operation.parameters], route.pattern
+
+    on_stage(scenario)
+
+
+def test_a_compressed_body_is_refused_rather_than_kept_as_if_it_were_plain() -> None:
+    async def scenario(stage: Stage) -> None:
+        told = await stage.ask("POST", "/topics/orders/messages", b"\x1f\x8b", content_encoding="gzip")
+        assert (told.status, told.code) == (415, "unsupported_encoding")
+        await stage.publish("orders", 1, content_encoding="identity")
 
     on_stage(scenario)
 
