@@ -207,6 +207,8 @@ def test_a_quick_bench_gives_figures(run: Run) -> None:
     assert produced["records_per_second"] > 0
     (consumed,) = rows(run("bench", "consume"))
     assert consumed["records"] == 2000
+    (some,) = rows(run("bench", "consume", "--records", "150"))
+    assert some["records"] == 150
     (measured,) = rows(run("bench", "e2e", "--rate", "100", "--duration", "0.5"))
     assert measured["p99_ms"] >= measured["p50_ms"] > 0
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from tests.integration.conftest import Figures, StartBroker
-from tests.integration.process import BrokerProcess, wait_until
+from tests.integration.process import PATIENCE_SECONDS, BrokerProcess, free_ports, wait_until
 from tests.integration.raw import RawConnection, encode_request
 from tests.integration.records import consume, consumer_of, create_topic, produce
 
@@ -52,6 +54,23 @@ def test_sigterm_ends_with_0_while_clients_wait_and_write(broker: BrokerProcess)
         joins.receive_frame()
         assert broker.terminate() == 0
     assert "Traceback" not in broker.log_text()
+
+
+def test_sigterm_ends_a_broker_that_waits_for_its_registry(tmp_path: Path) -> None:
+    kafka_port, http_port, nobody = free_ports(3)
+    command = [str(Path(sys.executable).with_name("headrace")), "serve", "--data", str(tmp_path / "data")]
+    command += ["--kafka", f"127.0.0.1:{kafka_port}", "--http", f"127.0.0.1:{http_port}"]
+    command += ["--registry", f"zookeeper://127.0.0.1:{nobody}/headrace"]
+    log = tmp_path / "log"
+    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
+        try:
+            wait_until(lambda: "Connection refused" in log.read_text(), "it waits for ZooKeeper")
+            process.terminate()
+            assert process.wait(PATIENCE_SECONDS) == 0
+        finally:
+            process.kill()
+    assert "stopped before it was ready" in log.read_text()
+    assert "Traceback" not in log.read_text()
 
 
 def test_a_second_broker_on_the_same_data_does_not_start(broker: BrokerProcess, tmp_path: Path) -> None:

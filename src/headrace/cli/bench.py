@@ -23,6 +23,7 @@ from headrace.client.offsets import END, START, find_offsets
 from headrace.client.producer import Delivery, Producer, ProducerSettings
 
 _UNCONFIRMED_MAX = 20_000
+_POLLED_MAX = 5000
 _ACKS = {"0": 0, "1": 1, "all": -1}
 
 
@@ -105,11 +106,12 @@ def consume(topic: str, records: int | None, server: str, output: str | None) ->
         began = cluster.clock.monotonic()
         async with Consumer(cluster, partitions={t: starts[t].offset for t in targets}) as consumer:
             while any(consumer.position(target) < ends[target].offset for target in targets):
-                for record in await consumer.poll(5000, 1.0):
+                wanted = _POLLED_MAX if records is None else min(_POLLED_MAX, records - count)
+                if wanted == 0:
+                    break
+                for record in await consumer.poll(wanted, 1.0):
                     count += 1
                     size += len(record.value or b"")
-                if records is not None and count >= records:
-                    break
         return _result("consume", count, size, cluster.clock.monotonic() - began, [])
 
     _report(with_cluster(server, work), output)
