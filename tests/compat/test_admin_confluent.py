@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +27,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from tests.integration.process import PATIENCE_SECONDS, wait_until
+from tests.integration.process import PATIENCE_SECONDS, BrokerProcess, wait_until
 from tests.integration.records import consume, consumer_of, create_topic, produce
 
 
@@ -158,6 +160,38 @@ def test_the_brokers_own_configs_are_described(admin: AdminClient) -> None:
     entries = only(admin.describe_configs([ConfigResource(ResourceType.BROKER, str(node.id))]))
     assert entries["num.partitions"].value == "4"
     assert "message.max.bytes" in entries
+
+
+def alter_broker(admin: AdminClient, config: str, value: str | None) -> None:
+    operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+    entry = ConfigEntry(config, value, incremental_operation=operation)
+    only(admin.incremental_alter_configs([ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])]))
+
+
+@pytest.mark.parametrize("config", ["leader.replication.throttled.rate", "follower.replication.throttled.rate"])
+def test_the_rate_of_a_reassignment_can_be_set_and_taken_back(admin: AdminClient, config: str) -> None:
+    def described() -> tuple[str | None, bool]:
+        entry = only(admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")])).get(config)
+        return (None, False) if entry is None or entry.is_default else (entry.value, entry.is_read_only)
+
+    alter_broker(admin, config, "1000000")
+    wait_until(lambda: described() == ("1000000", False), "the rate is seen")
+    alter_broker(admin, config, None)
+    wait_until(lambda: described() == (None, False), "the rate is gone")
+
+
+def test_a_limit_of_connections_holds_as_soon_as_it_is_set(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path).start()
+    try:
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        alter_broker(admin, "max.connections.per.ip", "1")
+        host, _, port = broker.address.rpartition(":")
+        with socket.create_connection((host, int(port)), PATIENCE_SECONDS) as turned_away:
+            assert turned_away.recv(1) == b""
+        alter_broker(admin, "max.connections.per.ip", None)
+        assert AdminClient({"bootstrap.servers": broker.address}).list_topics(timeout=PATIENCE_SECONDS).brokers
+    finally:
+        broker.stop()
 
 
 def test_groups_are_listed_described_and_deleted(admin: AdminClient, address: str, name: str) -> None:

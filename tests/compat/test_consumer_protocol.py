@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from tests.integration.process import PATIENCE_SECONDS, BrokerProcess, outside_broker, wait_until
 from tests.integration.records import create_topic, produce
 
@@ -204,6 +204,20 @@ def test_a_static_member_that_comes_back_reads_on_and_nobody_else_notices(addres
     for reader in scene.readers:
         reader.close()
     assert scene.seen() == Counter(scene.produced)
+
+
+def test_a_group_may_have_a_session_of_its_own(address: str, name: str) -> None:
+    admin = AdminClient({"bootstrap.servers": address})
+    entry = ConfigEntry("consumer.session.timeout.ms", "50000", incremental_operation=AlterConfigOpType.SET)
+    altered = admin.incremental_alter_configs([ConfigResource(ResourceType.GROUP, name, incremental_configs=[entry])])
+    for future in altered.values():
+        future.result(PATIENCE_SECONDS)
+
+    def session() -> str | None:
+        (described,) = admin.describe_configs([ConfigResource(ResourceType.GROUP, name)]).values()
+        return described.result(PATIENCE_SECONDS)["consumer.session.timeout.ms"].value  # type: ignore[no-any-return]
+
+    wait_until(lambda: session() == "50000", "the new session is seen")
 
 
 def test_an_administrator_sees_and_deletes_the_group(address: str, name: str) -> None:

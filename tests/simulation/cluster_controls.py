@@ -81,5 +81,5 @@ CONTROLS: dict[Plant, int] = {
     fetch_without_a_look_at_epochs: 5,
     preside_while_in_doubt: 27,
     elect_in_the_same_epoch: 2,
-    let_join_who_is_behind: 111,
+    let_join_who_is_behind: 295,
 }

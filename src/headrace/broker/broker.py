@@ -57,7 +57,6 @@ from headrace.broker.transaction_verification import TransactionVerification
 from headrace.broker.transactional_offsets import TransactionalOffsets
 from headrace.broker.transactions_log import TransactionsLog
 from headrace.broker.verified_transactions import VerifiedTransactions
-from headrace.machines.consumer_groups import ConsumerGroupConfig
 from headrace.machines.fetch_sessions import FetchSessions
 from headrace.machines.group_state import GroupConfig
 from headrace.model.broker_configs import BrokerConfig
@@ -102,7 +101,7 @@ class Broker:
             self.offsets_log,
             catalogue,
             _group_config(config),
-            _consumer_group_config(config),
+            self.group_configs.consumer_config_of,
             self.group_configs.timing_of,
             config.offset_metadata_max_bytes,
             clock,
@@ -125,7 +124,7 @@ class Broker:
         )
         self.fetch = Fetch(catalogue, sessions, clock)
         self._clock = clock
-        self._admin = ClusterAdmin(catalogue, disk, os.path.abspath(folder))
+        self._admin = ClusterAdmin(catalogue, disk, os.path.abspath(folder), identity.node_id)
         self.dedup = DedupWindows(clock)
         catalogue.on_lead.append(self.dedup.begin)
         catalogue.on_resign.append(self.dedup.end)
@@ -219,6 +218,7 @@ class Broker:
                 apis.DELETE_RECORDS: topics.delete_records,
                 apis.OFFSET_FOR_LEADER_EPOCH: list_offsets.offset_for_leader_epoch,
                 apis.DESCRIBE_CONFIGS: configs.describe,
+                apis.LIST_CONFIG_RESOURCES: configs.list_resources,
                 apis.ALTER_CONFIGS: configs.alter,
                 apis.DESCRIBE_LOG_DIRS: self._admin.describe_log_dirs,
                 apis.CREATE_PARTITIONS: topics.create_partitions,
@@ -320,7 +320,7 @@ async def open_broker(
     """Recover what is in the folder and return a broker that can `join` when its door is open."""
     config = BrokerConfig.from_settings(settings, await load_broker_configs(registry))
     store = await open_store(disk, folder, clock, _store_config(config))
-    start = await number_start(registry, disk, folder, node_id, entropy)
+    start = await number_start(registry, disk, clock, folder, node_id, entropy)
     identity = BrokerIdentity(node_id, start.cluster_id, start.epoch, rack)
     store.start(supervisor.spawn)
     catalogue = Catalogue(registry, config, clock, entropy)
@@ -341,15 +341,6 @@ def _store_config(config: BrokerConfig) -> StoreConfig:
         cleaner_map_bytes=config.log_cleaner_dedupe_buffer_size,
         cleaner_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
         producer_expiration_ms=config.producer_id_expiration_ms,
-    )
-
-
-def _consumer_group_config(config: BrokerConfig) -> ConsumerGroupConfig:
-    return ConsumerGroupConfig(
-        session_timeout_ms=config.group_consumer_session_timeout_ms,
-        heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
-        max_size=config.group_consumer_max_size,
-        assignors=tuple(config.group_consumer_assignors),
     )
 
 

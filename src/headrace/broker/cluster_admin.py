@@ -33,10 +33,11 @@ _ZERO_MINIMUM_SINCE: Final = 4
 
 
 class ClusterAdmin:
-    def __init__(self, catalogue: Catalogue, disk: Disk, folder: str) -> None:
+    def __init__(self, catalogue: Catalogue, disk: Disk, folder: str, node_id: int) -> None:
         self._catalogue = catalogue
         self._disk = disk
         self._folder = folder
+        self._node_id = node_id
         self._api_keys: list[ApiVersion] = []
 
     def advertise(self, apis: Iterable[Api]) -> None:
@@ -69,6 +70,7 @@ class ClusterAdmin:
             log_dir=self._folder,
             total_bytes=self._disk.total_bytes(self._folder),
             usable_bytes=self._disk.free_bytes(self._folder),
+            is_cordoned=self._node_id in self._catalogue.drained,  # the same to Kafka: no new replica comes here
         )
         wanted = None if request.topics is None else {topic.topic: set(topic.partitions) for topic in request.topics}
         for topic in self._catalogue:

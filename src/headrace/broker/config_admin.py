@@ -1,10 +1,10 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for topics, for the broker and for groups."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources: topics, the broker and groups."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from headrace.broker.catalogue import Catalogue
@@ -13,7 +13,7 @@ from headrace.broker.group_configs import GroupConfigs
 from headrace.broker.identity import BrokerIdentity
 from headrace.model.broker_configs import BrokerConfig
 from headrace.model.configs import AlterOperation, ConfigChange, ConfigEntry
-from headrace.model.errors import HeadraceError, InvalidConfig, InvalidRequest
+from headrace.model.errors import HeadraceError, InvalidConfig, InvalidRequest, UnsupportedVersion
 from headrace.model.names import check_group_id, check_topic_name
 from headrace.model.topic_configs import TopicConfig, alter_topic, describe_topic
 from headrace.wire.messages.alter_configs import (
@@ -35,10 +35,19 @@ from headrace.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from headrace.wire.messages.list_config_resources import (
+    CLIENT_METRICS,
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
 
 _TOPIC = 2
 _BROKER = 4
+_BROKER_LOGGER = 8
 _GROUP = 32
+_LISTED = (_TOPIC, _BROKER, _BROKER_LOGGER, CLIENT_METRICS, _GROUP)
+_TYPES_SINCE = 1
 
 StoreBrokerConfigs = Callable[[Mapping[str, str]], Awaitable[None]]
 
@@ -69,6 +78,26 @@ class ConfigAdmin:
                 result.error_code, result.error_message = error.code, error.message
             response.results.append(result)
         return response
+
+    async def list_resources(
+        self, request: ListConfigResourcesRequest, context: RequestContext
+    ) -> ListConfigResourcesResponse:
+        """What `describe` can be asked for; loggers and client metrics have no configs here."""
+        wanted = (request.resource_types or _LISTED) if context.version >= _TYPES_SINCE else (CLIENT_METRICS,)
+        if not set(wanted) <= set(_LISTED):
+            return ListConfigResourcesResponse(error_code=UnsupportedVersion.code)
+        names: dict[int, Iterable[str]] = {
+            _TOPIC: (topic.name for topic in self._catalogue),
+            _BROKER: (str(node_id) for node_id in sorted(self._catalogue.nodes)),
+            _GROUP: self._groups.configured(),
+        }
+        return ListConfigResourcesResponse(
+            config_resources=[
+                ConfigResource(resource_name=name, resource_type=kind)
+                for kind in sorted(names.keys() & set(wanted))
+                for name in names[kind]
+            ]
+        )
 
     async def alter(self, request: AlterConfigsRequest, _context: RequestContext) -> AlterConfigsResponse:
         """Replace every override of a resource by those in the request."""

@@ -44,7 +44,7 @@ class ConsumerGroupRequests:
     ) -> ConsumerGroupHeartbeatResponse:
         try:
             beat = _heartbeat(request, context)
-            check_heartbeat(beat, context.version, self._coordinator.config.consumer.assignors)
+            check_heartbeat(beat, context.version, self._coordinator.config.consumer_config_of(beat.group_id).assignors)
             if not beat.member_id:  # version 0 only
                 beat = replace(beat, member_id=str(self._entropy.uuid()))
             groups = await self._coordinator.ensure(beat.group_id)

@@ -31,12 +31,16 @@ class ConsumerGroups:
     """Those of one partition of the log, during one lead."""
 
     def __init__(
-        self, lead: OffsetsLead, view: Callable[[], TopicView], config: ConsumerGroupConfig, now_ms: Callable[[], int]
+        self,
+        lead: OffsetsLead,
+        view: Callable[[], TopicView],
+        config_of: Callable[[str], ConsumerGroupConfig],
+        now_ms: Callable[[], int],
     ) -> None:
         self.groups: dict[str, ConsumerGroup] = {}
         self._lead = lead
         self._view = view
-        self._config = config
+        self._config_of = config_of
         self._now_ms = now_ms
         self._alarms = Alarms(now_ms)
         self._replayed: dict[str, ConsumerGroupState] = {}
@@ -57,7 +61,8 @@ class ConsumerGroups:
         now_ms = self._now_ms()
         for group_id, state in self._replayed.items():
             if state.epoch:  # else only tombstones were left of it
-                group = self.groups[group_id] = ConsumerGroup.restore(group_id, self._config, state, now_ms)
+                config = self._config_of(group_id)
+                group = self.groups[group_id] = ConsumerGroup.restore(group_id, config, state, now_ms)
                 self._arm(group)
         self._replayed.clear()
 
@@ -69,7 +74,8 @@ class ConsumerGroups:
         if group is None:
             if beat.member_epoch != JOIN_EPOCH:
                 raise GroupIdNotFound(f"Group {beat.group_id} not found.")
-            group = ConsumerGroup(beat.group_id, self._config)
+            group = ConsumerGroup(beat.group_id, self._config_of(beat.group_id))
+        self._reconfigure(group)
         if beat.member_epoch < JOIN_EPOCH:
             return group.leave(beat, self._view())
         return group.heartbeat(beat, self._view())
@@ -82,7 +88,7 @@ class ConsumerGroups:
         self._append(group_id, [*before, *consumer_group_records(group_id, events, now_ms)])
         group = self.groups.get(group_id)
         if group is None:
-            group = self.groups[group_id] = ConsumerGroup(group_id, self._config)
+            group = self.groups[group_id] = ConsumerGroup(group_id, self._config_of(group_id))
         group.apply(events, now_ms)
         self._arm(group)
 
@@ -127,6 +133,13 @@ class ConsumerGroups:
         wait = self._lead.append(group_id, records)
         if wait is not None:
             wait.add_done_callback(asyncio.Future.exception)
+
+    def _reconfigure(self, group: ConsumerGroup) -> None:
+        """Take in what was set since. Sessions that become shorter by it may end before the alarm that is set."""
+        config = self._config_of(group.group_id)
+        if config != group.config:
+            group.config = config
+            self._alarms.set(group.group_id, self._now_ms() + config.session_timeout_ms, partial(self._on_alarm, group))
 
     def _arm(self, group: ConsumerGroup) -> None:
         deadline_ms = group.deadline()

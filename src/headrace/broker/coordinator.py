@@ -34,12 +34,12 @@ class Coordinator:
         offsets_log: OffsetsLog,
         catalogue: Catalogue,
         config: GroupConfig,
-        consumer_config: ConsumerGroupConfig,
+        consumer_config_of: Callable[[str], ConsumerGroupConfig],
         share_timing_of: Callable[[str], ShareTiming],
         metadata_bytes_max: int,
         clock: Clock,
     ) -> None:
-        self.config = GroupsConfig(config, consumer_config, share_timing_of, metadata_bytes_max)
+        self.config = GroupsConfig(config, consumer_config_of, share_timing_of, metadata_bytes_max)
         self._log = offsets_log
         self._seen = TopicsSeen(catalogue)
         self._clock = clock

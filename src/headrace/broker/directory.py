@@ -47,6 +47,8 @@ class Directory:
         self.nodes: dict[int, BrokerRecord] = {}
         self.drained: set[int] = set()
         self.controller: ControllerRecord | None = None
+        self.on_config: list[Callable[[BrokerConfig], None]] = []
+        """The broker's own configuration is another from now on."""
         self.on_topic: list[Callable[[Topic], None]] = []
         """A topic has come, or its record has changed."""
         self.on_gone: list[Callable[[Topic], None]] = []
@@ -109,6 +111,8 @@ class Directory:
     def reconfigure(self, config: BrokerConfig) -> None:
         """The broker's own defaults have changed: so have those of its topics."""
         self.config = config
+        for told in self.on_config:
+            told(config)
         for topic in self._by_name.values():
             topic.config = TopicConfig.build(topic.record.configs, config.topic_defaults)
             self._tell_of_topic(topic)

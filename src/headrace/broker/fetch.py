@@ -14,8 +14,9 @@ import asyncio
 
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
+from headrace.broker.copying_rate import CopyingRate
 from headrace.broker.partition import Partition
-from headrace.broker.readings import Follower, Reading, copy_partition, read_partition
+from headrace.broker.readings import Follower, Reading, copy_partition, is_joining, read_partition
 from headrace.machines.fetch_sessions import FetchEntry, FetchSession, FetchSessions
 from headrace.model.errors import HeadraceError, InvalidFetchSessionEpoch, UnsupportedCompressionType
 from headrace.model.ids import ZERO_ID
@@ -100,6 +101,7 @@ class Fetch:
         self._catalogue = catalogue
         self._sessions = sessions
         self._clock = clock
+        self._copying_rate = CopyingRate(lambda: catalogue.config)
         self._polls: dict[FetchSession, _Poll] = {}
         self._copying: dict[int, FetchSession] = {}  # of followers, by their node ids
         self._is_stopping = False
@@ -194,12 +196,16 @@ class Fetch:
             if is_over:
                 await _load(readings)
                 if session.epoch == epoch:
+                    if follower is not None:
+                        self._copying_rate.take(readings, follower, self._clock.monotonic())
                     return self._answer(session, [*readings, *idle.values()], counts=follower is None)
             for reading in readings:
                 reading.release()
                 if reading.is_exhausted:
                     idle[reading.entry] = reading
             if not is_over:
+                if follower is not None:
+                    left = min(left, self._copying_rate.wait_seconds(self._clock.monotonic()) or left)
                 await poll.wait(left, request.min_bytes - size_bytes)
         # A later fetch of this session was faster: this answer would tell the past.
         return FetchResponse(error_code=InvalidFetchSessionEpoch.code)
@@ -219,6 +225,7 @@ class Fetch:
         size_bytes = 0
         is_urgent = False
         now = self._clock.monotonic()
+        may_catch_up = follower is None or self._copying_rate.is_free(now)
         for entry in list(session.ready):
             try:
                 partition = self._partition(entry, poll, copies=follower is not None)
@@ -229,7 +236,10 @@ class Fetch:
                     may_exceed = size_bytes == 0
                     reading = read_partition(partition, entry, budget, request.isolation_level, may_exceed=may_exceed)
                 else:
-                    reading = copy_partition(partition, entry, budget, follower, now, may_exceed=size_bytes == 0)
+                    is_held_up = not may_catch_up and is_joining(partition, follower)
+                    may_exceed = size_bytes == 0 and not is_held_up
+                    budget = 0 if is_held_up else budget
+                    reading = copy_partition(partition, entry, budget, follower, now, may_exceed=may_exceed)
             except HeadraceError as error:
                 reading = Reading.refused(entry, error)
                 is_urgent = True

@@ -10,24 +10,26 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from headrace.broker.catalogue import Catalogue
+from headrace.machines.consumer_groups import ConsumerGroupConfig
 from headrace.machines.share_groups import ShareTiming
 from headrace.model.configs import (
+    BrokerName,
     ConfigChange,
     ConfigEntry,
     ConfigSource,
     Synonym,
     alter,
     as_text,
+    attribute,
 )
 from headrace.model.errors import HeadraceError
 from headrace.model.subscription_configs import SUBSCRIPTION_SETTINGS, SubscriptionConfig
+from headrace.model.topic_configs import describe_setting
 from headrace.registry.group_configs import change_group_configs, group_config_key, group_of_key
 from headrace.registry.identity import decode_configs
 from headrace.registry.interface import Entry, Registry
 
 log = logging.getLogger(__name__)
-
-_DEFAULTS = SubscriptionConfig()
 
 
 class GroupConfigs:
@@ -35,6 +37,10 @@ class GroupConfigs:
         self.on_changed: list[Callable[[str], None]] = []
         """The configuration of that group is another from now on."""
         self._catalogue = catalogue
+        self._defaults = SubscriptionConfig(
+            consumer_heartbeat_interval_ms=catalogue.config.group_consumer_heartbeat_interval_ms,
+            consumer_session_timeout_ms=catalogue.config.group_consumer_session_timeout_ms,
+        )
         self._registry = registry
         self._overrides: dict[str, Mapping[str, str]] = {}
         self._configs: dict[str, SubscriptionConfig] = {}
@@ -42,23 +48,41 @@ class GroupConfigs:
 
     def of(self, group_id: str) -> SubscriptionConfig:
         """The same object until it changes."""
-        return self._configs.get(group_id, _DEFAULTS)
+        return self._configs.get(group_id, self._defaults)
 
     def pushed(self) -> list[tuple[str, SubscriptionConfig]]:
         """The groups whose messages are pushed, by name."""
         return [(group_id, config) for group_id, config in sorted(self._configs.items()) if config.headrace_push_url]
 
+    def configured(self) -> list[str]:
+        """The groups for which anything is set, by name."""
+        return sorted(self._overrides)
+
     def timing_of(self, group_id: str) -> ShareTiming:
         config = self.of(group_id)
         return ShareTiming(config.share_session_timeout_ms, config.share_heartbeat_interval_ms)
 
+    def consumer_config_of(self, group_id: str) -> ConsumerGroupConfig:
+        config, broker = self.of(group_id), self._catalogue.config
+        return ConsumerGroupConfig(
+            session_timeout_ms=config.consumer_session_timeout_ms,
+            heartbeat_interval_ms=config.consumer_heartbeat_interval_ms,
+            max_size=broker.group_consumer_max_size,
+            assignors=tuple(broker.group_consumer_assignors),
+        )
+
     def describe(self, group_id: str) -> list[ConfigEntry]:
         """Every setting with its value, where that comes from, and what stands behind it."""
-        return list(_described(self._overrides.get(group_id, {})))
+        overrides, broker_layers = self._overrides.get(group_id, {}), self._catalogue.config.layers
+        entries = []
+        for name, setting in SUBSCRIPTION_SETTINGS.items():
+            own = [Synonym(name, overrides[name], ConfigSource.DYNAMIC_GROUP_CONFIG)] if name in overrides else []
+            entries.append(describe_setting(setting, BrokerName(name), own, broker_layers))
+        return entries
 
     async def replace(self, group_id: str, given: Mapping[str, str | None], *, dry_run: bool) -> None:
         """Set these, and no others."""
-        _check(given)
+        self._check(given)
         overrides = {name: value for name, value in given.items() if value is not None}
         if not dry_run:
             await self._change(group_id, lambda _: overrides)
@@ -67,8 +91,8 @@ class GroupConfigs:
         changes = tuple(changes)
 
         def altered(overrides: Mapping[str, str]) -> Mapping[str, str]:
-            after = alter(SUBSCRIPTION_SETTINGS, overrides, changes, inherited=_default, kind="group")
-            _check(after)
+            after = alter(SUBSCRIPTION_SETTINGS, overrides, changes, inherited=self._default, kind="group")
+            self._check(after)
             return after
 
         altered(self._overrides.get(group_id, {}))
@@ -83,7 +107,7 @@ class GroupConfigs:
         group_id = group_of_key(key)
         try:
             overrides = decode_configs(entry)
-            config = SubscriptionConfig.build(overrides)
+            config = SubscriptionConfig.build(overrides, self._defaults)
         except HeadraceError as error:
             log.error("the configs of group %s cannot be used: %s", group_id, error)
             return
@@ -95,26 +119,16 @@ class GroupConfigs:
         for told in self.on_changed:
             told(group_id)
 
-
-def _check(given: Mapping[str, str | None]) -> None:
-    """Raise what is wrong with these, filters included."""
-    config = SubscriptionConfig.build(given)
-    if config.headrace_filter:
-        from headrace.machines.filters import compile_filter  # no start needs it
-
-        compile_filter(config.headrace_filter)
-
-
-def _described(overrides: Mapping[str, str]) -> Iterable[ConfigEntry]:
-    for name, setting in SUBSCRIPTION_SETTINGS.items():
-        synonyms = [Synonym(name, as_text(setting.default), ConfigSource.DEFAULT_CONFIG)]
-        if name in overrides:
-            synonyms.insert(0, Synonym(name, overrides[name], ConfigSource.DYNAMIC_GROUP_CONFIG))
-        first = synonyms[0]
-        yield ConfigEntry(
-            name, first.value, first.source, setting.type, setting.read_only, setting.doc, tuple(synonyms)
+    def _check(self, given: Mapping[str, str | None]) -> None:
+        """Raise what is wrong with these, filters and this broker's limits included."""
+        config = SubscriptionConfig.build(given, self._defaults)
+        self._catalogue.config.check_consumer_timing(
+            "consumer.", config.consumer_session_timeout_ms, config.consumer_heartbeat_interval_ms
         )
+        if config.headrace_filter:
+            from headrace.machines.filters import compile_filter  # no start needs it
 
+            compile_filter(config.headrace_filter)
 
-def _default(name: str) -> str:
-    return as_text(SUBSCRIPTION_SETTINGS[name].default)
+    def _default(self, name: str) -> str:
+        return as_text(getattr(self._defaults, attribute(name)))

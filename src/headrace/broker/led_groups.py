@@ -51,7 +51,7 @@ _RECORDS_AT_ONCE = 500  # a few milliseconds
 
 class GroupsConfig(NamedTuple):
     classic: GroupConfig
-    consumer: ConsumerGroupConfig
+    consumer_config_of: Callable[[str], ConsumerGroupConfig]
     share_timing_of: Callable[[str], ShareTiming]
     metadata_bytes_max: int
 
@@ -64,7 +64,7 @@ class LedGroups:
         self, lead: OffsetsLead, view: Callable[[], TopicView], config: GroupsConfig, now_ms: Callable[[], int]
     ) -> None:
         self.classic: dict[str, Group] = {}
-        self.consumers = ConsumerGroups(lead, view, config.consumer, now_ms)
+        self.consumers = ConsumerGroups(lead, view, config.consumer_config_of, now_ms)
         self.shares = ShareGroups(lead, view, config.share_timing_of, now_ms)
         self.offsets = GroupOffsets(config.metadata_bytes_max)
         self.partition = lead.partition

@@ -66,9 +66,11 @@ class Start:
     has_all: bool
 
 
-async def number_start(registry: Registry, disk: Disk, folder: str, node_id: int, entropy: Entropy) -> Start:
+async def number_start(
+    registry: Registry, disk: Disk, clock: Clock, folder: str, node_id: int, entropy: Entropy
+) -> Start:
     """Take the next number for this node id, in the folder first and then in the registry. A folder that lacks
-    something is left behind: see `confirm_start`."""
+    something is left behind: see `confirm_start`. Raises `NodeIdTaken` if a broker of another folder is up."""
     known = await disk.run(read_start, disk, folder)
     cluster = await cluster_id(registry, entropy)
     if known is not None and known.cluster_id != cluster:
@@ -78,10 +80,12 @@ async def number_start(registry: Registry, disk: Disk, folder: str, node_id: int
         )
     if known is not None and known.node_id != node_id:
         raise WrongFolder(f"{folder} is that of broker {known.node_id}, not of {node_id}; check --node-id and --data")
+    in_folder = 0 if known is None else known.epoch
+    await _until_vacant(registry, clock, node_id, in_folder)
     key = epoch_key(node_id)
     while True:
         entry = await registry.get(key)
-        before, in_folder = decode_number(entry), 0 if known is None else known.epoch
+        before = decode_number(entry)
         start = Start(cluster, max(before, in_folder) + 1, in_folder, has_all=in_folder >= before)
         if start.has_all:
             await confirm_start(disk, folder, node_id, start)
@@ -90,6 +94,29 @@ async def number_start(registry: Registry, disk: Disk, folder: str, node_id: int
         except RegistryConflict:
             continue
         return start
+
+
+async def _until_vacant(registry: Registry, clock: Clock, node_id: int, in_folder: int) -> None:
+    """Wait for the session of a broker that died and lost its folder, but not for one that lives. A number that we took
+    beside it would make its folder look outdated, and its replicas would be struck out while it serves."""
+    deadline, has_told = clock.monotonic() + _JOIN_SECONDS, False
+    while (entry := await registry.get(live_key(node_id))) is not None:
+        other = decode_broker(entry)
+        if other.epoch <= in_folder:
+            return  # an earlier start from this folder, whose session has not ended yet
+        if clock.monotonic() > deadline:
+            raise _taken(other)
+        if not has_told:
+            log.warning("broker %d is listed as up at %s:%d; waiting for it to go", node_id, other.host, other.port)
+            has_told = True
+        await asyncio.sleep(_RETRY_SECONDS)
+
+
+def _taken(other: BrokerRecord) -> NodeIdTaken:
+    return NodeIdTaken(
+        f"a broker with node id {other.node_id} is up at {other.host}:{other.port}; "
+        "choose another --node-id, or stop it"
+    )
 
 
 async def confirm_start(disk: Disk, folder: str, node_id: int, start: Start) -> None:
@@ -179,10 +206,7 @@ class Membership:
         other = None if entry is None else decode_broker(entry)
         if other is not None and other.epoch not in (self._start.epoch, self._start.epoch_before):
             if self._clock.monotonic() > deadline or other.epoch > self._start.epoch:
-                raise NodeIdTaken(
-                    f"a broker with node id {self._node_id} is up at {other.host}:{other.port}; "
-                    "choose another --node-id, or stop it"
-                )
+                raise _taken(other)
             return False
         create = Create(key, msgspec.json.encode(self._record), self.session)
         if entry is None:

@@ -53,6 +53,10 @@ class Reading:
     def is_cold(self) -> bool:
         return self._cold is not None
 
+    def is_for_joining(self, follower: Follower) -> bool:
+        """Whether it is for a follower that is not in sync."""
+        return self._partition is not None and is_joining(self._partition, follower)
+
     def take(self, records: LogSlice | ColdRead) -> None:
         if isinstance(records, ColdRead):
             # How much it is shows only when it is read; more than the whole log it cannot be.
@@ -144,6 +148,10 @@ def copy_partition(
     if data.diverging_epoch is not None:
         return reading
     return _fill(reading, partition, size_bytes_max, may_exceed=may_exceed)
+
+
+def is_joining(partition: Partition, follower: Follower) -> bool:
+    return partition.in_sync is not None and follower.node_id not in partition.in_sync.record.isr
 
 
 def _fill(reading: Reading, partition: Partition, size_bytes_max: int, *, may_exceed: bool) -> Reading:

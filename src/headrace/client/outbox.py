@@ -150,6 +150,7 @@ class Outbox:
         self.in_flight = False
         self.not_before = 0.0
         self.failures = 0
+        self.why: HeadraceError | None = None  # the last refusal of those
         self.identity: ProducerIdentity | None = None
         self.next_sequence = 0
 
@@ -203,7 +204,7 @@ class Outbox:
         """The head is written."""
         batch = self.batches.popleft()
         batch.records = []
-        self.failures = 0
+        self.failures, self.why = 0, None
         batch.done.set_result(written)
         return batch
 
@@ -215,7 +216,7 @@ class Outbox:
         """
         batch = self.batches.popleft()
         batch.records = []
-        self.failures = 0
+        self.failures, self.why = 0, None
         if in_doubt:
             self.identity = None
         elif batch.base_sequence >= 0:

@@ -203,7 +203,8 @@ class Sender:
     def _give_up_old(self, outbox: Outbox, now: float) -> None:
         limit = self._rules.delivery_timeout_seconds
         while outbox.batches and now - outbox.batches[0].created_at >= limit:
-            error = DeliveryTimedOut(f"{outbox.target} did not acknowledge a batch within {limit:g} s")
+            why = "" if outbox.why is None else f": {outbox.why.message.rstrip('.')}"
+            error = DeliveryTimedOut(f"{outbox.target} did not acknowledge a batch within {limit:g} s{why}")
             self._refuse(outbox, error, in_doubt=outbox.batches[0].attempts > 0)
 
     async def _send_all(self, outboxes: list[Outbox]) -> None:
@@ -295,6 +296,7 @@ class Sender:
         elif error.retriable and not self._is_gone(head, error):
             self._cluster.distrust()
             outbox.failures += 1
+            outbox.why = error
             pause = self._cluster.backoff().seconds_after(outbox.failures)
             outbox.not_before = self._cluster.clock.monotonic() + pause
         else:

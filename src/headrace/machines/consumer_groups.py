@@ -55,7 +55,7 @@ from headrace.model.patterns import compiled
 
 
 class ConsumerGroupConfig(msgspec.Struct, frozen=True):
-    """Kafka's `group.consumer.*` settings of a broker, with Kafka's defaults."""
+    """Kafka's `consumer.*` settings of a group and `group.consumer.*` of a broker, with Kafka's defaults."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
@@ -82,7 +82,8 @@ class ConsumerGroup:
     def __init__(self, group_id: str, config: ConsumerGroupConfig, state: ConsumerGroupState | None = None) -> None:
         self.group_id = group_id
         self.state = state or ConsumerGroupState()
-        self._config = config
+        self.config = config
+        """May be another at any time: what it says of sessions holds for those that begin, or go on, from then on."""
         self._sessions: dict[str, int] = {}
         self._revocations: dict[str, int] = {}
         self._settled_view: TopicView | None = None  # one of which is known that it changes nothing: not asked again
@@ -137,7 +138,7 @@ class ConsumerGroup:
         answer = HeartbeatAnswer(
             member_id=beat.member_id,
             member_epoch=after.epoch,
-            heartbeat_interval_ms=self._config.heartbeat_interval_ms,
+            heartbeat_interval_ms=self.config.heartbeat_interval_ms,
             assigned=frozenset(after.assigned) if is_told else None,
         )
         return Decision(tuple(draft.events), answer)
@@ -168,12 +169,12 @@ class ConsumerGroup:
 
     def renew_session(self, member_id: str, now_ms: int) -> None:
         """The member has been heard of."""
-        self._sessions[member_id] = now_ms + self._config.session_timeout_ms
+        self._sessions[member_id] = now_ms + self.config.session_timeout_ms
 
     # Time
 
     def deadline(self) -> int | None:
-        """When `tick` is due. It comes nearer only by `apply`."""
+        """When `tick` is due. It comes nearer only by `apply`, or as near as the session of another `config`."""
         return min((*self._sessions.values(), *self._revocations.values()), default=None)
 
     def tick(self, now_ms: int, view: TopicView) -> list[ConsumerGroupEvent]:
@@ -227,9 +228,9 @@ class ConsumerGroup:
     # Deciding
 
     def _ensure_room(self, beat: Heartbeat) -> None:
-        if len(self.state.profiles) >= self._config.max_size and beat.member_id not in self.state.profiles:
+        if len(self.state.profiles) >= self.config.max_size and beat.member_id not in self.state.profiles:
             raise GroupMaxSizeReached(
-                f"The consumer group has reached its maximum capacity of {self._config.max_size} members."
+                f"The consumer group has reached its maximum capacity of {self.config.max_size} members."
             )
 
     def _admit(self, draft: Draft, beat: Heartbeat) -> Holding:
@@ -303,7 +304,7 @@ class ConsumerGroup:
     def _preferred_assignor(self, state: ConsumerGroupState) -> str:
         """The one that most members ask for; of equals the one that the broker names first."""
         votes = Counter(profile.assignor for profile in state.profiles.values())
-        return max(self._config.assignors, key=lambda name: votes[name])
+        return max(self.config.assignors, key=lambda name: votes[name])
 
     def _reconcile(self, draft: Draft, beat: Heartbeat) -> Holding:
         state, member_id = draft.state, beat.member_id

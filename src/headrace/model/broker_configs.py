@@ -5,7 +5,7 @@ In TOML the table is `[broker]`, and a name may be written bare or quoted: `num.
 
 A broker also gives topics their defaults: `log.retention.ms` is the default of a topic's `retention.ms`.
 Those names are not declared again here; they follow from the topic settings and can be changed while the
-broker runs, the others are read at start.
+broker runs, and so can those in `_DYNAMIC`; the others are read at start.
 
 Where the defaults differ from Kafka's, they suit one broker that starts on a laptop: see
 docs/decisions/001-embedded-defaults.md.
@@ -165,12 +165,12 @@ class BrokerConfig(ReplicationConfig):
     max_connections: int = integer(
         INT_MAX,
         "The most connections at one time.",
-        check=at_least(0),
+        check=at_least(1),
     )
     max_connections_per_ip: int = integer(
         INT_MAX,
         "The most connections at one time from one address.",
-        check=at_least(0),
+        check=at_least(1),
     )
     max_incremental_fetch_session_cache_slots: int = integer(
         1000,
@@ -266,7 +266,9 @@ class BrokerConfig(ReplicationConfig):
         config = cls(**own, topic_defaults=topic_defaults, static=dict(static), dynamic=dynamic)
         if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
             raise InvalidConfig("group.min.session.timeout.ms is larger than group.max.session.timeout.ms")
-        config._check_consumer_groups()
+        config.check_consumer_timing(
+            "group.consumer.", config.group_consumer_session_timeout_ms, config.group_consumer_heartbeat_interval_ms
+        )
         if config.queued_max_request_bytes < config.socket_request_max_bytes:
             raise InvalidConfig(
                 "queued.max.request.bytes is smaller than socket.request.max.bytes: the largest request "
@@ -284,7 +286,7 @@ class BrokerConfig(ReplicationConfig):
     def altered(self, changes: Iterable[ConfigChange]) -> BrokerConfig:
         """This configuration after IncrementalAlterConfigs; its `dynamic` is what must be stored."""
         changes = list(changes)
-        fixed = sorted(change.name for change in changes if change.name in _OWN_SETTINGS.keys() - _ALTERABLE)
+        fixed = sorted(change.name for change in changes if change.name in _OWN_SETTINGS.keys() - _DYNAMIC)
         if fixed:
             raise InvalidRequest(f"Cannot update these configs dynamically: {', '.join(fixed)}; restart with --set")
         dynamic = alter(BROKER_SETTINGS, self.dynamic, changes, inherited=self._text, kind="broker")
@@ -303,20 +305,18 @@ class BrokerConfig(ReplicationConfig):
         ]
         return sorted(entries, key=lambda entry: entry.name)
 
-    def _check_consumer_groups(self) -> None:
-        for name in ("session.timeout.ms", "heartbeat.interval.ms"):
-            low, value, high = (
-                getattr(self, attribute(f"group.consumer.{limit}{name}")) for limit in ("min.", "", "max.")
-            )
+    def check_consumer_timing(self, prefix: str, session_timeout_ms: int, heartbeat_interval_ms: int) -> None:
+        """Raise unless a group of the newer protocol may have these; `prefix`: of the names they are given by."""
+        given = {"session.timeout.ms": session_timeout_ms, "heartbeat.interval.ms": heartbeat_interval_ms}
+        for name, value in given.items():
+            low, high = (getattr(self, attribute(f"group.consumer.{limit}.{name}")) for limit in ("min", "max"))
             if not low <= value <= high:
                 raise InvalidConfig(
-                    f"group.consumer.{name}={value} is not between group.consumer.min.{name}={low} and "
+                    f"{prefix}{name}={value} is not between group.consumer.min.{name}={low} and "
                     f"group.consumer.max.{name}={high}"
                 )
-        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
-            raise InvalidConfig(
-                "group.consumer.heartbeat.interval.ms is not smaller than group.consumer.session.timeout.ms"
-            )
+        if heartbeat_interval_ms >= session_timeout_ms:
+            raise InvalidConfig(f"{prefix}heartbeat.interval.ms is not smaller than {prefix}session.timeout.ms")
 
     def _text(self, name: str) -> str:
         return next(entry.value for entry in self.describe() if entry.name == name)
@@ -360,8 +360,15 @@ def _broker_setting(setting: Setting, name: BrokerName) -> Setting:
     )
 
 
-_OWN_SETTINGS: dict[str, Setting] = settings_of(BrokerConfig, read_only=True)
-_ALTERABLE = {"follower.replication.throttled.rate"}  # looked at anew each time
+_DYNAMIC = {  # looked at anew each time
+    "follower.replication.throttled.rate",
+    "leader.replication.throttled.rate",
+    "max.connections",
+    "max.connections.per.ip",
+}
+_OWN_SETTINGS: dict[str, Setting] = {
+    name: replace(setting, read_only=name not in _DYNAMIC) for name, setting in settings_of(BrokerConfig).items()
+}
 BROKER_SETTINGS: dict[str, Setting] = {
     **_OWN_SETTINGS,
     **{

@@ -244,10 +244,10 @@ def words(default: tuple[str, ...], doc: str, **more: Any) -> tuple[str, ...]:
     return _declare(ConfigType.LIST, default, doc, more)
 
 
-def settings_of(config_class: type[Any], *, read_only: bool = False) -> dict[str, Setting]:
+def settings_of(config_class: type[Any]) -> dict[str, Setting]:
     """The settings that a config class declares, by Kafka's names, in their order."""
     settings = (
-        Setting(name=spec.name.replace("_", "."), read_only=read_only, **spec.metadata["setting"])
+        Setting(name=spec.name.replace("_", "."), **spec.metadata["setting"])
         for spec in fields(config_class)
         if "setting" in spec.metadata
     )

@@ -30,6 +30,11 @@ class ReplicationConfig:
         "How often leads are given back to the replicas that come first.",
         check=at_least(1),
     )
+    leader_replication_throttled_rate: int = long(
+        LONG_MAX,
+        "How many bytes per second replicas that are not in sync yet may copy from a broker, all of them together.",
+        check=at_least(1),
+    )
     offsets_topic_replication_factor: int = integer(
         3,
         "The replicas of the log of groups and offsets, or as many as there are brokers when it is made.",

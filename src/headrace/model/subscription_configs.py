@@ -1,4 +1,5 @@
-"""The configuration of a subscription, which Kafka calls a share group: its names, and those that only we have.
+"""The configuration of a group. Most of it is that of a subscription, which Kafka calls a share group: its names, and
+those that only we have. `consumer.*` is for consumer groups of the newer protocol.
 
 Kafka's names (`share.*`) mean what they mean there, with two defaults of our own: there is no limit of records in
 flight unless one is set, and no dead letter is dropped. A subscription has one configuration for all its topics.
@@ -7,10 +8,11 @@ flight unless one is set, and no dead letter is dropped. A subscription has one 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.model.configs import (
+    BrokerName,
     Setting,
     at_least,
     attribute,
@@ -70,6 +72,18 @@ def _push_url(value: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionConfig:
+    consumer_heartbeat_interval_ms: int = integer(
+        5000,
+        "How often members of a consumer group of the newer protocol report.",
+        check=at_least(1),
+        broker_names=(BrokerName("group.consumer.heartbeat.interval.ms"),),
+    )
+    consumer_session_timeout_ms: int = integer(
+        45_000,
+        "After so long without a report a member of such a group is out.",
+        check=at_least(1),
+        broker_names=(BrokerName("group.consumer.session.timeout.ms"),),
+    )
     share_auto_offset_reset: str = text(
         "latest", "Where a subscription begins that is not created explicitly.", check=_start
     )
@@ -137,12 +151,13 @@ class SubscriptionConfig:
     )
 
     @classmethod
-    def build(cls, given: Mapping[str, str | None]) -> SubscriptionConfig:
-        """From overrides as text; everything that is wrong with them is told in one `InvalidConfig`."""
+    def build(cls, given: Mapping[str, str | None], defaults: SubscriptionConfig | None = None) -> SubscriptionConfig:
+        """From overrides as text, on top of a broker's defaults; everything that is wrong with them is told in one
+        `InvalidConfig`."""
         values: dict[str, Any] = {
             attribute(name): value for name, value in parse_all(SUBSCRIPTION_SETTINGS, given, "group").items()
         }
-        config = cls(**values)
+        config = replace(defaults or cls(), **values)
         if config.headrace_retry_backoff_ms > config.headrace_retry_backoff_max_ms:
             raise InvalidConfig("headrace.retry.backoff.ms must not exceed headrace.retry.backoff.max.ms")
         return config

@@ -139,7 +139,9 @@ class TopicConfig:
         broker_names=_broker("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
     )
     follower_replication_throttled_replicas: tuple[str, ...] = words(
-        (), "Follower replicas whose replication is throttled, as partition:broker, or '*'.", check=_throttled
+        (),
+        "Kept for Kafka's tools, as partition:broker, or '*'; the rate holds for every replica that catches up.",
+        check=_throttled,
     )
     index_interval_bytes: int = integer(
         4096,
@@ -148,7 +150,9 @@ class TopicConfig:
         broker_names=_broker("log.index.interval.bytes"),
     )
     leader_replication_throttled_replicas: tuple[str, ...] = words(
-        (), "Leader replicas whose replication is throttled, as partition:broker, or '*'.", check=_throttled
+        (),
+        "Kept for Kafka's tools, as partition:broker, or '*'; the rate holds for every replica that catches up.",
+        check=_throttled,
     )
     local_retention_bytes: int = long(
         -2,

@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 import uvloop
 
@@ -53,11 +54,14 @@ def serve(settings: ServeSettings) -> int:
         settings.check()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(settings))
+    except asyncio.CancelledError:
+        log.info("stopped before it was ready")
     except HeadraceError as error:
         sys.stderr.write(f"error: {error.message}\n")
         return 1
     except OSError as error:
-        sys.stderr.write(f"error: {error}\n")
+        what = f": {error.filename}" if error.filename else ""
+        sys.stderr.write(f"error: {error.strerror or error}{what}\n")
         return 1
     except BackgroundTaskDied as error:
         sys.stderr.write(f"error: the broker stopped because its task '{error}' failed; the log above says why\n")
@@ -73,8 +77,9 @@ async def _serve(settings: ServeSettings) -> None:
     disk = SystemDisk(open_files_max=descriptors // _DESCRIPTORS_PER_FILE)
     supervisor = Supervisor()
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    starting = asyncio.current_task()
+    assert starting is not None
+    _on_signal(starting.cancel)  # recovery, or a registry that is not there, may take long; a crash is no worse
     if settings.is_child:
         _stop_with_parent(stop)
 
@@ -94,6 +99,7 @@ async def _serve(settings: ServeSettings) -> None:
         supervisor,
     )
     door = KafkaDoor("PLAINTEXT", broker.handlers, network, clock, _limits(broker.catalogue.config, descriptors))
+    _follow_limits(door, broker, descriptors)
     address = await _listen(door, settings)
     metrics = Metrics(broker, door, clock)
     http = HttpDoor(settings, broker, metrics, _http_limits(descriptors), supervisor, disk, network, clock, entropy)
@@ -105,11 +111,17 @@ async def _serve(settings: ServeSettings) -> None:
     await broker.join(*address)
     http.open()
     _settle_memory()
+    _on_signal(stop.set)
     _announce(settings, broker, *http_address)
     try:
         await _until(stop, supervisor)
     finally:
         await _take_down(broker, door, http, supervisor)
+
+
+def _on_signal(callback: Callable[[], object]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, callback)
 
 
 def _stop_with_parent(stop: asyncio.Event) -> None:
@@ -173,6 +185,15 @@ def _settle_memory() -> None:
     gc.set_threshold(20_000, 20, 100)
 
 
+def _follow_limits(door: KafkaDoor, broker: Broker, descriptors: int) -> None:
+    """Limits that are altered hold for those who come from then on."""
+
+    def follow(config: BrokerConfig) -> None:
+        door.limits = _limits(config, descriptors)
+
+    broker.catalogue.on_config.append(follow)
+
+
 def _limits(config: BrokerConfig, descriptors: int) -> DoorLimits:
     return DoorLimits(
         request_bytes_max=config.socket_request_max_bytes,
@@ -202,13 +223,15 @@ def _announce(settings: ServeSettings, broker: Broker, http_host: str, http_port
         return
     command = os.path.relpath(sys.argv[0]) if os.path.basename(sys.argv[0]) == "headrace" else "headrace"
     default = "" if server == "127.0.0.1:9092" else f" --server {server}"
+    bearer = f"$({command} token create me --scope 'publish:*' -o table{default})"
+    token = f' -H "Authorization: Bearer {bearer}"' if settings.auth else ""
     sys.stderr.write(
         f"""
 Headrace {__version__} keeps its data in {os.path.abspath(settings.data)}
   Kafka clients connect to {server}; what HTTP offers is described at {url}/docs
   Try, in another terminal:
     echo hello | {command} produce greetings{default}
-    curl --json '{{"hello": "world"}}' {url}/topics/greetings/messages
+    curl{token} --json '{{"hello": "world"}}' {url}/topics/greetings/messages
     {command} consume greetings -o start -e{default}
 
 """

@@ -27,6 +27,7 @@ class Reach:
         self.found = asyncio.Event()
         """A broker has answered for the first time."""
         self._cluster = cluster
+        self._has_told = False  # so that a gateway whose --bootstrap is wrong does not wait in silence
 
     async def run(self) -> None:
         while True:
@@ -41,10 +42,10 @@ class Reach:
         self._tell(is_there=is_there)
 
     def _tell(self, *, is_there: bool) -> None:
-        if is_there != self.is_there:
+        if is_there != self.is_there or not self._has_told:
             level = logging.INFO if is_there else logging.WARNING
-            log.log(level, "brokers answer" if is_there else "no broker answers")
-        self.is_there = is_there
+            log.log(level, "brokers answer" if is_there else "no broker answers; they are asked again every second")
+        self.is_there, self._has_told = is_there, True
         if is_there:
             self.found.set()
 

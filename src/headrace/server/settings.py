@@ -48,6 +48,8 @@ class ServeSettings(msgspec.Struct, frozen=True):
 
     def check(self) -> None:
         """Refuse to be reachable from other hosts by accident: Kafka's door has neither TLS nor authentication yet."""
+        if self.advertised is not None and self.advertised[0] in ("0.0.0.0", "::"):
+            raise InvalidConfig(f"--advertised {self.advertised[0]} is no address that a client could connect to")
         if self.insecure:
             return
         host, _ = self.kafka

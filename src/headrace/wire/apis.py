@@ -85,6 +85,7 @@ from headrace.wire.messages.join_group import JoinGroupRequest, JoinGroupRespons
 from headrace.wire.messages.lease import LeaseRequest, LeaseResponse
 from headrace.wire.messages.lease_offsets import LeaseOffsetsRequest, LeaseOffsetsResponse
 from headrace.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from headrace.wire.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 from headrace.wire.messages.list_delayed import ListDelayedRequest, ListDelayedResponse
 from headrace.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from headrace.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
@@ -188,6 +189,7 @@ DESCRIBE_TRANSACTIONS: Final = 65
 LIST_TRANSACTIONS: Final = 66
 CONSUMER_GROUP_HEARTBEAT: Final = 68
 CONSUMER_GROUP_DESCRIBE: Final = 69
+LIST_CONFIG_RESOURCES: Final = 74
 DESCRIBE_TOPIC_PARTITIONS: Final = 75
 SHARE_GROUP_HEARTBEAT: Final = 76
 SHARE_GROUP_DESCRIBE: Final = 77
@@ -281,6 +283,7 @@ APIS: Final[dict[int, Api]] = {
         _api(LIST_TRANSACTIONS, ListTransactionsRequest, ListTransactionsResponse),
         _api(CONSUMER_GROUP_HEARTBEAT, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
         _api(CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
+        _api(LIST_CONFIG_RESOURCES, ListConfigResourcesRequest, ListConfigResourcesResponse),
         _api(DESCRIBE_TOPIC_PARTITIONS, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
         _api(SHARE_GROUP_HEARTBEAT, ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse),
         _api(SHARE_GROUP_DESCRIBE, ShareGroupDescribeRequest, ShareGroupDescribeResponse),

@@ -9,6 +9,7 @@ from tests.unit.broker.house import House, Visit, read_back
 from headrace.broker.context import RequestContext
 from headrace.broker.handlers import UNKNOWN_VERSION
 from headrace.model.errors import MalformedFrame
+from headrace.registry.brokers import drain
 from headrace.wire.apis import API_VERSIONS, APIS, FETCH, LEASE, PRODUCE
 from headrace.wire.messages.api_versions import ApiVersionsRequest
 from headrace.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
@@ -69,7 +70,7 @@ async def test_a_registry_that_is_away_gives_no_ids_for_now(house: House) -> Non
     assert (await house.ask(InitProducerIdRequest(), 4)).error_code == 0
 
 
-@pytest.mark.parametrize("version", range(1, 5))
+@pytest.mark.parametrize("version", range(1, 6))
 async def test_the_folder_and_what_lies_in_it(house: House, version: int) -> None:
     await house.make_topic("a", 2)
     await house.make_topic("b")
@@ -84,3 +85,11 @@ async def test_the_folder_and_what_lies_in_it(house: House, version: int) -> Non
     asked = [DescribableLogDirTopic(topic="a", partitions=[1]), DescribableLogDirTopic(topic="missing", partitions=[0])]
     (result,) = (await house.ask(DescribeLogDirsRequest(topics=asked), version)).results
     assert [(topic.name, len(topic.partitions)) for topic in result.topics] == [("a", 1)]
+
+
+async def test_the_folder_of_a_broker_that_is_drained_is_cordoned(house: House) -> None:
+    for is_drained in (True, False):
+        await house.host.start(drain(house.registry, 1, is_drained=is_drained), "drain")
+        await house.pass_time(1)
+        (result,) = (await house.ask(DescribeLogDirsRequest(topics=None), 5)).results
+        assert result.is_cordoned is is_drained

@@ -12,8 +12,9 @@ from headrace.wire.messages.describe_configs import DescribeConfigsRequest, Desc
 from headrace.wire.messages.incremental_alter_configs import AlterableConfig as IncrementalConfig
 from headrace.wire.messages.incremental_alter_configs import AlterConfigsResource as IncrementalResource
 from headrace.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from headrace.wire.messages.list_config_resources import ListConfigResourcesRequest
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 TIMED_OUT = 7
 STATIC, DYNAMIC_BROKER, DYNAMIC_TOPIC, DEFAULT = 4, 2, 1, 5
@@ -49,6 +50,12 @@ async def change(
     request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=dry_run)
     (result,) = (await house.ask(request, 1)).responses
     return int(result.error_code)
+
+
+async def listed(house: House, *kinds: int, version: int = 1) -> list[tuple[int, str]]:
+    response = await house.ask(ListConfigResourcesRequest(resource_types=list(kinds)), version)
+    assert response.error_code == 0
+    return [(one.resource_type, one.resource_name) for one in response.config_resources]
 
 
 @pytest.mark.parametrize("version", range(1, 5))
@@ -197,3 +204,28 @@ async def test_while_the_registry_is_away_clients_are_told_to_try_again_and_noth
     house.registry.unavailable = False
     assert (await shown(house, TOPIC, "t", "segment.ms"))[1] == DEFAULT
     assert (await shown(house, BROKER, "1", "log.retention.ms"))[1] == DEFAULT
+
+
+async def test_what_has_configs_is_listed_by_type(house: House) -> None:
+    await house.make_topic("a")
+    await house.make_topic("b")
+    assert await change(house, GROUP, "g", ("share.auto.offset.reset", SET, "earliest")) == 0
+    everything = [(TOPIC, "a"), (TOPIC, "b"), (BROKER, "1"), (GROUP, "g")]
+    assert await listed(house) == everything
+    assert await listed(house, TOPIC, GROUP) == [(TOPIC, "a"), (TOPIC, "b"), (GROUP, "g")]
+    assert await listed(house, LOGGER, CLIENT_METRICS) == []
+    assert await listed(house, version=0) == []
+    assert (await house.ask(ListConfigResourcesRequest(resource_types=[TOPIC, 3]), 1)).error_code == 35
+    for kind, name in everything:
+        assert (await describe(house, kind, name)).error_code == 0
+    assert await replace(house, GROUP, "g", {}) == 0
+    assert await listed(house, GROUP) == []
+
+
+async def test_whoever_keeps_to_a_limit_is_told_of_another(house: House) -> None:
+    told: list[int] = []
+    house.broker.catalogue.on_config.append(lambda config: told.append(config.max_connections))
+    assert await change(house, BROKER, "1", ("max.connections", SET, "100"), dry_run=True) == 0
+    assert await change(house, BROKER, "1", ("max.connections", SET, "100")) == 0
+    assert told == [100]
+    assert await change(house, BROKER, "1", ("max.connections", SET, "0")) == 40, "nobody could take it back"

@@ -8,6 +8,8 @@ import pytest
 from tests.unit.broker.consumer_members import ConsumerMember, describe_consumers, settle
 from tests.unit.broker.house import House
 from tests.unit.broker.members import GROUP, Member, commit, committed, delete_group, describe, listed
+from tests.unit.broker.test_config_admin import SET, change
+from tests.unit.broker.test_group_configs import GROUP_TYPE
 
 from headrace.model.errors import StaleMemberEpoch, UnknownMemberId
 
@@ -95,6 +97,26 @@ async def test_a_member_that_goes_silent_is_out(house: House) -> None:
         assert (await two.beat()).error_code == 0
     assert two.indexes == [0, 1]
     assert (await one.beat()).error_code == 25
+
+
+async def test_a_group_may_have_a_session_and_a_heartbeat_interval_of_its_own(house: House) -> None:
+    await house.restart(group_consumer_min_session_timeout_ms="1000", group_consumer_min_heartbeat_interval_ms="100")
+    await house.make_topic("t", 2)
+    one, two = ConsumerMember(house, "m1", "t"), ConsumerMember(house, "m2", "t")
+    await settle(one, two)
+    session, interval = ("consumer.session.timeout.ms", SET, "6000"), ("consumer.heartbeat.interval.ms", SET, "500")
+    assert await change(house, GROUP_TYPE, GROUP, session, interval) == 0
+    assert (await one.beat()).heartbeat_interval_ms == 500
+    for _ in range(5):
+        await house.pass_time(2)
+        assert (await two.beat()).error_code == 0
+    assert two.indexes == [0, 1]
+    assert (await one.beat()).error_code == UnknownMemberId.code
+    await house.restart()
+    await house.pass_time(1)
+    assert (await two.beat()).heartbeat_interval_ms == 500
+    await house.pass_time(7)
+    assert await listed(house) == {GROUP: "Empty"}
 
 
 async def test_a_topic_that_grows_is_noticed_with_the_next_heartbeat(house: House) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.unit.broker.house import House
-from tests.unit.broker.test_config_admin import DEFAULT, DELETE, SET, change, describe, replace, shown
+from tests.unit.broker.test_config_admin import DEFAULT, DELETE, SET, STATIC, change, describe, replace, shown
 from tests.unit.broker.town import Town, in_town
 
 from headrace.model.subscription_configs import SUBSCRIPTION_SETTINGS, SubscriptionConfig
@@ -15,6 +15,8 @@ GROUP_TYPE = 32
 DYNAMIC_GROUP = 8
 RESET = "share.auto.offset.reset"
 LOCK = "share.record.lock.duration.ms"
+SESSION = "consumer.session.timeout.ms"
+HEARTBEAT = "consumer.heartbeat.interval.ms"
 INVALID_CONFIG = 40
 INVALID_GROUP_ID = 24
 
@@ -72,6 +74,40 @@ async def test_they_outlive_a_restart(house: House) -> None:
     await change(house, GROUP_TYPE, "g", (LOCK, SET, "5000"))
     await house.restart()
     assert await shown(house, GROUP_TYPE, "g", LOCK) == ("5000", DYNAMIC_GROUP)
+
+
+async def test_consumer_groups_have_the_timing_of_the_broker_unless_they_have_their_own(house: House) -> None:
+    await house.restart(group_consumer_session_timeout_ms="50000")
+    assert await shown(house, GROUP_TYPE, "g", SESSION) == ("50000", STATIC)
+    assert house.broker.group_configs.consumer_config_of("g").session_timeout_ms == 50_000
+    assert await change(house, GROUP_TYPE, "g", (SESSION, SET, "60000")) == 0
+    (config,) = (await describe(house, GROUP_TYPE, "g", [SESSION], include_synonyms=True)).configs
+    assert [(one.name, one.value, one.source) for one in config.synonyms] == [
+        (SESSION, "60000", DYNAMIC_GROUP),
+        (f"group.{SESSION}", "50000", STATIC),
+        (f"group.{SESSION}", "45000", DEFAULT),
+    ]
+    assert house.broker.group_configs.consumer_config_of("g").session_timeout_ms == 60_000
+    assert await change(house, GROUP_TYPE, "g", (LOCK, SET, "5000"), (SESSION, DELETE, None)) == 0
+    assert house.broker.group_configs.consumer_config_of("g").session_timeout_ms == 50_000
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(SESSION, "44999"), (SESSION, "60001"), (HEARTBEAT, "4999"), (HEARTBEAT, "15001")]
+)
+async def test_the_timing_of_a_consumer_group_keeps_to_the_limits_of_the_broker(
+    house: House, name: str, value: str
+) -> None:
+    assert await change(house, GROUP_TYPE, "g", (name, SET, value)) == INVALID_CONFIG
+    assert await replace(house, GROUP_TYPE, "g", {name: value}) == INVALID_CONFIG
+    assert house.broker.group_configs.of("g") == SubscriptionConfig()
+
+
+async def test_a_session_must_be_longer_than_a_heartbeat_interval(house: House) -> None:
+    await house.restart(group_consumer_min_session_timeout_ms="1000")
+    assert await change(house, GROUP_TYPE, "g", (SESSION, SET, "5000")) == INVALID_CONFIG
+    assert await change(house, GROUP_TYPE, "g", (SESSION, SET, "5001")) == 0
+    assert await change(house, GROUP_TYPE, "g", (HEARTBEAT, SET, "6000")) == INVALID_CONFIG
 
 
 @pytest.mark.parametrize("group", ["a/b", "a.b", ".", "..", "=a", "ä ö", "%2F", "a%b", "__acks"])

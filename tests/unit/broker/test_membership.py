@@ -28,7 +28,9 @@ class Stage:
         self.disk.make_directory("/data")
 
     async def number(self, disk: SimDisk | None = None, node_id: int = 1) -> Start:
-        return await number_start(SimRegistry(self.state), disk or self.disk, "/data", node_id, SeededEntropy(1))
+        return await number_start(
+            SimRegistry(self.state), disk or self.disk, self.world.clock, "/data", node_id, SeededEntropy(1)
+        )
 
     def member(self, epoch: int = 1, epoch_before: int = 0) -> tuple[SimRegistry, Membership]:
         registry = SimRegistry(self.state)
@@ -99,9 +101,35 @@ async def test_a_crash_between_folder_and_registry_takes_nothing_from_a_folder(s
     registry = SimRegistry(stage.state)
     registry.commit = _unavailable  # type: ignore[method-assign, assignment]
     with pytest.raises(RegistryUnavailable):
-        await number_start(registry, stage.disk, "/data", 1, SeededEntropy(1))
+        await number_start(registry, stage.disk, stage.world.clock, "/data", 1, SeededEntropy(1))
     start = await stage.number()
     assert (start.epoch, start.has_all) == (3, True)
+
+
+@on_stage
+async def test_another_folder_takes_no_number_while_the_broker_of_that_id_is_up(stage: Stage) -> None:
+    """Else the folder of the one that is up would be behind, and what it holds be distrusted."""
+    await stage.number()
+    _, member = stage.member()
+    await member.open()
+    await member.join("one", 9092, None)
+    empty = SimDisk(2)
+    empty.make_directory("/data")
+    with pytest.raises(NodeIdTaken, match="is up at one:9092"):
+        await stage.number(empty)
+    assert (await stage.number()).has_all
+
+
+@on_stage
+async def test_an_empty_folder_waits_for_the_session_of_the_one_that_was_lost(stage: Stage) -> None:
+    await stage.number()
+    registry, member = stage.member()
+    await member.open()
+    await member.join("one", 9092, None)
+    asyncio.get_running_loop().call_later(5, registry.crash)
+    stage.disk.remove("/data/broker")
+    start = await stage.number()
+    assert (start.epoch, start.has_all) == (2, False)
 
 
 @on_stage
@@ -126,7 +154,7 @@ async def test_the_folder_of_another_cluster_or_broker_is_refused_and_left_as_it
         await stage.number(node_id=2)
     stage.state = SimRegistryState()
     with pytest.raises(WrongFolder, match="belongs to cluster"):
-        await number_start(SimRegistry(stage.state), stage.disk, "/data", 1, SeededEntropy(2))
+        await number_start(SimRegistry(stage.state), stage.disk, stage.world.clock, "/data", 1, SeededEntropy(2))
     assert stage.disk.read("/data/broker") == before
     assert epoch_key(1) not in stage.state.entries
 

@@ -208,7 +208,7 @@ def test_delivery_is_given_up_in_time_and_what_follows_is_written() -> None:
         async with cast.cluster(patience) as cluster, Producer(cluster, rules) as producer:
             broker.script(apis.PRODUCE, *[Fault.SILENCE] * 6)
             began = world.clock.monotonic()
-            with pytest.raises(DeliveryTimedOut):
+            with pytest.raises(DeliveryTimedOut, match=r"within 10 s: .* within 3"):
                 await producer.publish("orders", b"lost")
             assert world.clock.monotonic() - began < 15.0
             broker._scripts[apis.PRODUCE].clear()

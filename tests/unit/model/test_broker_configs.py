@@ -112,6 +112,21 @@ def test_settings_that_are_read_at_start_cannot_be_altered() -> None:
     assert entry.read_only
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.rate",
+        "max.connections",
+        "max.connections.per.ip",
+    ],
+)
+def test_settings_that_are_looked_at_anew_can_be_altered_and_say_so(name: str) -> None:
+    altered = BrokerConfig().altered([ConfigChange(name, SET, "1000")])
+    (entry,) = (entry for entry in altered.describe() if entry.name == name)
+    assert (entry.value, entry.source, entry.read_only) == ("1000", ConfigSource.DYNAMIC_BROKER_CONFIG, False)
+
+
 def test_names_may_be_bare_or_quoted_in_toml() -> None:
     table = tomllib.loads(
         """

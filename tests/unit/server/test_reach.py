@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from tests.unit.client.scripted import Cast, Fault, in_world
 
 from headrace.client.address import Address
@@ -22,7 +23,7 @@ def cluster_at(world: World, *bootstrap: Address) -> tuple[Cluster, GuardedDiale
     return Cluster(bootstrap, dialer, world.clock, world.entropy), dialer
 
 
-def test_nobody_is_there_until_a_broker_answers() -> None:
+def test_nobody_is_there_until_a_broker_answers(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(world: World) -> None:
         cluster, dialer = cluster_at(world, BROKER)
         reach = Reach(cluster)
@@ -38,7 +39,10 @@ def test_nobody_is_there_until_a_broker_answers() -> None:
         assert dict(dialer.states()) == {BROKER: "closed"}
         watching.cancel()
 
+    caplog.set_level("INFO")
     in_world(scenario)
+    told = [record.getMessage() for record in caplog.records if record.name == "headrace.server.reach"]
+    assert told == ["no broker answers; they are asked again every second", "brokers answer"]
 
 
 def test_it_is_seen_when_brokers_stop_to_answer_and_when_they_are_back() -> None:

@@ -38,6 +38,12 @@ def test_only_this_host_counts_as_loopback() -> None:
     assert not any(map(is_loopback, ["0.0.0.0", "::", "192.168.0.1", "example.org", "localhost.example.org"]))
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_nobody_is_told_to_connect_to_no_address(host: str) -> None:
+    with pytest.raises(InvalidConfig, match="no address that a client could connect to"):
+        ServeSettings(advertised=(host, 9092), insecure=True).check()
+
+
 def test_the_default_is_safe() -> None:
     ServeSettings().check()
 

@@ -1,6 +1,6 @@
 """DescribeLogDirs (35): the folders of this broker and the sizes in them.
 
-v2 is flexible, v3 has an error for the whole answer, v4 the size of the volume.
+v2 is flexible, v3 has an error for the whole answer, v4 the size of the volume, v5 whether it takes no more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class DescribableLogDirTopic:
     partitions: list[int] = wire(array(INT32))
 
 
-@message(versions=(1, 4), flexible_since=2)
+@message(versions=(1, 5), flexible_since=2)
 class DescribeLogDirsRequest:
     topics: list[DescribableLogDirTopic] | None = wire(array(DescribableLogDirTopic), nullable=1, default=None)
 
@@ -40,9 +40,10 @@ class DescribeLogDirsResult:
     topics: list[DescribeLogDirsTopic] = wire(array(DescribeLogDirsTopic))
     total_bytes: int = wire(INT64, since=4, default=-1)
     usable_bytes: int = wire(INT64, since=4, default=-1)
+    is_cordoned: bool = wire(BOOL, since=5)
 
 
-@message(versions=(1, 4), flexible_since=2)
+@message(versions=(1, 5), flexible_since=2)
 class DescribeLogDirsResponse:
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16, since=3)
