@@ -3,8 +3,8 @@
 A server may be several processes (a cluster is), and each of them a tree (RabbitMQ's is); CPU and memory are sums over
 all of them. CPU of children that have ended is counted too, through the parent's cutime and cstime.
 
-The kernel's own threads write back what a server left dirty, and sync for one that asks them to. Only one server is
-under load at a time, so what they spend is counted as its own.
+The kernel's own threads write back what a server left dirty, and sync for one that asks them to. Nobody is charged for
+that, so it is a figure of its own: `kernel_cpu_ticks`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,6 @@ class ServerProcess:
         self.name = name
         self._output = output
         self.started_at = time.monotonic()
-        self._kernel_ticks_before = _kernel_ticks()
         with output.open("ab") as log:
             self._processes = [
                 subprocess.Popen(
@@ -71,9 +70,7 @@ class ServerProcess:
                 raise BenchFailure(f"{self.name} ended with code {code}; its last words:\n{tail}")
 
     def cpu_seconds(self) -> float:
-        """Of the server, and of the kernel's threads since its start."""
-        kernel_ticks = _kernel_ticks() - self._kernel_ticks_before
-        return (sum(_cpu_ticks(pid) for pid in self._trees()) + kernel_ticks) / _TICKS_PER_SECOND
+        return sum(_cpu_ticks(pid) for pid in self._trees()) / _TICKS_PER_SECOND
 
     def rss_bytes(self) -> int:
         return sum(_status_bytes(pid, "VmRSS") for pid in self._trees())
@@ -135,8 +132,15 @@ def _cpu_ticks(pid: int) -> int:
     return sum(int(field) for field in fields[11:15])
 
 
-def _kernel_ticks() -> int:
-    return sum(_cpu_ticks(pid) for pid in process_tree(_KERNEL_THREADS))
+def kernel_cpu_ticks() -> dict[int, int]:
+    """Of each thread of the kernel's that there is now."""
+    return {pid: _cpu_ticks(pid) for pid in process_tree(_KERNEL_THREADS)}
+
+
+def kernel_cpu_seconds_since(before: Mapping[int, int]) -> float:
+    """What they spent, but for those that have ended: they come and go."""
+    now = kernel_cpu_ticks()
+    return sum(ticks - before.get(pid, 0) for pid, ticks in now.items()) / _TICKS_PER_SECOND
 
 
 def _status_bytes(pid: int, label: str) -> int:

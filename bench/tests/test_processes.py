@@ -29,14 +29,12 @@ def test_the_cpu_and_memory_of_a_child_are_the_servers(tmp_path: Path) -> None:
     _wait(lambda: not any(_is_running(pid) for pid in tree))
 
 
-def test_what_the_kernels_threads_do_is_the_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = iter([1_000, 1_000 + 50 * os.sysconf("SC_CLK_TCK")])
-    monkeypatch.setattr(processes, "_kernel_ticks", ticks.__next__)
-    server = ServerProcess("sleeper", Launch(["sleep", "1000"], {}), tmp_path / "out")
-    try:
-        assert 50 <= server.cpu_seconds() < 60
-    finally:
-        server.stop()
+def test_threads_of_the_kernel_that_come_and_go_take_nothing_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    per_second = os.sysconf("SC_CLK_TCK")
+    before = {11: 5 * per_second, 12: 1_000 * per_second}
+    now = {11: 6 * per_second, 13: 2 * per_second}
+    monkeypatch.setattr(processes, "kernel_cpu_ticks", lambda: now)
+    assert processes.kernel_cpu_seconds_since(before) == 3.0
 
 
 def test_a_thread_that_ends_under_our_eyes_hides_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from bench.figures import Metric
 from bench.load import Running, start_rkload
+from bench.processes import kernel_cpu_seconds_since, kernel_cpu_ticks
 from bench.server import Server
 
 PARTITIONS = 4
@@ -21,6 +22,7 @@ RECORDS_PER_S = Metric("records_per_s", "records/s", "higher", 0)
 MB_PER_S = Metric("mb_per_s", "MB/s", "higher", 1)
 CPU_S_PER_GB = Metric("cpu_s_per_gb", "server CPU s/GB", "lower", 3)
 CPU_S_PER_M = Metric("cpu_s_per_m", "server CPU s/M records", "lower", 3)
+KERNEL_S_PER_GB = Metric("kernel_s_per_gb", "kernel threads' CPU s/GB", "lower", 3)
 PEAK_RSS_MB = Metric("peak_rss_mb", "peak RSS MB", "lower", 0)
 CLIENT_CORES = Metric("client_cores", "client cores", "lower", 2)
 
@@ -67,6 +69,7 @@ class Cost:
 
     load: dict[str, Any]
     cpu_s: float
+    kernel_cpu_s: float  # of the kernel's own threads meanwhile
     peak_rss_mb: float
 
 
@@ -75,11 +78,11 @@ def charge(server: Server, start: Callable[..., Running], *arguments: Any, **set
     os.sync()
     server.process.forget_peak()
     running = start(*arguments, **settings)
-    before = server.process.cpu_seconds()
+    before, kernel_before = server.process.cpu_seconds(), kernel_cpu_ticks()
     load = running.result()
-    cpu_s = server.process.cpu_seconds() - before
+    cpu_s, kernel_cpu_s = server.process.cpu_seconds() - before, kernel_cpu_seconds_since(kernel_before)
     server.process.check_alive()
-    return Cost(load, cpu_s, server.process.peak_rss_bytes() / 1e6)
+    return Cost(load, cpu_s, kernel_cpu_s, server.process.peak_rss_bytes() / 1e6)
 
 
 def flow_figures(cost: Cost) -> dict[str, float]:
@@ -90,10 +93,11 @@ def flow_figures(cost: Cost) -> dict[str, float]:
         MB_PER_S.key: size / wall_s / 1e6,
         CPU_S_PER_GB.key: cost.cpu_s / (size / 1e9),
         CPU_S_PER_M.key: cost.cpu_s / (records / 1e6),
+        KERNEL_S_PER_GB.key: cost.kernel_cpu_s / (size / 1e9),
         PEAK_RSS_MB.key: cost.peak_rss_mb,
         CLIENT_CORES.key: cost.load["client_cpu_s"] / wall_s,
     }
 
 
 FLOW_PLOTTED = (MB_PER_S, CPU_S_PER_GB)
-FLOW_METRICS = (MB_PER_S, RECORDS_PER_S, CPU_S_PER_GB, CPU_S_PER_M, PEAK_RSS_MB, CLIENT_CORES)
+FLOW_METRICS = (MB_PER_S, RECORDS_PER_S, CPU_S_PER_GB, CPU_S_PER_M, KERNEL_S_PER_GB, PEAK_RSS_MB, CLIENT_CORES)
