@@ -21,6 +21,7 @@ FOUND = {
     1854: "a follower dropped an answer, and the leader did not say it again",
     2623: "the last replica that had everything struck itself out when its disk refused more",
     1225: "a coordinator that had been replaced, and could not hear of it, told a group that it had committed nothing",
+    1766: "a coordinator whose lead was in doubt for a while never ended a transaction that was decided",
 }
 
 

@@ -302,14 +302,12 @@ class LedTransactions:
         self._start(self._end(transaction))
 
     async def _end(self, transaction: Transaction) -> None:
-        """The second and third step of an end, as often as it takes, unless it is left to the next leader."""
+        """The second and third step of an end, as often as it takes: a lead that is in doubt may go on, and one that is
+        over cancels this, for the next leader to do it."""
         transactional_id = transaction.transactional_id
-        try:
-            await self._decided(transactional_id)
-            await self._markers.tell_all(transaction, self._epoch)
-            await self._store_end(transactional_id)
-        except NotCoordinator:
-            return
+        await self._decided(transactional_id)
+        await self._markers.tell_all(transaction, self._epoch)
+        await self._store_end(transactional_id)
         self._ending.pop(transactional_id).set()
 
     async def _decided(self, transactional_id: str) -> None:
@@ -319,8 +317,6 @@ class LedTransactions:
             try:
                 await self._settled(transactional_id)
                 return
-            except NotCoordinator:
-                raise
             except HeadraceError as error:
                 log.error("the end of the transaction of %s cannot be stored: %s", transactional_id, error)
             await asyncio.sleep(pause)
@@ -330,8 +326,6 @@ class LedTransactions:
             try:
                 self._store(self.transactions.ended(transactional_id, self._now_ms()))
                 return
-            except NotCoordinator:
-                raise
             except HeadraceError as error:
                 log.error("that the transaction of %s is over cannot be stored: %s", transactional_id, error)
             await asyncio.sleep(pause)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,9 +21,6 @@ from headrace.runtime.file_pool import FilePool, SystemFile
 
 if TYPE_CHECKING:
     from headrace.runtime.apart import Apart, Pace
-    from headrace.runtime.kernel_syncs import KernelSyncs
-
-log = logging.getLogger(__name__)
 
 __all__ = ["Buffer", "DataFolderLocked", "Disk", "DiskFailed", "DiskFull", "File", "SystemDisk"]
 
@@ -134,10 +130,6 @@ class Disk(Protocol):
         """Own this data folder until the process ends; raises `DataFolderLocked` if another one does."""
         ...
 
-    def sync(self, file: File) -> asyncio.Future[None]:
-        """As the file's own `sync`, while the loop goes on. It has begun on return, and cannot be cancelled."""
-        ...
-
     def run(self, work: Callable[..., T], *args: object) -> asyncio.Future[T]:
         """Do blocking work in the disk threads; it has begun on return. Cancelling the wait does not stop it."""
         ...
@@ -157,8 +149,6 @@ class SystemDisk:
     def __init__(self, threads: int = 4, open_files_max: int = 512) -> None:
         self._pool = FilePool(open_files_max)
         self._threads = DiskThreads(threads, when_done=self._pool.trim)
-        self._kernel_syncs: KernelSyncs | None = None
-        self._has_kernel_syncs = True  # until it is known better
         self._apart: Apart | None = None
         self._locks: list[int] = []
 
@@ -255,12 +245,6 @@ class SystemDisk:
                 ) from error
         self._locks.append(descriptor)
 
-    def sync(self, file: File) -> asyncio.Future[None]:
-        assert isinstance(file, SystemFile)
-        kernel = self._syncs_of_this_loop() if self._has_kernel_syncs else None
-        begun = None if kernel is None else kernel.sync(file)
-        return self._threads.run(file.sync, ()) if begun is None else begun
-
     def run(self, work: Callable[..., T], *args: object) -> asyncio.Future[T]:
         return self._threads.run(work, args)
 
@@ -275,29 +259,10 @@ class SystemDisk:
         """Wait for the work in the threads, end what runs apart, and give up the locks."""
         if self._apart is not None:
             self._apart.close()
-        if self._kernel_syncs is not None:
-            self._kernel_syncs.close()
-            self._kernel_syncs = None
         self._threads.close()
         for descriptor in self._locks:
             os.close(descriptor)
         self._locks.clear()
-
-    def _syncs_of_this_loop(self) -> KernelSyncs | None:
-        loop = asyncio.get_running_loop()
-        syncs = self._kernel_syncs
-        if syncs is not None and syncs.loop is loop:
-            return syncs
-        from headrace.runtime.kernel_syncs import KernelSyncs  # ctypes, which the start should not wait for
-
-        if syncs is not None:
-            syncs.close()
-        try:
-            self._kernel_syncs = KernelSyncs(loop)
-        except OSError as error:
-            log.info("syncs run in threads, since the kernel does not do them by itself: %s", error.strerror)
-            self._has_kernel_syncs = False
-        return self._kernel_syncs
 
 
 def _with_own_disk(pace: Pace, work: Callable[..., T], *args: object) -> T:

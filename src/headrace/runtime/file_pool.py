@@ -201,22 +201,6 @@ class SystemFile:
     def sync(self) -> None:
         self._held(self._sync)
 
-    def begin_sync(self) -> tuple[int, int]:
-        """For a sync that others do: the descriptor, held until `end_sync`, and which writes the sync will cover."""
-        descriptor = self.descriptor()
-        self._pool.begin_work(self)
-        return descriptor, self._writes
-
-    def end_sync(self, writes: int | None = None) -> None:
-        """The sync is over; `writes` are durable if it went well."""
-        if writes is not None:
-            self._synced = writes
-        self._pool.end_work(self)
-
-    def sync_failure(self, error: OSError) -> DiskFailed:
-        """Even a full disk is final here: the kernel has dropped the pages that it could not write."""
-        return DiskFailed(f"sync {self.path}: {error.strerror or error}")
-
     def descriptor(self) -> int:
         descriptor = self.opened
         if descriptor < 0:
@@ -309,7 +293,8 @@ class SystemFile:
         try:
             os.fdatasync(descriptor)
         except OSError as error:
-            raise self.sync_failure(error) from error
+            # Even a full disk is final here: the kernel has dropped the pages that it could not write.
+            raise DiskFailed(f"sync {self.path}: {error.strerror or error}") from error
         self._synced = writes
 
     def _held(self, work: Callable[..., T], *args: object) -> T:

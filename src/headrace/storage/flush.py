@@ -1,9 +1,8 @@
-"""What one sync of a log covers, and how it ended."""
+"""What one sync of a log covers. Made on the loop, synced in a disk thread, completed on the loop."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from headrace.model.errors import StorageFailure
@@ -52,19 +51,7 @@ class Unsynced:
 
 
 class Flush:
-    __slots__ = (
-        "_unfinished",
-        "_when_over",
-        "directory",
-        "end_offset",
-        "failure",
-        "files",
-        "generation",
-        "log",
-        "position",
-        "segment",
-        "unexpected",
-    )
+    __slots__ = ("directory", "end_offset", "failure", "files", "generation", "log", "over", "position", "segment")
 
     def __init__(self, log: Log, segment: Segment, files: list[File], directory: bool) -> None:
         self.log = log
@@ -75,28 +62,18 @@ class Flush:
         self.files = files
         self.directory = directory
         self.failure: StorageFailure | None = None
-        self.unexpected: BaseException | None = None  # what no disk should raise
+        self.over = False
 
-    def begin(self, when_over: Callable[[], None]) -> None:
-        """Begin all syncs; `when_over` is called when the last one has ended, whatever became of whoever waits."""
-        disk = self.log.disk
-        syncs = [disk.sync(file) for file in self.files]
-        # A new segment's name must be durable before anything in it counts as flushed.
-        if self.directory:
-            syncs.append(disk.run(disk.sync_directory, self.log.folder))
-        self._unfinished = len(syncs)
-        self._when_over = when_over
-        for sync in syncs:
-            sync.add_done_callback(self._ended)
-
-    def _ended(self, sync: asyncio.Future[None]) -> None:
-        error = sync.exception()
-        if isinstance(error, StorageFailure):
-            self.failure = error
-        elif isinstance(error, FileNotFoundError):  # the log was deleted meanwhile
+    def sync(self) -> None:
+        """Blocks."""
+        try:
+            for file in self.files:
+                file.sync()
+            # A new segment's name must be durable before anything in it counts as flushed.
+            if self.directory:
+                self.log.disk.sync_directory(self.log.folder)
+        except StorageFailure as failure:
+            self.failure = failure
+        except FileNotFoundError as error:  # the log was deleted meanwhile
             self.failure = StorageFailure(f"{self.log.folder} is gone: {error}")
-        elif error is not None:
-            self.failure, self.unexpected = StorageFailure("a sync was abandoned"), error
-        self._unfinished -= 1
-        if self._unfinished == 0:
-            self._when_over()
+        self.over = True

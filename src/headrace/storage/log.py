@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from headrace.model.errors import OffsetOutOfRange
+from headrace.model.errors import OffsetOutOfRange, StorageFailure
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk, DiskFailed, DiskFull, File
 from headrace.storage import copying, restart, timestamps, trimming
@@ -225,11 +225,11 @@ class Log(Health):
         return flush
 
     def complete_flush(self, flush: Flush) -> None:
-        """The sync is over. One that failed is final: it is never retried."""
+        """The sync is over. One that failed, or that nobody saw the end of, is final: it is never retried."""
         for file in flush.files:
             file.unpin()
-        if flush.failure is not None:
-            self.fail(flush.failure)
+        if flush.failure is not None or not flush.over:
+            self.fail(flush.failure or StorageFailure("a sync was abandoned"))
         elif flush.generation != self.generation:
             self._unsynced.put_back(flush, self.segments, self.active)
         else:

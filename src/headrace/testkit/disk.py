@@ -22,7 +22,7 @@ from fnmatch import fnmatchcase
 from random import Random
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from headrace.runtime.disk import LOCK_NAME, Buffer, DataFolderLocked, DiskFailed, File
+from headrace.runtime.disk import LOCK_NAME, Buffer, DataFolderLocked, DiskFailed
 from headrace.runtime.disk_errors import typed, typed_errors
 from headrace.runtime.disk_threads import deliver
 from headrace.testkit.folders import Folder, Tree
@@ -210,9 +210,6 @@ class SimDisk:
             raise DataFolderLocked(f"{path} is in use by another process; stop it or choose another --data")
         self.open(posixpath.join(path, LOCK_NAME), create=True)
         self._locked.add(path)
-
-    def sync(self, file: File) -> asyncio.Future[None]:
-        return self.run(file.sync)
 
     def run(self, work: Callable[..., T], *args: object) -> asyncio.Future[T]:
         """As in the threads of a real disk, the work happens at some moment while the caller waits."""

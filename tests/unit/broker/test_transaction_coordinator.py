@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 
 import pytest
@@ -9,7 +10,9 @@ from tests.unit.broker.asking import read_all
 from tests.unit.broker.house import House
 from tests.unit.broker.transacting import ID, NEWER, OLDER, Transactor, back, described, state, story
 
+from headrace.broker.partition import Partition
 from headrace.broker.state_log import java_hash
+from headrace.model.errors import NotLeader
 from headrace.model.names import TRANSACTION_STATE
 
 both = pytest.mark.parametrize("generation", [OLDER, NEWER])
@@ -420,6 +423,27 @@ async def test_a_log_without_room_refuses_a_change_and_takes_the_next(house: Hou
     assert await producer.commit() == 15
     assert await state(house) == "Ongoing"
     assert await producer.commit() == 0
+
+
+async def test_what_was_decided_is_ended_when_a_lead_that_was_in_doubt_goes_on(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = await ready(house)
+    await producer.send(b"x")
+    decisions = house.partition(TRANSACTION_STATE, home(house))
+    committed = Partition.committed
+    doubts = iter([NotLeader("nobody leads it for now")] * 2)  # for the request, and for the end that it has begun
+
+    def in_doubt(partition: Partition, end_offset: int, deadline: float) -> asyncio.Future[None] | None:
+        if partition is decisions and (doubt := next(doubts, None)) is not None:
+            raise doubt
+        return committed(partition, end_offset, deadline)
+
+    monkeypatch.setattr(Partition, "committed", in_doubt)
+    assert await producer.commit() == 16
+    await house.pass_time(20)
+    assert await state(house) == "CompleteCommit"
+    assert (await story(house)).committed == [b"x"]
 
 
 async def test_that_it_is_over_is_stored_later_if_there_is_no_room_now(house: House) -> None:

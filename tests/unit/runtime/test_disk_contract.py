@@ -216,20 +216,6 @@ def test_work_in_the_disk_threads_answers_with_its_result_or_its_error(place: Pl
     place.run(main())
 
 
-def test_files_are_synced_while_the_loop_goes_on(place: Place) -> None:
-    files = [place.disk.open(place / str(number), create=True) for number in range(50)]
-
-    async def main() -> None:
-        for file in files:
-            file.append([b"data"])
-        for sync in [place.disk.sync(file) for file in files]:
-            await sync
-
-    place.run(main())
-    place.run(main())  # on another loop
-    assert [file.size() for file in files] == [8] * 50
-
-
 def test_work_goes_on_when_nobody_waits_for_it_any_more(place: Place) -> None:
     file = place.disk.open(place / "log", create=True)
 

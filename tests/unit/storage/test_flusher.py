@@ -9,7 +9,6 @@ import pytest
 from tests.unit.storage.workbench import FOLDER, SMALL, Workbench, make_batch
 
 from headrace.model.errors import StorageFailure
-from headrace.runtime.disk import File
 from headrace.storage.log import Log
 from headrace.storage.state import Replayed
 from headrace.storage.store import Opening
@@ -150,25 +149,6 @@ def test_a_failure_in_a_cancelled_round_is_not_missed() -> None:
     bench.run(work())
     assert bench.log.failed is not None
     assert bench.log.flushed_offset == 0
-
-
-def test_what_no_disk_should_raise_ends_the_round_for_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Workbench()
-
-    def broken(_: File) -> asyncio.Future[None]:
-        return bench.world.disk.run(lambda: 1 // 0)  # type: ignore[arg-type]
-
-    async def work() -> None:
-        monkeypatch.setattr(bench.world.disk, "sync", broken)
-        append(bench.log)
-        runner = bench.world.loop.create_task(bench.store.flusher.run())
-        with pytest.raises(ZeroDivisionError):
-            await bench.store.flusher.flush(bench.log)
-        with pytest.raises(ZeroDivisionError):
-            await runner
-
-    bench.run(work())
-    assert bench.log.failed is not None
 
 
 def test_a_flush_whose_log_was_cut_meanwhile_promises_nothing() -> None:
