@@ -22,6 +22,7 @@ FOUND = {
     2623: "the last replica that had everything struck itself out when its disk refused more",
     1225: "a coordinator that had been replaced, and could not hear of it, told a group that it had committed nothing",
     1766: "a coordinator whose lead was in doubt for a while never ended a transaction that was decided",
+    1850: "a replica that was taken away and given back before it heard of it never joined the in-sync set",
 }
 
 

@@ -150,6 +150,8 @@ class Partition:
         assert record.leader_epoch == self.leader_epoch
         self.counts.in_sync_changed(self.in_sync.record.isr, record.isr)
         self.in_sync.settle(record)
+        # One that is a replica again, and never knew that it was none, may not say again where it stands.
+        self.tell_copiers()
         self.move()
 
     def retire(self) -> None:

@@ -299,6 +299,16 @@ async def test_a_commit_is_told_to_consumers_and_an_append_to_those_who_copy(hou
     assert (len(reader.moves), copier.commits) == (1, 2)
 
 
+async def test_those_who_copy_are_heard_again_when_the_replicas_change(house: House) -> None:
+    """One that is given back before it has heard that it was taken away says nothing by itself."""
+    partition = await a_led_partition(house)
+    copier = Watching()
+    partition.watch(copier, copies=True)
+    partition.update(replace(LED, replicas=(1, 2), isr=(1, 2)))
+    partition.update(replace(LED, isr=(1, 2)))
+    assert copier.commits == 2
+
+
 async def test_acks_of_one_waits_for_the_own_disk_only(house: House) -> None:
     partition = await a_led_partition(house)
     end = append(partition, b"a")
