@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -31,12 +31,14 @@ class BrokerProcess:
         settings: Mapping[str, str] | None = None,
         data: Path | None = None,
         descriptors_max: int | None = None,
+        options: Sequence[str] = (),
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.data = data or folder / "data"
         self.settings = dict(settings or {})
         self.descriptors_max = descriptors_max
+        self.options = options
         self.kafka_port, self.http_port = free_ports(2)
         self.address = f"127.0.0.1:{self.kafka_port}"
         self._process: subprocess.Popen[bytes] | None = None
@@ -56,6 +58,7 @@ class BrokerProcess:
             *("--data", str(self.data)),
             *("--kafka", self.address),
             *("--http", f"127.0.0.1:{self.http_port}"),
+            *self.options,
         ]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]

@@ -10,6 +10,7 @@ import dataclasses
 import datetime
 import io
 import socket
+import time
 import types
 import typing
 import uuid
@@ -56,9 +57,11 @@ SERVED = {
 class RawConnection:
     """One TCP connection that sends whatever it is told to."""
 
-    def __init__(self, address: str, timeout_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self, address: str, timeout_seconds: float = PATIENCE_SECONDS, *, source: tuple[str, int] | None = None
+    ) -> None:
         host, port = address.rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)), timeout_seconds)
+        self.socket = socket.create_connection((host, int(port)), timeout_seconds, source)
         self._correlation_id = 0
 
     def __enter__(self) -> RawConnection:
@@ -94,6 +97,20 @@ class RawConnection:
                 raise ConnectionResetError("the broker closed the connection")
             received += piece
         return bytes(received)
+
+
+def connect_in_a_tight_loop(address: str) -> RawConnection:
+    """The first connection that a port takes, of a broker that is about to start.
+
+    From another loopback address: a connection to a port that nobody has taken yet may be given that very port as its
+    own, connect to itself, and keep the broker from it.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return RawConnection(address, source=("127.0.0.2", 0))
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline, f"nobody listens on {address}"
 
 
 def encode_request(api_key: int, version: int, correlation_id: int = 1, **fields: Any) -> bytes:

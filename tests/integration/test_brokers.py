@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -20,8 +22,10 @@ from tests.integration.ensemble import ports_in_a_row
 from tests.integration.history import History
 from tests.integration.load import Load, read_everything
 from tests.integration.process import PATIENCE_SECONDS, wait_until
+from tests.integration.raw import connect_in_a_tight_loop, encode_request
 
 BROKERS = 3
+METADATA = 3
 PARTITIONS = 6
 HEADRACE = str(Path(sys.executable).with_name("headrace"))
 
@@ -93,6 +97,25 @@ class BrokersProcess:
     def _says_ready(self) -> bool:
         assert self.process.poll() is None, f"it ended with {self.process.poll()}:\n{self.errors()}"
         return self.out().startswith("ready ")
+
+
+def test_a_client_that_connects_while_they_start_gets_complete_metadata_from_each(tmp_path: Path) -> None:
+    def first_metadata(address: str) -> Any:
+        with connect_in_a_tight_loop(address) as connection:
+            return connection.call(METADATA, 12, topics=None)
+
+    encode_request(METADATA, 12, topics=None)  # loads the schema, which takes longer than a broker's start
+    brokers = BrokersProcess(tmp_path)
+    try:
+        with ThreadPoolExecutor(BROKERS) as pool:
+            connecting = [pool.submit(first_metadata, address) for address in brokers.address.split(",")]
+            brokers.start()
+            for node_id, answer in enumerate(connecting, 1):
+                nodes = [broker.node_id for broker in answer.result().brokers]
+                assert node_id in nodes
+                assert answer.result().controller_id in nodes
+    finally:
+        brokers.stop()
 
 
 @pytest.fixture

@@ -13,15 +13,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
+from tests.integration import http_hostile
 from tests.integration.conftest import Figures
 from tests.integration.hostile import allow_many_descriptors
 from tests.integration.process import PATIENCE_SECONDS, BrokerProcess, wait_until
 
 SECONDS = float(os.environ.get("HEADRACE_HOSTILE_SECONDS", "5"))
 MEMORY_GROWTH_MAX = 150 * 2**20
-POST = b"POST /topics/target/messages HTTP/1.1\r\nHost: x\r\n"
+POST = b"POST /topics/target/messages HTTP/1.1\r\nHost: localhost\r\n"
 
 
 class GoodClient:
@@ -94,13 +96,16 @@ def attacks(chance: random.Random) -> Iterator[tuple[bytes, float]]:
     kinds: Sequence[Callable[[], tuple[bytes, float]]] = [
         lambda: (chance.randbytes(chance.randint(1, 3000)), 0.05),
         lambda: (whole[: chance.randint(1, len(whole) - 1)], 3.0),
-        lambda: (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 40_000, 0.05),
+        lambda: (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 40_000, 0.05),
         lambda: (POST + b"Content-Length: 900000\r\n\r\n", 3.0),
         lambda: (POST + b"Content-Length: 99999999999\r\n\r\n" + b"x" * 10_000, 0.05),
         lambda: (POST + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 0.05),
         lambda: (POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"1;" + b"x" * 2000, 1.0),
-        lambda: (b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 50, 1.0),  # and never reads
-        lambda: (b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\xff\xff", 0.05),
+        lambda: (b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 50, 1.0),  # and never reads
+        lambda: (
+            b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\xff\xff",
+            0.05,
+        ),
         lambda: (b"", 0.0),
     ]
     for kind in itertools.cycle(kinds):
@@ -145,6 +150,23 @@ def test_a_well_behaved_client_sees_no_error_in_a_flood_of_bad_requests(
     wait_until(lambda: connections_of(broker) <= 1, "all of them are gone")
 
 
+@pytest.mark.timeout(180 + 2 * SECONDS)
+def test_good_clients_see_no_error_beside_eleven_kinds_of_bad_ones_without_a_token(
+    tmp_path: Path, figures: Figures
+) -> None:
+    """`python -m tests.integration.http_hostile --seconds 60` is the long form, and looks at times as well."""
+    broker = BrokerProcess(tmp_path, options=["--auth"]).start()
+    try:
+        outcome = http_hostile.run(broker, SECONDS)
+        figures.add(str(outcome))
+        assert outcome.errors == []
+        assert all(outcome.opened.values())
+        assert outcome.grown_bytes < MEMORY_GROWTH_MAX
+        assert "Traceback" not in broker.log_text()
+    finally:
+        broker.stop()
+
+
 def connections_of(broker: BrokerProcess) -> int:
     lines = broker.http_get("/metrics").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("headrace_http_connections "))
@@ -155,7 +177,7 @@ def test_a_thousand_slow_clients_keep_nobody_out_and_are_told_when_it_was_too_sl
     with GoodClient(broker) as client:
         before = broker.rss_bytes()
         connections = [connect(broker) for _ in range(1000)]
-        head = b"GET /topics HTTP/1.1\r\nHost: x\r\n"
+        head = b"GET /topics HTTP/1.1\r\nHost: localhost\r\n"
         for number, connection in enumerate(connections):
             connection.sendall(head[: 1 + number % len(head)])
         published = len(client.seconds)
@@ -194,7 +216,7 @@ def test_readers_that_never_read_keep_nobody_out(broker: BrokerProcess) -> None:
             connections.append(connection)
         for connection in connections * 10:
             with suppress(BlockingIOError):  # nobody reads it any more: just what is wanted
-                connection.send(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 200)
+                connection.send(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200)
         published = len(client.seconds)
         wait_until(lambda: len(client.seconds) > published + 50, "the good client goes on")
         assert broker.rss_bytes() - before < MEMORY_GROWTH_MAX
@@ -211,11 +233,11 @@ def test_readers_that_never_read_keep_nobody_out(broker: BrokerProcess) -> None:
         (POST + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabc", (400, "malformed_request")),
         (POST + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", (400, "malformed_request")),
         (POST + b"Content-Length: 999999999\r\n\r\n" + b"x" * 2_000_000, (413, "body_too_large")),
-        (b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", (414, "url_too_long")),
-        (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 200 + b"\r\n", (431, "too_many_headers")),
-        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 100_000, (431, "headers_too_large")),
+        (b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", (414, "url_too_long")),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 200 + b"\r\n", (431, "too_many_headers")),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 100_000, (431, "headers_too_large")),
         (POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n", (501, "unknown_coding")),
-        (b"GET / HTTP/2.0\r\nHost: x\r\n\r\n", (505, "unknown_version")),
+        (b"GET / HTTP/2.0\r\nHost: localhost\r\n\r\n", (505, "unknown_version")),
     ],
 )
 def test_what_is_refused_is_told_clearly_while_it_is_still_being_sent(
@@ -234,7 +256,7 @@ def test_a_half_closed_client_gets_its_answer(broker_of_module: BrokerProcess) -
 
 def test_a_request_that_is_cut_off_in_its_middle_publishes_nothing(broker_of_module: BrokerProcess) -> None:
     with connect(broker_of_module) as connection:
-        connection.sendall(b"POST /topics/cut/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n12345")
+        connection.sendall(b"POST /topics/cut/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n12345")
         connection.shutdown(socket.SHUT_WR)
         assert b'"incomplete_request"' in read_all(connection)
     with pytest.raises(OSError, match="404"):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -24,24 +22,9 @@ SECRET = "s3cret"
 KEYS = ("x", "y", "z")
 
 
-class PushingBroker(BrokerProcess):
-    """With webhooks to this host, unless it is told otherwise."""
-
-    options: tuple[str, ...] = ("--push-private",)
-
-    def launch(self) -> None:
-        assert self._process is None
-        command = [str(Path(sys.executable).with_name("headrace")), "serve", "--data", str(self.data)]
-        command += ["--kafka", self.address, "--http", f"127.0.0.1:{self.http_port}", *self.options]
-        with self._ready_path.open("wb") as ready, self._log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=ready, stderr=log, start_new_session=True
-            )
-
-
 @pytest.fixture
-def pushing(tmp_path: Path) -> Iterator[PushingBroker]:
-    broker = PushingBroker(tmp_path / "broker")
+def pushing(tmp_path: Path) -> Iterator[BrokerProcess]:
+    broker = BrokerProcess(tmp_path / "broker", options=("--push-private",))
     try:
         broker.start()
         yield broker
@@ -149,7 +132,7 @@ class Receiver:
 
 
 def test_a_receiver_that_fails_hangs_and_is_gone_gets_everything_in_the_order_of_its_keys(
-    pushing: PushingBroker,
+    pushing: BrokerProcess,
 ) -> None:
     async def scenario(api: Api) -> None:
         await api.prepare(**{"headrace.key.concurrency": "1", "share.delivery.count.limit": "1000"})
@@ -190,7 +173,7 @@ def test_a_receiver_that_fails_hangs_and_is_gone_gets_everything_in_the_order_of
     play(pushing, scenario)
 
 
-def test_nothing_is_lost_when_the_broker_is_killed_while_it_pushes(pushing: PushingBroker) -> None:
+def test_nothing_is_lost_when_the_broker_is_killed_while_it_pushes(pushing: BrokerProcess) -> None:
     async def scenario(api: Api) -> None:
         await api.prepare(**{"share.record.lock.duration.ms": "1000"})
         receiver = Receiver()
@@ -208,8 +191,7 @@ def test_nothing_is_lost_when_the_broker_is_killed_while_it_pushes(pushing: Push
 
 
 def test_a_private_address_is_refused_unless_it_is_allowed(tmp_path: Path) -> None:
-    broker = PushingBroker(tmp_path / "broker")
-    broker.options = ()
+    broker = BrokerProcess(tmp_path / "broker")
     try:
         broker.start()
 
@@ -230,8 +212,7 @@ def test_a_private_address_is_refused_unless_it_is_allowed(tmp_path: Path) -> No
 
 
 def test_what_one_process_may_not_send_another_does(tmp_path: Path) -> None:
-    broker = PushingBroker(tmp_path / "broker")
-    broker.options = ()
+    broker = BrokerProcess(tmp_path / "broker")
     gateway = GatewayProcess(tmp_path / "gateway", broker.address, "--push-private")
     try:
         broker.start()
@@ -257,7 +238,7 @@ def test_what_one_process_may_not_send_another_does(tmp_path: Path) -> None:
         broker.stop()
 
 
-def test_an_event_stream_gives_exactly_what_may_be_in_flight_and_more_as_it_is_settled(pushing: PushingBroker) -> None:
+def test_an_event_stream_gives_exactly_what_may_be_in_flight_and_more_as_it_is_settled(pushing: BrokerProcess) -> None:
     async def scenario(api: Api) -> None:
         await api.prepare()
         for number in range(20):
@@ -287,7 +268,7 @@ async def read_events(stream: aiohttp.ClientResponse, got: list[Any]) -> None:
             got.append(json.loads(line[6:]))  # noqa: PERF401 - as they come
 
 
-def test_a_socket_settles_what_it_gets_and_what_it_leaves_goes_to_the_next(pushing: PushingBroker) -> None:
+def test_a_socket_settles_what_it_gets_and_what_it_leaves_goes_to_the_next(pushing: BrokerProcess) -> None:
     async def scenario(api: Api) -> None:
         await api.prepare()
         for number in range(10):
@@ -314,7 +295,7 @@ def test_a_socket_settles_what_it_gets_and_what_it_leaves_goes_to_the_next(pushi
     play(pushing, scenario)
 
 
-def test_a_push_that_is_set_before_a_start_begins_with_it(pushing: PushingBroker) -> None:
+def test_a_push_that_is_set_before_a_start_begins_with_it(pushing: BrokerProcess) -> None:
     async def scenario(api: Api) -> None:
         await api.prepare()
         receiver = Receiver()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,14 +100,13 @@ def test_a_filter_is_sql_and_order_stays(brokers: Brokers, run: StageRun, topic:
 
 
 def _dying(call: int, inner: Any = None) -> Any:
-    """A method that is broken off at its so many-th call, when it has done its work, if there is any."""
-    calls = 0
+    """A method whose given call raises KeyboardInterrupt after it has done its work; safe to call from many threads."""
+    calls = itertools.count(1)
 
     def method(*arguments: Any, **named: Any) -> Any:
-        nonlocal calls
-        calls += 1
+        this_call = next(calls)
         result = None if inner is None else inner(*arguments, **named)
-        if calls == call:
+        if this_call == call:
             raise KeyboardInterrupt
         return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,6 +122,25 @@ def test_a_batch_that_spark_did_not_note_is_not_written_again(
     copy(spark, broker, source, target, tmp_path)
     assert notes[-1].exists()
     assert sorted(row["value"] for row in rows_of(broker, target)) == expected
+
+
+def test_a_checkpoint_restored_from_a_backup_fails_the_query_instead_of_losing_rows(
+    spark: SparkSession, broker: BrokerProcess, source: str, target: str, tmp_path: Path
+) -> None:
+    from pyspark.errors import PySparkException
+
+    checkpoint, backup = tmp_path / "checkpoint", tmp_path / "backup"
+    copy(spark, broker, source, target, checkpoint)
+    shutil.copytree(checkpoint, backup)
+    produce(broker.address, source, [b"after the backup"])
+    copy(spark, broker, source, target, checkpoint)
+    shutil.rmtree(checkpoint)
+    backup.rename(checkpoint)
+    produce(broker.address, source, [b"after the restore"])
+    # The next batch has a number that is committed, and holds both rows.
+    with pytest.raises(PySparkException, match="from other offsets"):
+        copy(spark, broker, source, target, checkpoint)
+    assert len(rows_of(broker, target)) == ROWS + 1
 
 
 def test_a_commit_that_fails_after_the_fact_is_aborted_in_vain(

@@ -13,11 +13,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from math import inf
+
+from msgspec.structs import replace
 
 from headrace.broker.batches import batches_of
 from headrace.broker.partition import Partition
-from headrace.broker.state_log import COMMIT_SECONDS, read_batches
+from headrace.broker.state_log import COMMIT_SECONDS, read_batches, until_committed
 from headrace.machines.acks_replay import AcksReplay, Make
 from headrace.model.errors import HeadraceError, MalformedFrame, NotLeader
 from headrace.runtime.clock import Clock
@@ -27,6 +28,7 @@ from headrace.wire.acks_records import (
     Deleted,
     Event,
     Failed,
+    Reconciled,
     Settled,
     SnapshotEvent,
     Sought,
@@ -66,6 +68,7 @@ class AcksLead:
         self._events = self._bytes = 0  # since the last snapshot
         self._snapshot_offset = -1
         self._snapshot_end = -1
+        self.reconciled_epoch = -1  # the leader epoch of the topic's partition for which the state holds
 
     @property
     def is_blank(self) -> bool:
@@ -88,6 +91,14 @@ class AcksLead:
         if not self._pending:
             self._loop.call_soon(self._write)
         self._pending.append((subscription, event))
+
+    def note_reconciled(self, subscriptions: Collection[str], epoch: int, now_ms: int) -> None:
+        """The state of all subscriptions holds for the topic's partition in this leader epoch. Acked retention trusts
+        it, on every replica, for no later epoch."""
+        if subscriptions and epoch != self.reconciled_epoch:
+            self.reconciled_epoch = epoch
+            for name in subscriptions:
+                self.put(name, Reconciled(at=now_ms, epoch=epoch))
 
     def committed(self) -> asyncio.Future[None] | None:
         """None when all that was put is committed, else what to wait for."""
@@ -152,7 +163,8 @@ class AcksLead:
     def write_snapshot(self) -> None:
         offset = self.partition.log.end_offset
         try:
-            end_offset = self._append(self._snapshot(offset))
+            parts = self._snapshot(offset)
+            end_offset = self._append((name, replace(part, epoch=self.reconciled_epoch)) for name, part in parts)
         except HeadraceError as error:
             log.warning("no snapshot of %s-%d: %s", self.partition.topic, self.partition.index, error)
             self._events = self._bytes = 0  # the next one is due when it would have been anyway
@@ -197,13 +209,12 @@ class AcksLead:
                 partition.topic,
                 partition.index,
             )
-        wait = partition.committed(end_offset, inf)
-        if wait is not None:
-            await wait
+        await until_committed(partition, end_offset)
         self.ensure_held()
         if replay.snapshot_offset is not None:
             self._snapshot_offset, self._snapshot_end = replay.snapshot_offset, end_offset
         self._events = replay.event_count
+        self.reconciled_epoch = replay.epoch
         return replay
 
     async def history(self, offsets: Collection[int]) -> dict[tuple[str, int], Settled | Failed]:

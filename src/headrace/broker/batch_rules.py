@@ -105,6 +105,9 @@ def _check_fields(header: BatchHeader, produce_version: int, transactional_id: s
         )
     if header.is_control:
         raise InvalidRecord("clients may not write control batches")
+    if header.is_log_append_time:
+        # Only the broker sets it: a dedup window trusts such a timestamp as the time of arrival.
+        raise InvalidTimestamp("a producer cannot set the timestamp type LogAppendTime; send the batch as CreateTime")
     if header.is_transactional:
         if transactional_id is None:
             raise TransactionalIdRefused("a transactional batch needs a transactional id in its request")

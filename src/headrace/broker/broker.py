@@ -1,14 +1,16 @@
 """One broker: its topics, its coordinators, and the table of requests that it serves.
 
-Start order: registry, logs (recovery), then everything else; it joins the cluster when its door is open, and groups are
-read when the lead of their partition begins. Stop order: leads are handed over, readers and group members are answered,
-logs are flushed and closed, the marker of a clean shutdown is written last.
+Start order: registry, logs (recovery), then everything else; it joins the cluster when its port is bound, and groups
+are read when the lead of their partition begins. Stop order: leads are handed over, readers and group members are
+answered, logs are flushed and closed, the marker of a clean shutdown is written last.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+from collections.abc import Collection
 from functools import partial
 
 from headrace.broker.bundle_requests import BundleRequests
@@ -25,6 +27,7 @@ from headrace.broker.delays import DelayedMessages
 from headrace.broker.drain_requests import DrainRequests
 from headrace.broker.election_requests import ElectionRequests
 from headrace.broker.expiry import TopicExpiry
+from headrace.broker.features import update_features
 from headrace.broker.fetch import Fetch
 from headrace.broker.find_coordinator import FindCoordinator
 from headrace.broker.group_configs import GroupConfigs
@@ -37,6 +40,7 @@ from headrace.broker.membership import confirm_start, number_start
 from headrace.broker.metadata import Metadata
 from headrace.broker.offset_requests import OffsetRequests
 from headrace.broker.offsets_log import OffsetsLog
+from headrace.broker.older_registry import raise_older_registry
 from headrace.broker.partition_changes import PartitionChanges
 from headrace.broker.produce import Produce
 from headrace.broker.push_requests import PushRequests
@@ -45,6 +49,7 @@ from headrace.broker.retention_acked import AckedRetention
 from headrace.broker.security_requests import security_table
 from headrace.broker.share_requests import ShareRequests
 from headrace.broker.subscription_admin import SubscriptionAdmin
+from headrace.broker.subscription_configs import SubscriptionConfigs
 from headrace.broker.subscription_requests import SubscriptionRequests
 from headrace.broker.subscriptions import Subscriptions
 from headrace.broker.tokens import Tokens
@@ -63,6 +68,7 @@ from headrace.model.broker_configs import BrokerConfig
 from headrace.registry.identity import load_broker_configs, store_broker_configs
 from headrace.registry.interface import Registry
 from headrace.registry.partitions import PartitionRecords
+from headrace.registry.producer_id_floor import ProducerIdFloor
 from headrace.registry.producer_ids import ProducerIds
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
@@ -72,6 +78,8 @@ from headrace.runtime.supervise import Supervisor
 from headrace.storage.config import StoreConfig
 from headrace.storage.store import LogStore, open_store
 from headrace.wire import apis
+
+log = logging.getLogger(__name__)
 
 _HOUSEKEEPING_SECONDS = 1.0
 
@@ -88,6 +96,7 @@ class Broker:
         entropy: Entropy,
         disk: Disk,
         folder: str,
+        id_blocks: ProducerIds,
     ) -> None:
         config = catalogue.config
         self.catalogue = catalogue
@@ -96,6 +105,7 @@ class Broker:
         self.registry = registry
         self.identity = identity
         self.group_configs = GroupConfigs(catalogue, registry)
+        self.subscription_configs = SubscriptionConfigs(catalogue, self.group_configs, registry)
         self.offsets_log = OffsetsLog(catalogue, clock)
         self.coordinator = Coordinator(
             self.offsets_log,
@@ -109,9 +119,7 @@ class Broker:
         verified = VerifiedTransactions()
         self._transactions_log = TransactionsLog(catalogue, clock)
         self._markers = TransactionMarkers(catalogue, cluster.peers, verified, store.flusher.flush, clock)
-        self.transactions = TransactionCoordinator(
-            self._transactions_log, self._markers, ProducerIds(registry).next, config, clock
-        )
+        self.transactions = TransactionCoordinator(self._transactions_log, self._markers, id_blocks.next, config, clock)
         self._verification = TransactionVerification(self.transactions, self._transactions_log, verified, cluster.peers)
         self.delayed = DelayedMessages(catalogue, self.transactions.new_producer_id, store, clock)
         for coordinator in (self.coordinator, self.transactions, self.delayed):
@@ -142,27 +150,32 @@ class Broker:
         self.dead_letters = DeadLetters(catalogue, self._produce.handle, self.cluster.peers, clock)
         self.subscriptions = Subscriptions(
             catalogue,
-            self.group_configs.of,
+            self.subscription_configs.of,
             self.dead_letters.bury,
             clock,
             entropy,
             lambda: self.cluster.membership.is_held,
+            self._subscription_names,
         )
         catalogue.on_lead.append(self.subscriptions.begin)
         catalogue.on_resign.append(self.subscriptions.end)
-        self.group_configs.on_changed.append(self.subscriptions.reconfigure)
+        self.subscription_configs.on_changed.append(self.subscriptions.reconfigure)
         self.acked_retention = AckedRetention(catalogue, self.store)
-        self._subscription_admin = SubscriptionAdmin(self.subscriptions)
+        self._subscription_admin = SubscriptionAdmin(self.subscriptions, self.subscription_configs)
         self.shares = ShareRequests(
             self.coordinator,
             catalogue,
             self.subscriptions,
             self._subscription_admin,
             self.group_configs,
+            self.subscription_configs,
             self.cluster.peers,
             self.identity.node_id,
             clock,
         )
+
+    async def _subscription_names(self, places: Collection[tuple[str, int]]) -> frozenset[str]:
+        return await self.shares.standings.names(places)
 
     def start(self, supervisor: Supervisor) -> None:
         supervisor.spawn(self.coordinator.load(), "load groups")
@@ -175,9 +188,12 @@ class Broker:
         supervisor.spawn(self._keep_house(), "housekeeping")
 
     async def join(self, host: str, port: int) -> None:
-        """The door is open at this address: be one of the cluster, and lead what is to be led here."""
+        """Register this address; return when requests can be served. Then accept connections, and wait `until_led`."""
         self.identity.host, self.identity.port = host, port
         await self.cluster.join(host, port, self.identity.rack)
+
+    async def until_led(self) -> None:
+        await self.cluster.until_led()
 
     async def stop(self) -> None:
         """Flush and close everything; the doors are closed already."""
@@ -199,7 +215,11 @@ class Broker:
         metadata = Metadata(self.catalogue, self.identity, self.offsets_log.ensure)
         topics = TopicAdmin(self.catalogue, self._clock)
         configs = ConfigAdmin(
-            self.catalogue, self.group_configs, self.identity, partial(store_broker_configs, self.registry)
+            self.catalogue,
+            self.group_configs,
+            self.subscription_configs,
+            self.identity,
+            partial(store_broker_configs, self.registry),
         )
         list_offsets = ListOffsets(self.catalogue)
         coordinators = FindCoordinator(self.catalogue, self.offsets_log, self._transactions_log)
@@ -228,6 +248,8 @@ class Broker:
                 apis.LIST_PARTITION_REASSIGNMENTS: reassignments.list,
                 apis.DRAIN_BROKER: DrainRequests(self.catalogue, self.registry).drain,
                 apis.DESCRIBE_CLUSTER: metadata.describe_cluster,
+                apis.DESCRIBE_QUORUM: metadata.describe_quorum,
+                apis.UPDATE_FEATURES: update_features,
                 apis.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
                 **self._serve_groups(entropy),
                 **self._serve_transactions(),
@@ -287,7 +309,7 @@ class Broker:
             apis.MESSAGE_STATUS: admin.status,
             apis.LIST_DELAYED: delays.list,
             apis.ALTER_DELAYED: delays.alter,
-            apis.DESCRIBE_PUSHES: PushRequests(self.group_configs).describe,
+            apis.DESCRIBE_PUSHES: PushRequests(self.subscription_configs).describe,
         }
 
     async def _keep_house(self) -> None:
@@ -317,16 +339,21 @@ async def open_broker(
     entropy: Entropy,
     supervisor: Supervisor,
 ) -> Broker:
-    """Recover what is in the folder and return a broker that can `join` when its door is open."""
+    """Recover what is in the folder and return a broker that can `join` when its port is bound."""
     config = BrokerConfig.from_settings(settings, await load_broker_configs(registry))
+    if config.without_effect:
+        log.warning("Kafka configs have no effect here: configs=%s", ",".join(config.without_effect))
     store = await open_store(disk, folder, clock, _store_config(config))
     start = await number_start(registry, disk, clock, folder, node_id, entropy)
     identity = BrokerIdentity(node_id, start.cluster_id, start.epoch, rack)
     store.start(supervisor.spawn)
     catalogue = Catalogue(registry, config, clock, entropy)
     cluster = ClusterMember(catalogue, store, registry, network, clock, entropy, supervisor, node_id, start)
-    broker = Broker(catalogue, cluster, store, registry, identity, clock, entropy, disk, folder)
+    floor = ProducerIdFloor(disk, folder, start.producer_id_floor)
+    producer_ids = ProducerIds(registry, floor)
+    broker = Broker(catalogue, cluster, store, registry, identity, clock, entropy, disk, folder, producer_ids)
     await cluster.open()
+    await raise_older_registry(registry, catalogue, floor)
     if not start.has_all:
         await confirm_start(disk, folder, node_id, start)
     broker.start(supervisor)
@@ -340,7 +367,6 @@ def _store_config(config: BrokerConfig) -> StoreConfig:
         cleaner_backoff_seconds=config.log_cleaner_backoff_ms / 1000,
         cleaner_map_bytes=config.log_cleaner_dedupe_buffer_size,
         cleaner_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
-        producer_expiration_ms=config.producer_id_expiration_ms,
     )
 
 

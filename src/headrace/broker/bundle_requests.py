@@ -40,6 +40,7 @@ class BundleRequests:
             members=[
                 BundleMember(member.transactional_id, member.producer_id, member.epoch) for member in bundle.members
             ],
+            digest=bundle.digest,
         )
 
     async def end(self, request: EndBundleRequest, _context: RequestContext) -> EndBundleResponse:
@@ -48,7 +49,9 @@ class BundleRequests:
         ]
         try:
             led = self._of(request.bundle)
-            is_committed = await led.end_bundle(request.bundle, request.sequence, members, is_commit=request.is_commit)
+            is_committed = await led.end_bundle(
+                request.bundle, request.sequence, members, is_commit=request.is_commit, digest=request.digest
+            )
         except HeadraceError as error:
             return EndBundleResponse(error_code=error.code, error_message=error.message)
         last = led.bundles.find(request.bundle)

@@ -193,11 +193,11 @@ class Catalogue(Directory):
 
     def expire(self) -> None:
         """End the waits of producers whose time is up, and forget producers that are long gone."""
-        now, now_ms = self._clock.monotonic(), self._clock.now_ms()
+        now = self._clock.monotonic()
         for topic in self._by_name.values():
             for partition in topic.replicas.values():
                 partition.expire(now)
-                partition.state.expire(partition.log.start_offset, now_ms, self.config.producer_id_expiration_ms)
+                partition.state.expire(partition.log.start_offset, now, self.config.producer_id_expiration_ms)
 
     def _refuse_existing(self, name: str) -> None:
         if name in self._by_name:
@@ -214,7 +214,7 @@ class Catalogue(Directory):
         await self.mirror.read([*(partition_key(topic_id, index) for index in indexes), topic_key(name)])
 
     async def _delete(self, name: str, topic_id: UUID) -> None:
-        await self._records.delete(name, topic_id)
+        await self._records.delete(name, topic_id, self._clock.now_ms())
         await self.mirror.read([topic_key(name)])
 
     # Placing

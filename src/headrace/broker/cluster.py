@@ -1,7 +1,8 @@
 """What makes this broker one of a cluster: its membership, replicas and in-sync sets, and the controller.
 
-A broker that is alone is a cluster of one, by the same code. It joins when its door is open, because the others are
-told its address, and then waits until it leads what it is meant to lead.
+A broker that is alone is a cluster of one, by the same code. It joins when its port is bound, because it registers the
+address; it accepts connections when it finds itself and a controller in its own metadata, and is ready when it leads
+what it is meant to lead. Election of a controller needs the registry only, so no broker waits for another one's port.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from headrace.broker.topic import Topic
 from headrace.machines.leadership import strike_out
 from headrace.model.errors import HeadraceError
 from headrace.model.partition_record import NO_LEADER, PartitionRecord
-from headrace.registry.interface import Registry
+from headrace.registry.interface import Registry, RegistryUnavailable
 from headrace.registry.partitions import PartitionRecords
+from headrace.registry.topics import Topics
 from headrace.runtime.clock import Clock
 from headrace.runtime.entropy import Entropy
 from headrace.runtime.network import Network
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_KNOWN_SECONDS = 60.0
 _READY_SECONDS = 10.0
 _HAND_OVER_SECONDS = 10.0
 _LED_SECONDS = 5.0
@@ -74,7 +77,9 @@ class ClusterMember:
         self._replication = Replication(
             self.peers, store.flusher, lambda: catalogue.config, clock, supervisor.spawn, node_id, start.epoch
         )
-        self._replicas = Replicas(catalogue, store, self._replication, clock, entropy, node_id, start.epoch)
+        self._replicas = Replicas(
+            catalogue, store, self._replication, clock, entropy, node_id, start.epoch, Topics(registry)
+        )
         self.controller = Controller(catalogue, registry, catalogue.mirror, self.membership, clock, node_id)
         self._keeper = InSyncKeeper(catalogue, registry, catalogue.mirror, self.membership, clock, node_id)
         self._changed = asyncio.Event()
@@ -92,22 +97,33 @@ class ClusterMember:
         await self._admit_losses()
         self._supervisor.spawn(self._catalogue.mirror.run(), "mirror of the registry")
         self._supervisor.spawn(self._replicas.run(), "replicas")
+        self._supervisor.spawn(self._replicas.keep_records(), "topic files")
 
     async def join(self, host: str, port: int, rack: str | None) -> None:
-        """Be one of those who are up; returns when everything that is to be led here is."""
+        """Register this broker. Return when its metadata lists it and names a controller: without them, a client
+        would be told that the cluster has no brokers, and a topic that it creates would be rejected for good."""
         await self.membership.join(host, port, rack)
         await self._catalogue.mirror.open()
         self._supervisor.spawn(self.membership.run(), "membership")
         self._supervisor.spawn(self.controller.run(), "controller")
         self._supervisor.spawn(self._keeper.run(), "in-sync sets")
-        await self._until(self._is_ready, _READY_SECONDS, "some partitions have no leader yet")
+        if not await self._until(self._is_known, _KNOWN_SECONDS):
+            raise RegistryUnavailable(
+                f"broker {self._node_id} found no controller within {_KNOWN_SECONDS:g} s; check the registry"
+            )
+
+    async def until_led(self) -> None:
+        """Wait until everything that is to be led here is led. The others reach this broker meanwhile."""
+        if not await self._until(self._is_ready, _READY_SECONDS):
+            log.warning("some partitions have no leader yet")
 
     async def hand_over(self) -> None:
         """Let others lead what is led here, as far as they can."""
         if not any(node_id != self._node_id for node_id in self._catalogue.nodes):
             return
         await self.membership.begin_to_leave()
-        await self._until(self._has_handed_over, _HAND_OVER_SECONDS, "not all leads were taken over")
+        if not await self._until(self._has_handed_over, _HAND_OVER_SECONDS):
+            log.warning("not all leads were taken over")
 
     async def leave(self) -> None:
         self._catalogue.mirror.close()
@@ -128,6 +144,8 @@ class ClusterMember:
                     log.warning("%s-%d may lack what this broker acknowledged; it is copied again", topic.name, index)
 
     def _may_have_lost(self, topic: Topic, index: int) -> bool:
+        # A log that is missing in the data folder was made anew and is empty by now, but quarantined: the flushed
+        # offset of the lost one is kept outside of its folder, and the empty log does not reach it.
         partition = topic.replicas.get(index)
         if not self._start.has_all or partition is None or partition.log.quarantined is not None:
             return True
@@ -142,6 +160,14 @@ class ClusterMember:
                     yield topic, index, record
 
     # Waiting
+
+    def _is_known(self) -> bool:
+        """Not by an earlier start's entry, whose session has not ended yet."""
+        nodes, controller = self._catalogue.nodes, self._catalogue.controller
+        me = nodes.get(self._node_id)
+        return (
+            me is not None and me.epoch == self._start.epoch and controller is not None and controller.node_id in nodes
+        )
 
     def _is_ready(self) -> bool:
         return self._catalogue.controller is not None and all(
@@ -163,14 +189,16 @@ class ClusterMember:
             if (record := topic.places.get(index)) is not None
         )
 
-    async def _until(self, condition: Callable[[], bool], seconds: float, otherwise: str) -> None:
+    async def _until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Wait for the condition; return whether it came true in time."""
         try:
             async with asyncio.timeout(seconds):
                 while not condition():
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            log.warning("%s", otherwise)
+            return False
+        return True
 
     async def _until_led(self, topic: Topic) -> None:
         """Return when the leaders of a topic take writes, the others' too; not later than after a few seconds."""

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
+from headrace.broker.features import FEATURES_EPOCH, finalized_features, supported_features
 from headrace.broker.handlers import UNKNOWN_VERSION
 from headrace.model.errors import UnsupportedVersion
 from headrace.runtime.disk import Disk
 from headrace.wire.apis import Api
-from headrace.wire.messages.api_versions import (
-    ApiVersion,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    FinalizedFeatureKey,
-    SupportedFeatureKey,
-)
+from headrace.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from headrace.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -25,11 +19,6 @@ from headrace.wire.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-
-# What clients must know before they use the newer ways: of groups (KIP-848) and of transactions (KIP-890).
-_FEATURES: Final = {"group.version": 1, "transaction.version": 2}
-_FEATURES_EPOCH: Final = 1  # they are as old as the cluster
-_ZERO_MINIMUM_SINCE: Final = 4
 
 
 class ClusterAdmin:
@@ -49,18 +38,12 @@ class ClusterAdmin:
     async def api_versions(self, _request: ApiVersionsRequest | None, context: RequestContext) -> ApiVersionsResponse:
         """A version that we do not know is answered in version 0, so that the client can choose one that we do."""
         error_code = UnsupportedVersion.code if context.version == UNKNOWN_VERSION else 0
-        supported = []
-        if context.version >= _ZERO_MINIMUM_SINCE:  # older clients stumble over a minimum of 0
-            supported = [SupportedFeatureKey(name=name, max_version=level) for name, level in _FEATURES.items()]
         return ApiVersionsResponse(
             error_code=error_code,
             api_keys=self._api_keys,
-            supported_features=supported,
-            finalized_features_epoch=_FEATURES_EPOCH,
-            finalized_features=[
-                FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-                for name, level in _FEATURES.items()
-            ],
+            supported_features=supported_features(context.version),
+            finalized_features_epoch=FEATURES_EPOCH,
+            finalized_features=finalized_features(),
         )
 
     async def describe_log_dirs(

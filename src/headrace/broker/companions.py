@@ -108,7 +108,7 @@ class Companions:
 
     async def _forget(self, companion: Topic) -> None:
         with suppress(UnknownTopicId, UnknownTopicOrPartition):  # another broker was faster
-            await self._records.delete(companion.name, companion.id)
+            await self._records.delete(companion.name, companion.id, self._clock.now_ms())
         await self._mirror.read([topic_key(companion.name)])
 
     async def tend(self) -> None:

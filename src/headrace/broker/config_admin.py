@@ -1,4 +1,5 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources: topics, the broker and groups."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources: topics, the broker, groups and
+subscriptions."""
 
 from __future__ import annotations
 
@@ -11,10 +12,17 @@ from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.group_configs import GroupConfigs
 from headrace.broker.identity import BrokerIdentity
+from headrace.broker.subscription_configs import SubscriptionConfigs
 from headrace.model.broker_configs import BrokerConfig
 from headrace.model.configs import AlterOperation, ConfigChange, ConfigEntry
 from headrace.model.errors import HeadraceError, InvalidConfig, InvalidRequest, UnsupportedVersion
 from headrace.model.names import check_group_id, check_topic_name
+from headrace.model.subscription_configs import (
+    GROUP_RESOURCE,
+    SUBSCRIPTION_RESOURCE,
+    parse_subscription_resource_name,
+    subscription_resource_name,
+)
 from headrace.model.topic_configs import TopicConfig, alter_topic, describe_topic
 from headrace.wire.messages.alter_configs import (
     AlterConfigsRequest,
@@ -45,7 +53,7 @@ from headrace.wire.messages.list_config_resources import (
 _TOPIC = 2
 _BROKER = 4
 _BROKER_LOGGER = 8
-_GROUP = 32
+_GROUP, _SUBSCRIPTION = GROUP_RESOURCE, SUBSCRIPTION_RESOURCE
 _LISTED = (_TOPIC, _BROKER, _BROKER_LOGGER, CLIENT_METRICS, _GROUP)
 _TYPES_SINCE = 1
 
@@ -57,11 +65,13 @@ class ConfigAdmin:
         self,
         catalogue: Catalogue,
         groups: GroupConfigs,
+        subscriptions: SubscriptionConfigs,
         identity: BrokerIdentity,
         store_broker_configs: StoreBrokerConfigs,
     ) -> None:
         self._catalogue = catalogue
         self._groups = groups
+        self._subscriptions = subscriptions
         self._identity = identity
         self._store_broker_configs = store_broker_configs
         self._changing = asyncio.Lock()
@@ -84,12 +94,13 @@ class ConfigAdmin:
     ) -> ListConfigResourcesResponse:
         """What `describe` can be asked for; loggers and client metrics have no configs here."""
         wanted = (request.resource_types or _LISTED) if context.version >= _TYPES_SINCE else (CLIENT_METRICS,)
-        if not set(wanted) <= set(_LISTED):
+        if not set(wanted) <= {*_LISTED, _SUBSCRIPTION}:
             return ListConfigResourcesResponse(error_code=UnsupportedVersion.code)
         names: dict[int, Iterable[str]] = {
             _TOPIC: (topic.name for topic in self._catalogue),
             _BROKER: (str(node_id) for node_id in sorted(self._catalogue.nodes)),
             _GROUP: self._groups.configured(),
+            _SUBSCRIPTION: (subscription_resource_name(*one) for one in self._subscriptions.listed()),
         }
         return ListConfigResourcesResponse(
             config_resources=[
@@ -129,6 +140,8 @@ class ConfigAdmin:
             return describe_topic(topic.record.configs, self._catalogue.config.layers)
         if resource_type == _GROUP:
             return self._groups.describe(check_group_id(name))
+        if resource_type == _SUBSCRIPTION:
+            return self._subscriptions.describe(*_subscription(name))
         self._check_broker(resource_type, name)
         return self._catalogue.config.describe()
 
@@ -136,7 +149,8 @@ class ConfigAdmin:
         """An empty name means the defaults of all brokers: with one broker that is the same thing."""
         if resource_type != _BROKER:
             raise InvalidRequest(
-                f"resource type {resource_type} has no configs here; topics (2), brokers (4) and groups (32) have"
+                f"resource type {resource_type} has no configs here; topics (2), brokers (4), groups (32) and "
+                "subscriptions (100) have"
             )
         if name not in ("", str(self._identity.node_id)):
             raise InvalidRequest(f"this is broker {self._identity.node_id}, not {name}")
@@ -160,6 +174,9 @@ class ConfigAdmin:
             return
         if asked.resource_type == _GROUP:
             await self._groups.replace(check_group_id(asked.resource_name), given, dry_run=dry_run)
+            return
+        if asked.resource_type == _SUBSCRIPTION:
+            await self._subscriptions.replace(*_subscription(asked.resource_name), given, dry_run=dry_run)
             return
         self._check_broker(asked.resource_type, asked.resource_name)
         new = [ConfigChange(name, AlterOperation.SET, value) for name, value in given.items()]
@@ -185,6 +202,9 @@ class ConfigAdmin:
         if asked.resource_type == _GROUP:
             await self._groups.alter(check_group_id(asked.resource_name), changes, dry_run=dry_run)
             return
+        if asked.resource_type == _SUBSCRIPTION:
+            await self._subscriptions.alter(*_subscription(asked.resource_name), changes, dry_run=dry_run)
+            return
         self._check_broker(asked.resource_type, asked.resource_name)
         await self._change_broker(lambda before: before.altered(changes), dry_run=dry_run)
 
@@ -196,6 +216,11 @@ class ConfigAdmin:
                 return
             await self._store_broker_configs(config.dynamic)
             self._catalogue.reconfigure(config)
+
+
+def _subscription(resource_name: str) -> tuple[str, str]:
+    topic, name = parse_subscription_resource_name(resource_name)
+    return check_topic_name(topic), check_group_id(name)
 
 
 def _operation(config: Any) -> AlterOperation:

@@ -35,13 +35,15 @@ from headrace.registry.interface import (
     Set,
 )
 from headrace.registry.mirror import Mirror
-from headrace.registry.partitions import PartitionRecords, encode_partition, partition_key
+from headrace.registry.partitions import encode_partition, partition_key
+from headrace.registry.topics import Topics
 from headrace.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
 _RETRY_SECONDS = 0.1
+_TOMBSTONES_SECONDS = 3600.0
 _CHANGES_PER_COMMIT = 100
 _PARTITIONS_PER_TURN = 512
 _MOVES_AT_ONCE = 50
@@ -76,6 +78,7 @@ class Controller:
         self._wake = asyncio.Event()
         self._preferred_at = clock.monotonic()
         self._tidied: ControllerRecord | None = None  # in which what was left over from before it was removed
+        self._tombstones_due = clock.monotonic()
         membership.on_state.append(self._on_state)
         catalogue.on_nodes.append(self._wake.set)
         catalogue.on_place.append(lambda _topic, _index: self._wake.set())
@@ -138,6 +141,7 @@ class Controller:
             if not changes:
                 await self._catalogue.companions.tend()
                 await self._remove_orphans()
+                await self._expire_tombstones()
                 while not await self._pause(_LOOK_SECONDS) and not self._prefers_now():
                     pass
                 continue
@@ -255,14 +259,24 @@ class Controller:
             raise Deposed
 
     async def _remove_orphans(self) -> None:
-        """Partitions without a topic: of one that was deleted, or whose making was given up. One may be just being
-        made, so they go only when they are older than this term or were seen as a topic's."""
-        for topic_id in self._catalogue.orphans:
-            if self._tidied != self._catalogue.controller or topic_id in self._catalogue.deleted:
-                self._ensure_in_office()
-                await PartitionRecords(self._registry).remove_all(topic_id)
-                self._catalogue.deleted.discard(topic_id)
-        self._tidied = self._catalogue.controller
+        """Remove partitions without a topic: of a topic that was deleted, or whose creation was given up. A topic may
+        be in creation just now, so partitions are removed only if they are older than this term or were seen as part
+        of a topic. The mirror only nominates them; the registry decides."""
+        term = self._catalogue.controller
+        orphans = self._catalogue.orphans
+        if self._tidied == term:
+            orphans = [topic_id for topic_id in orphans if topic_id in self._catalogue.deleted]
+        if orphans:
+            self._ensure_in_office()
+            await Topics(self._registry).remove_orphaned_partitions(orphans)
+            self._catalogue.deleted.difference_update(orphans)
+        self._tidied = term
+
+    async def _expire_tombstones(self) -> None:
+        now = self._clock.monotonic()
+        if now >= self._tombstones_due:
+            self._tombstones_due = now + _TOMBSTONES_SECONDS
+            await Topics(self._registry).expire_tombstones(self._clock.now_ms())
 
     def _ensure_in_office(self) -> None:
         if not self._is_in_office():

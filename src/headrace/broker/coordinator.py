@@ -23,7 +23,7 @@ from headrace.machines.group_state import GroupConfig
 from headrace.machines.share_groups import ShareTiming
 from headrace.model.errors import CoordinatorLoading, CoordinatorNotAvailable, NotCoordinator
 from headrace.model.names import CONSUMER_OFFSETS
-from headrace.runtime.clock import Clock
+from headrace.runtime.clock import AnchoredClock, Clock
 
 
 class Coordinator:
@@ -42,9 +42,7 @@ class Coordinator:
         self.config = GroupsConfig(config, consumer_config_of, share_timing_of, metadata_bytes_max)
         self._log = offsets_log
         self._seen = TopicsSeen(catalogue)
-        self._clock = clock
-        self._started_ms = clock.now_ms()
-        self._started = clock.monotonic()
+        self._now_ms = AnchoredClock(clock).now_ms  # a jump of the wall clock must not expire every session
         self._led: dict[int, LedGroups] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._is_stopped = asyncio.Event()
@@ -135,10 +133,6 @@ class Coordinator:
     def _ensure_running(self) -> None:
         if self._is_stopped.is_set():
             raise CoordinatorNotAvailable("the broker is going down")
-
-    def _now_ms(self) -> int:
-        """Wall time as of the start, carried on by the monotonic clock: a jump must not expire every session."""
-        return self._started_ms + int((self._clock.monotonic() - self._started) * 1000)
 
 
 async def _load(groups: LedGroups) -> None:

@@ -124,8 +124,12 @@ class DeadLetters:
 
 
 async def _read(partition: Partition, offset: int) -> tuple[Record, int] | None:
-    """The message at an offset, and how its batch is packed; None if there is none any more."""
+    """The message at an offset and the compression of its batch. None if retention or compaction has removed it.
+
+    Raises `OffsetNotAvailable` at or above the high watermark: an empty read there does not mean that it is gone.
+    """
     epoch = partition.leader_epoch
+    partition.ensure_committed(offset)
     data = b""
     while not data:
         try:
@@ -137,6 +141,8 @@ async def _read(partition: Partition, offset: int) -> tuple[Record, int] | None:
             piece.release()
             break
         data = await piece.load()
+        if piece.next_offset > offset and not data:
+            return None
         if not partition.is_leader or partition.leader_epoch != epoch:
             raise NotLeader(f"another broker leads {partition.topic}-{partition.index} now")
     if not data:
@@ -152,9 +158,9 @@ async def _read(partition: Partition, offset: int) -> tuple[Record, int] | None:
 def _headers(record: Record, death: Death) -> Headers:
     """The message may have had a dedup id already; that one is kept under another name."""
     own_id = f"{death.subscription}/{death.topic}/{death.partition}/{death.offset}/{death.attempts}"
-    headers = with_headers(with_death(record.headers, death), {DEDUP_ID: own_id})
+    headers = without(with_headers(with_death(record.headers, death), {DEDUP_ID: own_id}), [DEAD_DEDUP_ID])
     given = header_of(record.headers, DEDUP_ID)
-    return headers if given is None else [*without(headers, [DEAD_DEDUP_ID]), (DEAD_DEDUP_ID, given)]
+    return headers if given is None else [*headers, (DEAD_DEDUP_ID, given)]
 
 
 def _own_context() -> RequestContext:

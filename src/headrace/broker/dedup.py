@@ -2,29 +2,35 @@
 
 There is one window per partition, and it belongs to the lead: whoever begins to lead reads from the end of the log
 which ids it holds, and takes no messages with ids before that. Looking for an id, appending and noting it are one step.
-The window goes by the broker's time; what is read from the log counts from its timestamp, or from that of a message
-before it if that is newer. An id is known as long as the log has its message, too.
+An id is remembered for at least the window, counted from its arrival by the broker's clock, and as long as the log has
+its message. The producer's timestamp does not count. A message that is read from the log counts from the latest time at
+which it can have arrived: when the next segment was created, or now in the active segment. So an id that is read from
+the log may live longer than the window, at most until one window after it was read.
 
 A batch loses those of its messages that are duplicates, and keeps its offsets and its producer's sequence, as if it had
 been compacted; so everything that is derived from the log stays right, here, on followers and after a crash. If nothing
 is left of it, an idempotent producer's batch is appended empty, for the sake of its sequence, and any other is not
 appended at all; either is answered with the offset of the first of the first messages. In between, the offset of a
-duplicate is one at which there is no message. Transactions may yet be aborted, so in them ids are refused.
+duplicate is one at which there is no message. A message whose id is known is rejected, and its batch with it, if it has
+a digest of its content (`headrace-dedup-digest`) that the known message does not have. Transactions may yet be aborted,
+so in them ids are refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.partition import Appended, Partition
 from headrace.broker.state_log import read_batches
 from headrace.broker.topic import Topic
 from headrace.model.errors import HeadraceError, InvalidRecord, NotEnoughReplicas
-from headrace.model.message_headers import DEDUP_ID, header_of
-from headrace.runtime.clock import Clock
+from headrace.model.message_headers import DEDUP_DIGEST, DEDUP_ID, DEDUP_ID_REUSED, header_of
+from headrace.runtime.clock import AnchoredClock, Clock
+from headrace.storage.log import Log
 from headrace.wire.batch import HEADER_SIZE, BatchHeader, Record, parse_header, read_records
 
 if TYPE_CHECKING:
@@ -32,7 +38,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Ids = Sequence[bytes | None]
+
+class DedupId(NamedTuple):
+    """Hashes of a message's id, and of the id together with the digest of its content if the message has one."""
+
+    hashed: bytes
+    bound: bytes | None
+
+
+Ids = Sequence[DedupId | None]
 """Of the messages of a batch; empty if none of them has one."""
 
 _UNPACKED_BYTES_MAX = 256 << 20  # the batches that are opened here have been checked
@@ -40,15 +54,23 @@ _UNPACKED_BYTES_MAX = 256 << 20  # the batches that are opened here have been ch
 
 def ids_of(batch: memoryview, header: BatchHeader) -> Ids:
     """Raises `InvalidRecord` if there are any in a transaction."""
-    from headrace.machines.dedup import hash_of  # few brokers have such topics
-
-    found = [header_of(record.headers, DEDUP_ID) for record in read_records(batch, header, _UNPACKED_BYTES_MAX)]
+    found = [_id_of(record) for record in read_records(batch, header, _UNPACKED_BYTES_MAX)]
     if not any(found):
         return ()
     if header.is_transactional:
         why = f"a message of a transaction cannot have {DEDUP_ID} in a topic with dedup.window.ms"
         raise InvalidRecord(why, [(index, why) for index, dedup_id in enumerate(found) if dedup_id])
-    return [hash_of(dedup_id) if dedup_id else None for dedup_id in found]
+    return found
+
+
+def _id_of(record: Record) -> DedupId | None:
+    from headrace.machines.dedup import hash_of  # few brokers have such topics
+
+    dedup_id = header_of(record.headers, DEDUP_ID)
+    if not dedup_id:
+        return None
+    digest = header_of(record.headers, DEDUP_DIGEST)
+    return DedupId(hash_of(dedup_id), hash_of(b"%b\0%b" % (digest, dedup_id)) if digest else None)
 
 
 class _Led:
@@ -64,11 +86,43 @@ class _Led:
         self.is_loaded = partition.log.quarantined is None and partition.log.start_offset == self.end_offset
 
 
+class _Arrivals:
+    """The latest time at which each message of a log can have arrived, by this broker's clock.
+
+    Segments and LogAppendTime batches carry wall time. If the wall clock was set back since the broker started, both
+    may look older than they are: `behind_ms` is added to them. An id must never be forgotten early.
+    """
+
+    __slots__ = ("_base_offsets", "_behind_ms", "_latest_ms")
+
+    def __init__(self, log: Log, now_ms: int, behind_ms: int) -> None:
+        self._behind_ms = behind_ms
+        self._base_offsets = [segment.base_offset for segment in log.segments]
+        # A segment without any batch yet has no creation time.
+        created = [segment.created_ms or now_ms for segment in log.segments[1:]]
+        self._latest_ms = [*(min(created_ms + behind_ms, now_ms) for created_ms in created), now_ms]
+
+    def first_offset_after(self, oldest_ms: int) -> int:
+        """Where the first segment begins that may have a message from after `oldest_ms`."""
+        return next(
+            base_offset
+            for base_offset, latest_ms in zip(self._base_offsets, self._latest_ms, strict=True)
+            if latest_ms > oldest_ms
+        )
+
+    def latest_ms(self, batch: BatchHeader) -> int:
+        latest_ms = self._latest_ms[bisect_right(self._base_offsets, batch.base_offset) - 1]
+        if batch.is_log_append_time:
+            return min(batch.max_timestamp + self._behind_ms, latest_ms)
+        return latest_ms
+
+
 class DedupWindows:
     """`begin` and `end` are told of every lead, and `reconfigure` of every topic."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._now_ms = AnchoredClock(clock).now_ms  # a jump of the wall clock must not end every id
         self._led: dict[Partition, _Led] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._is_stopped = asyncio.Event()
@@ -78,14 +132,17 @@ class DedupWindows:
     def append(
         self, partition: Partition, batch: memoryview, header: BatchHeader, ids: Ids | None, now_ms: int
     ) -> Appended:
-        """Append what is new in a checked batch. `ids` are those of the batch, if the caller has looked already."""
+        """Append what is new in a checked batch. `ids` are those of the batch, if the caller has looked already.
+        `now_ms` is the wall time to append with."""
         if ids is None:
             ids = ids_of(batch, header)
         if not ids:
             return partition.append(batch, header, now_ms)
         partition.ensure_led()
         window = self._window(partition)
-        found = window.find(ids, now_ms)
+        arrived_ms = self._now_ms()
+        found = window.find([None if one is None else one.hashed for one in ids], arrived_ms)
+        _reject_reused(window, ids, found, arrived_ms)
         duplicates = [offset for offset in found if offset is not None]
         partition.counts.duplicates += len(duplicates)
         if not duplicates:
@@ -98,7 +155,7 @@ class DedupWindows:
             appended = partition.append(thinned, parse_header(thinned), now_ms)
         for at, dedup_id in enumerate(ids):
             if dedup_id is not None and found[at] is None:
-                window.note(dedup_id, appended.base_offset + at, now_ms)
+                _note(window, dedup_id, appended.base_offset + at, arrived_ms)
         if len(duplicates) == len(found) and max(duplicates) < appended.base_offset:
             return appended._replace(base_offset=duplicates[0])
         return appended
@@ -147,7 +204,7 @@ class DedupWindows:
 
     def expire(self) -> None:
         """Give up the memory of what is over, also where nobody appends any more."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
         for led in self._led.values():
             led.window.expire(now_ms)
 
@@ -161,31 +218,53 @@ class DedupWindows:
         partition = led.partition
         try:
             partition.ensure_readable()
-            oldest_ms = self._clock.now_ms() - led.window.window_ms
-            first = await partition.log.offset_for_timestamp(oldest_ms, led.end_offset)
-            offset = led.end_offset if first is None else first.offset
+            now_ms = self._now_ms()
+            arrivals = _Arrivals(partition.log, now_ms, max(now_ms - self._clock.now_ms(), 0))
+            oldest_ms = now_ms - led.window.window_ms
+            offset = arrivals.first_offset_after(oldest_ms)
             while offset < led.end_offset and self._led.get(partition) is led:
                 offset = max(offset, partition.log.start_offset)
                 data, offset = await read_batches(partition, offset, led.end_offset)
-                self._take(led, data)
+                _read_ids(led.window, data, arrivals, oldest_ms)
                 await asyncio.sleep(0)  # the loop has others to serve than this partition
             led.is_loaded = True
         except HeadraceError as error:
             if self._led.get(partition) is led:
                 log.critical("%s-%d takes no messages with ids: %s", partition.topic, partition.index, error)
 
-    def _take(self, led: _Led, data: bytes) -> None:
-        from headrace.machines.dedup import hash_of
 
-        now_ms = self._clock.now_ms()
-        for record in _outside_transactions(data):
-            dedup_id = header_of(record.headers, DEDUP_ID)
-            if dedup_id:
-                hashed = hash_of(dedup_id)
-                # Nothing was appended in the future, whatever its producer's clock says.
-                at_ms = min(record.timestamp_ms, now_ms)
-                if led.window.find([hashed], at_ms) == [None]:
-                    led.window.note(hashed, record.offset, at_ms)
+def _read_ids(window: DedupWindow, data: bytes, arrivals: _Arrivals, oldest_ms: int) -> None:
+    """Note the ids of stored batches. Of several messages with one id the last one counts: the id was free again when
+    it arrived."""
+    for header, batch in _outside_transactions(data):
+        latest_ms = arrivals.latest_ms(header)
+        if latest_ms <= oldest_ms:
+            continue
+        for record in read_records(batch, header, _UNPACKED_BYTES_MAX):
+            dedup_id = _id_of(record)
+            if dedup_id is not None:
+                _note(window, dedup_id, record.offset, latest_ms)
+
+
+def _note(window: DedupWindow, dedup_id: DedupId, offset: int, at_ms: int) -> None:
+    window.note(dedup_id.hashed, offset, at_ms)
+    if dedup_id.bound is not None:
+        window.note(dedup_id.bound, offset, at_ms)
+
+
+def _reject_reused(window: DedupWindow, ids: Ids, found: Sequence[int | None], now_ms: int) -> None:
+    """Raise `InvalidRecord` for messages whose id is known, but not together with the digest of their content."""
+    reused = [
+        (at, DEDUP_ID_REUSED)
+        for at, (dedup_id, offset) in enumerate(zip(ids, found, strict=True))
+        if offset is not None
+        and offset >= 0
+        and dedup_id is not None
+        and dedup_id.bound is not None
+        and window.find([dedup_id.bound], now_ms) == [None]
+    ]
+    if reused:
+        raise InvalidRecord(DEDUP_ID_REUSED, reused)
 
 
 def _thinned(batch: memoryview, header: BatchHeader, kept: Sequence[int]) -> bytearray:
@@ -200,7 +279,7 @@ def _thinned(batch: memoryview, header: BatchHeader, kept: Sequence[int]) -> byt
     return rebuilt(data, [records[at] for at in kept], header, None)
 
 
-def _outside_transactions(data: bytes) -> Iterator[Record]:
+def _outside_transactions(data: bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
     view = memoryview(data)
     position = 0
     while position + HEADER_SIZE <= len(view):
@@ -208,4 +287,4 @@ def _outside_transactions(data: bytes) -> Iterator[Record]:
         batch = view[position : position + header.size_bytes]
         position += header.size_bytes
         if not header.is_control and not header.is_transactional:
-            yield from read_records(batch, header, _UNPACKED_BYTES_MAX)
+            yield header, batch

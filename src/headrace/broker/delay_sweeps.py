@@ -67,7 +67,11 @@ class DelayedSweep(Sweep):
         if delayed.generation != generation or not delayed.usable:
             return
         plan = self._plan(job, survey)
-        if plan is not None and await cleaner.carry_out(delayed, lambda _: None if plan.is_outdated else plan):
+
+        def is_outdated() -> bool:
+            return plan is None or plan.is_outdated or delayed.generation != generation
+
+        if plan is not None and await cleaner.carry_out(delayed, lambda _: None if is_outdated() else plan):
             self._note(plan, job, survey)
         self._size_bytes = delayed.size_bytes
 

@@ -65,8 +65,10 @@ class DelayedLog:
             if first < self.partition.log.start_offset:
                 wanted.popleft()
                 continue
-            data, _ = await self.read(first, _GATHERED_AT_ONCE, self.partition.high_watermark)
+            data, next_offset = await self.read(first, _GATHERED_AT_ONCE, self.partition.high_watermark)
             for batch, header in batches(data):
+                while wanted and wanted[0] < header.base_offset:
+                    wanted.popleft()  # a gap: it is gone
                 here = []
                 while wanted and wanted[0] <= header.last_offset:
                     here.append(wanted.popleft())
@@ -74,6 +76,8 @@ class DelayedLog:
                     for record in pick(batch, header, here, UNPACKED_BYTES_MAX):
                         found[record.offset] = record
                         size_bytes += len(record.value or b"") + len(record.key or b"")
+            while wanted and wanted[0] < next_offset:
+                wanted.popleft()
             if wanted and wanted[0] == first:
                 raise StorageFailure(f"{self.partition.topic}-{self.partition.index} cannot be read at {first} now")
         return found

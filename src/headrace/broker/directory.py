@@ -30,6 +30,7 @@ from headrace.registry.group_configs import GROUP_CONFIGS_KEY
 from headrace.registry.identity import BROKER_CONFIGS_KEY, CONFIGS_KEY, decode_configs
 from headrace.registry.interface import Entry, is_beneath
 from headrace.registry.partitions import PARTITIONS_KEY, decode_partition, parse_partition_key
+from headrace.registry.subscription_configs import SUBSCRIPTION_CONFIGS_KEY
 from headrace.registry.topics import TOPICS_KEY, TopicRecord, decode_topic
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,8 @@ class Directory:
         """Brokers, or the controller, have come or gone."""
         self.on_group_config: list[Callable[[str, Entry | None], None]] = []
         """The key of a group's configs has another entry."""
+        self.on_subscription_config: list[Callable[[str, Entry | None], None]] = []
+        """The key of a subscription's own configuration has another entry."""
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._unclaimed: dict[UUID, dict[int, tuple[PartitionRecord, int]]] = {}
@@ -146,6 +149,9 @@ class Directory:
         elif is_beneath(key, GROUP_CONFIGS_KEY):
             for told in self.on_group_config:
                 told(key, entry)
+        elif is_beneath(key, SUBSCRIPTION_CONFIGS_KEY):
+            for notify in self.on_subscription_config:
+                notify(key, entry)
 
     def _take_configs(self, dynamic: dict[str, str]) -> None:
         """What was altered at another broker holds here, too."""

@@ -3,6 +3,9 @@
 They are those of clients that may go without a word, such as the topics of replies. Who leads the only partition of
 such a topic counts from when it began to lead, or saw something written, so a restart may give the topic more time,
 never less; and it deletes nothing while it is not sure to be one of the cluster.
+
+After a pause of the process (SIGSTOP, a long stall) the count begins anew: the session may have ended in the pause, and
+another broker may have led the topic and taken writes, before this one hears of it.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from headrace.runtime.clock import Clock
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
+_PAUSE_SECONDS = 5.0  # no look for so long: the process was paused
 
 
 class _Seen(NamedTuple):
@@ -36,6 +40,7 @@ class TopicExpiry:
         self._clock = clock
         self._is_certain = is_certain
         self._seen: dict[UUID, _Seen] = {}
+        self._looked_at = float("-inf")
 
     async def run(self) -> None:
         while True:
@@ -51,6 +56,9 @@ class TopicExpiry:
         """Topics whose time is up; notes what is seen of the others."""
         now = self._clock.monotonic()
         before, self._seen = self._seen, {}
+        was_paused, self._looked_at = now - self._looked_at > _PAUSE_SECONDS, now
+        if was_paused:
+            before = {}
         if not self._is_certain():
             return
         for topic in self._catalogue:

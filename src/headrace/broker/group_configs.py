@@ -25,7 +25,7 @@ from headrace.model.configs import (
 from headrace.model.errors import HeadraceError
 from headrace.model.subscription_configs import SUBSCRIPTION_SETTINGS, SubscriptionConfig
 from headrace.model.topic_configs import describe_setting
-from headrace.registry.group_configs import change_group_configs, group_config_key, group_of_key
+from headrace.registry.group_configs import change_configs, group_config_key, group_of_key
 from headrace.registry.identity import decode_configs
 from headrace.registry.interface import Entry, Registry
 
@@ -40,6 +40,11 @@ class GroupConfigs:
         self._defaults = SubscriptionConfig(
             consumer_heartbeat_interval_ms=catalogue.config.group_consumer_heartbeat_interval_ms,
             consumer_session_timeout_ms=catalogue.config.group_consumer_session_timeout_ms,
+            share_delivery_count_limit=catalogue.config.group_share_delivery_count_limit,
+            share_heartbeat_interval_ms=catalogue.config.group_share_heartbeat_interval_ms,
+            share_partition_max_record_locks=catalogue.config.group_share_partition_max_record_locks,
+            share_record_lock_duration_ms=catalogue.config.group_share_record_lock_duration_ms,
+            share_session_timeout_ms=catalogue.config.group_share_session_timeout_ms,
         )
         self._registry = registry
         self._overrides: dict[str, Mapping[str, str]] = {}
@@ -49,6 +54,9 @@ class GroupConfigs:
     def of(self, group_id: str) -> SubscriptionConfig:
         """The same object until it changes."""
         return self._configs.get(group_id, self._defaults)
+
+    def overrides_of(self, group_id: str) -> Mapping[str, str]:
+        return self._overrides.get(group_id, {})
 
     def pushed(self) -> list[tuple[str, SubscriptionConfig]]:
         """The groups whose messages are pushed, by name."""
@@ -73,7 +81,10 @@ class GroupConfigs:
 
     def describe(self, group_id: str) -> list[ConfigEntry]:
         """Every setting with its value, where that comes from, and what stands behind it."""
-        overrides, broker_layers = self._overrides.get(group_id, {}), self._catalogue.config.layers
+        return self.describe_overrides(self.overrides_of(group_id))
+
+    def describe_overrides(self, overrides: Mapping[str, str]) -> list[ConfigEntry]:
+        broker_layers = self._catalogue.config.layers
         entries = []
         for name, setting in SUBSCRIPTION_SETTINGS.items():
             own = [Synonym(name, overrides[name], ConfigSource.DYNAMIC_GROUP_CONFIG)] if name in overrides else []
@@ -82,7 +93,7 @@ class GroupConfigs:
 
     async def replace(self, group_id: str, given: Mapping[str, str | None], *, dry_run: bool) -> None:
         """Set these, and no others."""
-        self._check(given)
+        self.check(given)
         overrides = {name: value for name, value in given.items() if value is not None}
         if not dry_run:
             await self._change(group_id, lambda _: overrides)
@@ -91,23 +102,24 @@ class GroupConfigs:
         changes = tuple(changes)
 
         def altered(overrides: Mapping[str, str]) -> Mapping[str, str]:
-            after = alter(SUBSCRIPTION_SETTINGS, overrides, changes, inherited=self._default, kind="group")
-            self._check(after)
+            after = alter(SUBSCRIPTION_SETTINGS, overrides, changes, inherited=self.default, kind="group")
+            self.check(after)
             return after
 
-        altered(self._overrides.get(group_id, {}))
+        altered(self.overrides_of(group_id))
         if not dry_run:
             await self._change(group_id, altered)
 
     async def _change(self, group_id: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
-        await change_group_configs(self._registry, group_id, change)
-        await self._catalogue.mirror.read([group_config_key(group_id)])
+        key = group_config_key(group_id)
+        await change_configs(self._registry, key, lambda before: change(before or {}) or None)
+        await self._catalogue.mirror.read([key])
 
     def _take(self, key: str, entry: Entry | None) -> None:
         group_id = group_of_key(key)
         try:
             overrides = decode_configs(entry)
-            config = SubscriptionConfig.build(overrides, self._defaults)
+            config = self.build(overrides)
         except HeadraceError as error:
             log.error("the configs of group %s cannot be used: %s", group_id, error)
             return
@@ -119,9 +131,12 @@ class GroupConfigs:
         for told in self.on_changed:
             told(group_id)
 
-    def _check(self, given: Mapping[str, str | None]) -> None:
+    def build(self, given: Mapping[str, str | None]) -> SubscriptionConfig:
+        return SubscriptionConfig.build(given, self._defaults)
+
+    def check(self, given: Mapping[str, str | None]) -> None:
         """Raise what is wrong with these, filters and this broker's limits included."""
-        config = SubscriptionConfig.build(given, self._defaults)
+        config = self.build(given)
         self._catalogue.config.check_consumer_timing(
             "consumer.", config.consumer_session_timeout_ms, config.consumer_heartbeat_interval_ms
         )
@@ -130,5 +145,5 @@ class GroupConfigs:
 
             compile_filter(config.headrace_filter)
 
-    def _default(self, name: str) -> str:
+    def default(self, name: str) -> str:
         return as_text(getattr(self._defaults, attribute(name)))

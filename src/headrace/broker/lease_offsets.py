@@ -43,7 +43,7 @@ class LeaseOffsets:
     def _lease(
         self, led: LedSubscriptions, request: LeaseOffsetsRequest, wanted: Sequence[tuple[int, int]]
     ) -> LeaseOffsetsResponse:
-        from headrace.broker.leasing import readable_end  # not before the first subscription
+        from headrace.broker.subscription_starts import readable_end  # not before the first subscription
 
         partition = led.lendable()
         subscription = led.find(request.subscription)

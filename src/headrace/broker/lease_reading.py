@@ -73,7 +73,7 @@ def read_range(
     piece = partition.read(first, _ONE_BATCH, end_offset)
     if isinstance(piece, ColdRead):
         return partition.read(first, min(size_bytes_max, _COLD_BYTES_MAX), end_offset)
-    if piece.next_offset > last + 1:
+    if piece.next_offset > last + 1 and len(piece):
         _remember(partition, last + 1, piece)
     if piece.next_offset > last or len(piece) >= size_bytes_max or not len(piece):
         return piece

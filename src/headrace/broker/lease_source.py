@@ -36,11 +36,14 @@ class LeaseSource:
             self._known = partition
         return partition
 
-    def end_before(self, partition: Partition) -> int:
-        """Whoever was served before now got nothing from here on: the end of the log when this lead of it began, or
-        when it was last served in this lead."""
+    def end_before(self, partition: Partition, reconciled_epoch: int) -> int:
+        """Where the log ended for what was settled until now: its end when the present leader epoch began, or when it
+        was last served in this epoch. If more than one epoch began since the state was reconciled, the end of
+        `reconciled_epoch`: the log may have lost its end in any of them."""
         epoch, end_offset = self._served.get(self._place, (-1, 0))
-        return max(partition.epoch_start, end_offset if epoch == partition.leader_epoch else 0)
+        end_offset = max(partition.epoch_start, end_offset if epoch == partition.leader_epoch else 0)
+        known, end_of_epoch = partition.log.epochs.end_offset_for(reconciled_epoch, partition.log.end_offset)
+        return min(end_offset, end_of_epoch) if known >= 0 else end_offset
 
     def served(self) -> None:
         """It is not served any more; perhaps it will be again, in the same lead."""

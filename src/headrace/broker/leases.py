@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from headrace.machines.subscription_answers import Granted, Range, Settlement
+from headrace.machines.subscription_answers import Counts, Granted, Range, Settlement
 from headrace.storage.reading import ColdRead, LogSlice
 
 
@@ -38,6 +38,13 @@ class Verdict(NamedTuple):
     last: int
     how: Settlement | Extend
     attempt: int | None = None
+
+
+class Described(NamedTuple):
+    name: str
+    floor: int
+    end: int
+    counts: Counts
 
 
 class ColdLease:

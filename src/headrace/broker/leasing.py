@@ -10,24 +10,24 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.broker.lease_reading import Pieces, cut_out, hidden_in, read_ranges
+from headrace.broker.lease_reading import Pieces, below, cut_out, hidden_in, read_ranges
 from headrace.broker.leases import ColdLease, Leased, overlaps, without
 from headrace.broker.opening import Opener
 from headrace.broker.partition import Partition
 from headrace.broker.published import published_in
+from headrace.broker.subscription_starts import READ_COMMITTED, readable_end
 from headrace.machines.leases import UNKNOWN
 from headrace.machines.partition_transactions import AbortedTransaction
 from headrace.machines.subscription import Subscription
-from headrace.machines.subscription_answers import Gap
+from headrace.machines.subscription_answers import Gap, Granted, Range
 from headrace.model.subscription_configs import SubscriptionConfig
-from headrace.storage.reading import ColdRead
+from headrace.storage.reading import ColdRead, LogSlice
 
 if TYPE_CHECKING:
     from headrace.broker.led_subscriptions import LedSubscriptions
 
 _OPENED_BYTES = 1 << 16  # at a time
 _OPENED_BYTES_MAX = 1 << 18  # in one turn of the loop: some milliseconds
-_READ_COMMITTED = "read_committed"
 
 
 class WantedLease(NamedTuple):
@@ -76,7 +76,8 @@ class Leasing:
                 return leased
         if not unopened:
             return None
-        return ColdLease(unopened if isinstance(unopened, ColdRead) else None, partial(self._open_loaded, wanted))
+        read = unopened if isinstance(unopened, ColdRead) else None
+        return ColdLease(read, partial(self._open_loaded, wanted, subscription.opened_to))
 
     def _lease_chosen(
         self, wanted: WantedLease, partition: Partition, subscription: Subscription
@@ -86,6 +87,7 @@ class Leasing:
             pieces = read_ranges(partition, ranges, wanted.bytes_max, end_offset)
             if isinstance(pieces, ColdRead):
                 return ColdLease(pieces, partial(self._lease_loaded, wanted, ranges[0].first))
+            assert pieces.ranges, "each read makes progress"
             leased = self._grant(wanted, partition, subscription, pieces)
             if leased is not None:
                 return leased
@@ -100,7 +102,9 @@ class Leasing:
         subscription = led.find(wanted.name)
         led.catch_up(wanted.name, subscription, partition)
         end_offset = min(next_offset, readable_end(partition, subscription.config))
-        ranges = subscription.choose(self._now_ms(), wanted.count_max, end_offset)
+        # In opened mode `choose` looks at the whole window, but only what was read can be granted: the client settles
+        # as a gap, and so loses, what is leased to it without a record.
+        ranges = below(subscription.choose(self._now_ms(), wanted.count_max, end_offset), end_offset)
         if not ranges or ranges[0].first < first_offset:
             return self.lease(wanted)
         leased = self._grant(wanted, partition, subscription, Pieces(ranges, cut_out(data, ranges)))
@@ -117,13 +121,11 @@ class Leasing:
         now_ms = self._now_ms()
         published_ms = published_in(pieces.records) if subscription.tally.wants_look(now_ms) else UNKNOWN
         granted = subscription.grant(pieces.ranges, wanted.member, now_ms, wanted.lease_ms, published_ms)
-        if subscription.config.share_isolation_level == _READ_COMMITTED:
-            aborted = partition.state.aborted(granted[0].first, granted[-1].last + 1)
-            hidden = overlaps(granted, hidden_in(pieces.records, aborted)) if aborted else []
-            for first, last in hidden:
-                gaps = subscription.settle(first, last, Gap(), wanted.member, None, now_ms)
-                self._led.put(wanted.name, subscription, gaps)
-            granted = without(granted, hidden)
+        hidden = _hidden(partition, subscription.config, granted, pieces.records)
+        for first, last in hidden:
+            gaps = subscription.settle(first, last, Gap(), wanted.member, None, now_ms)
+            self._led.put(wanted.name, subscription, gaps)
+        granted = without(granted, hidden)
         lease_ms = wanted.lease_ms or subscription.config.share_record_lock_duration_ms
         leased = Leased(granted, pieces.records, now_ms + lease_ms, self._led.epoch)
         if granted:
@@ -145,15 +147,20 @@ class Leasing:
                 return piece
             data = piece.bytes()
             piece.release()
+            assert piece.next_offset > subscription.opened_to, "each read makes progress"
             self._offer(name, subscription, partition, data, piece.next_offset)
             opened_bytes += len(data)
         return False
 
-    def _open_loaded(self, wanted: WantedLease, data: bytes, next_offset: int) -> Leased | ColdLease | None:
+    def _open_loaded(
+        self, wanted: WantedLease, first_offset: int, data: bytes, next_offset: int
+    ) -> Leased | ColdLease | None:
+        """The window may have moved meanwhile. What lies before `first_offset` was not read, and must not be offered as
+        a gap: a seek or a new configuration may have taken the window back to there."""
         led = self._led
         partition = led.lendable()
         subscription = led.find(wanted.name)
-        if data and subscription.wants_opened and subscription.opened_to < next_offset:
+        if subscription.wants_opened and first_offset <= subscription.opened_to < next_offset:
             self._offer(wanted.name, subscription, partition, data, next_offset)
         return self.lease(wanted)
 
@@ -165,13 +172,19 @@ class Leasing:
             opener = self._openers[name] = Opener(subscription.config)
         opened_to = subscription.opened_to
         aborted: Sequence[AbortedTransaction] = ()
-        if subscription.config.share_isolation_level == _READ_COMMITTED:
+        if subscription.config.share_isolation_level == READ_COMMITTED:
             aborted = partition.state.aborted(opened_to, next_offset)
         messages = opener.open(data, opened_to, aborted)
         self._led.put(name, subscription, subscription.offer(messages, next_offset, self._now_ms()))
 
 
-def readable_end(partition: Partition, config: SubscriptionConfig) -> int:
-    """What lies below may be delivered."""
-    is_committed_only = config.share_isolation_level == _READ_COMMITTED
-    return partition.last_stable_offset if is_committed_only else partition.high_watermark
+def _hidden(
+    partition: Partition, config: SubscriptionConfig, granted: Sequence[Granted], records: LogSlice | bytes
+) -> list[Range]:
+    """Which of the granted offsets hold no message: all of them in a gap, else those of aborted transactions."""
+    if not len(records):
+        return [Range(first, last) for first, last, _ in granted]
+    if config.share_isolation_level != READ_COMMITTED:
+        return []
+    aborted = partition.state.aborted(granted[0].first, granted[-1].last + 1)
+    return overlaps(granted, hidden_in(records, aborted)) if aborted else []

@@ -13,20 +13,19 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
 
 from headrace.broker.acks_log import AcksLead
 from headrace.broker.alarms import Alarms
 from headrace.broker.burials import Burials
 from headrace.broker.lease_source import LeaseSource
 from headrace.broker.lease_waits import LeaseWaiter, LeaseWaits
-from headrace.broker.leases import ColdLease, Extend, Leased, Verdict
-from headrace.broker.leasing import Leasing, WantedLease, readable_end
+from headrace.broker.leases import ColdLease, Described, Extend, Leased, Verdict
+from headrace.broker.leasing import Leasing, WantedLease
 from headrace.broker.partition import Partition
-from headrace.broker.subscription_starts import first_floor
+from headrace.broker.subscription_starts import first_floor, readable_end
 from headrace.broker.subscription_surroundings import Surroundings
 from headrace.machines.subscription import Subscription
-from headrace.machines.subscription_answers import Ack, Counts, Gap
+from headrace.machines.subscription_answers import Ack, Gap
 from headrace.model.errors import (
     CoordinatorLoading,
     GroupIdNotFound,
@@ -36,6 +35,7 @@ from headrace.model.errors import (
     StorageFailure,
 )
 from headrace.model.names import ACKS_PREFIX, check_group_id
+from headrace.model.subscription_configs import SubscriptionConfig
 from headrace.wire.acks_records import Created, Deleted, Event, Failed, Settled, SnapshotEvent
 
 log = logging.getLogger(__name__)
@@ -45,16 +45,10 @@ _SNAPSHOT_PART_BYTES = 1 << 18
 _REPLAYED_MAX = 10_000  # events; who has read more than that writes a snapshot for the next one
 
 
-class Described(NamedTuple):
-    name: str
-    floor: int
-    end: int
-    counts: Counts
-
-
 class LedSubscriptions:
     """`source` is the partition whose messages these are, if it is led here. `on_lost` is told when what was settled
-    could not be written: then all of this is void and must be loaded anew."""
+    could not be written: then all of this is void and must be loaded anew. `older_partitions`: how
+    many the topic had before this one was added to it; 0 if they were created together."""
 
     def __init__(
         self,
@@ -62,6 +56,7 @@ class LedSubscriptions:
         source: LeaseSource,
         around: Surroundings,
         on_lost: Callable[[LedSubscriptions, HeadraceError], None],
+        older_partitions: int = 0,
     ) -> None:
         self.subscriptions: dict[str, Subscription] = {}
         self.partition = partition
@@ -80,7 +75,8 @@ class LedSubscriptions:
         self._met_epoch = -1  # of the source
         self._closed: HeadraceError | None = None
         self._failure: HeadraceError | None = None
-        if self._acks.is_blank:
+        self._older_partitions = older_partitions
+        if self._acks.is_blank and not older_partitions:
             self.loaded.set()
 
     def __iter__(self) -> Iterator[str]:
@@ -99,6 +95,10 @@ class LedSubscriptions:
             self.loaded.set()
             return
         self.subscriptions = replay.subscriptions
+        if self._acks.is_blank:
+            inherited = await self._around.inherited.find(self._acks, self._older_partitions)
+            for name in inherited[:SUBSCRIPTIONS_MAX]:
+                self.create(name, 0)
         self.loaded.set()
         if replay.event_count:
             known = len(self.subscriptions)
@@ -161,6 +161,10 @@ class LedSubscriptions:
             raise GroupIdNotFound(f"{self.place[0]}-{self.place[1]} has no subscription {name}")
         return found
 
+    def config_of(self, name: str) -> SubscriptionConfig:
+        """Also of a subscription that does not exist yet."""
+        return self._around.config_of(name)
+
     # Making and unmaking
 
     async def ensure(self, name: str) -> None:
@@ -186,6 +190,7 @@ class LedSubscriptions:
             self.subscriptions[name] = subscription = self._make(name)
             self._creating.add(name)
             self.put(name, subscription, [Created(at=self._now_ms(), floor=floor)])
+            self._acks.note_reconciled(self.subscriptions, self._met_epoch, self._now_ms())
             committed = self._acks.committed()
             if committed is None:
                 self._creating.discard(name)
@@ -358,11 +363,9 @@ class LedSubscriptions:
 
     def catch_up(self, name: str, subscription: Subscription, partition: Partition) -> None:
         """What happened to the log since somebody looked last."""
-        log_start = partition.log.start_offset
-        if subscription.floor < log_start:
-            trimmed = subscription.trimmed(log_start, self._now_ms())
-            if trimmed is not None:
-                self.put(name, subscription, [trimmed])
+        trimmed = subscription.trimmed(partition.log.start_offset, self._now_ms())
+        if trimmed is not None:
+            self.put(name, subscription, [trimmed])
 
     def meet(self) -> None:
         """A lead has begun, of the acks or of the partition itself: look at once, before the log goes on."""
@@ -373,12 +376,13 @@ class LedSubscriptions:
         """The partition is led anew. If its log has lost its end, what was settled there was not what comes there now;
         what was settled in disorder before that is delivered again."""
         self._met_epoch = partition.leader_epoch
-        end_offset = self._source.end_before(partition)
+        end_offset = self._source.end_before(partition, self._acks.reconciled_epoch)
         for name, subscription in self.subscriptions.items():
             if subscription.end > end_offset:
                 floor = min(subscription.floor, end_offset)
                 log.error("%s has lost its end: subscription %s goes on at %d", partition.topic, name, floor)
                 self.put(name, subscription, subscription.seek(floor, self._now_ms()))
+        self._acks.note_reconciled(self.subscriptions, self._met_epoch, self._now_ms())
 
     def set_alarm(self, name: str, subscription: Subscription) -> None:
         due_ms = subscription.next_due_ms()

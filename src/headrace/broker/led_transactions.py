@@ -153,7 +153,9 @@ class LedTransactions:
 
     # What those ask who lead the members of a bundle
 
-    async def end_bundle(self, name: str, sequence: int, members: Sequence[Member], *, is_commit: bool) -> bool:
+    async def end_bundle(
+        self, name: str, sequence: int, members: Sequence[Member], *, is_commit: bool, digest: str = ""
+    ) -> bool:
         """Whether the members are committed, now or before; if not, nothing of them is open any more."""
         concerned = [owner_id(name), *(member.transactional_id for member in members)]
         for transactional_id in concerned:
@@ -161,7 +163,7 @@ class LedTransactions:
         now_ms = self._now_ms()
         try:
             if is_commit:
-                decision = self.bundles.commit(name, sequence, members, now_ms)
+                decision = self.bundles.commit(name, sequence, members, now_ms, digest)
             else:
                 decision = self.bundles.abort(name, members, now_ms)
             if decision.transactions or decision.bundle is not None:

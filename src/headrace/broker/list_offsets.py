@@ -103,6 +103,9 @@ async def _look_up(
             found = await log.max_timestamp(end_offset)
         else:
             found = await log.offset_for_timestamp(timestamp, end_offset)
+        partition.ensure_led()
+        if found is None and not partition.is_settled:
+            raise OffsetNotAvailable("the new leader does not know yet what is committed; ask again")
         if found is not None:
             answer.timestamp, answer.offset = found
             answer.leader_epoch = _epoch_of(partition, found.offset)

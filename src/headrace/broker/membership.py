@@ -38,6 +38,8 @@ from headrace.registry.interface import (
     SessionState,
     Set,
 )
+from headrace.registry.producer_id_floor import raise_floor, read_floor
+from headrace.registry.producer_ids import PRODUCER_IDS_KEY
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
 from headrace.runtime.entropy import Entropy
@@ -64,6 +66,7 @@ class Start:
     epoch: int
     epoch_before: int
     has_all: bool
+    producer_id_floor: int = 0
 
 
 async def number_start(
@@ -71,7 +74,7 @@ async def number_start(
 ) -> Start:
     """Take the next number for this node id, in the folder first and then in the registry. A folder that lacks
     something is left behind: see `confirm_start`. Raises `NodeIdTaken` if a broker of another folder is up."""
-    known = await disk.run(read_start, disk, folder)
+    known, floor = await disk.run(lambda: (read_start(disk, folder), read_floor(disk, folder)))
     cluster = await cluster_id(registry, entropy)
     if known is not None and known.cluster_id != cluster:
         raise WrongFolder(
@@ -86,7 +89,11 @@ async def number_start(
     while True:
         entry = await registry.get(key)
         before = decode_number(entry)
-        start = Start(cluster, max(before, in_folder) + 1, in_folder, has_all=in_folder >= before)
+        if in_folder > before:  # the registry may be older than the folder, see older_registry
+            floor = max(floor, 1 + decode_number(await registry.get(PRODUCER_IDS_KEY)))
+            await disk.run(raise_floor, disk, folder, floor)
+        has_all = in_folder >= before
+        start = Start(cluster, max(before, in_folder) + 1, in_folder, has_all, floor)
         if start.has_all:
             await confirm_start(disk, folder, node_id, start)
         try:

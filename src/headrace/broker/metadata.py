@@ -1,4 +1,4 @@
-"""Metadata, DescribeTopicPartitions and DescribeCluster: where things are.
+"""Metadata, DescribeTopicPartitions, DescribeCluster and DescribeQuorum: where things are.
 
 What is told is what this broker's mirror of the registry shows. Answers for all topics are large and asked for again
 and again: a topic's part is made once per change of it.
@@ -19,6 +19,7 @@ from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import (
     HeadraceError,
     InvalidRequest,
+    InvalidTopic,
     LeaderNotAvailable,
     TopicAlreadyExists,
     UnknownTopicId,
@@ -31,6 +32,16 @@ from headrace.wire.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
+)
+from headrace.wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestTopic,
+    DescribeQuorumResponse,
+    DescribeQuorumResponsePartition,
+    DescribeQuorumResponseTopic,
+    QuorumListener,
+    QuorumNode,
+    QuorumReplica,
 )
 from headrace.wire.messages.describe_topic_partitions import (
     Cursor,
@@ -51,6 +62,7 @@ from headrace.wire.messages.metadata import (
 
 _PARTITIONS_PER_PAGE_MAX = 2000
 _CONTROLLER_ENDPOINTS = 2
+_CLUSTER_METADATA = "__cluster_metadata"  # the log that Kafka keeps where we have the registry
 
 
 class Metadata:
@@ -138,6 +150,38 @@ class Metadata:
             response.cluster_authorized_operations = CLUSTER_RIGHTS
         return response
 
+    async def describe_quorum(self, request: DescribeQuorumRequest, _context: RequestContext) -> DescribeQuorumResponse:
+        """The brokers in the roles of Kafka's quorum: the controller leads, every broker may become the controller.
+
+        The registry has no log whose offsets could be compared. The number shown is how many changes of topics and
+        configs this broker has applied since it started; brokers do not tell each other, so all are shown at the same.
+        """
+        nodes = [
+            QuorumNode(node.node_id, [QuorumListener(name="PLAINTEXT", host=node.host, port=node.port)])
+            for node in self._nodes()
+        ]
+        return DescribeQuorumResponse(topics=[self._quorum(topic) for topic in request.topics], nodes=nodes)
+
+    def _quorum(self, asked: DescribeQuorumRequestTopic) -> DescribeQuorumResponseTopic:
+        described = DescribeQuorumResponseTopic(topic_name=asked.topic_name)
+        for index in (partition.partition_index for partition in asked.partitions):
+            if (asked.topic_name, index) != (_CLUSTER_METADATA, 0):
+                described.partitions.append(
+                    DescribeQuorumResponsePartition(partition_index=index, error_code=UnknownTopicOrPartition.code)
+                )
+                continue
+            controller, version = self._catalogue.controller, self._catalogue.version
+            described.partitions.append(
+                DescribeQuorumResponsePartition(
+                    partition_index=index,
+                    leader_id=self._controller_id(),
+                    leader_epoch=0 if controller is None else controller.epoch,
+                    high_watermark=version,
+                    current_voters=[QuorumReplica(node.node_id, log_end_offset=version) for node in self._nodes()],
+                )
+            )
+        return described
+
     async def _find(self, asked: MetadataRequestTopic, may_create: bool, version: int) -> MetadataResponseTopic:
         """The topic asked for by id or by name, made if it is missing and that is allowed."""
         name, topic_id = asked.name, asked.topic_id
@@ -147,12 +191,11 @@ class Metadata:
                 if found is None:
                     raise UnknownTopicId(f"there is no topic with id {topic_id}")
                 return self._describe(found)
-            # The name of a companion is longer than its owner's by the prefix.
-            check_topic_name(owner_of(name or "") or name or "")
             topic = self._catalogue.find(name or "")
             if topic is None:
-                if not may_create:
-                    raise UnknownTopicOrPartition(f"there is no topic {name}")
+                missing = self._missing(name or "")
+                if not may_create or isinstance(missing, InvalidTopic):
+                    raise missing
                 topic = await self._create(name or "")
             return self._describe(topic)
         except HeadraceError as error:
@@ -160,6 +203,14 @@ class Metadata:
             return MetadataResponseTopic(
                 error_code=error.code, name=name if version >= 12 else name or "", topic_id=topic_id
             )
+
+    def _missing(self, name: str) -> HeadraceError:
+        """Why there is no topic of that name: there is none yet, or there cannot be one."""
+        try:
+            check_topic_name(owner_of(name) or name)  # a co-located topic's name is longer by its prefix
+        except InvalidTopic as error:
+            return error
+        return UnknownTopicOrPartition(f"there is no topic {name}")
 
     def _makes(self, name: str) -> bool:
         """Where topics are made by hand only, so is the owner of a companion, which comes with the first use of it."""
@@ -223,7 +274,7 @@ class Metadata:
     def _page(self, name: str, first: int, room: int) -> DescribeTopicPartitionsResponseTopic:
         topic = self._catalogue.find(name)
         if topic is None:
-            return DescribeTopicPartitionsResponseTopic(error_code=UnknownTopicOrPartition.code, name=name)
+            return DescribeTopicPartitionsResponseTopic(error_code=self._missing(name).code, name=name)
         indexes = range(first, min(first + room, topic.partition_count))
         return DescribeTopicPartitionsResponseTopic(
             name=name,

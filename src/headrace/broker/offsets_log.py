@@ -106,7 +106,7 @@ class OffsetsLead:
             attributes=TRANSACTIONAL,
         )
         try:
-            appended = self.partition.append_unnumbered(memoryview(batch), parse_header(batch), now_ms)
+            appended = self.partition.append_unnumbered(memoryview(batch), parse_header(batch))
         except (InvalidProducerEpoch, InvalidTransactionState):
             raise
         except HeadraceError as error:

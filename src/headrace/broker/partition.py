@@ -28,6 +28,7 @@ from headrace.model.errors import (
     HeadraceError,
     NotEnoughReplicas,
     NotLeader,
+    OffsetNotAvailable,
     StorageFailure,
     UnknownTopicOrPartition,
 )
@@ -115,6 +116,7 @@ class Partition:
         log.on_flushed = self._on_flushed
         log.on_failed = self._on_failed
         log.compactable_offset = lambda: self.last_stable_offset
+        log.committed_offset = lambda: self.high_watermark
 
     # Leading and following
 
@@ -174,6 +176,12 @@ class Partition:
         """Whether this leader knows what is committed: it may have heard of that too late as a follower."""
         return self.high_watermark >= self.epoch_start
 
+    def ensure_committed(self, offset: int) -> None:
+        """Raise `OffsetNotAvailable` unless the log is committed past `offset`. A new leader learns what is committed
+        from its followers: until then a message at or above the high watermark is unknown, not gone."""
+        if offset >= self.high_watermark:
+            raise OffsetNotAvailable(f"{self.topic}-{self.index} is not known to be committed at {offset}; ask again")
+
     def note_fetch(self, node_id: int, broker_epoch: int, offset: int, log_start_offset: int, now: float) -> None:
         """A follower asks for what comes at `offset`: it has everything below on its disk."""
         assert self.in_sync is not None
@@ -209,15 +217,15 @@ class Partition:
             header = parse_header(batch)
         base_offset = self.log.append(batch, header, self.leader_epoch)
         if header.producer_id >= 0:
-            producers.apply(header, base_offset, now_ms)
+            producers.apply(header, base_offset)
         return self._appended(base_offset, header, log_append_time_ms)
 
-    def append_unnumbered(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
+    def append_unnumbered(self, batch: memoryview, header: BatchHeader) -> Appended:
         """Append a batch that the broker itself writes for a producer's transaction; it has no sequence."""
         self.ensure_led()
         self.state.producers.check_unnumbered(header)
         base_offset = self.log.append(batch, header, self.leader_epoch)
-        self.state.producers.apply(header, base_offset, now_ms)
+        self.state.producers.apply(header, base_offset)
         return self._appended(base_offset, header, -1)
 
     def append_marker(
@@ -230,7 +238,7 @@ class Partition:
         producers = self.state.producers
         producers.check_marker(header, coordinator_epoch)
         offset = self.log.append(batch, header, self.leader_epoch)
-        producers.apply_marker(header, offset, coordinator_epoch, is_commit=is_commit, now_ms=now_ms)
+        producers.apply_marker(header, offset, coordinator_epoch, is_commit=is_commit)
         if self.on_marker is not None:
             self.on_marker(producer_id, is_commit)
         return self._appended(offset, header, -1)

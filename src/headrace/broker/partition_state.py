@@ -39,7 +39,10 @@ class PartitionState:
     def forget_aborted(self, markers: Sequence[int]) -> None:
         self.producers.transactions.forget(markers)
 
-    def expire(self, start_offset: int, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers that have been silent for long, and what was aborted below the log's start."""
-        self.producers.expire(now_ms, expiration_ms)
+    def producer_ids(self) -> frozenset[int]:
+        return self.producers.ids()
+
+    def expire(self, start_offset: int, now: float, expiration_ms: int) -> None:
+        """Forget producers that were idle for so long, and what was aborted below the log's start."""
+        self.producers.expire(now, expiration_ms)
         self.producers.transactions.trim(start_offset)

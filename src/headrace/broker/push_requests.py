@@ -6,14 +6,14 @@ The version is made of what is told, so that it means the same at every broker a
 from __future__ import annotations
 
 from headrace.broker.context import RequestContext
-from headrace.broker.group_configs import GroupConfigs
+from headrace.broker.subscription_configs import SubscriptionConfigs
 from headrace.wire.messages.describe_pushes import DescribedPush, DescribePushesRequest, DescribePushesResponse
 
 _VERSION_BYTES = 12
 
 
 class PushRequests:
-    def __init__(self, configs: GroupConfigs) -> None:
+    def __init__(self, configs: SubscriptionConfigs) -> None:
         self._configs = configs
         self._told: DescribePushesResponse | None = None
         configs.on_changed.append(self._forget)
@@ -25,7 +25,7 @@ class PushRequests:
             return DescribePushesResponse(version=request.version)
         return self._told
 
-    def _forget(self, _group_id: str) -> None:
+    def _forget(self, _name: str) -> None:
         self._told = None
 
     def _look(self) -> DescribePushesResponse:
@@ -33,16 +33,16 @@ class PushRequests:
 
         pushes = [
             DescribedPush(
-                subscription=group_id,
+                subscription=name,
                 url=config.headrace_push_url,
                 secret=config.headrace_push_secret,
                 concurrency=config.headrace_push_concurrency,
                 rate=config.headrace_push_rate,
                 timeout_ms=config.headrace_push_timeout_ms,
                 backoff_ms=config.headrace_retry_backoff_ms,
-                topics=[*config.headrace_push_topics],
+                topics=[*topics],
             )
-            for group_id, config in self._configs.pushed()
+            for name, topics, config in self._configs.pushes()
         ]
         version = blake2b(repr(pushes).encode(), digest_size=_VERSION_BYTES).hexdigest()
         return DescribePushesResponse(version=version, is_changed=True, pushes=pushes)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from headrace.broker.partition import Partition
 from headrace.machines.fetch_sessions import FetchEntry
-from headrace.model.errors import FencedLeaderEpoch, HeadraceError, OffsetOutOfRange, UnknownLeaderEpoch
+from headrace.model.errors import FencedLeaderEpoch, HeadraceError, NotLeader, OffsetOutOfRange, UnknownLeaderEpoch
 from headrace.storage.reading import ColdRead, LogSlice
 from headrace.wire.messages.fetch import AbortedTransaction, EpochEndOffset, PartitionData
 
@@ -31,7 +31,7 @@ class Reading:
     """`is_exhausted`: there is nothing more to read, now or in a second look, until the partition moves.
     `end_offset`: what may be read ends here."""
 
-    __slots__ = ("_cold", "_partition", "data", "end_offset", "entry", "is_exhausted", "size_bytes")
+    __slots__ = ("_cold", "_leader_epoch", "_partition", "data", "end_offset", "entry", "is_exhausted", "size_bytes")
 
     def __init__(
         self, entry: FetchEntry, data: PartitionData, partition: Partition | None = None, end_offset: int = 0
@@ -42,6 +42,7 @@ class Reading:
         self.size_bytes = 0
         self.is_exhausted = False
         self._partition = partition
+        self._leader_epoch = -1 if partition is None else partition.leader_epoch
         self._cold: ColdRead | None = None
 
     @classmethod
@@ -78,6 +79,8 @@ class Reading:
         assert self._partition is not None
         try:
             loaded = await self._cold.load()
+            if not self._partition.is_leader or self._partition.leader_epoch != self._leader_epoch:
+                raise NotLeader("the leadership ended while the records were read from the disk")
             again = self._partition.read(self.entry.fetch_offset, len(loaded), self.end_offset)
             self.data.records = again if isinstance(again, LogSlice) else loaded
             self.size_bytes = len(self.data.records)

@@ -29,6 +29,7 @@ from headrace.model.replication_configs import LONG_MAX
 from headrace.runtime.clock import Clock
 from headrace.storage.copying import check_copied
 from headrace.storage.flusher import Flusher
+from headrace.wire.batch import BatchHeader
 from headrace.wire.messages.fetch import EpochEndOffset, FetchResponse, PartitionData
 from headrace.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -178,7 +179,12 @@ class ReplicaFetcher:
             return
         if data.records:
             assert isinstance(data.records, bytes | bytearray | memoryview)
-            partition.log.append_copied(check_copied(memoryview(data.records)))
+            copied = check_copied(memoryview(data.records))
+            await self._restart_at_batch(followed, copied.headers[0])
+            if not followed.is_current:
+                self._session.reset()
+                return
+            partition.log.append_copied(copied)
             if followed.is_joining:
                 self._catching_up.take(len(data.records), self._clock.monotonic())
             if partition.log.flush_due():
@@ -225,6 +231,22 @@ class ReplicaFetcher:
             log.info("%s-%d begins anew at %d", partition.topic, partition.index, start)
             await ours.restart_at(start)
             partition.was_cut()
+
+    async def _restart_at_batch(self, followed: Followed, first: BatchHeader) -> None:
+        """Restart an empty log at the base offset of the first batch if the leader's log starts inside that batch.
+
+        An empty log begins at the leader's log start offset, which DeleteRecords and acked retention may put anywhere,
+        but batches are replicated whole: without this, the append would be rejected forever. The records below the
+        leader's log start offset are trimmed right after the append, before the next fetch.
+        """
+        partition = followed.partition
+        ours = partition.log
+        if ours.end_offset > ours.start_offset or not first.base_offset < ours.end_offset <= first.last_offset:
+            return
+        async with partition.changing:
+            if followed.is_current:
+                await ours.restart_at(first.base_offset)
+                partition.was_cut()
 
     async def _leader_start(self, followed: Followed) -> int:
         asked = ListOffsetsPartition(

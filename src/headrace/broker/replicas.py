@@ -21,6 +21,7 @@ from headrace.broker.topic import Topic
 from headrace.model.errors import HeadraceError
 from headrace.model.partition_record import NO_LEADER, PartitionRecord
 from headrace.model.topic_configs import TopicConfig
+from headrace.registry.topics import Topics
 from headrace.runtime.clock import Clock
 from headrace.runtime.entropy import Entropy
 from headrace.storage.config import LogConfig
@@ -44,8 +45,10 @@ class Replicas:
         entropy: Entropy,
         node_id: int,
         broker_epoch: int,
+        topics: Topics,
     ) -> None:
         self._catalogue = catalogue
+        self._topics = topics
         self._store = store
         self._replication = replication
         self._clock = clock
@@ -54,6 +57,8 @@ class Replicas:
         self._broker_epoch = broker_epoch
         self._dirty: dict[Key, None] = {}
         self._doomed: dict[Key, Partition] = {}
+        self._changed_records: dict[UUID, None] = {}
+        self._record_changed = asyncio.Event()
         self._wake = asyncio.Event()
         self._settled: list[tuple[UUID | None, asyncio.Future[None]]] = []
         self._is_busy = False
@@ -63,7 +68,8 @@ class Replicas:
         catalogue.on_nodes.append(self._on_nodes)
 
     async def open(self) -> None:
-        """Open the log of every replica that the registry says is here; delete what it knows nothing of."""
+        """Open the log of every replica that the registry says is here. A log that it does not know is deleted if its
+        topic was, and becomes stray otherwise."""
 
         def wanted(topic_id: UUID, index: int) -> Opening | None:
             topic = self._catalogue.find_by_id(topic_id)
@@ -71,8 +77,12 @@ class Replicas:
                 return None
             return self._opening(topic.config)
 
-        await self._store.open_all(wanted)
+        unknown = {topic_id for topic_id, _ in self._store.found() if self._catalogue.find_by_id(topic_id) is None}
+        await self._store.open_all(wanted, await self._topics.deleted(unknown))
         await self._reconcile()
+        for topic in self._catalogue:  # in the background: a full disk does not keep the broker from its start
+            self._mark_record(topic)
+        await self._store.topic_files.drop([one for one in self._store.topic_files.records if not self._holds(one)])
 
     async def run(self) -> None:
         """Do what the records ask for, for ever."""
@@ -86,6 +96,21 @@ class Replicas:
                 log.error("a replica cannot be made or removed: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
                 self._wake.set()
+
+    async def keep_records(self) -> None:
+        """Write the records of topics beside their logs, for ever; nobody who wants to lead waits for it."""
+        while True:
+            await self._record_changed.wait()
+            self._record_changed.clear()
+            changed, self._changed_records = self._changed_records, {}
+            topics = [self._catalogue.find_by_id(topic_id) for topic_id in changed]
+            try:
+                await self._store.topic_files.keep(one.record for one in topics if one is not None and one.replicas)
+            except HeadraceError as error:
+                log.error("topic files cannot be written error=%s", error)
+                self._changed_records = {**changed, **self._changed_records}
+                await asyncio.sleep(_RETRY_SECONDS)
+                self._record_changed.set()
 
     async def settled(self, topic_id: UUID | None = None) -> None:
         """Return when everything that was known when this was called is done; raise what keeps the replicas of this
@@ -116,6 +141,7 @@ class Replicas:
 
     def _on_topic(self, topic: Topic) -> None:
         self.reconfigure(topic)
+        self._mark_record(topic)
         for index in topic.places:
             if index not in topic.replicas:
                 self._mark(topic.id, index)
@@ -133,6 +159,12 @@ class Replicas:
                 if not partition.is_leader:
                     self._dirty[topic.id, index] = None
         self._wake.set()
+
+    def _mark_record(self, topic: Topic) -> None:
+        """The topic's file beside its logs may be out of date."""
+        if topic.replicas:
+            self._changed_records[topic.id] = None
+            self._record_changed.set()
 
     def _mark(self, topic_id: UUID, index: int) -> None:
         self._dirty[topic_id, index] = None
@@ -207,6 +239,8 @@ class Replicas:
         partition = Partition(made, self._store.flusher, topic.name, topic.config, topic.counts)
         if self._catalogue.find_by_id(topic.id) is topic:
             topic.replicas[partition.index] = partition
+            made.config = self._log_config(topic.config)  # it may have been changed while the log was created
+            self._mark_record(topic)
         else:  # the topic was deleted meanwhile
             self._doomed[topic.id, partition.index] = partition
 
@@ -233,10 +267,18 @@ class Replicas:
             for partition in doomed.values():
                 async with partition.changing:
                     pass  # whoever was cutting it has finished
-            await self._store.delete_all(list(doomed))
+            gone = {topic_id for topic_id, _ in doomed if self._catalogue.find_by_id(topic_id) is None}
+            lost = gone - await self._topics.deleted(gone)  # by a registry that was replaced by an older one
+            await self._store.set_aside_all([key for key in doomed if key[0] in lost])
+            await self._store.delete_all([key for key in doomed if key[0] not in lost])
+            await self._store.topic_files.drop({topic_id for topic_id, _ in doomed if not self._holds(topic_id)})
         except HeadraceError:
             self._doomed = {**doomed, **self._doomed}
             raise
+
+    def _holds(self, topic_id: UUID) -> bool:
+        topic = self._catalogue.find_by_id(topic_id)
+        return topic is not None and bool(topic.replicas)
 
     async def _take_role(self, topic: Topic, partition: Partition) -> None:
         async with partition.changing:

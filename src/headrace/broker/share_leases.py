@@ -20,6 +20,7 @@ from headrace.broker.group_configs import GroupConfigs
 from headrace.broker.lease_poll import LeasePoll, WantedLeases
 from headrace.broker.leases import Extend, Verdict
 from headrace.broker.share_answers import as_told
+from headrace.broker.subscription_configs import SubscriptionConfigs
 from headrace.broker.subscriptions import Subscriptions
 from headrace.broker.topic import Topic
 from headrace.machines.share_sessions import PartitionKey, ShareSession, ShareSessions
@@ -63,15 +64,22 @@ class Settled(NamedTuple):
 
 
 class ShareLeases:
-    def __init__(self, catalogue: Catalogue, subscriptions: Subscriptions, configs: GroupConfigs) -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        subscriptions: Subscriptions,
+        group_configs: GroupConfigs,
+        configs: SubscriptionConfigs,
+    ) -> None:
         self.sessions = ShareSessions()
         self.subscriptions = subscriptions
         self._catalogue = catalogue
+        self._group_configs = group_configs
         self._configs = configs
         self._polls: dict[tuple[str, str], LeasePoll] = {}  # by group and member
 
     def lock_ms(self, group_id: str) -> int:
-        return self._configs.of(group_id).share_record_lock_duration_ms
+        return self._group_configs.of(group_id).share_record_lock_duration_ms
 
     def topic(self, key: PartitionKey) -> Topic:
         topic = self._catalogue.find_by_id(key[0])
@@ -133,7 +141,7 @@ class ShareLeases:
             verdicts = list(islice(_verdicts(batches, renews=renews), VERDICTS_MAX + 1))
             if len(verdicts) > VERDICTS_MAX:
                 raise InvalidRequest(f"a partition's acknowledgements change at most {VERDICTS_MAX} times at once")
-            if renews and not self._configs.of(session.group_id).share_renew_acknowledge_enable:
+            if renews and not self._configs.of(key[0], session.group_id).share_renew_acknowledge_enable:
                 raise InvalidRecordState(f"leases of {session.group_id} cannot be renewed: its configuration says so")
             led = self.subscriptions.of(self.topic(key).name, key[1])
             errors, wait = led.settle(session.group_id, session.member_id, verdicts)

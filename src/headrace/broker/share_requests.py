@@ -12,6 +12,7 @@ from headrace.broker.group_configs import GroupConfigs
 from headrace.broker.handlers import Handle
 from headrace.broker.peers import Peers
 from headrace.broker.subscription_admin import SubscriptionAdmin
+from headrace.broker.subscription_configs import SubscriptionConfigs
 from headrace.broker.subscriptions import Subscriptions
 from headrace.runtime.clock import Clock
 from headrace.wire import apis
@@ -32,7 +33,8 @@ class ShareRequests:
         catalogue: Catalogue,
         subscriptions: Subscriptions,
         admin: SubscriptionAdmin,
-        configs: GroupConfigs,
+        group_configs: GroupConfigs,
+        configs: SubscriptionConfigs,
         peers: Peers,
         node_id: int,
         clock: Clock,
@@ -41,6 +43,7 @@ class ShareRequests:
         self._catalogue = catalogue
         self._subscriptions = subscriptions
         self._admin = admin
+        self._group_configs = group_configs
         self._configs = configs
         self._peers = peers
         self._node_id = node_id
@@ -58,8 +61,9 @@ class ShareRequests:
         }
 
     async def forget(self, group_id: str, context: RequestContext) -> None:
-        """Delete what the group has settled, at whatever broker that is."""
-        await self._standings.forget(group_id, context)
+        """Delete what the group has settled, at whatever broker that is, and its configuration before that."""
+        await self._group_configs.replace(group_id, {}, dry_run=False)
+        await self.standings.forget(group_id, context)
 
     def stop(self) -> None:
         """Answer everybody who waits: the broker is going down."""
@@ -70,7 +74,7 @@ class ShareRequests:
     def leases(self) -> ShareLeases:
         from headrace.broker.share_leases import ShareLeases
 
-        return ShareLeases(self._catalogue, self._subscriptions, self._configs)
+        return ShareLeases(self._catalogue, self._subscriptions, self._group_configs, self._configs)
 
     # What serves them
 
@@ -93,7 +97,7 @@ class ShareRequests:
         return ShareAcknowledge(self._catalogue, self.leases)
 
     @cached_property
-    def _standings(self) -> ShareStandings:
+    def standings(self) -> ShareStandings:
         from headrace.broker.share_standings import ShareStandings
 
         return ShareStandings(self._catalogue, self._admin, self._peers, self._node_id)
@@ -102,7 +106,7 @@ class ShareRequests:
     def _offsets(self) -> ShareGroupOffsets:
         from headrace.broker.share_group_offsets import ShareGroupOffsets
 
-        return ShareGroupOffsets(self._coordinator, self._catalogue, self._standings)
+        return ShareGroupOffsets(self._coordinator, self._catalogue, self.standings)
 
     # The requests
 

@@ -28,6 +28,8 @@ Place = tuple[str, int]
 _ASK_SECONDS = 10.0
 _LANE = "subscriptions"
 _CREATE, _SEEK, _DELETE = range(3)
+_OWN = RequestContext(0, _LANE, "", "", lambda _is_held: None, lambda: None)
+"""Of a request that the broker makes for itself."""
 
 
 class Standing(NamedTuple):
@@ -63,6 +65,18 @@ class ShareStandings:
             for one in answer.subscriptions:
                 standings[place] = Standing(one.floor, one.backlog)
         return standings
+
+    async def names(self, places: Collection[Place]) -> frozenset[str]:
+        """All subscriptions of these partitions. Raises unless every leader has responded."""
+
+        def request(named: Mapping[str, list[int]]) -> DescribeSubscriptionsRequest:
+            topics = [DescribeSubscriptionsTopic(topic, indexes) for topic, indexes in named.items()]
+            return DescribeSubscriptionsRequest(subscriptions=None, topics=topics)
+
+        responses, errors = await self._ask(places, request, _OWN)
+        for error in errors.values():
+            raise error
+        return frozenset(one.subscription for response in responses.values() for one in response.subscriptions)
 
     async def seek(
         self, group_id: str, offsets: Mapping[Place, int], context: RequestContext

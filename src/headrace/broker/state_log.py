@@ -115,9 +115,7 @@ class StateLog:
                 _check_lead(partition, epoch)
                 for stored in _stored(partition.index, data):
                     yield stored
-            wait = partition.committed(end_offset, inf)
-            if wait is not None:
-                await wait
+            await until_committed(partition, end_offset)
         except HeadraceError as error:
             _check_lead(partition, epoch)
             self._damaged.add(partition)
@@ -168,6 +166,21 @@ def java_hash(text: str) -> int:
 def _check_lead(partition: Partition, epoch: int) -> None:
     if not partition.is_leader or partition.leader_epoch != epoch:
         raise NotCoordinator(f"another broker leads {partition.topic}-{partition.index} now")
+
+
+async def until_committed(partition: Partition, end_offset: int) -> None:
+    """Return when everything below `end_offset` is committed; raise `NotLeader` when this leader was replaced.
+
+    While the broker's session is in doubt the leader suspends writes, which ends every wait. If its leadership is
+    confirmed afterwards, nothing is wrong with the log: the wait begins again.
+    """
+    epoch = partition.leader_epoch
+    while (wait := partition.committed(end_offset, inf)) is not None:
+        try:
+            await wait
+        except NotLeader:
+            if not partition.is_leader or partition.leader_epoch != epoch:
+                raise
 
 
 async def read_batches(

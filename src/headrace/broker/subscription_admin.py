@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from headrace.broker.batches import batches_of
 from headrace.broker.context import RequestContext
 from headrace.broker.partition import Partition
+from headrace.broker.subscription_configs import SubscriptionConfigs
 from headrace.broker.subscription_requests import NAME_LENGTH_MAX
 from headrace.broker.subscription_starts import end_of, offset_at
 from headrace.broker.subscriptions import Subscriptions
 from headrace.machines.subscription_answers import Standing
 from headrace.model.errors import HeadraceError, InvalidRequest, OffsetOutOfRange
 from headrace.model.names import check_group_id
+from headrace.model.subscription_configs import SubscriptionConfig
 from headrace.storage.reading import LogSlice
 from headrace.wire.batch import read_records
 from headrace.wire.messages.alter_subscriptions import (
@@ -46,8 +48,9 @@ _UNPACKED_BYTES_MAX = 64 << 20
 
 
 class SubscriptionAdmin:
-    def __init__(self, subscriptions: Subscriptions) -> None:
+    def __init__(self, subscriptions: Subscriptions, configs: SubscriptionConfigs) -> None:
         self._subscriptions = subscriptions
+        self._configs = configs
 
     async def describe(
         self, request: DescribeSubscriptionsRequest, _context: RequestContext
@@ -78,14 +81,27 @@ class SubscriptionAdmin:
         for topic in request.topics:
             answers = AlterSubscriptionsTopicAnswer(name=topic.name)
             response.topics.append(answers)
+            refusal = await self._forget_config(topic.name, request)
             for asked in topic.partitions:
                 answer = AlterSubscriptionsPartitionAnswer(partition_index=asked.partition_index)
                 answers.partitions.append(answer)
                 try:
+                    if refusal is not None:
+                        raise refusal
                     answer.floor = await self._alter(topic.name, asked, request)
                 except HeadraceError as error:
                     answer.error_code, answer.error_message = error.code, error.message
         return response
+
+    async def _forget_config(self, topic: str, request: AlterSubscriptionsRequest) -> HeadraceError | None:
+        """A subscription's configuration goes before the subscription. If the broker stops in between, the subscription
+        is left with defaults and can be deleted again; the reverse order would leave a configuration to inherit."""
+        if request.action == _DELETE:
+            try:
+                await self._configs.remove(topic, request.subscription)
+            except HeadraceError as error:
+                return error
+        return None
 
     async def status(self, request: MessageStatusRequest, _context: RequestContext) -> MessageStatusResponse:
         response = MessageStatusResponse()
@@ -129,7 +145,7 @@ class SubscriptionAdmin:
         if request.action == _DELETE:
             await _durable(led.delete(name))
             return _UNSET
-        floor = await _floor(led.source(), asked)
+        floor = await _floor(led.source(), led.config_of(name), asked)
         led.source()
         await _durable(led.create(name, floor) if request.action == _CREATE else led.seek(name, floor))
         return led.find(name).floor
@@ -140,13 +156,15 @@ async def _durable(wait: asyncio.Future[None] | None) -> None:
         await wait
 
 
-async def _floor(partition: Partition, asked: AlterSubscriptionsPartition) -> int:
+async def _floor(partition: Partition, config: SubscriptionConfig, asked: AlterSubscriptionsPartition) -> int:
     if asked.timestamp_ms != _UNSET:
-        return await offset_at(partition, asked.timestamp_ms)
+        return await offset_at(partition, config, asked.timestamp_ms)
     if asked.offset == _EARLIEST:
         return partition.log.start_offset
     if asked.offset == _LATEST:
-        return end_of(partition)
+        return end_of(partition, config)
+    if asked.offset <= partition.epoch_start:
+        partition.ensure_committed(asked.offset - 1)
     if not partition.log.start_offset <= asked.offset <= partition.high_watermark:
         raise OffsetOutOfRange(
             f"offset {asked.offset} is not within {partition.log.start_offset} to {partition.high_watermark}"
@@ -170,8 +188,11 @@ async def _timestamp_at(partition: Partition, offset: int, end_offset: int) -> i
 
 
 async def _statuses(led: LedSubscriptions, request: MessageStatusRequest) -> list[SubscriptionStatus]:
-    end_offset = led.source().high_watermark
+    partition = led.source()
+    end_offset = partition.high_watermark
     for offset in request.offsets:
+        if offset < partition.epoch_start:
+            partition.ensure_committed(offset)
         if not 0 <= offset < end_offset:
             raise OffsetOutOfRange(f"there is no message {offset} yet: the partition ends at {end_offset}")
     history = await led.history(request.offsets) if request.with_history else {}

@@ -3,6 +3,9 @@
 A lease looks at its partitions, beginning with another one each time, so that a full one does not starve the others. It
 answers when it has something or anything is wrong, and otherwise waits until a partition has something or `max_wait_ms`
 is over. A settle does all its items in one step and answers when they are committed.
+
+A Lease of 0 messages says that the member leaves. Its Leases that wait are answered, and one that arrives later gets
+nothing: else a Lease that is still on its way would take what the member gives back, and hold it until it times out.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ MESSAGES_MAX = 10_000  # of one lease
 BYTES_MAX = 16 << 20  # of one lease: what lies in several places is joined in memory
 ITEMS_MAX = 10_000  # of one settle
 PARTITIONS_MAX = 10_000
+MEMBERS_LEFT_MAX = 10_000  # whose late Leases are recognized
 NAME_LENGTH_MAX = 255
 LEASE_MS_MIN, LEASE_MS_MAX = 100, 12 * HOUR_MS  # as of share.record.lock.duration.ms
 DELAY_MS_MAX = 365 * 24 * HOUR_MS
@@ -58,12 +62,19 @@ class SubscriptionRequests:
         self._subscriptions = subscriptions
         self._clock = clock
         self._turn = 0
+        self._polls: dict[tuple[str, str], set[LeasePoll]] = {}  # that wait, by subscription and member
+        self._left: dict[tuple[str, str], None] = {}  # oldest first
 
     async def lease(self, request: LeaseRequest, _context: RequestContext) -> LeaseResponse:
         try:
             _check_lease(request)
         except HeadraceError as error:
             return LeaseResponse(error_code=error.code, error_message=error.message)
+        member = request.subscription, request.member
+        if not request.max_messages:
+            self._leave(member)
+        if member in self._left:
+            return LeaseResponse()
         places = [(topic.name, index) for topic in request.topics for index in topic.partitions]
         self._turn += 1
         start = self._turn % len(places)
@@ -78,8 +89,22 @@ class SubscriptionRequests:
             must_exist=request.must_exist,
         )
         bytes_max = min(request.max_bytes, BYTES_MAX)
-        await poll.run(WantedLeases(request.max_messages, bytes_max, request.max_wait_ms / 1000))
+        polls = self._polls.setdefault(member, set())
+        polls.add(poll)
+        try:
+            await poll.run(WantedLeases(request.max_messages, bytes_max, request.max_wait_ms / 1000))
+        finally:
+            polls.discard(poll)
+            if not polls:
+                self._polls.pop(member, None)
         return _leased(poll.targets)
+
+    def _leave(self, member: tuple[str, str]) -> None:
+        self._left[member] = None
+        if len(self._left) > MEMBERS_LEFT_MAX:
+            del self._left[next(iter(self._left))]
+        for poll in self._polls.get(member, ()):
+            poll.stop()
 
     async def settle(self, request: SettleRequest, _context: RequestContext) -> SettleResponse:
         try:
@@ -200,8 +225,8 @@ def _check_names(subscription: str, member: str) -> None:
 def _check_lease(request: LeaseRequest) -> None:
     check_names(request.subscription, request.member)
     check_lease_ms(request.lease_ms)
-    if not 1 <= request.max_messages <= MESSAGES_MAX:
-        raise InvalidRequest(f"a lease is for 1 to {MESSAGES_MAX} messages, not {request.max_messages}")
+    if not 0 <= request.max_messages <= MESSAGES_MAX:
+        raise InvalidRequest(f"a lease is for at most {MESSAGES_MAX} messages, not {request.max_messages}")
     if request.max_bytes < 1:
         raise InvalidRequest(f"a lease has room for at least a byte, not {request.max_bytes}")
     named = [(topic.name, index) for topic in request.topics for index in topic.partitions]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace.broker.burials import Bury
+from headrace.broker.inherited_subscriptions import InheritedSubscriptions
 from headrace.machines.subscription_tally import SubscriptionTally
 from headrace.model.subscription_configs import SubscriptionConfig
 from headrace.runtime.clock import Clock
@@ -21,3 +22,4 @@ class Surroundings(NamedTuple):
     bury: Bury
     start: Callable[..., asyncio.Task[None]]
     is_certain: Callable[[], bool]  # whether others take this broker for alive
+    inherited: InheritedSubscriptions

@@ -16,6 +16,7 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 from headrace.broker.catalogue import Catalogue
+from headrace.broker.inherited_subscriptions import FindNames, InheritedSubscriptions
 from headrace.broker.partition import Partition
 from headrace.model.errors import (
     CoordinatorLoading,
@@ -26,7 +27,7 @@ from headrace.model.errors import (
 )
 from headrace.model.names import ACKS_PREFIX
 from headrace.model.subscription_configs import SubscriptionConfig
-from headrace.runtime.clock import Clock
+from headrace.runtime.clock import AnchoredClock, Clock
 from headrace.runtime.eager import in_task
 from headrace.runtime.entropy import Entropy
 
@@ -48,11 +49,12 @@ class Subscriptions:
     def __init__(
         self,
         catalogue: Catalogue,
-        config_of: Callable[[str], SubscriptionConfig],
+        config_of: Callable[[UUID, str], SubscriptionConfig],
         bury: Bury,
         clock: Clock,
         entropy: Entropy,
         is_certain: Callable[[], bool],
+        find_names: FindNames,
     ) -> None:
         self._catalogue = catalogue
         self._is_certain = is_certain
@@ -60,10 +62,11 @@ class Subscriptions:
         self._bury = bury
         self._clock = clock
         self._entropy = entropy
-        self._started_ms = clock.now_ms()
-        self._started = self._trimmed = clock.monotonic()
+        self.now_ms = AnchoredClock(clock).now_ms  # a jump of the wall clock must not end every lease
+        self._trimmed = clock.monotonic()
         self._led: dict[tuple[str, int], LedSubscriptions] = {}  # by the topic whose subscriptions they are
         self._served: Served = {}
+        self._inherited = InheritedSubscriptions(find_names)
         self._tallies: WeakValueDictionary[tuple[str, str], SubscriptionTally] = WeakValueDictionary()
         self._tasks: asyncio.TaskGroup | None = None
         self._is_stopped = asyncio.Event()
@@ -153,22 +156,25 @@ class Subscriptions:
 
         topic, index = _key_of(partition)
         source = LeaseSource(self._catalogue, topic, index, owner_id, self._served)
-        led = LedSubscriptions(partition, source, self._surroundings(), partial(self._on_lost, owner_id))
+        acks = self._catalogue.find(partition.topic)
+        older = 0 if acks is None else acks.record.partitions_before(index)
+        led = LedSubscriptions(partition, source, self._surroundings(owner_id), partial(self._on_lost, owner_id), older)
         self._led[topic, index] = led
         self._start_to_load(led, pause_seconds)
 
-    def _surroundings(self) -> Surroundings:
+    def _surroundings(self, owner_id: UUID) -> Surroundings:
         from headrace.broker.subscription_surroundings import Surroundings
 
         return Surroundings(
             clock=self._clock,
             now_ms=self.now_ms,
             chance=partial(self._entropy.uniform, 0.0, 1.0),
-            config_of=self._config_of,
+            config_of=partial(self._config_of, owner_id),
             tally_of=self._tally_of,
             bury=self._bury,
             start=self._start,
             is_certain=self._is_certain,
+            inherited=self._inherited,
         )
 
     def _tally_of(self, topic: str, subscription: str) -> SubscriptionTally:
@@ -218,10 +224,6 @@ class Subscriptions:
     def _ensure_running(self) -> None:
         if self._is_stopped.is_set():
             raise NotLeader("the broker is going down")
-
-    def now_ms(self) -> int:
-        """Wall time as of the start, carried on by the monotonic clock: a jump must not end every lease."""
-        return self._started_ms + int((self._clock.monotonic() - self._started) * 1000)
 
 
 def _key_of(acks: Partition) -> tuple[str, int]:

@@ -25,7 +25,7 @@ from headrace.model.errors import (
     NotCoordinator,
 )
 from headrace.model.names import TRANSACTION_STATE
-from headrace.runtime.clock import Clock
+from headrace.runtime.clock import AnchoredClock, Clock
 
 
 class TransactionCoordinator:
@@ -44,9 +44,8 @@ class TransactionCoordinator:
         self._next_producer_id = next_producer_id
         self._config = config
         self._clock = clock
-        self._started_ms = clock.now_ms()
-        self._started = clock.monotonic()
-        self._looked = self._started
+        self._now_ms = AnchoredClock(clock).now_ms  # a jump of the wall clock must not abort every transaction
+        self._looked = clock.monotonic()
         self._led: dict[int, LedTransactions] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._is_stopped = asyncio.Event()
@@ -99,9 +98,9 @@ class TransactionCoordinator:
                 return found
         return None
 
-    def open_ms(self, transaction: Transaction) -> int:
-        """For how long it has been open; -1 if it is not."""
-        return self._now_ms() - transaction.start_ms if transaction.is_open else -1
+    def running_ms(self, transaction: Transaction) -> int:
+        """How long ago the current or last transaction began; an id that has had none counts as old, as in Kafka."""
+        return self._now_ms() - transaction.start_ms
 
     async def new_producer_id(self) -> int:
         """An id that no producer had before."""
@@ -169,7 +168,3 @@ class TransactionCoordinator:
     def _ensure_running(self) -> None:
         if self._is_stopped.is_set():
             raise CoordinatorNotAvailable("the broker is going down")
-
-    def _now_ms(self) -> int:
-        """Wall time as of the start, carried on by the monotonic clock: a jump must not abort every transaction."""
-        return self._started_ms + int((self._clock.monotonic() - self._started) * 1000)

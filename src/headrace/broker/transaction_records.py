@@ -88,6 +88,7 @@ def bundle_record(bundle: Bundle) -> KeyValue:
         sequence=bundle.sequence,
         members=[StoredMember(member.transactional_id, member.producer_id, member.epoch) for member in bundle.members],
         updated_ms=bundle.updated_ms,
+        digest=bundle.digest,
     )
     return encode_bundle_key(bundle.name), encode_bundle_value(value)
 
@@ -99,7 +100,7 @@ def bundle_tombstone(name: str) -> KeyValue:
 def read_bundle(name: str, data: bytes) -> Bundle:
     value = decode_bundle_value(data)
     members = (Member(told.transactional_id, told.producer_id, told.producer_epoch) for told in value.members)
-    return Bundle(name, value.sequence, tuple(sorted(members)), value.updated_ms)
+    return Bundle(name, value.sequence, tuple(sorted(members)), value.updated_ms, value.digest)
 
 
 def by_topic(partitions: frozenset[TopicPartition]) -> dict[str, list[int]]:

@@ -89,7 +89,7 @@ class TransactionTools:
                 for transaction in self._coordinator
                 if (not states or transaction.status in states)
                 and (not producer_ids or transaction.producer.id in producer_ids)
-                and (request.duration_filter < 0 or self._coordinator.open_ms(transaction) > request.duration_filter)
+                and (request.duration_filter < 0 or self._coordinator.running_ms(transaction) > request.duration_filter)
                 and is_named(transaction)
             ],
         )

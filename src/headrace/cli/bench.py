@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from headrace.cli.output import chat, output_option, to_json, wants_json
+from headrace.cli.output import chat, echo, output_option, to_json, wants_json
 from headrace.cli.session import server_option, with_cluster
 from headrace.client.admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
@@ -186,7 +186,7 @@ def _result(name: str, count: int, size: int, seconds: float, latencies: Sequenc
 
 def _report(result: dict[str, Any], output: str | None) -> None:
     if wants_json(output):
-        click.echo(to_json(result))
+        echo(to_json(result))
     else:
-        click.echo("  ".join(f"{name} {value}" for name, value in result.items()))
+        echo("  ".join(f"{name} {value}" for name, value in result.items()))
     chat("one Python client made this load; the comparison with other brokers is `make bench`")

@@ -16,6 +16,7 @@ from headrace.model.errors import HeadraceError
 from headrace.runtime.clock import Clock, SystemClock
 from headrace.runtime.disk import Disk, SystemDisk
 from headrace.runtime.network import SystemNetwork
+from headrace.storage.stray import STRAY, measure_strays
 from headrace.wire.apis import APIS, OWN_KEYS
 
 _FREE_BYTES_MIN = 1 << 30
@@ -60,6 +61,19 @@ def check_data(folder: str, disk: Disk | None = None, clock: Clock | None = None
         _judge_space(there, disk.free_bytes(there), disk.total_bytes(there)),
         _judge_fsync(milliseconds),
     ]
+
+
+def check_strays(folder: str, disk: Disk | None = None) -> list[Finding]:
+    """Logs that the registry does not know are kept until an operator decides."""
+    disk = disk or SystemDisk()
+    folders = [folder, *(f"{folder}/{name}" for name in (disk.list(folder) if disk.exists(folder) else ()))]
+    sizes = [measure_strays(disk, one) for one in folders if disk.exists(f"{one}/{STRAY}")]
+    logs, size_bytes = sum(size.logs for size in sizes), sum(size.size_bytes for size in sizes)
+    if not logs:
+        return []
+    what = f"{logs} logs, {size_bytes / 1e6:.1f} MB, are not known to the registry and kept in {STRAY}"
+    step = "see `headrace log stray`, then `headrace log adopt` or `headrace log purge-stray`"
+    return [Finding("warn", "stray logs", what, step)]
 
 
 def check_descriptors() -> Finding:

@@ -13,7 +13,7 @@ from headrace.cli.cluster_health import Finding, held_by, judge
 from headrace.cli.cluster_progress import wait_until_none
 from headrace.cli.cluster_reassign import reassign
 from headrace.cli.failure import FAILED
-from headrace.cli.output import chat, output_option, print_rows, print_table, to_json, wants_json
+from headrace.cli.output import chat, echo, output_option, print_rows, print_table, to_json, wants_json
 from headrace.cli.session import confirm, server_option, with_cluster, yes_option
 from headrace.client.cluster import Cluster
 from headrace.client.cluster_admin import ClusterAdmin, ClusterMembers, PartitionPlace, Refusals
@@ -47,10 +47,10 @@ def info(server: str, output: str | None) -> None:
     controller = members.controller_id if members.controller_id in members.brokers else None
     if wants_json(output):
         summary = {"cluster_id": members.cluster_id, "controller": controller, "partitions": len(places)}
-        click.echo(to_json(summary | {"brokers": rows}))
+        echo(to_json(summary | {"brokers": rows}))
         return
     who = "none" if controller is None else f"broker {controller}"
-    click.echo(f"cluster {members.cluster_id}  controller {who}  {len(places)} partitions\n")
+    echo(f"cluster {members.cluster_id}  controller {who}  {len(places)} partitions", "")
     print_table(rows, ("broker", "address", "rack", "leaders", "replicas", "state"))
 
 

@@ -21,6 +21,7 @@ from headrace.client.fetcher import FetchingRules
 from headrace.client.membership import GroupRules
 from headrace.client.metadata import TopicPartition
 from headrace.client.offsets import END, find_offsets
+from headrace.model.safe_text import escaped
 
 Printer = Callable[[ConsumedRecord], bytes]
 
@@ -150,11 +151,17 @@ async def print_records(
 
 
 def choose_printer(template: str | None, key_separator: str | None, as_json: bool) -> Printer:
-    """How records are printed: by format, with keys, as JSON, or just their values."""
+    """How records are printed: by format, with keys, as JSON, or just their values. They are written as they are into a
+    pipe, and with their control characters escaped on a terminal."""
     if sum((template is not None, key_separator is not None, as_json)) > 1:
         raise click.UsageError("give one of -f, -K and --json")
     if as_json:
         return lambda record: to_json(envelope_of(record)).encode() + b"\n"
+    printer = _raw_printer(template, key_separator)
+    return _on_terminal(printer) if sys.stdout.isatty() else printer
+
+
+def _raw_printer(template: str | None, key_separator: str | None) -> Printer:
     if template is not None:
         try:
             return compile_format(template)
@@ -164,6 +171,10 @@ def choose_printer(template: str | None, key_separator: str | None, as_json: boo
         separator = key_separator.encode()
         return lambda record: (record.key or b"") + separator + (record.value or b"") + b"\n"
     return lambda record: (record.value or b"") + b"\n"
+
+
+def _on_terminal(printer: Printer) -> Printer:
+    return lambda record: escaped(printer(record).decode(errors="backslashreplace"), keep="\n\t").encode()
 
 
 def _reached(consumer: Consumer, ends: Mapping[TopicPartition, int] | None) -> bool:

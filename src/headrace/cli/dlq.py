@@ -11,7 +11,7 @@ import click
 
 from headrace.cli.envelope import envelope_of
 from headrace.cli.failure import Failure
-from headrace.cli.output import chat, output_option, print_rows, to_json
+from headrace.cli.output import chat, echo, output_option, print_rows, to_json
 from headrace.cli.session import confirm, dry_run_option, server_option, with_cluster, yes_option
 from headrace.cli.times import local_time
 from headrace.client.admin import TopicAdmin
@@ -98,7 +98,7 @@ def show(topic: str, ids: Sequence[str], server: str) -> None:
 
     async def work(queue: DeadLetterQueue) -> None:
         async for letter, state in queue.letters(selection):
-            click.echo(to_json(_row(letter, state) | envelope_of(letter.record)))
+            echo(to_json(_row(letter, state) | envelope_of(letter.record)))
 
     _with_queue(server, topic, work, are_named=True)
 
@@ -253,14 +253,15 @@ def _shown(value: bytes | None) -> str | None:
 
 def _tell(outcome: Outcome) -> None:
     if sys.stderr.isatty():
-        click.echo(f"\r{outcome.settled} of {outcome.chosen}", nl=False, err=True)
+        sys.stderr.write(f"\r{outcome.settled} of {outcome.chosen}")
+        sys.stderr.flush()
 
 
 def _conclude(outcome: Outcome | None, verdict: str) -> None:
     if outcome is None:
         return
     if sys.stderr.isatty():
-        click.echo("\r", nl=False, err=True)
+        sys.stderr.write("\r")
     for letter_id, why in outcome.refused:
         chat(f"{letter_id} stays: {why}")
     others = f"; {outcome.settled_before} were settled before, or are in other hands" if outcome.settled_before else ""

@@ -12,9 +12,17 @@ from typing import Any
 
 import click
 
-from headrace.cli.checkup import Finding, check_broker, check_clock, check_data, check_descriptors, check_port
+from headrace.cli.checkup import (
+    Finding,
+    check_broker,
+    check_clock,
+    check_data,
+    check_descriptors,
+    check_port,
+    check_strays,
+)
 from headrace.cli.failure import FAILED, UNREACHABLE
-from headrace.cli.output import output_option, print_json, wants_json
+from headrace.cli.output import echo, output_option, print_json, wants_json
 from headrace.cli.session import run, server_option
 from headrace.client.address import Address, parse_address
 
@@ -49,7 +57,7 @@ def doctor(data: str, http: str, server: str, output: str | None) -> int:
 
 
 async def _examine(data: str, http: Address, server: str) -> list[Finding]:
-    findings = [*check_data(data), check_descriptors(), check_clock()]
+    findings = [*check_data(data), *check_strays(data), check_descriptors(), check_clock()]
     broker = await check_broker(server)
     findings += broker
     answered = broker[0].verdict != "fail"
@@ -64,7 +72,7 @@ def _print(finding: Finding) -> None:
     if "NO_COLOR" not in os.environ:
         verdict = click.style(verdict, fg=_COLOURS[finding.verdict])
     step = f"; {finding.next_step}" if finding.next_step else ""
-    click.echo(f"{verdict}  {finding.subject}: {finding.what}{step}")
+    echo(f"{verdict}  {finding.subject}: {finding.what}{step}")
 
 
 def _row(finding: Finding) -> dict[str, Any]:

@@ -12,6 +12,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 _FILE = click.Path(exists=True, dir_okay=False)
 _OPTIONS = (
     click.option("--auth", is_flag=True, help="Want an access token with every HTTP request; see `headrace token`."),
+    click.option("--open-metrics", is_flag=True, help="Serve /metrics without a token, also with --auth."),
+    click.option(
+        "--http-host",
+        "http_hosts",
+        metavar="NAME",
+        multiple=True,
+        help="A name by which HTTP clients reach this server; repeatable. Without --auth, others are refused.",
+    ),
     click.option("--http-tls-cert", metavar="FILE", type=_FILE, help="Serve HTTPS by it."),
     click.option("--http-tls-key", metavar="FILE", type=_FILE, help="The key of that."),
     click.option("--push-private", is_flag=True, help="Allow webhooks to private addresses."),

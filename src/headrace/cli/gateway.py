@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 
 import click
 
@@ -31,6 +32,8 @@ def gateway(
     publish_only: bool,
     subscribe_only: bool,
     auth: bool,
+    open_metrics: bool,
+    http_hosts: Sequence[str],
     http_tls_cert: str | None,
     http_tls_key: str | None,
     push_private: bool,
@@ -51,8 +54,10 @@ def gateway(
         told = GatewaySettings.of(
             bootstrap=bootstrap,
             http=http,
+            http_hosts=tuple(http_hosts),
             side="publish" if publish_only else "subscribe" if subscribe_only else None,
             auth=auth,
+            open_metrics=open_metrics,
             tls=(http_tls_cert, http_tls_key),
             push_private=push_private,
             insecure=insecure,

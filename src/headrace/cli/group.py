@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from headrace.cli.group_reset import reset
-from headrace.cli.output import chat, output_option, print_rows, print_table, to_json, wants_json
+from headrace.cli.output import chat, echo, output_option, print_rows, print_table, to_json, wants_json
 from headrace.cli.session import confirm, dry_run_option, server_option, with_cluster, yes_option
 from headrace.client.cluster import Cluster
 from headrace.client.group_admin import GroupAdmin, GroupView, PartitionLag
@@ -65,12 +65,12 @@ def describe(name: str, server: str, output: str | None) -> None:
         "lag": sum(lag.lag for lag in lags),
     }
     if wants_json(output):
-        click.echo(to_json(summary | {"members": members, "partitions": [_lag_row(lag) for lag in lags]}))
+        echo(to_json(summary | {"members": members, "partitions": [_lag_row(lag) for lag in lags]}))
         return
-    click.echo("  ".join(f"{key} {value or '-'}" for key, value in summary.items()))
+    echo("  ".join(f"{key} {value or '-'}" for key, value in summary.items()))
     for rows, columns in ((members, ("member", "client", "host", "partitions")), (_rows(lags), _LAG_COLUMNS)):
         if rows:
-            click.echo()
+            echo()
             print_table(rows, columns)
 
 
@@ -88,7 +88,7 @@ def lag(name: str, watch: float | None, server: str, output: str | None) -> None
         while watch is not None:
             await asyncio.sleep(watch)
             if not wants_json(output):
-                click.echo()
+                echo()
             print_rows(_rows(await admin.lag(name)), _LAG_COLUMNS, output)
 
     with_cluster(server, work)

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from headrace.cli.output import chat, output_option, print_rows
+from headrace.cli.output import chat, echo, output_option, print_rows
 from headrace.cli.session import server_option, with_cluster
 from headrace.cli.times import parse_duration
 from headrace.cli.where import Where, parse_where, resolve
@@ -183,4 +183,4 @@ def _print(moves: Sequence[Move], output: str | None, *, export: bool) -> None:
         return
     for move in moves:
         if move.new is not None:
-            click.echo(f"{move.before.target.topic},{move.before.target.partition},{move.new}")
+            echo(f"{move.before.target.topic},{move.before.target.partition},{move.new}")

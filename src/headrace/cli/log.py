@@ -1,4 +1,4 @@
-"""`headrace log ...`: a look into the files of a data folder, without a broker. Nothing is changed."""
+"""`headrace log ...`: a look into the files of a data folder, without a broker; see log_stray for what changes them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from headrace.cli.data_folder import DataFolder, segments_in
 from headrace.cli.failure import FAILED, failure_of
 from headrace.cli.log_check import Flaw, LogCheck
 from headrace.cli.log_rows import BATCH_COLUMNS, DERIVED, RECORD_COLUMNS, Row, batch_row, record_rows
+from headrace.cli.log_stray import adopt, purge_stray, stray
 from headrace.cli.output import chat, output_option, print_json, print_rows, print_table, wants_json
 from headrace.cli.stored_batches import StoredBatch, Unreadable, stored_batches
 from headrace.model.errors import HeadraceError
@@ -25,8 +26,11 @@ _SHOWN_MAX = 60
 
 @click.group()
 def log() -> None:
-    """Look into a data folder: dump and verify segment files."""
+    """Look into a data folder: dump and verify segment files; adopt or purge stray logs."""
 
+
+for _command in (stray, adopt, purge_stray):
+    log.add_command(_command)
 
 _data_option = click.option(
     "--data",

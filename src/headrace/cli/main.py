@@ -31,7 +31,8 @@ _COMMANDS = {
     "cluster": ("headrace.cli.cluster", "Show brokers and partitions, check health, move, drain and elect."),
     "top": ("headrace.cli.top", "Watch brokers, topics, subscriptions and groups live."),
     "archive": ("headrace.cli.archive", "Show, verify and compact archives of topics."),
-    "log": ("headrace.cli.log", "Look into a data folder: dump and verify segment files."),
+    "log": ("headrace.cli.log", "Look into a data folder: dump, verify, adopt and purge logs."),
+    "registry": ("headrace.cli.registry", "Rebuild a lost registry from the logs."),
     "bench": ("headrace.cli.bench", "Put a quick load on a broker."),
     "doctor": ("headrace.cli.doctor", "Check this machine and a broker; say what to do."),
     "version": ("headrace.cli.version", "Print the version."),
@@ -92,13 +93,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _refuse_usage(error: click.UsageError) -> int:
+    from headrace.cli.output import echo
+
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        click.echo(error.format_message(), err=True)
+        echo(*error.format_message().split("\n"), err=True)
         return error.exit_code
     path = error.ctx.command_path if error.ctx is not None else "headrace"
     return _tell(f"{error.format_message().rstrip('.')}; see `{path} --help`", error.exit_code)
 
 
 def _tell(message: str, exit_code: int) -> int:
-    click.echo(f"error: {' '.join(message.split())}", err=True)
+    from headrace.cli.output import echo
+
+    echo(f"error: {' '.join(message.split())}", err=True)
     return exit_code

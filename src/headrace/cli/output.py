@@ -1,4 +1,8 @@
-"""Results for people and for programs: a table on a terminal, one JSON object per line when piped."""
+"""Results for people and for programs: a table on a terminal, one JSON object per line when piped.
+
+Everything that a command prints goes through here, and control characters are escaped: names, keys, headers and error
+texts come from others, and may not control the terminal. Only `consume` into a pipe writes values as they are.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from typing import Any, TypeVar
 
 import click
 import msgspec
+
+from headrace.model.safe_text import escaped, escaped_json
 
 Row = Mapping[str, Any]
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -59,11 +65,17 @@ def print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
 
 def chat(message: str) -> None:
     """Say something that is not a result."""
-    click.echo(message, err=True)
+    echo(message, err=True)
+
+
+def echo(*lines: str, err: bool = False) -> None:
+    """Print lines; an empty one if none is given."""
+    for line in lines or ("",):
+        click.echo(escaped(line), err=err)  # noqa: TID251
 
 
 def to_json(value: Any) -> str:
-    return _encode(value).decode()
+    return escaped_json(_encode(value).decode())
 
 
 def _text(value: Any) -> str:
@@ -72,5 +84,5 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ",".join(map(str, value)) or "-"
-    return str(value)
+        return escaped(",".join(map(str, value))) or "-"
+    return escaped(str(value))

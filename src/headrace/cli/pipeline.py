@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from headrace.cli.failure import FAILED, Failure, failure_of
-from headrace.cli.output import chat, output_option, print_json, print_rows, print_table, to_json, wants_json
+from headrace.cli.output import chat, echo, output_option, print_json, print_rows, print_table, to_json, wants_json
 from headrace.cli.session import SERVER_DEFAULT
 from headrace.cli.times import local_time
 from headrace.model.errors import HeadraceError, InvalidConfig
@@ -91,7 +90,7 @@ def lint(files: Sequence[str], output: str | None) -> int:
         print_json([{"file": p.file, "table": p.table, "key": p.key, "problem": p.what} for p in problems])
     else:
         for problem in problems:
-            click.echo(problem.line)
+            echo(problem.line)
     chat(f"{len(files)} checked, {len(problems)} problems" if problems else f"{len(files)} checked, all well")
     return FAILED if problems else 0
 
@@ -105,7 +104,7 @@ def dry_run(target: str, changes: Sequence[str], master: str | None, brokers: st
 
     with _failures():
         for line in plan_pipeline(_read(target, changes, master, brokers)):
-            click.echo(line)
+            echo(line)
 
 
 @pipeline.command()
@@ -161,7 +160,7 @@ def status(target: str, output: str | None) -> int:
         listed = find_pipeline(target, Path())
     row = _row(listed)
     if wants_json(output):
-        click.echo(to_json(row))
+        echo(to_json(row))
     else:
         print_table([{"key": key.replace("_", " "), "value": value} for key, value in row.items()], ("key", "value"))
     return FAILED if row["state"] in _BAD_STATES else 0
@@ -269,7 +268,7 @@ def _show_outcome(name: str, outcome: Outcome, output: str | None) -> None:
     if wants_json(output):
         print_json([{"pipeline": name, "ok": outcome.ok, "summary": outcome.summary, **outcome.figures}])
         return
-    sys.stdout.write(f"{name}: {outcome.summary}\n")
+    echo(*f"{name}: {outcome.summary}".split("\n"))
     if outcome.figures:
         print_table([{"figure": key, "value": value} for key, value in outcome.figures.items()], ("figure", "value"))
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from headrace.cli.output import chat, output_option, print_rows, wants_json
+from headrace.cli.output import chat, echo, output_option, print_rows, wants_json
 from headrace.cli.session import confirm, server_option, with_cluster, yes_option
 from headrace.cli.times import local_time
 from headrace.client.cluster import Cluster
@@ -95,7 +95,7 @@ def add(
     if wants_json(output):
         print_rows([{"id": str(where)}], ("id",), output)
     else:
-        click.echo(str(where))
+        echo(str(where))
 
 
 @schedule.command("list")

@@ -15,6 +15,7 @@ from headrace.cli.failure import failure_of
 from headrace.client.address import parse_addresses
 from headrace.client.cluster import ClientSettings, Cluster, connect
 from headrace.model.errors import HeadraceError
+from headrace.model.safe_text import escaped
 
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -51,7 +52,7 @@ def confirm(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question} Say --yes to do it without a question")
-    click.confirm(question, abort=True, err=True)
+    click.confirm(escaped(question), abort=True, err=True)
 
 
 def with_cluster(server: str, work: Callable[[Cluster], Awaitable[T]], *, deadline_seconds: float = 20.0) -> T:

@@ -78,13 +78,10 @@ def create(topic: str, name: str, at: Position, settings: Sequence[str], server:
     changes = parse_settings(settings)
 
     async def work(cluster: Cluster) -> Mapping[TopicPartition, int]:
-        admin = SubscriptionAdmin(cluster)
-        if changes:
-            try:
-                await admin.configure(name, changes)
-            except InvalidConfig as error:
-                raise Failure(f"{error.message}; docs/queues.md has all settings of subscriptions") from None
-        return await admin.create(topic, name, at)
+        try:
+            return await SubscriptionAdmin(cluster).create(topic, name, at, changes)
+        except InvalidConfig as error:
+            raise Failure(f"{error.message}; docs/queues.md has all settings of subscriptions") from None
 
     floors = with_cluster(server, work)
     print_rows(_floor_rows(floors), _FLOOR_COLUMNS, output)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from headrace.cli.failure import Failure
-from headrace.cli.output import chat, output_option, print_rows, to_json, wants_json
+from headrace.cli.output import chat, echo, output_option, print_rows, to_json, wants_json
 from headrace.cli.session import confirm, server_option, with_cluster, yes_option
 from headrace.cli.times import DurationType, local_time
 from headrace.client.cluster import Cluster
@@ -60,9 +60,9 @@ def create(
     token_id, text, expires_ms = with_cluster(server, work)
     if wants_json(output):
         row = {"token": text, "id": token_id, "name": name, "scopes": list(scopes), "expires_at": _time(expires_ms)}
-        click.echo(to_json(row))
+        echo(to_json(row))
     else:
-        click.echo(text)
+        echo(text)
         chat(f"token {token_id} created; keep it now, it is not shown again")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from headrace.cli.output import output_option, print_json, wants_json
+from headrace.cli.output import echo, output_option, print_json, wants_json
 from headrace.cli.session import server_option, with_cluster
 from headrace.cli.top_look import Look, look
 from headrace.cli.top_rows import SORTS, Sort, Summary, Table, summarize, tables
@@ -134,13 +134,13 @@ class JsonShow(Show):
 
 class TableShow(Show):
     def show(self, seen: Look, summary: Summary, tables: Sequence[Table], sort: Sort) -> None:  # noqa: ARG002
-        click.echo(headline(summary))
+        echo(headline(summary))
         for trouble in summary.troubles:
-            click.echo(f"warning: {trouble}", err=True)
+            echo(f"warning: {trouble}", err=True)
         for table in tables:
             if table.rows:
-                click.echo()
-                click.echo("\n".join(table_lines(table)))
+                echo()
+                echo(*table_lines(table))
 
 
 class ScreenShow(Show):

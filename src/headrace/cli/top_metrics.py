@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Iterator, Mapping
 
@@ -41,10 +42,12 @@ async def scrape(address: str) -> Samples:
 
 def _get(url: str) -> str:
     from urllib.error import URLError  # only where somebody asks for it
-    from urllib.request import urlopen
+    from urllib.request import Request, urlopen
 
+    token = os.environ.get("HEADRACE_TOKEN")
+    request = Request(url, headers={"authorization": f"Bearer {token}"} if token else {})
     try:
-        with urlopen(url, timeout=_SECONDS) as answer:
+        with urlopen(request, timeout=_SECONDS) as answer:
             return str(answer.read().decode())
     except URLError as error:
         raise error.reason if isinstance(error.reason, OSError) else error from None

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import click
 
 from headrace.cli.top_rows import Row, Sort, Summary, Table
+from headrace.model.safe_text import escaped
 
 _CLEAR_LINE, _HOME, _CLEAR_BELOW = "\x1b[K", "\x1b[H", "\x1b[J"
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -43,7 +44,7 @@ def frame(summary: Summary, tables: Sequence[Table], sort: Sort, width: int, hei
 
 def screen_lines(summary: Summary, tables: Sequence[Table], sort: Sort, height: int) -> list[Line]:
     """At most so many lines; every table gets its part of them, and what one does not need is for the others."""
-    lines = [Line(headline(summary)), *(Line(f"! {trouble}") for trouble in summary.troubles[:2])]
+    lines = [Line(headline(summary)), *(Line(f"! {escaped(trouble)}") for trouble in summary.troubles[:2])]
     shown = [table for table in tables if table.rows]
     left = height - len(lines) - 2 - _LINES_AROUND * len(shown)
     for position, table in enumerate(sorted(shown, key=lambda table: len(table.rows))):

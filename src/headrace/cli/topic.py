@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
-from headrace.cli.output import chat, output_option, print_rows, print_table, to_json, wants_json
+from headrace.cli.output import chat, echo, output_option, print_rows, print_table, to_json, wants_json
 from headrace.cli.session import confirm, dry_run_option, server_option, with_cluster, yes_option
 from headrace.cli.settings import parse_settings
 from headrace.client.admin import HIGH_WATERMARK, Config, NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition, TopicView
 from headrace.client.offsets import END, START, FoundOffset, find_offsets
+from headrace.client.subscription_admin import SubscriptionAdmin
 
 
 @click.group()
@@ -97,12 +98,12 @@ def describe(name: str, configs: bool, server: str, output: str | None) -> None:
             "partitions": partitions,
             "configs": {config.name: config.value for config in shown},
         }
-        click.echo(to_json(row))
+        echo(to_json(row))
         return
-    click.echo(f"topic {view.name}  id {view.topic_id}  {len(view.partitions)} partitions\n")
+    echo(f"topic {view.name}  id {view.topic_id}  {len(view.partitions)} partitions", "")
     print_table(partitions, ("partition", "leader", "epoch", "replicas", "in_sync", "start", "end", "size_bytes"))
     if config_rows:
-        click.echo()
+        echo()
         print_table(config_rows, ("config", "value", "default") if configs else ("config", "value"))
 
 
@@ -141,6 +142,7 @@ def delete(names: Sequence[str], yes: bool, dry_run: bool, server: str) -> None:
         for name in names:
             await admin.describe(name)
             if not dry_run:
+                await SubscriptionAdmin(cluster).clear_group_configs(name)
                 await admin.delete(name)
             chat(f"topic {name} {'would be deleted' if dry_run else 'deleted'}")
 

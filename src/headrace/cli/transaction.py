@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from headrace.cli.failure import Failure
-from headrace.cli.output import chat, output_option, print_rows, print_table, to_json, wants_json
+from headrace.cli.output import chat, echo, output_option, print_rows, print_table, to_json, wants_json
 from headrace.cli.session import confirm, dry_run_option, server_option, with_cluster, yes_option
 from headrace.cli.times import DurationType, local_time
 from headrace.client.admin import TopicAdmin
@@ -65,12 +65,12 @@ def describe(transactional_id: str, server: str, output: str | None) -> None:
     summary = _summary(view)
     partitions = [{"topic": topic, "partition": partition} for topic, partition in view.partitions]
     if wants_json(output):
-        click.echo(to_json(summary | {"partitions": partitions}))
+        echo(to_json(summary | {"partitions": partitions}))
         return
     for name, value in summary.items():
-        click.echo(f"{name.replace('_', ' '):<17} {'-' if value is None else value}")
+        echo(f"{name.replace('_', ' '):<17} {'-' if value is None else value}")
     if partitions:
-        click.echo()
+        echo()
         print_table(partitions, ("topic", "partition"))
 
 
@@ -91,12 +91,12 @@ def bundle(name: str, server: str, output: str | None) -> None:
         for one in view.members
     ]
     if wants_json(output):
-        click.echo(to_json({"bundle": name, "sequence": view.sequence, "members": members}))
+        echo(to_json({"bundle": name, "sequence": view.sequence, "members": members}))
         return
-    click.echo(f"{'bundle':<17} {name}")
-    click.echo(f"{'sequence':<17} {view.sequence}")
+    echo(f"{'bundle':<17} {name}")
+    echo(f"{'sequence':<17} {view.sequence}")
     if members:
-        click.echo()
+        echo()
         print_table(members, ("transactional_id", "producer_id", "producer_epoch"))
 
 

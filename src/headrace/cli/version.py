@@ -7,7 +7,7 @@ import platform
 import click
 
 from headrace import __version__
-from headrace.cli.output import output_option, to_json, wants_json
+from headrace.cli.output import echo, output_option, to_json, wants_json
 
 
 @click.command()
@@ -16,6 +16,6 @@ def version(output: str | None) -> None:
     """Print the version of Headrace and of the Python that runs it."""
     python = platform.python_version()
     if wants_json(output):
-        click.echo(to_json({"headrace": __version__, "python": python}))
+        echo(to_json({"headrace": __version__, "python": python}))
     else:
-        click.echo(f"headrace {__version__} (Python {python})")
+        echo(f"headrace {__version__} (Python {python})")

@@ -107,8 +107,7 @@ class TopicAdmin:
 
     async def describe(self, name: str) -> TopicView:
         """One topic, freshly asked for."""
-        self._cluster.distrust()
-        return await self._cluster.persist(lambda: self._cluster.topic(name))
+        return await self._cluster.persist(lambda: self._cluster.current_topic(name))
 
     async def create(self, topic: NewTopic, *, validate_only: bool = False) -> None:
         """Create a topic and wait until each of its partitions has a leader."""

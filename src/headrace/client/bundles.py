@@ -74,13 +74,14 @@ class BundleView(msgspec.Struct, frozen=True):
 
     sequence: int
     members: tuple[Member, ...]
+    digest: str = ""
 
 
 async def describe_bundle(cluster: Cluster, bundle: str) -> BundleView:
     check_bundle_name(bundle)
     answer: DescribeBundleResponse = await _ask(cluster, bundle, DescribeBundleRequest(bundle))
     members = (Member(told.transactional_id, told.producer_id, told.producer_epoch) for told in answer.members)
-    return BundleView(answer.sequence, tuple(members))
+    return BundleView(answer.sequence, tuple(members), answer.digest)
 
 
 async def committed_sequence(cluster: Cluster, bundle: str) -> int:
@@ -88,15 +89,18 @@ async def committed_sequence(cluster: Cluster, bundle: str) -> int:
     return (await describe_bundle(cluster, bundle)).sequence
 
 
-async def commit_bundle(cluster: Cluster, bundle: str, sequence: int, members: Sequence[Member]) -> bool:
+async def commit_bundle(
+    cluster: Cluster, bundle: str, sequence: int, members: Sequence[Member], digest: str = ""
+) -> bool:
     """Commit what all members have written, as one. False: this sequence or a later one was committed before, by
-    others as far as is known; whatever these members still had open is aborted.
+    others as far as is known; whatever these members still had open is aborted. `digest` names what is committed, for
+    whoever finds this sequence committed (`describe_bundle`).
 
     Raises what refused it: nothing is committed if one of them is fenced, has timed out or was aborted. After
     `CommitInDoubt` it may be committed: ask again.
     """
     try:
-        answer = await _end(cluster, bundle, sequence, members, is_commit=True)
+        answer = await _end(cluster, bundle, sequence, members, is_commit=True, digest=digest)
     except HeadraceError as error:
         if not error.retriable:
             raise
@@ -114,11 +118,12 @@ async def abort_bundle(cluster: Cluster, bundle: str, members: Sequence[Member])
 
 
 async def _end(
-    cluster: Cluster, bundle: str, sequence: int, members: Sequence[Member], *, is_commit: bool
+    cluster: Cluster, bundle: str, sequence: int, members: Sequence[Member], *, is_commit: bool, digest: str = ""
 ) -> EndBundleResponse:
     check_bundle_name(bundle)
     named = [BundleMember(member.transactional_id, member.producer_id, member.epoch) for member in members]
-    answer: EndBundleResponse = await _ask(cluster, bundle, EndBundleRequest(bundle, sequence, is_commit, named))
+    request = EndBundleRequest(bundle, sequence, is_commit, named, digest)
+    answer: EndBundleResponse = await _ask(cluster, bundle, request)
     return answer
 
 

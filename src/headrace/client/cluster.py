@@ -179,7 +179,9 @@ class Cluster:
     # --- metadata ---
 
     async def refresh(self, topics: Iterable[str] | None = None, *, create: bool = False) -> ClusterView:
-        """Ask for metadata of these topics (None: all); `create` lets the broker create missing ones."""
+        """Ask for metadata of these topics (None: all); `create` lets the broker create missing ones.
+
+        Topics that are known and not among these keep their age: a refresh of others must not prolong it."""
         names = None if topics is None else sorted(set(topics))
         request = MetadataRequest(
             topics=None if names is None else [MetadataRequestTopic(name=name) for name in names],
@@ -188,8 +190,9 @@ class Cluster:
         answer: MetadataResponse = await self.call(request)
         raise_for(answer.error_code)
         self._told_by = self._asked
+        if names is None or self.view.topics.keys() <= set(names):
+            self._refreshed_at = self.clock.monotonic()
         self.view = self.view.merged(answer, complete=names is None)
-        self._refreshed_at = self.clock.monotonic()
         return self.view
 
     def distrust(self) -> None:
@@ -204,6 +207,15 @@ class Cluster:
             async with self._refreshing:
                 if not self.fresh or name not in self.view.topics:
                     await self.refresh({name, *self.view.topics}, create=create)
+        return self._known_topic(name)
+
+    async def current_topic(self, name: str) -> TopicView:
+        """The topic as the brokers describe it now. Administration needs this: metadata from memory misses the
+        partitions that were added since."""
+        await self.refresh([name])
+        return self._known_topic(name)
+
+    def _known_topic(self, name: str) -> TopicView:
         found = self.view.topics.get(name)
         if found is None:
             raise _unknown_topic(name, self.view.refusals.get(name))

@@ -19,7 +19,7 @@ from headrace.client.fetched import ConsumedRecord, FetchedRecords
 from headrace.client.fetcher import Fetcher, FetchingRules
 from headrace.client.membership import GroupMember, GroupRules
 from headrace.client.metadata import TopicPartition
-from headrace.client.offsets import END, START, Commit, Membership, commit, committed, find_offsets
+from headrace.client.offsets import END, START, Commit, FoundOffset, Membership, commit, committed, find_offsets
 from headrace.model.errors import (
     FencedInstanceId,
     HeadraceError,
@@ -80,6 +80,7 @@ class Consumer:
         self._in_hand: Sequence[ConsumedRecord] = ()  # given to the application, perhaps not dealt with yet
         self._positions: dict[TopicPartition, int] = {}  # behind the last record given to the application
         self._committed: dict[TopicPartition, int] = {}
+        self._failure: Exception | None = None  # found behind the records of the last poll
         self._commit_due_at = 0.0
         self._joining: asyncio.Task[HeadraceError | None] | None = None
         self._tasks = Supervisor()
@@ -122,6 +123,7 @@ class Consumer:
     async def __anext__(self) -> ConsumedRecord:
         """The next record; waits for as long as it takes."""
         self._in_hand = ()
+        self._raise_failure()
         while True:
             await self._attend()
             record = self._next_in_hand()
@@ -133,16 +135,17 @@ class Consumer:
     async def poll(self, records_max: int = 500, timeout_seconds: float | None = None) -> list[ConsumedRecord]:
         """What is there, up to `records_max`.
 
-        Waits for the first record until the timeout, then returns [].
+        Waits for the first record until the timeout, then returns []. An error behind the first record is raised by the
+        next call: the records before it have moved the position already, and would be committed without being seen.
         """
         self._in_hand = ()
+        self._raise_failure()
         records: list[ConsumedRecord] = []
         try:
             async with asyncio.timeout(timeout_seconds):
                 while True:
                     await self._attend()
-                    while len(records) < records_max and (record := self._next_in_hand()) is not None:
-                        records.append(record)
+                    self._gather(records, records_max)
                     if records:
                         break
                     await self._fetcher.arrival()
@@ -207,6 +210,21 @@ class Consumer:
             await self._commit_quietly()
         if self._fetcher.out_of_range:
             await self._reset(sorted(self._fetcher.out_of_range))
+
+    def _gather(self, records: list[ConsumedRecord], records_max: int) -> None:
+        """Append what is there."""
+        try:
+            while len(records) < records_max and (record := self._next_in_hand()) is not None:
+                records.append(record)
+        except Exception as error:
+            if not records:
+                raise
+            self._failure = error
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def _next_in_hand(self) -> ConsumedRecord | None:
         while True:
@@ -301,8 +319,7 @@ class Consumer:
             return offsets
         if self.settings.start == "none":
             raise NoCommittedOffset(f'nothing is committed for {fresh[0]}; commit an offset or set another "start"')
-        where = START if self.settings.start == "earliest" else END
-        found = await find_offsets(self._cluster, dict.fromkeys(fresh, where))
+        found = await self._find_offsets(fresh)
         return offsets | {target: at.offset for target, at in found.items()}
 
     async def _reset(self, targets: Sequence[TopicPartition]) -> None:
@@ -311,9 +328,15 @@ class Consumer:
         """
         if self.settings.start == "none":
             raise OffsetOutOfRange(f"{targets[0]} has no offset {self._positions[targets[0]]}; seek to one that it has")
-        where = START if self.settings.start == "earliest" else END
-        found = await find_offsets(self._cluster, dict.fromkeys(targets, where))
+        found = await self._find_offsets(targets)
         self._assign({target: at.offset for target, at in found.items()})
+
+    async def _find_offsets(self, targets: Iterable[TopicPartition]) -> dict[TopicPartition, FoundOffset]:
+        """As `start` says. For a reader of committed records the end is the last stable offset: records of transactions
+        that are open now come when these are committed."""
+        where = START if self.settings.start == "earliest" else END
+        read_committed = self.settings.fetching.read_committed
+        return await find_offsets(self._cluster, dict.fromkeys(targets, where), read_committed=read_committed)
 
     async def _commit_quietly(self) -> None:
         """Commit in passing: if the coordinator is away, the next time will do, and reading goes on."""

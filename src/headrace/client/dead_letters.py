@@ -179,7 +179,7 @@ class DeadLetterQueue:
         return await self._leases.states(target, [letter.id.offset for letter in letters])
 
     async def _targets(self) -> list[TopicPartition]:
-        view = await self._cluster.persist(lambda: self._cluster.topic(self.name))
+        view = await self._cluster.persist(lambda: self._cluster.current_topic(self.name))
         return [TopicPartition(self.name, partition.partition) for partition in view.partitions]
 
     async def _chunks(

@@ -46,6 +46,7 @@ class PendingBatch:
         "done",
         "halves",
         "identity",
+        "in_doubt",
         "is_closed",
         "observed",
         "record_count",
@@ -65,6 +66,7 @@ class PendingBatch:
         self.identity = ProducerIdentity()
         self.base_sequence = -1
         self.attempts = 0
+        self.in_doubt = False  # an attempt ended without a final verdict: it may be in the log
         self.halves: tuple[PendingBatch, PendingBatch] | None = None
         self.observed = False  # somebody waits for the outcome
         self.is_closed = False  # it takes no more records

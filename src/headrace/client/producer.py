@@ -39,7 +39,7 @@ class ProducerSettings:
     record_bytes_max: int = 1024 * 1024
     buffer_bytes_max: int = 32 * 1024 * 1024
     delivery_timeout_seconds: float = 120.0
-    topic_wait_seconds: float = 10.0  # for a topic that the broker creates on first use
+    topic_wait_seconds: float = 10.0  # for a topic that does not exist: the broker may create it on first use
     create_topics: bool = True
 
 
@@ -220,4 +220,5 @@ def _rules(settings: ProducerSettings) -> SendingRules:
         linger_seconds=settings.linger_seconds,
         batch_bytes_max=settings.batch_bytes_max,
         delivery_timeout_seconds=settings.delivery_timeout_seconds,
+        topic_wait_seconds=None if settings.create_topics else settings.topic_wait_seconds,
     )

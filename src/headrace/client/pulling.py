@@ -35,6 +35,7 @@ _LANE = "pull"  # for what is answered at once; settles wait for the disk, and m
 _MESSAGES_MAX = 10_000  # that a broker gives at once
 _BYTES_MAX = 4 << 20
 _ANSWER_SLACK_SECONDS = 30.0
+_WAIT_SECONDS_MIN = 0.001  # a Lease for less returns at once, and would be sent again and again until the time is up
 _SLOW_SECONDS = 0.5  # a leader that takes longer is not waited for while there are others
 _PATIENCE_SECONDS = 5.0  # with leaders that cannot be asked
 _DELETION_SECONDS = 1.0  # that it may take until all partitions have forgotten a subscription
@@ -109,7 +110,7 @@ class Puller:
         except asyncio.CancelledError:
             future = wanting.future
             if future.done() and not future.cancelled() and future.exception() is None:
-                self._release(future.result())
+                self.release(future.result())
             raise
         finally:
             if wanting.timer is not None:
@@ -231,8 +232,8 @@ class Puller:
         try:
             while self._line and node_id in self._leaders:
                 left = self._until - self._cluster.clock.monotonic()
-                if left <= 0:
-                    break
+                if left < _WAIT_SECONDS_MIN:
+                    break  # the timers of those in line end their wait
                 failure = await self._lease(node_id, self._wanted, left, self._lane)
                 if failure is not None:
                     await asyncio.sleep(self._backoff.next_seconds())
@@ -295,9 +296,10 @@ class Puller:
                 wanting.future.set_result(messages[given : given + wanting.count])
                 given += wanting.count
         if given < len(messages):
-            self._release(messages[given:])
+            self.release(messages[given:])
 
-    def _release(self, messages: Sequence[Message]) -> None:
+    def release(self, messages: Sequence[Message]) -> None:
+        """Give back what was pulled and is handed to nobody; it does not count as a delivery."""
         if messages:
             self._settle([message.receipt for message in messages], RELEASE)
 

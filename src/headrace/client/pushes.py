@@ -1,7 +1,7 @@
-"""Which subscriptions are pushed to webhooks, as whoever pushes asks for it and an administrator sets it.
+"""The webhooks of subscriptions: listed for the process that pushes, set and deleted for an administrator.
 
-What a webhook is configured to lies in the configuration of its subscription; one that is set anew begins with the
-defaults, but for its secret, which stays until another is named.
+A webhook is part of the configuration of its subscription, so it belongs to (topic, name) and ends with either. A
+webhook that is set again begins with the defaults, except for its secret, which stays until another is given.
 """
 
 from __future__ import annotations
@@ -12,39 +12,28 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from headrace.client.cluster import Cluster
+from headrace.client.config_records import Resource, alter_configs, describe_configs
 from headrace.client.errors import only, raise_for
 from headrace.model.names import ACKS_PREFIX
-from headrace.wire.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-)
+from headrace.model.subscription_configs import SUBSCRIPTION_RESOURCE, subscription_resource_name
 from headrace.wire.messages.describe_pushes import DescribedPush, DescribePushesRequest, DescribePushesResponse
 from headrace.wire.messages.describe_subscriptions import (
     DescribeSubscriptionsRequest,
     DescribeSubscriptionsResponse,
     DescribeSubscriptionsTopic,
 )
-from headrace.wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
 
-_GROUP_RESOURCE, _SET, _DELETE = 32, 0, 1
 _DEFAULT_CONFIG = 5
-URL, TOPICS, SECRET = "headrace.push.url", "headrace.push.topics", "headrace.push.secret"
+URL, SECRET = "headrace.push.url", "headrace.push.secret"
 CONCURRENCY, RATE, TIMEOUT_MS = "headrace.push.concurrency", "headrace.push.rate", "headrace.push.timeout.ms"
-_NAMES = (URL, TOPICS, SECRET, CONCURRENCY, RATE, TIMEOUT_MS)
+_TOPICS = "headrace.push.topics"  # of a group's webhook: those that it is for; empty for all
+_NAMES = (URL, SECRET, CONCURRENCY, RATE, TIMEOUT_MS)
 
 
 class PushSettings(msgspec.Struct, frozen=True):
-    """A webhook as it is set: for these topics, or for all. None: what it is by default, or, of the secret, what it has
-    been."""
+    """A webhook as it is set. None is the default, or, for the secret, the one it has."""
 
     url: str
-    topics: Sequence[str] = ()
     secret: str | None = None
     concurrency: int | None = None
     rate: int | None = None
@@ -55,7 +44,6 @@ class SetPush(msgspec.Struct, frozen=True):
     """A webhook as it is."""
 
     url: str
-    topics: Sequence[str]
     has_secret: bool
     concurrency: int
     rate: int
@@ -100,70 +88,52 @@ async def subscribed_topics(cluster: Cluster, subscriptions: Sequence[str]) -> M
     return {name: sorted(topics) for name, topics in found.items()}
 
 
-async def set_push(cluster: Cluster, subscription: str, push: PushSettings) -> str | None:
-    """Push the subscription from now on. Returns the secret if one was made up, because there is none: nobody is told
-    it again."""
-    made = None
+async def set_push(cluster: Cluster, topic: str, subscription: str, push: PushSettings) -> str | None:
+    """Push the messages of the subscription of this topic. Returns the secret if one was generated, because there was
+    none: it cannot be read afterwards."""
+    generated = None
     if push.secret is None:
-        before = await get_push(cluster, subscription)
+        before = await get_push(cluster, topic, subscription)
         if before is None or not before.has_secret:
-            made = cluster.entropy.token(32)
+            generated = cluster.entropy.token(32)
+    changes: dict[str, str | None] = dict.fromkeys(name for name in _NAMES if name != SECRET)
+    changes.update(push_configs(push, push.secret or generated))
+    await alter_configs(cluster, _resource(topic, subscription), changes)
+    return generated
+
+
+def push_configs(push: PushSettings, secret: str | None) -> dict[str, str]:
+    """The settings of the subscription that make this webhook; defaults are left out."""
     given: dict[str, object] = {
         URL: push.url,
-        TOPICS: ",".join(push.topics) or None,
-        SECRET: push.secret if made is None else made,
+        SECRET: secret,
         CONCURRENCY: push.concurrency,
         RATE: push.rate,
         TIMEOUT_MS: push.timeout_ms,
     }
-    changes = [_change(name, value) for name, value in given.items() if value is not None or name != SECRET]
-    await _alter(cluster, subscription, changes)
-    return made
+    return {name: str(value) for name, value in given.items() if value is not None}
 
 
-async def get_push(cluster: Cluster, subscription: str) -> SetPush | None:
+async def get_push(cluster: Cluster, topic: str, subscription: str) -> SetPush | None:
     """None if it is not pushed."""
-    resource = DescribeConfigsResource(_GROUP_RESOURCE, subscription, [*_NAMES])
-
-    async def ask() -> Mapping[str, tuple[str | None, int]]:
-        answer: DescribeConfigsResponse = await cluster.call(DescribeConfigsRequest(resources=[resource]))
-        told = only(answer.results)
-        raise_for(told.error_code, told.error_message)
-        return {config.name: (config.value, config.config_source) for config in told.configs}
-
-    configs = await cluster.persist(ask)
-    url, _ = configs[URL]
-    if not url:
+    described = await describe_configs(cluster, _resource(topic, subscription), [*_NAMES, _TOPICS])
+    configs = {one.name: one for one in described}
+    url, of_group = configs[URL].value, configs[_TOPICS].value
+    if not url or (of_group and topic not in of_group.split(",")):
         return None
     return SetPush(
         url=url,
-        topics=tuple((configs[TOPICS][0] or "").split(",")) if configs[TOPICS][0] else (),
-        has_secret=configs[SECRET][1] != _DEFAULT_CONFIG,
-        concurrency=int(configs[CONCURRENCY][0] or 0),
-        rate=int(configs[RATE][0] or 0),
-        timeout_ms=int(configs[TIMEOUT_MS][0] or 0),
+        has_secret=configs[SECRET].config_source != _DEFAULT_CONFIG,
+        concurrency=int(configs[CONCURRENCY].value or 0),
+        rate=int(configs[RATE].value or 0),
+        timeout_ms=int(configs[TIMEOUT_MS].value or 0),
     )
 
 
-async def delete_push(cluster: Cluster, subscription: str) -> None:
+async def delete_push(cluster: Cluster, topic: str, subscription: str) -> None:
     """Push it no more; the secret is forgotten, too."""
-    await _alter(cluster, subscription, [_change(name, None) for name in _NAMES])
+    await alter_configs(cluster, _resource(topic, subscription), dict.fromkeys(_NAMES))
 
 
-def _change(name: str, value: object) -> AlterableConfig:
-    if value is None:
-        return AlterableConfig(name=name, config_operation=_DELETE)
-    return AlterableConfig(name=name, config_operation=_SET, value=str(value))
-
-
-async def _alter(cluster: Cluster, subscription: str, changes: Sequence[AlterableConfig]) -> None:
-    resource = AlterConfigsResource(_GROUP_RESOURCE, subscription, [*changes])
-
-    async def ask() -> None:
-        answer: IncrementalAlterConfigsResponse = await cluster.call(
-            IncrementalAlterConfigsRequest(resources=[resource])
-        )
-        told = only(answer.responses)
-        raise_for(told.error_code, told.error_message)
-
-    await cluster.persist(ask)
+def _resource(topic: str, subscription: str) -> Resource:
+    return SUBSCRIPTION_RESOURCE, subscription_resource_name(topic, subscription)

@@ -52,8 +52,8 @@ class DeadLetter(NamedTuple):
 
     @property
     def origin(self) -> str:
-        """The topic that it died in."""
-        return self.death.topic if self.death is not None else self.id.topic.removesuffix(DEAD_LETTER_SUFFIX)
+        """The topic whose queue it lies in. The letter's headers do not decide: a client may have written them."""
+        return self.id.topic.removesuffix(DEAD_LETTER_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +129,14 @@ class Sending:
     async def _submit(self, letter: DeadLetter) -> Delivery:
         record = letter.record
         to = self._rules.to
-        at_home = letter.death if to in (None, letter.origin) else None
+        death = letter.death if to in (None, letter.origin) else None
         topic = to or letter.origin
         return await self._producer.submit(
             topic,
             record.value,
             key=record.key,
             headers=sent_headers(letter, has_window=await self._has_window(topic)),
-            partition=None if at_home is None else at_home.partition,
+            partition=None if death is None or death.topic != letter.origin else death.partition,
         )
 
 

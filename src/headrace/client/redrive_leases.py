@@ -23,11 +23,12 @@ from headrace.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from headrace.wire.messages.lease_offsets import LeaseOffsetsRequest, LeaseOffsetsResponse, OffsetRange
-from headrace.wire.messages.message_status import MessageStatusRequest, MessageStatusResponse
+from headrace.wire.messages.message_status import MessageStatusRequest, MessageStatusResponse, SubscriptionStatus
 from headrace.wire.messages.settle import SettleItem
 
 REDRIVE = "headrace-redrive"
 READY = "ready"
+_LEASED = "leased"
 
 _DELIVERIES_MAX = "1000"  # the most there can be: a letter that could not be sent back is not to be lost for that
 _LEASE_MS = 5 * 60_000
@@ -71,6 +72,13 @@ class RedriveLeases:
 
     async def states(self, target: TopicPartition, offsets: Sequence[int]) -> dict[int, str]:
         """What became of each; without the subscription nothing has."""
+        try:
+            statuses = await self._cluster.persist(lambda: self._statuses(target, offsets))
+        except GroupIdNotFound:
+            statuses = []
+        return dict.fromkeys(offsets, READY) | {status.offset: status.state for status in statuses}
+
+    async def _statuses(self, target: TopicPartition, offsets: Collection[int]) -> list[SubscriptionStatus]:
         request = MessageStatusRequest(
             topic=self._topic,
             partition_index=target.partition,
@@ -78,16 +86,9 @@ class RedriveLeases:
             subscriptions=[REDRIVE],
             with_history=False,
         )
-
-        async def ask() -> dict[int, str]:
-            answer: MessageStatusResponse = await self._cluster.call(request, node_id=await self._leader(target))
-            raise_for(answer.error_code, answer.error_message)
-            return {status.offset: status.state for status in answer.statuses}
-
-        try:
-            return dict.fromkeys(offsets, READY) | await self._cluster.persist(ask)
-        except GroupIdNotFound:
-            return dict.fromkeys(offsets, READY)
+        response: MessageStatusResponse = await self._cluster.call(request, node_id=await self._leader(target))
+        raise_for(response.error_code, response.error_message)
+        return response.statuses
 
     @asynccontextmanager
     async def lease(self, target: TopicPartition, offsets: Collection[int]) -> AsyncIterator[LeasedLetters]:
@@ -111,14 +112,24 @@ class RedriveLeases:
         async def ask() -> LeasedLetters:
             answer: LeaseOffsetsResponse = await self._cluster.call(request, node_id=await self._leader(target))
             raise_for(answer.error_code, answer.error_message)
-            receipts = {
-                offset: Receipt(MessageId(*target, offset), one.attempt, answer.lease_epoch, self._member)
-                for one in answer.leased
-                for offset in range(one.first, one.last + 1)
-            }
-            return LeasedLetters(receipts)
+            attempts = {offset: one.attempt for one in answer.leased for offset in range(one.first, one.last + 1)}
+            attempts |= await self._leased_already(target, [one for one in offsets if one not in attempts])
+            return LeasedLetters(
+                {
+                    offset: Receipt(MessageId(*target, offset), attempt, answer.lease_epoch, self._member)
+                    for offset, attempt in attempts.items()
+                }
+            )
 
         return await self._cluster.persist(ask)
+
+    async def _leased_already(self, target: TopicPartition, offsets: Collection[int]) -> dict[int, int]:
+        """The attempts of those that an earlier request of ours has leased, whose response was lost. Otherwise they
+        would count as dealt with by another redrive."""
+        if not offsets:
+            return {}
+        statuses = await self._statuses(target, offsets)
+        return {one.offset: one.attempts for one in statuses if one.state == _LEASED and one.member == self._member}
 
     async def _settle(self, leased: LeasedLetters) -> None:
         done = [receipt for offset, receipt in leased.receipts.items() if offset in leased.done]

@@ -41,6 +41,7 @@ from headrace.runtime.supervise import Supervisor
 REPLY_PREFIX = "__reply."
 _NOT_OF_NAMES = re.compile(r"[^a-zA-Z0-9._-]")
 _CLIENT_ID_LENGTH_MAX = 100
+_GONE_SECONDS = 2.0  # after which a reply topic that is missing counts as deleted
 _KEPT_ALIVE = 3  # times per idle period, so that one miss is no harm
 
 
@@ -70,12 +71,11 @@ class Requests:
         self._consumer = Consumer(cluster, partitions={TopicPartition(self.reply_topic, 0): 0})
         self._waiting: dict[bytes, asyncio.Future[Reply]] = {}
         self._failure: HeadraceError | None = None
+        self._has_timed_out = asyncio.Event()  # a request: perhaps because the reply topic is gone
         self._tasks = Supervisor()
 
     async def __aenter__(self) -> Self:
-        idle_ms = int(self.settings.idle_seconds * 1000)
-        configs = {"expire.after.idle.ms": str(idle_ms), "retention.ms": str(idle_ms), "cleanup.policy": "delete"}
-        await self._admin.create(NewTopic(self.reply_topic, partitions=1, configs=configs))
+        await self._create_reply_topic()
         await self._producer.__aenter__()
         await self._consumer.__aenter__()
         self._tasks.spawn(self._take_replies(), "replies")
@@ -120,6 +120,7 @@ class Requests:
                 await self._producer.publish(topic, value, key=key, headers=with_headers(tuple(headers), ours))
                 return await future
         except TimeoutError:
+            self._has_timed_out.set()
             raise RequestTimedOut(f"no reply to a request in {topic} within {seconds:g} s") from None
         finally:
             del self._waiting[correlation_id.encode()]
@@ -135,9 +136,27 @@ class Requests:
 
     async def _keep_alive(self) -> None:
         while True:
-            await asyncio.sleep(self.settings.idle_seconds / _KEPT_ALIVE)
-            with suppress(HeadraceError):  # the next time may do; and if the topic is gone, the reader hears of it
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.idle_seconds / _KEPT_ALIVE):
+                    await self._has_timed_out.wait()
+            self._has_timed_out.clear()
+            await self._restore_reply_topic()
+            with suppress(HeadraceError):  # the next time may do
                 await self._producer.publish(self.reply_topic, None)
+
+    async def _create_reply_topic(self) -> None:
+        idle_ms = int(self.settings.idle_seconds * 1000)
+        configs = {"expire.after.idle.ms": str(idle_ms), "retention.ms": str(idle_ms), "cleanup.policy": "delete"}
+        await self._admin.create(NewTopic(self.reply_topic, partitions=1, configs=configs))
+
+    async def _restore_reply_topic(self) -> None:
+        """Create the topic again if it has expired while this client could not keep it: replies would be dropped, and
+        every later request would time out."""
+        try:
+            await self._create_reply_topic()
+        except HeadraceError:
+            return  # it is there, or the next time may do
+        self._consumer.seek(TopicPartition(self.reply_topic, 0), 0)
 
     def _fail(self, error: HeadraceError) -> None:
         self._failure = error
@@ -162,7 +181,9 @@ class Responder:
     def __init__(self, cluster: Cluster, settings: ProducerSettings | None = None) -> None:
         # The topic of a client that is gone must not be made again for a reply that nobody reads.
         self._producer = Producer(
-            cluster, settings or ProducerSettings(create_topics=False, delivery_timeout_seconds=10.0)
+            cluster,
+            settings
+            or ProducerSettings(create_topics=False, topic_wait_seconds=_GONE_SECONDS, delivery_timeout_seconds=10.0),
         )
 
     async def __aenter__(self) -> Self:
@@ -174,10 +195,13 @@ class Responder:
 
     async def reply(self, request: Answerable, value: bytes | None, *, headers: Iterable[Header] = ()) -> bool:
         """Answer one request; returns whether there is still a topic for the reply. Raises `InvalidHeader` for a
-        message that asks for none."""
+        message that asks for none, or for one in a topic that is not for replies."""
         topic, correlation_id = text_of(request.headers, REPLY_TO), text_of(request.headers, CORRELATION_ID)
         if not topic or not correlation_id:
             raise InvalidHeader(f"the message asks for no reply: it has no {REPLY_TO} or no {CORRELATION_ID}")
+        if not topic.startswith(REPLY_PREFIX):
+            # The sender of the request chose it; the reply must not let it write where it may not.
+            raise InvalidHeader(f"{REPLY_TO} names {topic!r}, which is no topic for replies ({REPLY_PREFIX}...)")
         ours = {CORRELATION_ID: correlation_id}
         try:
             await self._producer.publish(topic, value, headers=with_headers(tuple(headers), ours))

@@ -141,7 +141,7 @@ class Schedule:
     async def _partitions(self) -> int:
         """None if nothing was ever delayed."""
         try:
-            return len((await self._cluster.persist(lambda: self._cluster.topic(self._delayed))).partitions)
+            return len((await self._cluster.persist(lambda: self._cluster.current_topic(self._delayed))).partitions)
         except UnknownTopicOrPartition:
             await self._cluster.persist(lambda: self._cluster.topic(self.topic))
             return 0

@@ -42,6 +42,7 @@ from headrace.wire.messages.produce import (
 _LOST_STATE = (OutOfOrderSequence, UnknownProducerId, InvalidProducerEpoch)
 _TIMER_SLACK_SECONDS = 0.001  # timers may fire a little early, and must not then be set again and again
 _NAMES_UNTIL = 12  # Produce names topics by id from version 13 on
+_UNKNOWN_SERVER_ERROR = -1
 _ENLISTS_UNTIL = 11  # from version 12 on the broker would enlist the partition by itself
 
 
@@ -205,7 +206,7 @@ class Sender:
         while outbox.batches and now - outbox.batches[0].created_at >= limit:
             why = "" if outbox.why is None else f": {outbox.why.message.rstrip('.')}"
             error = DeliveryTimedOut(f"{outbox.target} did not acknowledge a batch within {limit:g} s{why}")
-            self._refuse(outbox, error, in_doubt=outbox.batches[0].attempts > 0)
+            self._refuse(outbox, error, in_doubt=outbox.batches[0].in_doubt)
 
     async def _send_all(self, outboxes: list[Outbox]) -> None:
         by_leader: dict[int, list[Outbox]] = defaultdict(list)
@@ -232,20 +233,26 @@ class Sender:
                 group.create_task(self._send(leader, theirs))
 
     async def _send(self, leader: int, outboxes: list[Outbox]) -> None:
+        attempts = [outbox.batches[0].attempts for outbox in outboxes]
         try:
             answers = await self._produce(leader, outboxes)
         except HeadraceError as error:
-            for outbox in outboxes:
+            for outbox, before in zip(outboxes, attempts, strict=True):
+                outbox.batches[0].in_doubt |= outbox.batches[0].attempts > before
                 self._judge(outbox, error)
             return
         for outbox in outboxes:
             answer = answers.get(outbox.target)
             if answer is None:
+                outbox.batches[0].in_doubt = True
                 self._judge(outbox, refusal(-1, f"the broker's answer left out {outbox.target}"))
             elif answer.error_code in (0, DuplicateSequence.code):
                 self._finish(outbox, Written(answer.base_offset, answer.log_append_time_ms))
             else:
-                self._judge(outbox, refusal(answer.error_code, _reason(answer)))
+                verdict = refusal(answer.error_code, _reason(answer))
+                # A leader that loses its leadership or followers, or fails, after the append reports such an error.
+                outbox.batches[0].in_doubt |= verdict.retriable or answer.error_code == _UNKNOWN_SERVER_ERROR
+                self._judge(outbox, verdict)
 
     async def _produce(self, leader: int, outboxes: list[Outbox]) -> dict[TopicPartition, PartitionProduceResponse]:
         """One request. With acks=0 there is no answer, and success is assumed when it has been sent."""
@@ -285,9 +292,10 @@ class Sender:
     def _judge(self, outbox: Outbox, error: HeadraceError) -> None:
         """An attempt failed: again, in halves, under a new identity, or not at all."""
         head = outbox.batches[0]
-        # Refused at its only attempt, a batch cannot be in the log: it may go out again in another form. With more
-        # attempts an earlier one may have been written without our hearing of it.
-        certain = head.attempts == 1
+        # Rejected at its first attempt, a batch cannot be in the log: it may go out again in another form. After an
+        # attempt without a final verdict, it may have been written: its sequence must not be used for another batch,
+        # whose records the broker would take for duplicates.
+        certain = head.attempts > 0 and not head.in_doubt
         if head.record_count > 1 and certain and self._is_of_some(error):
             outbox.split()
         elif isinstance(error, _LOST_STATE) and certain and self._transaction is None:
@@ -300,7 +308,7 @@ class Sender:
             pause = self._cluster.backoff().seconds_after(outbox.failures)
             outbox.not_before = self._cluster.clock.monotonic() + pause
         else:
-            self._refuse(outbox, error, in_doubt=head.attempts > 1)
+            self._refuse(outbox, error, in_doubt=head.in_doubt)
         outbox.in_flight = False
         self._wake.set()
 

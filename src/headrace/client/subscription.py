@@ -19,7 +19,9 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from math import ceil
 from typing import Self
 
 from headrace.client.cluster import Cluster
@@ -36,6 +38,7 @@ _UNSET = -1
 _ANSWER_SLACK_SECONDS = 30.0
 _MESSAGES_MAX = 10_000  # that a broker gives at once
 _CLOSE_SECONDS = 5.0
+_LEAVE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,9 @@ class Subscription:
 
     async def close(self) -> None:
         """Stop asking, and give back what nobody has taken."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                await self._leave()
         await self._tasks.stop()
         self._cluster.close_lane(self._lane)
         left, self._ready = self._ready, deque()
@@ -78,6 +84,22 @@ class Subscription:
             receipts = [message.receipt for message in left]
             how = SettleItem(how=RELEASE)
             await settle(self._cluster, self.name, receipts, how, deadline_seconds=_CLOSE_SECONDS)
+
+    async def _leave(self) -> None:
+        """Let the brokers answer the Leases that wait there, so that none takes what is given back from here on."""
+        for node_id in list(self._polled):
+            leaving = LeaseRequest(
+                subscription=self.name,
+                member=self.member,
+                max_wait_ms=0,
+                max_messages=0,
+                topics=[LeaseTopic(self.topic, [0])],
+            )
+            with suppress(HeadraceError):
+                await self._cluster.call(leaving, node_id=node_id)
+        while self._polled:
+            self._arrived.clear()
+            await self._arrived.wait()
 
     # Taking
 
@@ -145,7 +167,7 @@ class Subscription:
         request = LeaseRequest(
             subscription=self.name,
             member=self.member,
-            max_wait_ms=int(wait_seconds * 1000),
+            max_wait_ms=ceil(wait_seconds * 1000),  # rounded down, it would be sent again for the rest
             max_messages=min(count, _MESSAGES_MAX),
             max_bytes=self._rules.bytes_max,
             lease_ms=_UNSET if lease_seconds is None else int(lease_seconds * 1000),

@@ -3,44 +3,40 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 from headrace.client.admin import ConfigSource
 from headrace.client.cluster import Cluster
+from headrace.client.config_records import (
+    Resource,
+    alter_configs,
+    configured,
+    describe_configs,
+    replace_configs,
+)
 from headrace.client.consumer import Consumer, ConsumerSettings
-from headrace.client.errors import SubscriptionNotFound, only, raise_for
+from headrace.client.errors import SubscriptionNotFound, raise_for
 from headrace.client.fetched import ConsumedRecord
 from headrace.client.message_status import SETTLED, message_statuses
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import GroupIdNotFound
 from headrace.model.message_ids import MessageId
 from headrace.model.names import ACKS_PREFIX
+from headrace.model.subscription_configs import GROUP_RESOURCE, SUBSCRIPTION_RESOURCE, subscription_resource_name
 from headrace.wire.messages.alter_subscriptions import (
     AlterSubscriptionsPartition,
     AlterSubscriptionsRequest,
     AlterSubscriptionsTopic,
 )
-from headrace.wire.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-)
 from headrace.wire.messages.describe_subscriptions import DescribeSubscriptionsRequest, DescribeSubscriptionsTopic
-from headrace.wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
 from headrace.wire.messages.message_status import SubscriptionStatus
 
 END, START = -1, -2
 _CREATE, _SEEK, _DELETE = range(3)
 _UNSET = -1
-_GROUP_RESOURCE, _SET, _DELETE_CONFIG = 32, 0, 1
 _PEEKED_AT_ONCE = 500
 _PEEK_SECONDS = 5.0
 
@@ -99,9 +95,26 @@ class SubscriptionAdmin:
             raise SubscriptionNotFound(f"there is no subscription {name!r}")
         return sorted(found, key=lambda one: (one.subscription, one.target))
 
-    async def create(self, topic: str, name: str, position: Position) -> Mapping[TopicPartition, int]:
-        """Make the subscription in every partition of the topic; where it exists it stays as it is. Where it stands."""
-        return await self._alter(name, _CREATE, await self._targets(topic), position)
+    async def create(
+        self, topic: str, name: str, position: Position, configs: Mapping[str, str] | None = None
+    ) -> Mapping[TopicPartition, int]:
+        """Make the subscription in every partition of the topic; where it exists it stays as it is. Where it stands.
+
+        A new one has the configuration given here and nothing else; of one that exists, single settings are changed.
+        """
+        targets = await self._targets(topic)
+        if await self._describe(name, targets):
+            if configs:
+                await self.configure(topic, name, configs)
+        elif configs:
+            await replace_configs(self._cluster, _resource(topic, name), configs)
+        else:
+            # Without a change: another client that configures the same new subscription right now is not overwritten.
+            await alter_configs(self._cluster, _resource(topic, name), {})
+        return await self._alter(name, _CREATE, targets, position)
+
+    async def exists(self, topic: str, name: str) -> bool:
+        return bool(await self._describe(name, await self._targets(topic)))
 
     async def seek(
         self, topic: str, name: str, position: Position, partitions: Sequence[int] = ()
@@ -110,37 +123,38 @@ class SubscriptionAdmin:
         targets = [TopicPartition(topic, partition) for partition in partitions] or await self._targets(topic)
         return await self._alter(name, _SEEK, targets, position)
 
-    async def configs(self, name: str) -> Mapping[str, str | None]:
+    async def configs(self, topic: str, name: str) -> Mapping[str, str | None]:
         """The settings of a subscription that are not left to their defaults; None as the value of a secret one."""
-        resource = DescribeConfigsResource(resource_type=_GROUP_RESOURCE, resource_name=name, configuration_keys=None)
+        described = await describe_configs(self._cluster, _resource(topic, name))
+        return {one.name: one.value for one in described if one.config_source != ConfigSource.DEFAULT}
 
-        async def ask() -> Mapping[str, str | None]:
-            answer: DescribeConfigsResponse = await self._cluster.call(DescribeConfigsRequest(resources=[resource]))
-            told = only(answer.results)
-            raise_for(told.error_code, told.error_message)
-            return {one.name: one.value for one in told.configs if one.config_source != ConfigSource.DEFAULT}
-
-        return await self._cluster.persist(ask)
-
-    async def configure(self, name: str, set_to: Mapping[str, str], back_to_default: Iterable[str] = ()) -> None:
-        """Change single settings of a subscription, of all its topics; the others stay as they are."""
-        changes = [AlterableConfig(name=key, config_operation=_SET, value=value) for key, value in set_to.items()]
-        changes += [AlterableConfig(name=key, config_operation=_DELETE_CONFIG, value=None) for key in back_to_default]
-        resource = AlterConfigsResource(resource_type=_GROUP_RESOURCE, resource_name=name, configs=changes)
-
-        async def ask() -> None:
-            answer: IncrementalAlterConfigsResponse = await self._cluster.call(
-                IncrementalAlterConfigsRequest(resources=[resource])
-            )
-            for told in answer.responses:
-                raise_for(told.error_code, told.error_message)
-
-        await self._cluster.persist(ask)
+    async def configure(
+        self, topic: str, name: str, set_to: Mapping[str, str], back_to_default: Iterable[str] = ()
+    ) -> None:
+        """Change single settings of a subscription; the others stay as they are."""
+        await alter_configs(self._cluster, _resource(topic, name), {**set_to, **dict.fromkeys(back_to_default)})
 
     async def delete(self, topic: str, name: str) -> None:
-        """Forget it, and what was settled for it, in all partitions that know it."""
+        """Forget it, what was settled for it and its configuration, in all partitions that know it."""
         known = {one.target for one in await self.describe(name, [topic])}
+        await self._clear_group_configs(topic, {name})
         await self._alter(name, _DELETE, sorted(known), Position())
+
+    async def clear_group_configs(self, topic: str) -> None:
+        """Before a topic is deleted: delete the configurations of groups that end with it."""
+        if await configured(self._cluster, GROUP_RESOURCE):
+            names = {one.subscription for one in await self._describe(None, await self._targets(topic))}
+            await self._clear_group_configs(topic, names)
+
+    async def _clear_group_configs(self, topic: str, names: Set[str]) -> None:
+        """A group's configuration goes with the last subscription that has no configuration of its own. One that has
+        its own leaves it alone: it may have been made by a tenant who must not change the group."""
+        names &= await configured(self._cluster, GROUP_RESOURCE)
+        own = await configured(self._cluster, SUBSCRIPTION_RESOURCE) if names else frozenset()
+        for name in sorted(names):
+            is_own = subscription_resource_name(topic, name) in own
+            if not is_own and {one.target.topic for one in await self.describe(name)} == {topic}:
+                await replace_configs(self._cluster, (GROUP_RESOURCE, name), {})
 
     async def status(self, message: MessageId, names: Sequence[str] | None = None) -> Sequence[SubscriptionStatus]:
         """How the message stands for each subscription, and what became of it."""
@@ -251,5 +265,9 @@ class SubscriptionAdmin:
             raise SubscriptionNotFound(error.message) from None
 
     async def _targets(self, topic: str) -> Sequence[TopicPartition]:
-        view = await self._cluster.persist(partial(self._cluster.topic, topic))
+        view = await self._cluster.persist(partial(self._cluster.current_topic, topic))
         return [TopicPartition(topic, partition.partition) for partition in view.partitions]
+
+
+def _resource(topic: str, name: str) -> Resource:
+    return SUBSCRIPTION_RESOURCE, subscription_resource_name(topic, name)

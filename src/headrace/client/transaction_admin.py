@@ -45,6 +45,7 @@ STATES = (
     "PrepareEpochFence",
     "Dead",
 )
+OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _OF_A_TRANSACTION = 1  # the kind of coordinator
 _DURATION_SINCE = 1  # the version of ListTransactions that selects by it
 
@@ -59,7 +60,7 @@ class ListedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class TransactionView:
-    """What the coordinator knows; `start_ms` is -1 and there are no partitions when nothing is open."""
+    """What the coordinator knows; `start_ms` is of the open or last transaction, -1 if the producer had none yet."""
 
     transactional_id: str
     state: str
@@ -96,9 +97,16 @@ class TransactionAdmin:
         producer_ids: Iterable[int] = (),
         older_than_ms: int | None = None,
     ) -> Sequence[ListedTransaction]:
-        """The transactional ids of every broker that fit all that is asked for, by name."""
+        """The transactional ids of every broker that match all filters, by name.
+
+        `older_than_ms` alone lists open transactions only: brokers, as Kafka's do, count from the beginning of the last
+        transaction of an id, also when that one is over.
+        """
+        wanted = [*states]
+        if older_than_ms is not None and not wanted:
+            wanted = [*OPEN_STATES]
         request = ListTransactionsRequest(
-            state_filters=[*states],
+            state_filters=wanted,
             producer_id_filters=[*producer_ids],
             duration_filter=-1 if older_than_ms is None else older_than_ms,
         )

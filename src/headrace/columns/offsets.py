@@ -10,7 +10,9 @@ from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition
 from headrace.client.offsets import END, START, find_offsets
 from headrace.columns.link import link
+from headrace.model.ids import ZERO_ID, id_to_text
 from headrace.model.patterns import compiled
+from headrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 
 class Bounds(NamedTuple):
@@ -54,6 +56,25 @@ def offsets_at(bootstrap: str, times_ms: Mapping[TopicPartition, int]) -> dict[T
         return {target: there.offset if there.offset >= 0 else None for target, there in found.items()}
 
     return link(bootstrap).call(ask)
+
+
+def topic_id_of(bootstrap: str, target: TopicPartition) -> str | None:
+    """The id of the topic as the leader of this partition knows it, whose metadata is never behind the log it serves.
+    None if there is no such topic or partition, empty if the brokers give topics no ids."""
+    topic, number = target
+
+    async def ask(cluster: Cluster) -> str | None:
+        view = (await cluster.refresh([topic])).topics.get(topic)
+        if view is None or number >= len(view.partitions):
+            return None
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+        answer: MetadataResponse = await cluster.call(request, node_id=view.partitions[number].leader)
+        found = [told for told in answer.topics if told.name == topic and not told.error_code]
+        if not found:
+            return None
+        return "" if found[0].topic_id == ZERO_ID else id_to_text(found[0].topic_id)
+
+    return link(bootstrap).call(lambda cluster: cluster.persist(lambda: ask(cluster)))
 
 
 def topics_matching(bootstrap: str, pattern: str) -> list[str]:

@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from headrace.http import refusals
+from headrace.http.admission import Admission
 from headrace.http.head import has_body
 from headrace.http.message import Answer, Request, Response, Streamed, Upgraded
 from headrace.http.options import options_response
@@ -33,10 +34,11 @@ _JOINED_BYTES_MAX = 16_384  # beyond, a body is not copied behind its head
 class Owed:
     """The place of one answer; empty until its request is done."""
 
-    __slots__ = ("answer", "began", "is_old", "keep_alive", "request", "running")
+    __slots__ = ("admission", "answer", "began", "is_old", "keep_alive", "request", "running")
 
     def __init__(self, request: Request, keep_alive: bool, is_old: bool, began: float, answer: Answer | None) -> None:
         self.request = request
+        self.admission: Admission | None = None  # there if the request has a body
         self.keep_alive = keep_alive
         self.is_old = is_old
         self.began = began
@@ -60,11 +62,12 @@ class Answers:
         self.conversation: Conversation | None = None
         self.since = now  # of the last one
 
-    def serve(self, request: Request, keep_alive: bool, is_old: bool) -> None:
+    def serve(self, request: Request, admission: Admission | None, keep_alive: bool, is_old: bool) -> None:
         """Start a request; its answer, if there is one at once, waits for `advance` or `flush`."""
         door, exchange = self._door, self._exchange
         began = exchange.began(keep_alive)
         owed = Owed(request, keep_alive, is_old, began, None)
+        owed.admission = admission
         before = request_id.set(request.id)
         try:
             # What writes is never broken off, and can mostly do without a task.
@@ -124,15 +127,16 @@ class Answers:
     # Made at once, or later
 
     async def _carry_out(self, owed: Owed) -> None:
-        request = owed.request
+        request, admission, application = owed.request, owed.admission, self._door.application
         try:
-            answer = await self._door.application.answer(request)
+            await (application.admit(request) if admission is None else admission.wait())
+            answer = await application.answer(request)
         except asyncio.CancelledError:
             answer = refusals.going_away().response()
         except Exception as error:
             answer = self._answer_to(request, error)
         if request.body:
-            self._door.budget.give_back(len(request.body))
+            self._door.budget.give_back(request.peer, len(request.body))
         owed.answer = answer
         if owed.running is None:  # it had not to wait, and `serve` goes on with it
             return
@@ -143,13 +147,15 @@ class Answers:
             start(close_chunks(answer), self._door.loop)
 
     def _answer_to(self, request: Request, error: BaseException) -> Response:
-        if isinstance(error, Problem):
-            return error.response()
+        return (error if isinstance(error, Problem) else self.failed(request, error)).response()
+
+    def failed(self, request: Request, error: BaseException) -> Problem:
+        """A bug of ours: log it, and say so."""
         before = request_id.set(request.id)
         log.error("%s %s from %s failed", request.method, request.path, request.peer, exc_info=error)
         request_id.reset(before)
         self._door.failures += 1
-        return refusals.failed(request.id).response()
+        return refusals.failed(request.id)
 
     def _put(self, request: Request, response: Response, keep_alive: bool, is_old: bool, began: float) -> None:
         door = self._door

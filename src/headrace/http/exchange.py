@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from headrace.http import refusals
+from headrace.http.admission import Admission
 from headrace.http.answers import Answers, Owed
 from headrace.http.head import CONTINUE
 from headrace.http.message import Request
@@ -39,6 +40,7 @@ class Exchange(asyncio.Protocol):
         "_is_half_closed",
         "_lingers",
         "_paused",
+        "_paused_at",
         "_probes",
         "_progress",
         "_room",
@@ -49,6 +51,7 @@ class Exchange(asyncio.Protocol):
         "host",
         "is_gone",
         "is_last",
+        "is_reserved",
         "reader",
     )
 
@@ -61,6 +64,7 @@ class Exchange(asyncio.Protocol):
         self._unparsed: memoryview | None = None
         self._turn = 0  # requests that began in it
         self._paused = False  # reading
+        self._paused_at = 0.0
         self._room: asyncio.Event | None = None  # there while writing is paused
         self._unsent = 0
         self._progress = 0.0  # when the client last took something of it
@@ -68,6 +72,7 @@ class Exchange(asyncio.Protocol):
         self._lingers = False  # the client may be sending what nobody will read
         self._has_ended = False  # nothing more is sent
         self._probes = 0
+        self.is_reserved = False  # above the limits: one request, for the health of the server
         self.host = ""
         self.is_last = False
         self.is_gone = False
@@ -81,9 +86,10 @@ class Exchange(asyncio.Protocol):
         self.host = peer[0] if peer else ""
         now = self._door.clock.monotonic()
         self._answers = Answers(self, self._door, now)
-        self.reader = RequestReader(self._door, self.host, now, self._answers.serve)
-        if not self._door.admit(self) and not self._transport.is_closing():
-            self._refuse(refusals.too_many_connections())
+        self.reader = RequestReader(self._door, self.host, now, self._answers.serve, self._on_admission)
+        if not self._door.admit(self):
+            self.is_reserved = True
+            self.reader.only_paths = self._door.reserved_paths
 
     def connection_lost(self, _error: Exception | None) -> None:
         self.is_gone = self.is_last = self._has_ended = True
@@ -141,13 +147,15 @@ class Exchange(asyncio.Protocol):
         if self._room is not None or self._has_ended:
             self._sweep_unsent(now)
         elif reader.phase == HEAD and not self._paused:
-            if now - reader.since > limits.head_seconds:
-                self._refuse(refusals.timed_out("head", limits.head_seconds))
+            if now > reader.deadline:
+                self._refuse(refusals.head_timed_out(limits.head_seconds))
         elif reader.phase == BODY and not self._paused:
-            if now - reader.since > limits.body_seconds + reader.body_bytes / limits.body_bytes_per_second_min:
-                self._refuse(refusals.timed_out("body", limits.body_seconds))
+            if now > reader.deadline:
+                self._refuse(refusals.body_too_slow(limits.body_bytes_per_second_min, limits.body_seconds))
         elif not answers.owed:
-            if now - answers.since > limits.idle_seconds:
+            # A connection that never sent a request has as long as a head; it is not told why it ends.
+            ends = reader.deadline if reader.request is NO_REQUEST else answers.since + limits.idle_seconds
+            if reader.phase == IDLE and now > ends:
                 self.end()
         elif self._is_half_closed:
             self._probe(answers.owed[0])
@@ -181,7 +189,7 @@ class Exchange(asyncio.Protocol):
         self._feed(data)
         owed = answers.owed
         is_due = owed and (owed[0].answer is not None or len(owed) >= door.limits.answers_owed_max)
-        if is_due or self.is_last or reader.expects_continue:
+        if is_due or self.is_last or reader.expects_continue or reader.is_held:
             self.advance()
         else:
             answers.flush()
@@ -189,7 +197,7 @@ class Exchange(asyncio.Protocol):
     def began(self, keep_alive: bool) -> float:
         """Called for every request that is read: when it was."""
         self._turn += 1
-        if not keep_alive:
+        if not keep_alive or self.is_reserved:
             self.is_last = True
             if self.reader.upgrade:
                 self.pause_reading()  # what follows is for the conversation, if there will be one
@@ -212,7 +220,7 @@ class Exchange(asyncio.Protocol):
 
     def _regulate(self) -> None:
         reader = self.reader
-        if reader.expects_continue and not self._answers.owed:
+        if reader.expects_continue and not reader.is_held and not self._answers.owed:
             reader.expects_continue = False
             if reader.phase == BODY and not reader.body_bytes:
                 self._transport.write(CONTINUE)
@@ -242,6 +250,18 @@ class Exchange(asyncio.Protocol):
         self._answers.refuse(request, problem)
         self.advance()
 
+    def _on_admission(self, admission: Admission) -> None:
+        """The request whose body is being read was checked; a complete request waits for its check by itself."""
+        reader = self.reader
+        if self.is_gone or self.is_last or reader.phase != BODY or reader.admission is not admission:
+            return
+        try:
+            reader.conclude_admission()
+        except Exception as error:
+            self._refuse(error if isinstance(error, Problem) else self._answers.failed(reader.request, error))
+        else:
+            self.advance()
+
     def _read_on(self) -> None:
         self.reader.now = self._door.clock.monotonic()
         self._turn = 0
@@ -251,17 +271,20 @@ class Exchange(asyncio.Protocol):
             self._feed(view[:size])
 
     def _may_read(self) -> bool:
-        return self._room is None and not self.is_last and len(self._answers.owed) < self._door.limits.answers_owed_max
+        if self._room is not None or self.is_last or self.reader.is_held:
+            return False
+        return len(self._answers.owed) < self._door.limits.answers_owed_max
 
     def pause_reading(self) -> None:
         if not self._paused and not self._transport.is_closing():
             self._paused = True
+            self._paused_at = self._door.clock.monotonic()
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         if self._paused and not self._transport.is_closing():
             self._paused = False
-            self.reader.since = self._door.clock.monotonic()  # it was us who took the time
+            self.reader.deadline += self._door.clock.monotonic() - self._paused_at  # the client could not send
             self._transport.resume_reading()
 
     # Writing

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 
 BODY_BYTES_MAX = 10 << 20
@@ -9,16 +11,21 @@ BODY_BYTES_MAX = 10 << 20
 
 
 class HttpLimits(msgspec.Struct, frozen=True):
-    """A body must bring `body_bytes_per_second_min` after the first `body_seconds`. A client that takes nothing of its
-    answer for `unread_seconds` is cut. `message_bytes_max` and `ping_seconds` are for WebSockets."""
+    """A body must arrive at `body_bytes_per_second_min`. It may fall behind that rate by at most `body_seconds`,
+    however fast it was before. All bodies of one host together get `bodies_per_host_bytes_max`. A client that takes
+    nothing of its answer for `unread_seconds` is cut. A connection above `connections_max` or
+    `connections_per_host_max` is one of `connections_reserved`: it may ask for the health of the server and nothing
+    else. `message_bytes_max` and `ping_seconds` are for WebSockets."""
 
     head_bytes_max: int = 32 << 10
     headers_max: int = 100
     url_bytes_max: int = 8 << 10
     bodies_bytes_max: int = 128 << 20
+    bodies_per_host_bytes_max: int = 64 << 20
     message_bytes_max: int = 1 << 20
     connections_max: int = 10_000
-    connections_per_host_max: int = 10_000
+    connections_per_host_max: int = 5_000
+    connections_reserved: int = 1_000
     answers_owed_max: int = 16
     head_seconds: float = 10.0
     body_seconds: float = 10.0
@@ -30,21 +37,36 @@ class HttpLimits(msgspec.Struct, frozen=True):
     sweep_seconds: float = 1.0
 
 
+def limits_of_connections(connections_max: int) -> HttpLimits:
+    """One host gets at most half of the connections, so that it cannot lock out the others."""
+    return HttpLimits(connections_max=connections_max, connections_per_host_max=max(connections_max // 2, 1))
+
+
 class BodyBudget:
-    """The bytes of all bodies that are being read or answered. `taken` never exceeds `size_bytes`."""
+    """The bytes of all bodies that are being read or answered. `taken` never exceeds `size_bytes`, and what one host
+    takes of it never exceeds `per_host_bytes`."""
 
-    __slots__ = ("size_bytes", "taken")
+    __slots__ = ("_by_host", "per_host_bytes", "size_bytes", "taken")
 
-    def __init__(self, size_bytes: int) -> None:
+    def __init__(self, size_bytes: int, per_host_bytes: int) -> None:
         self.size_bytes = size_bytes
+        self.per_host_bytes = per_host_bytes
         self.taken = 0
+        self._by_host: Counter[str] = Counter()
 
-    def take(self, size_bytes: int) -> bool:
-        if self.taken + size_bytes > self.size_bytes:
+    def take(self, host: str, size_bytes: int) -> bool:
+        if self.taken + size_bytes > self.size_bytes or self._by_host[host] + size_bytes > self.per_host_bytes:
             return False
         self.taken += size_bytes
+        self._by_host[host] += size_bytes
         return True
 
-    def give_back(self, size_bytes: int) -> None:
+    def give_back(self, host: str, size_bytes: int) -> None:
+        if not size_bytes:
+            return
         self.taken -= size_bytes
+        self._by_host[host] -= size_bytes
         assert self.taken >= 0
+        assert self._by_host[host] >= 0
+        if not self._by_host[host]:
+            del self._by_host[host]

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_BACKLOG = 1024
-_TURNED_AWAY_MAX = 1000  # connections that are told so, at a time; more are just closed
+_BACKLOG = 4096  # the kernel drops what is beyond, and the client tries again after 1 s, then 3 s
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
@@ -59,12 +58,21 @@ class TlsFiles(msgspec.Struct, frozen=True):
 class HttpListener:
     heads: Heads
 
-    def __init__(self, application: Application, limits: HttpLimits, clock: Clock, entropy: Entropy) -> None:
+    def __init__(
+        self,
+        application: Application,
+        limits: HttpLimits,
+        clock: Clock,
+        entropy: Entropy,
+        reserved_paths: frozenset[str] = frozenset(),
+    ) -> None:
+        """`reserved_paths` are served to connections above the limits, too."""
         self.application = application
+        self.reserved_paths = reserved_paths
         self.limits = limits
         self.clock = clock
         self.loop = asyncio.get_running_loop()
-        self.budget = BodyBudget(limits.bodies_bytes_max)
+        self.budget = BodyBudget(limits.bodies_bytes_max, limits.bodies_per_host_bytes_max)
         self.connections: dict[Exchange, None] = {}  # not a set: its order must not follow addresses
         self.accepted = 0
         self.turned_away = 0
@@ -76,7 +84,9 @@ class HttpListener:
         self.durations = Histogram()
         self._ids = f"{entropy.uuid().hex[:12]}-"
         self._last_id = 0
-        self._per_host: Counter[str] = Counter()
+        self._served = 0  # connections within the limits
+        self._per_host: Counter[str] = Counter()  # likewise
+        self._reserved: dict[Exchange, None] = {}
         self._left_running: set[asyncio.Task[Any] | Errand] = set()
         self._server: asyncio.Server | None = None
         self._sweeping: asyncio.TimerHandle | None = None
@@ -137,25 +147,32 @@ class HttpListener:
     # For its connections
 
     def admit(self, connection: Exchange) -> bool:
-        """Whether it is served; one that is not hears so, and is forgotten like all others."""
+        """False if it is above the limits: it is a reserved one then. When there are too many of those, the oldest is
+        aborted, since a health probe sends its request at once and a silent client does not."""
+        limits, host = self.limits, connection.host
         self.accepted += 1
         self.connections[connection] = None
-        self._per_host[connection.host] += 1
-        is_over = (
-            len(self.connections) > self.limits.connections_max
-            or self._per_host[connection.host] > self.limits.connections_per_host_max
-        )
-        if is_over:
-            self.turned_away += 1
-            if len(self.connections) > self.limits.connections_max + _TURNED_AWAY_MAX:
-                connection.abort()
-        return not is_over
+        if self._served < limits.connections_max and self._per_host[host] < limits.connections_per_host_max:
+            self._served += 1
+            self._per_host[host] += 1
+            return True
+        self.turned_away += 1
+        self._reserved[connection] = None
+        if len(self._reserved) > limits.connections_reserved:
+            oldest = next(iter(self._reserved))
+            del self._reserved[oldest]
+            oldest.abort()
+        return False
 
     def forget(self, connection: Exchange) -> None:
         self.connections.pop(connection, None)
-        self._per_host[connection.host] -= 1
-        if not self._per_host[connection.host]:
-            del self._per_host[connection.host]
+        if connection.is_reserved:
+            self._reserved.pop(connection, None)
+        else:
+            self._served -= 1
+            self._per_host[connection.host] -= 1
+            if not self._per_host[connection.host]:
+                del self._per_host[connection.host]
         self._note_emptied()
 
     def leave_running(self, task: asyncio.Task[Any] | Errand) -> None:

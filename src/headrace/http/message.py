@@ -68,15 +68,20 @@ Handle = Callable[[Request], Awaitable[Answer]]
 
 
 class Application(Protocol):
-    """What a listener serves. `answer` may raise `Problem`; any other exception is answered as our bug."""
+    """What a listener serves. `admit` and `answer` may raise `Problem`; any other exception is answered as our bug."""
 
     def body_limit(self, method: str, path: str) -> int:
         """How large the body may be, in bytes; asked when the headers are there and before the body is read."""
         ...
 
+    def admit(self, request: Request) -> Coroutine[Any, Any, None]:
+        """Decide by the head alone whether the request is served: `request.body` is still empty. Called once for each
+        request, before its body is read."""
+        ...
+
     def answer(self, request: Request) -> Coroutine[Any, Any, Answer]:
-        """Started at once, outside a task up to its first wait. Cancelled when the client goes away and the method is
-        GET or HEAD; others run to their end."""
+        """Called after `admit` has returned and the body is complete. Started at once, outside a task up to its first
+        wait. Cancelled when the client goes away and the method is GET or HEAD; others run to their end."""
         ...
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from headrace.http.message import Request, Response
-
-_EVERY_METHOD = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
+from headrace.http.refusals import EVERY_METHOD
 
 
 def options_response(request: Request, response: Response) -> Response:
     """204 with `allow`, made of what the application answered; anything but 405 is its own answer."""
     if request.path == "*":
-        return Response(204, headers=[("allow", _EVERY_METHOD)])
+        return Response(204, headers=[("allow", EVERY_METHOD)])
     if response.status != 405:
         return response
     methods = {method.strip() for name, value in response.headers if name == "allow" for method in value.split(",")}

@@ -1,8 +1,14 @@
 """Bytes into requests: heads and bodies within their limits.
 
-A request is handed over when its body is whole. Whatever two readers could understand in two ways is refused, since
+A request is handed over when its body is whole. One with a body is checked by its head first (`admission`); the body of
+a request that fails the check is not kept. A short one is read and dropped, so that the connection goes on behind the
+error; otherwise the error ends the connection. Whatever two readers could understand in two ways is refused, since
 what stands between a client and us may have read it the other way: two lengths, a length beside chunks, a coding other
 than plain `chunked`, a version that is neither 1.0 nor 1.1. After a refusal nothing more is read.
+
+A request that offers another protocol (`Upgrade`) which is not taken up is read a second time, without the offer. A
+head is read at most twice, and each reading consumes input, so `feed` ends on every input. CONNECT is refused: the
+parser treats it as an upgrade, which no second reading removes.
 
 Bytes are fed in slices (`slice_bytes`), because the parser cannot be halted: so few requests begin before the caller is
 asked again.
@@ -17,9 +23,10 @@ from typing import TYPE_CHECKING, NoReturn
 import httptools
 
 from headrace.http import refusals
+from headrace.http.admission import Admission
 from headrace.http.message import Request
 from headrace.http.problem import Problem
-from headrace.http.target import parse_target
+from headrace.http.target import authority_of, parse_target
 
 if TYPE_CHECKING:
     from headrace.http.listener import HttpListener
@@ -29,21 +36,23 @@ log = logging.getLogger(__name__)
 IDLE, HEAD, BODY = range(3)
 SLICE_BYTES = 1024
 WEBSOCKET = "websocket"
+_OTHER_PROTOCOL = "other"
 
 _FRAMING_PER_BODY_BYTE_MAX = 8  # of chunks; one byte each is six
 _FRAMING_BYTES_MIN = 65_536
+_DROPPED_BODY_BYTES_MAX = 65_536
 _ID_LENGTH_MAX = 128
 _NAMES_KEPT_MAX = 512
 
 _names: dict[bytes, str] = {}
 """Names of headers as clients spell them, in lower case: they are the same ones again and again."""
 
-Serve = Callable[[Request, bool, bool], None]
+Serve = Callable[[Request, Admission | None, bool, bool], None]
 NO_REQUEST = Request("", "", {}, {}, b"", "", "")
 
 
 class RequestReader:
-    """`phase` and `since` tell what it waits for, and from when on; `now` is set by whoever feeds it. `upgrade` is what
+    """`phase` tells what it waits for, and `deadline` until when; `now` is set by whoever feeds it. `upgrade` is what
     the last request would rather speak, and `trailing` what came behind it."""
 
     __slots__ = (
@@ -52,7 +61,10 @@ class RequestReader:
         "_door",
         "_fed",
         "_headers",
+        "_is_dropped",
         "_is_old",
+        "_is_reread",
+        "_on_admission",
         "_parser",
         "_peer",
         "_problem",
@@ -60,21 +72,27 @@ class RequestReader:
         "_serve",
         "_unread",
         "_url",
+        "admission",
         "body_bytes",
+        "deadline",
         "expects_continue",
         "now",
+        "only_paths",
         "phase",
         "request",
-        "since",
         "trailing",
         "upgrade",
     )
 
-    def __init__(self, door: HttpListener, peer: str, now: float, serve: Serve) -> None:
-        """`serve` gets each request, whether the connection goes on behind it, and whether it is of HTTP/1.0."""
+    def __init__(
+        self, door: HttpListener, peer: str, now: float, serve: Serve, on_admission: Callable[[Admission], None]
+    ) -> None:
+        """`serve` gets each request, its admission if it has a body, whether the connection goes on behind it, and
+        whether it is of HTTP/1.0. `on_admission` is called for each admission that had to wait, when it is over."""
         self._door = door
         self._peer = peer
         self._serve = serve
+        self._on_admission = on_admission
         self._parser = httptools.HttpRequestParser(self)
         self._problem: Problem | None = None
         self.request = NO_REQUEST
@@ -82,14 +100,19 @@ class RequestReader:
         self._headers: dict[str, str] = {}
         self._repeated = 0
         self._is_old = False
+        self._is_reread = False  # the head that is being parsed was rewritten by `_leave_parser`
         self._fed = 0
         self._body: bytes | bytearray = b""
         self._body_bytes_max = 0
         self._unread = 0  # what is left of the announced length
         self.body_bytes = 0
+        self.admission: Admission | None = None  # of the request whose body is being read
+        self._is_dropped = False  # the body that is being read
         self.expects_continue = False
         self.phase = IDLE
-        self.now = self.since = now
+        self.now = now
+        self.deadline = now + door.limits.head_seconds
+        self.only_paths: frozenset[str] | None = None  # if there are too many connections
         self.upgrade = ""
         self.trailing = b""
 
@@ -97,6 +120,22 @@ class RequestReader:
     def slice_bytes(self) -> int:
         """How much to feed next: no more than the rest of a body whose end is known."""
         return max(self._unread, SLICE_BYTES)
+
+    @property
+    def is_held(self) -> bool:
+        """Nothing more is to be fed until the request whose body comes next is admitted."""
+        return self.phase == BODY and self.admission is not None and self.admission.is_pending
+
+    def conclude_admission(self) -> None:
+        """Raise what the admission failed with, unless the body is short enough to be read and dropped."""
+        assert self.admission is not None
+        failure = self.admission.failure
+        if failure is None:
+            return
+        is_short = 0 < self._unread <= _DROPPED_BODY_BYTES_MAX and not self.expects_continue
+        if not is_short or not isinstance(failure, Problem):
+            raise failure
+        self._drop_body()
 
     def feed(self, data: bytes | memoryview) -> None:
         """Raises the `Problem` that ends the connection."""
@@ -107,7 +146,11 @@ class RequestReader:
         if self.phase == HEAD:
             if self._fed > self._door.limits.head_bytes_max:
                 raise refusals.head_too_large(self._door.limits.head_bytes_max)
-        elif self.phase == BODY and self._fed > _FRAMING_BYTES_MIN + _FRAMING_PER_BODY_BYTE_MAX * self.body_bytes:
+        elif (
+            self.phase == BODY
+            and not self._is_dropped
+            and self._fed > _FRAMING_BYTES_MIN + _FRAMING_PER_BODY_BYTE_MAX * self.body_bytes
+        ):
             raise refusals.malformed("its chunks say more about themselves than they hold")
 
     def _parse(self, data: bytes | memoryview) -> bytes | None:
@@ -133,15 +176,16 @@ class RequestReader:
     def release(self) -> None:
         """Nothing more will be read."""
         if self.phase == BODY:
-            self._door.budget.give_back(self.body_bytes)
+            self._drop_body()
+            if self.admission is not None:
+                self.admission.cancel()
         self.phase = IDLE
-        self._body = b""
 
     # Called by the parser.
 
     def on_message_begin(self) -> None:
         self.phase = HEAD
-        self.since = self.now
+        self.deadline = self.now + self._door.limits.head_seconds
         self.request = NO_REQUEST
         self._fed = 0
         self._url = b""
@@ -171,31 +215,49 @@ class RequestReader:
             self._refuse(refusals.unknown_version(version))
         if len(headers) + self._repeated > door.limits.headers_max:
             self._refuse(refusals.too_many_headers(door.limits.headers_max))
+        method = parser.get_method().decode("ascii")
+        if method == "CONNECT":
+            self._refuse(refusals.no_tunnels())
         host = headers.get("host")
         if (host is None and not self._is_old) or (host is not None and "," in host):
             self._refuse(refusals.malformed("it must have one Host"))
-        path, query = parse_target(self._url.decode("ascii"))
+        target = self._url.decode("ascii")
+        path, query = parse_target(target)
+        if (authority := authority_of(target)) is not None:
+            headers["host"] = authority
         if path[:1] != "/" and path != "*":
             self._refuse(refusals.malformed("its target must be a path"))
         request_id = headers.get("x-request-id") or ""
         if not request_id or not _is_sane(request_id):
             request_id = door.next_id()
-        method = parser.get_method().decode("ascii")
         self.request = Request(method, path, query, headers, b"", self._peer, request_id)
+        if self.only_paths is not None and path not in self.only_paths:
+            self._refuse(refusals.too_many_connections())
         self.upgrade = ""
-        if "upgrade" in headers and parser.should_upgrade():
-            self.upgrade = headers["upgrade"].lower()
-        elif "content-length" in headers or "transfer-encoding" in headers:
+        has_body = "content-length" in headers or "transfer-encoding" in headers
+        if parser.should_upgrade():
+            if self._is_reread:
+                self._refuse(refusals.malformed("it asks for another protocol in two ways"))
+            # A WebSocket begins with a GET without a body. Otherwise the body would be taken for frames.
+            is_websocket = method == "GET" and not has_body and headers.get("upgrade", "").lower() == WEBSOCKET
+            self.upgrade = WEBSOCKET if is_websocket else _OTHER_PROTOCOL
+        elif has_body:
             self._expect_body(headers)
+        self._is_reread = False
 
     def on_body(self, piece: bytes) -> None:
         size = len(piece)
         if self.body_bytes + size > self._body_bytes_max:
             self._refuse(refusals.body_too_large(self._body_bytes_max))
-        if not self._door.budget.take(size):
+        limits = self._door.limits
+        ahead = self.deadline + size / limits.body_bytes_per_second_min
+        self.deadline = min(ahead, self.now + limits.body_seconds)
+        self._unread -= size
+        if self._is_dropped:
+            return
+        if not self._door.budget.take(self._peer, size):
             self._refuse(refusals.too_many_bodies())
         self.body_bytes += size
-        self._unread -= size
         if not self._body:
             self._body = piece
         elif isinstance(self._body, bytearray):
@@ -204,16 +266,18 @@ class RequestReader:
             self._body = bytearray(self._body) + piece
 
     def on_message_complete(self) -> None:
-        request = self.request
+        request, admission = self.request, self.admission
+        self.admission = None
+        self._is_dropped = False
         if self._body:
             request.body = bytes(self._body)
             self._body = b""
         self.body_bytes = 0
         self.phase = IDLE
         if not self.upgrade:
-            self._serve(request, self._parser.should_keep_alive(), self._is_old)
+            self._serve(request, admission, self._parser.should_keep_alive(), self._is_old)
         elif self.upgrade == WEBSOCKET:
-            self._serve(request, False, self._is_old)
+            self._serve(request, None, False, self._is_old)
 
     def _expect_body(self, headers: dict[str, str]) -> None:
         coding, length, request = headers.get("transfer-encoding"), 0, self.request
@@ -233,7 +297,18 @@ class RequestReader:
             self.expects_continue = not self._is_old
         self._unread = length
         self.phase = BODY
-        self.since = self.now
+        self.deadline = self.now + self._door.limits.body_seconds
+        self.admission = Admission(self._door, request, self._on_admission)
+        try:
+            self.conclude_admission()
+        except Problem as problem:
+            self._refuse(problem)
+
+    def _drop_body(self) -> None:
+        self._door.budget.give_back(self._peer, self.body_bytes)
+        self._body = b""
+        self.body_bytes = 0
+        self._is_dropped = True
 
     def _leave_parser(self, rest: bytes) -> bytes | None:
         """The request asks for another protocol, and the parser has left everything behind its head alone."""
@@ -241,11 +316,12 @@ class RequestReader:
             self.trailing = rest
             return None
         # An offer that nobody need take up, such as h2c: the request is read again as if it had not been made.
-        request = self.request
+        request, version = self.request, "1.0" if self._is_old else "1.1"
+        self._is_reread = True
         self._parser = httptools.HttpRequestParser(self)
         lines = [f"{name}: {value}\r\n" for name, value in request.headers.items() if name != "upgrade"]
         target = self._url.decode("ascii")
-        return f"{request.method} {target} HTTP/1.1\r\n{''.join(lines)}\r\n".encode("latin-1") + rest
+        return f"{request.method} {target} HTTP/{version}\r\n{''.join(lines)}\r\n".encode("latin-1") + rest
 
     def _refuse(self, problem: Problem) -> NoReturn:
         self._problem = problem  # the parser gives its own exception for ours

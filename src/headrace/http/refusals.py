@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.http.problem import Problem
 
+EVERY_METHOD = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
 _RETRY_LATER = [("retry-after", "1")]
 
 
@@ -15,9 +16,28 @@ def cut_short() -> Problem:
     return Problem(400, "incomplete_request", "the connection was closed inside a request", "send the whole request")
 
 
-def timed_out(what: str, seconds: float) -> Problem:
+def no_tunnels() -> Problem:
     return Problem(
-        408, "request_timeout", f"the {what} of the request did not come within {seconds:g} s", "send it faster"
+        405,
+        "method_not_allowed",
+        "CONNECT is not served: this server is not a proxy",
+        "send the request itself",
+        [("allow", EVERY_METHOD)],
+    )
+
+
+def head_timed_out(seconds: float) -> Problem:
+    return Problem(
+        408, "request_timeout", f"the head of the request did not come within {seconds:g} s", "send it faster"
+    )
+
+
+def body_too_slow(bytes_per_second: int, seconds: float) -> Problem:
+    return Problem(
+        408,
+        "request_timeout",
+        f"the body fell {seconds:g} s behind the rate of {bytes_per_second} bytes per second",
+        "send it faster, or less at once",
     )
 
 
@@ -72,11 +92,18 @@ def unknown_coding(value: str) -> Problem:
 
 
 def too_many_bodies() -> Problem:
-    return Problem(503, "too_busy", "too many bodies are being received", "try again shortly", _RETRY_LATER)
+    return Problem(
+        503,
+        "too_busy",
+        "too many bodies are being received, from all hosts or from yours",
+        "try again shortly",
+        _RETRY_LATER,
+    )
 
 
 def too_many_connections() -> Problem:
-    return Problem(503, "too_many_connections", "there are too many connections", "use fewer, or wait", _RETRY_LATER)
+    what = "there are too many connections, from all hosts together or from this one"
+    return Problem(503, "too_many_connections", what, "use fewer, or wait", _RETRY_LATER)
 
 
 def going_away() -> Problem:

@@ -27,6 +27,7 @@ class Verb(Enum):
     PUBLISH = "publish"
     CONSUME = "consume"
     READ = "read"
+    METRICS = "metrics"
     MANAGE = "manage"
 
 

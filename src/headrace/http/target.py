@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 
+def authority_of(target: str) -> str | None:
+    """Of `http://host:8080/path`: `host:8080`. It takes the place of the header `Host` (RFC 9112, 3.2.2)."""
+    _, mark, rest = target.partition("://") if not target.startswith("/") else ("", "", "")
+    return rest[: _authority_end(rest)] if mark else None
+
+
 def parse_target(target: str) -> tuple[str, dict[str, str]]:
     """`/path?name=value`, also behind `http://host`; `*` is a path."""
     if not target.startswith("/"):
         _, scheme_end, rest = target.partition("://")
         if scheme_end:
-            slash = rest.find("/")
-            target = rest[slash:] if slash >= 0 else "/"
+            target = rest[_authority_end(rest) :]
+            if not target.startswith("/"):
+                target = f"/{target}"
     if "#" in target:
         target = target[: target.index("#")]
     path, mark, query = target.partition("?")
     return path, _parse_query(query) if mark else {}
+
+
+def _authority_end(rest: str) -> int:
+    """The first of `/`, `?` and `#`. In `http://host?/livez` the slash is part of the query."""
+    return min((rest.find(mark) for mark in "/?#" if mark in rest), default=len(rest))
 
 
 def _parse_query(query: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ from base64 import b64encode
 from collections import deque
 from collections.abc import Awaitable, Callable
 from hashlib import sha1
+from io import BytesIO, StringIO
 from typing import TYPE_CHECKING, Any
 
 from wsproto.connection import Connection, ConnectionState, ConnectionType
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _UNREAD_MESSAGES_MAX = 32
+_EMPTY_FRAGMENTS_MAX = 100  # of one message
 _KEY_SALT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-_NORMAL, _GOING_AWAY, _TOO_BIG, _FAILED = 1000, 1001, 1009, 1011
+_NORMAL, _GOING_AWAY, _POLICY, _TOO_BIG, _FAILED = 1000, 1001, 1008, 1009, 1011
 _REASON_BYTES_MAX = 123  # what a control frame holds
 
 
@@ -51,8 +53,9 @@ class Conversation:
         self._frames = Connection(ConnectionType.SERVER)
         self._messages: deque[str | bytes] = deque()
         self._unread_bytes = 0
-        self._pieces: list[Any] = []  # of the message that is coming: of one kind
-        self._pieces_bytes = 0
+        self._partial: Any = None  # what has come of the next message: a StringIO or a BytesIO
+        self._partial_bytes = 0
+        self._empty_fragments = 0
         self._waiting: asyncio.Future[None] | None = None
         self._heard = clock.monotonic()
         self._is_pinged = False
@@ -151,16 +154,25 @@ class Conversation:
             self._on_piece(event)
 
     def _on_piece(self, event: TextMessage | BytesMessage) -> None:
-        self._pieces.append(event.data)
-        self._pieces_bytes += len(event.data)
-        if self._pieces_bytes > self._limits.message_bytes_max:
-            self._pieces = []
+        """A message may come in any number of fragments, so they are joined as they come: a list of one-byte pieces
+        would take many times the size of the message."""
+        if self._partial is None:
+            self._partial = StringIO() if isinstance(event, TextMessage) else BytesIO()
+        self._partial.write(event.data)
+        self._partial_bytes += len(event.data)
+        if not event.data and event.frame_finished:
+            self._empty_fragments += 1
+        if self._partial_bytes > self._limits.message_bytes_max:
+            self._partial = None
             self._say_close(_TOO_BIG, f"a message may have up to {self._limits.message_bytes_max} bytes")
+        elif self._empty_fragments > _EMPTY_FRAGMENTS_MAX:
+            self._partial = None
+            self._say_close(_POLICY, f"a message may have up to {_EMPTY_FRAGMENTS_MAX} empty fragments")
         elif event.message_finished:
-            pieces, self._pieces = self._pieces, []
-            self._unread_bytes += self._pieces_bytes
-            self._pieces_bytes = 0
-            self._messages.append("".join(pieces) if isinstance(event, TextMessage) else b"".join(pieces))
+            self._messages.append(self._partial.getvalue())
+            self._unread_bytes += self._partial_bytes
+            self._partial = None
+            self._partial_bytes = self._empty_fragments = 0
             self._wake()
 
     def _say_close(self, code: int, reason: str) -> None:

@@ -10,20 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.machines.subscription import Subscription
-from headrace.wire.acks_records import Created, Deleted, Event, SnapshotEvent
+from headrace.wire.acks_records import Created, Deleted, Event, Reconciled, SnapshotEvent
 
 Make = Callable[[str], Subscription]
 
 
 class AcksReplay:
     """`is_certain`: `subscriptions` are all that there are, as of the last event. `snapshot_offset` is where the last
-    whole snapshot begins: what lies below it in the log is history."""
+    whole snapshot begins: what lies below it in the log is history. `epoch` is the leader epoch of the topic's
+    partition for which the subscriptions were last reconciled."""
 
     def __init__(self, make: Make, *, is_beginning: bool) -> None:
         self.subscriptions: dict[str, Subscription] = {}
         self.is_certain = is_beginning
         self.snapshot_offset: int | None = None
         self.event_count = 0
+        self.epoch = -1
         self._make = make
         self._snapshot: _Snapshot | None = None
 
@@ -32,6 +34,8 @@ class AcksReplay:
         self.event_count += 1
         if isinstance(event, SnapshotEvent):
             self._take_part(offset, name, event)
+        elif isinstance(event, Reconciled):
+            self.epoch = event.epoch
         elif isinstance(event, Created):
             self.subscriptions[name] = subscription = self._make(name)
             subscription.apply(event)
@@ -51,6 +55,7 @@ class AcksReplay:
         self._snapshot = None
         if not self.is_certain:
             self.is_certain = True
+            self.epoch = max(self.epoch, event.epoch)
             self.subscriptions = {name: self._rebuilt(name, parts) for name, parts in snapshot.parts.items()}
 
     def _rebuilt(self, name: str, parts: list[SnapshotEvent]) -> Subscription:

@@ -27,6 +27,7 @@ from headrace.model.errors import InvalidRequest, InvalidTransactionState
 NO_SEQUENCE = -1
 NAME_LENGTH_MAX = 249  # of a bundle and of a member, as of topics
 MEMBERS_MAX = 10_000
+DIGEST_LENGTH_MAX = 128
 
 _PREFIX = "headrace-bundle:"
 _SEPARATOR = "#"
@@ -47,6 +48,7 @@ class Bundle(msgspec.Struct, frozen=True):
     sequence: int
     members: tuple[Member, ...]  # in order
     updated_ms: int
+    digest: str = ""  # of what was committed, as the client gave it
 
 
 class Decision(NamedTuple):
@@ -70,11 +72,13 @@ class Bundles:
 
     # Questions
 
-    def commit(self, name: str, sequence: int, members: Sequence[Member], now_ms: int) -> Decision:
+    def commit(self, name: str, sequence: int, members: Sequence[Member], now_ms: int, digest: str = "") -> Decision:
         """All of the members commit; False if the sequence is not to be had any more, and then they are aborted."""
         _check_members(name, members)
         if sequence < 0:
             raise InvalidRequest(f"a bundle commits sequences from 0 on, not {sequence}")
+        if len(digest) > DIGEST_LENGTH_MAX:
+            raise InvalidRequest(f"a digest has at most {DIGEST_LENGTH_MAX} characters, not {len(digest)}")
         last = self._by_name.get(name)
         if last is not None and sequence <= last.sequence:
             if sequence == last.sequence and last.members == tuple(sorted(members)):
@@ -89,7 +93,7 @@ class Bundles:
         ]
         return Decision(
             [*filter(None, committed), *left_behind],
-            Bundle(name, sequence, tuple(sorted(members)), now_ms),
+            Bundle(name, sequence, tuple(sorted(members)), now_ms, digest),
             is_committed=True,
         )
 

@@ -13,12 +13,14 @@ every day has every minute once.
 from __future__ import annotations
 
 import re
+from calendar import isleap
 from collections.abc import Sequence
-from datetime import date, timedelta
+from datetime import MAXYEAR, date, timedelta
 from typing import Final
 
 from headrace.model.durations import TIME_MS_MAX
 from headrace.model.errors import InvalidRequest
+from headrace.model.safe_text import shortened
 
 _MINUTE_MS: Final = 60_000
 _DAY_MS: Final = 86_400_000
@@ -26,6 +28,7 @@ _EPOCH: Final = date(1970, 1, 1)
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _DAYS_OF_MONTH: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_WEEKDAY_BITS: Final = 6 + 31  # a month of 31 days that begins on a Saturday, counted from its Sunday
 _NICKNAMES: Final = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -35,7 +38,7 @@ _NICKNAMES: Final = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-_ITEM: Final = re.compile(r"(\*|[a-z0-9]+)(?:-([a-z0-9]+))?(?:/([0-9]{1,4}))?")
+_ITEM: Final = re.compile(r"(\*|[a-z0-9]{1,9})(?:-([a-z0-9]{1,9}))?(?:/([0-9]{1,4}))?")
 
 
 class InvalidCron(InvalidRequest):
@@ -50,18 +53,19 @@ class Cron:
     def __init__(self, text: str) -> None:
         fields = _NICKNAMES.get(text.strip().lower(), text).lower().split()
         if len(fields) != 5:
-            raise InvalidCron(f"'{text}' has {len(fields)} fields; cron has minute, hour, day, month and day of week")
+            shown = shortened(text)
+            raise InvalidCron(f"'{shown}' has {len(fields)} fields; cron has minute, hour, day, month and day of week")
         minute, hour, day, month, weekday = fields
         self._minutes = sorted(_values(minute, "minute", 0, 59))
         self._hours = sorted(_values(hour, "hour", 0, 23))
-        self._days = _values(day, "day of month", 1, 31)
-        self._months = _values(month, "month", 1, 12, _MONTHS)
-        self._weekdays = {value % 7 for value in _values(weekday, "day of week", 0, 7, _WEEKDAYS)}
+        self._months = sorted(_values(month, "month", 1, 12, _MONTHS))
+        days = _values(day, "day of month", 1, 31)
+        weekdays = {value % 7 for value in _values(weekday, "day of week", 0, 7, _WEEKDAYS)}
         self._either = not day.startswith("*") and not weekday.startswith("*")
-        if not self._either and not any(
-            value <= _DAYS_OF_MONTH[month - 1] for month in self._months for value in self._days
-        ):
-            raise InvalidCron(f"'{text}' never comes: no such month has such a day")
+        if not self._either and not any(value <= _DAYS_OF_MONTH[month - 1] for month in self._months for value in days):
+            raise InvalidCron(f"'{shortened(text)}' never comes: no such month has such a day")
+        self._days = sum(1 << day for day in days)
+        self._weekdays = sum(1 << day for day in range(_WEEKDAY_BITS) if day % 7 in weekdays)
 
     def next_ms(self, after_ms: int) -> int | None:
         """The first time after this one; None if none comes before the year 10000."""
@@ -70,11 +74,11 @@ class Cron:
         if not 0 <= minutes * _MINUTE_MS <= TIME_MS_MAX:
             return None
         day = _EPOCH + timedelta(days=number)
-        if self._matches(day):
+        if day.month in self._months and self._days_in(day.year, day.month) >> day.day & 1:
             found = self._time_of_day(minute_of_day)
             if found is not None:
                 return (number * 24 * 60 + found) * _MINUTE_MS
-        following = self._next_day(day)
+        following = self._day_after(day)
         if following is None:
             return None
         first = self._hours[0] * 60 + self._minutes[0]
@@ -89,23 +93,32 @@ class Cron:
                         return hour * 60 + minute
         return None
 
-    def _next_day(self, day: date) -> date | None:
-        try:
-            while True:
-                if day.month in self._months:
-                    day += timedelta(days=1)
-                else:
-                    day = date(day.year + day.month // 12, day.month % 12 + 1, 1)
-                if self._matches(day):
-                    return day
-        except (ValueError, OverflowError):
-            return None  # the calendar ends with the year 9999
+    def _day_after(self, day: date) -> date | None:
+        """The first matching day after this one. One step per matching month: 29 February on a given weekday is at most
+        40 years away."""
+        if day.month in self._months:
+            days = self._days_in(day.year, day.month) & -2 << day.day
+            if days:
+                return _first_of(days, day.year, day.month)
+        for year in range(day.year, MAXYEAR + 1):
+            for month in self._months:
+                if year == day.year and month <= day.month:
+                    continue
+                days = self._days_in(year, month)
+                if days:
+                    return _first_of(days, year, month)
+        return None
 
-    def _matches(self, day: date) -> bool:
-        if day.month not in self._months:
-            return False
-        by_day, by_weekday = day.day in self._days, day.isoweekday() % 7 in self._weekdays
-        return by_day or by_weekday if self._either else by_day and by_weekday
+    def _days_in(self, year: int, month: int) -> int:
+        """The matching days of a month as a bit set; bit 1 is the first."""
+        length = _DAYS_OF_MONTH[month - 1] - (month == 2 and not isleap(year))
+        by_weekday = self._weekdays >> date(year, month, 1).isoweekday() % 7 << 1
+        days = self._days | by_weekday if self._either else self._days & by_weekday
+        return days & (2 << length) - 1
+
+
+def _first_of(days: int, year: int, month: int) -> date:
+    return date(year, month, (days & -days).bit_length() - 1)
 
 
 def _values(text: str, field: str, lowest: int, highest: int, names: Sequence[str] = ()) -> set[int]:
@@ -113,7 +126,7 @@ def _values(text: str, field: str, lowest: int, highest: int, names: Sequence[st
     for item in text.split(","):
         parts = _ITEM.fullmatch(item)
         if parts is None:
-            raise InvalidCron(f"'{item}' is no {field}; write *, a number, a range or */step")
+            raise InvalidCron(f"'{shortened(item)}' is no {field}; write *, a number, a range or */step")
         first, last, step = parts.groups()
         if first == "*":
             if last is not None:
@@ -133,6 +146,6 @@ def _values(text: str, field: str, lowest: int, highest: int, names: Sequence[st
 def _number(text: str, field: str, lowest: int, highest: int, names: Sequence[str]) -> int:
     if text in names:
         return names.index(text) + (highest == 12)
-    if not text.isdecimal() or not text.isascii() or not lowest <= int(text[:9]) <= highest:
+    if not text.isdecimal() or not text.isascii() or not lowest <= int(text) <= highest:
         raise InvalidCron(f"'{text}' is no {field}; it goes from {lowest} to {highest}")
     return int(text)

@@ -8,8 +8,6 @@ it must not get stuck. It then keeps what could not be read, for its readers to 
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from headrace.machines.schedule import InvalidRepeat, Repeat, parse_repeat
 from headrace.model.durations import TIME_MS_MAX, InvalidDuration, InvalidTime, parse_duration, parse_time
 from headrace.model.message_headers import DELAY, DELIVER_AT, REPEAT, Headers
@@ -36,7 +34,6 @@ def due_ms(message: Waiting) -> int:
     return AT_ONCE_MS
 
 
-@lru_cache(maxsize=1024)
 def repeat_of(value: bytes) -> Repeat | None:
     """The schedule that a header says, None if it cannot be read."""
     try:
@@ -68,7 +65,6 @@ def _time(value: bytes) -> int | None:
         return None
 
 
-@lru_cache(maxsize=1024)
 def _duration(value: bytes) -> int | None:
     try:
         return parse_duration(value.decode("utf-8", "replace"))

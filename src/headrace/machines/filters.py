@@ -8,8 +8,13 @@ and a backslash that takes their meaning away. `tag` stands for each of the tags
 'a'` asks whether there is one that equals. What is not there equals nothing and is neither less nor greater; `!=`,
 `not in` and `not like` are true exactly where `=`, `in` and `like` are not. `exists(header.x)` asks for it alone.
 
-An expression becomes closures once; its length and depth are bounded, and no message takes more time than its size
-times that of the expression. A value is compared as it is: nothing in a message can make a filter fail.
+An expression becomes closures once; its length and depth are bounded. A value is compared as it is: nothing in a
+message can make a filter fail.
+
+Evaluation happens on the event loop, so its cost is bounded, too. A part of a pattern that stands between two `%` is
+searched for in the whole value: linear in the value if it is plain text (`re` searches for a literal with an overlap
+table), but the product of both lengths if it contains `_`. All parts of the second kind in one filter may therefore
+have only `WILDCARD_LENGTH_MAX` characters together. Parts at the start and at the end of a pattern are compared once.
 """
 
 from __future__ import annotations
@@ -21,12 +26,15 @@ from typing import Any, NamedTuple
 
 from headrace.model.errors import InvalidConfig
 from headrace.model.message_headers import Headers, header_of, tags_of
+from headrace.model.safe_text import shortened
 
 Filter = Callable[[bytes | None, Headers], bool]
 """Takes the key and the headers of a message."""
 
 LENGTH_MAX = 4096
 DEPTH_MAX = 32
+WILDCARD_LENGTH_MAX = 32
+"""Of all parts of patterns that contain `_` and are searched for anywhere in a value."""
 
 Number = int | float
 _Text = Callable[[bytes | None, Headers], str | None]
@@ -78,7 +86,7 @@ class _Token(NamedTuple):
 
     @property
     def shown(self) -> str:
-        return "the end" if self.kind == "end" else self.text
+        return "the end" if self.kind == "end" else shortened(self.text)
 
 
 def _tokens(text: str) -> list[_Token]:
@@ -104,6 +112,7 @@ class _Parser:
     def __init__(self, tokens: Sequence[_Token]) -> None:
         self._tokens = tokens
         self._next = 0
+        self._wildcard_length = 0
 
     def any_of(self, depth: int) -> Filter:
         parts = [self._all_of(depth)]
@@ -184,7 +193,12 @@ class _Parser:
         is_negated = self._takes_word("not")
         if self._takes_word("like"):
             token = self.expect("text", "a pattern in quotes")
-            return _like(_unquoted(token)), is_negated
+            pieces = _pieces(_unquoted(token))
+            self._wildcard_length += sum(len(piece) for piece in pieces[1:-1] if "." in piece)
+            if self._wildcard_length > WILDCARD_LENGTH_MAX:
+                problem = f"the parts between two % that contain _ are longer than {WILDCARD_LENGTH_MAX} together"
+                raise InvalidFilter(f"{problem}; write \\_ for a plain underscore, or use fewer", token.position)
+            return _like(pieces), is_negated
         if self._takes_word("in"):
             self.expect("sign", "(", "(")
             literals = [self._literal()]
@@ -205,7 +219,7 @@ class _Parser:
             return _header(name)
         if token.word.startswith(_HEADER) and len(token.text) > len(_HEADER):
             return _header(token.text[len(_HEADER) :])
-        raise InvalidFilter(f"expected header.<name> or key, not {token.text}", token.position)
+        raise InvalidFilter(f"expected header.<name> or key, not {token.shown}", token.position)
 
     def _literal(self) -> str | Number:
         token = self._tokens[self._next]
@@ -319,10 +333,9 @@ def _in(literals: Sequence[str | Number]) -> Callable[[str], bool]:
     return lambda text: text in texts or (bool(numbers) and _as_number(text) in numbers)
 
 
-def _like(pattern: str) -> Callable[[str], bool]:
+def _like(pieces: Sequence[Sequence[str]]) -> Callable[[str], bool]:
     """Piece by piece, each at the first place where it fits: one regular expression with many `.*` would try them all.
     The last piece, which must be at the end, is looked for there only."""
-    pieces = _pieces(pattern)
     first, *more = [re.compile("".join(piece), re.DOTALL) for piece in pieces]
     if not more:
         return lambda text: first.fullmatch(text) is not None

@@ -111,6 +111,13 @@ def resigned(record: PartitionRecord) -> PartitionRecord:
     return replace(record, leader=NO_LEADER, leader_broker_epoch=NO_EPOCH, leader_epoch=record.leader_epoch + 1)
 
 
+def raise_leader_epoch(record: PartitionRecord, epoch: int) -> PartitionRecord:
+    """Nobody leads, and the next leader's epoch is higher than this one: lower ones may have been used."""
+    return replace(
+        record, leader=NO_LEADER, leader_broker_epoch=NO_EPOCH, leader_epoch=max(record.leader_epoch + 1, epoch)
+    )
+
+
 def without(nodes: Nodes, *gone: int) -> Nodes:
     return tuple(node_id for node_id in nodes if node_id not in gone)
 

@@ -4,9 +4,14 @@ Per producer: its epoch, the sequence that must come next, the last five batches
 flight), and where its open transaction begins. Sequences count records and wrap from 2^31-1 to 0.
 
 `check` changes nothing and says what to do with a batch; `apply` notes an appended one and cannot fail. The
-state is derived from the log: a snapshot plus the batches behind it give the same state again. Invariants: the
-remembered batches of a producer are all of its present epoch; while its transaction is open, it has the epoch in
-which it began.
+state is derived from the log: a snapshot plus the batches behind it give the same state again.
+
+Invariants:
+- The remembered batches of a producer are all of its present epoch. While its transaction is open, it has the epoch in
+  which the transaction began.
+- A producer is forgotten only after this replica has run for the expiration time without appending a batch of it. No
+  timestamp of a record and no wall clock counts: a backfill of old records, or a clock that jumps, would otherwise
+  make the partition forget a producer that is still retrying, and store its batch twice.
 """
 
 from __future__ import annotations
@@ -33,9 +38,11 @@ _VALUES_PER_BATCH = 3
 _VALUES_KEPT = BATCHES_KEPT * _VALUES_PER_BATCH
 _ANY_SEQUENCE = -1  # nothing is known that the next batch would have to follow
 _NO_COORDINATOR = -1
-_SNAPSHOT_VERSION = 2
+_ACTIVE = -1.0  # as idle time: a batch came since `expire` was last called
+_SNAPSHOT_VERSION = 3
 _SNAPSHOT_HEAD = struct.Struct(">BI")
-_SNAPSHOT_ENTRY = struct.Struct(">qhqiiqB")
+_SNAPSHOT_ENTRY = struct.Struct(">qhqqiiqB")
+_SNAPSHOT_ENTRY_2 = struct.Struct(">qhqiiqB")  # version 2 has no idle time
 
 
 class ProducedBatch(Protocol):
@@ -73,13 +80,14 @@ class Duplicate(NamedTuple):
 
 
 class _Producer:
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "next_sequence", "seen_ms")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "idle_seconds", "last_timestamp_ms", "next_sequence")
 
-    def __init__(self, epoch: int, next_sequence: int, seen_ms: int, batches: array[int]) -> None:
+    def __init__(self, epoch: int, next_sequence: int, last_timestamp_ms: int, batches: array[int]) -> None:
         self.epoch = epoch
         self.coordinator_epoch = _NO_COORDINATOR  # of the last marker
         self.next_sequence = next_sequence
-        self.seen_ms = seen_ms
+        self.last_timestamp_ms = last_timestamp_ms  # of its last batch; only for descriptions
+        self.idle_seconds = _ACTIVE  # how long it has been silent, as of the last call of `expire`
         # Flat, because a list of tuples costs five times the memory: per batch its first and last sequence
         # in one number, its base offset, its timestamp.
         self.batches = batches
@@ -88,10 +96,11 @@ class _Producer:
 class ProducerStates:
     """The producers of one partition."""
 
-    __slots__ = ("_producers", "transactions")
+    __slots__ = ("_expired_at", "_producers", "transactions")
 
     def __init__(self) -> None:
         self._producers: dict[int, _Producer] = {}
+        self._expired_at: float | None = None  # when `expire` was last called
         self.transactions = PartitionTransactions()
 
     def check(self, batch: ProducedBatch) -> Duplicate | None:
@@ -152,28 +161,23 @@ class ProducerStates:
             return False
         return producer.epoch >= producer_epoch and producer.coordinator_epoch != _NO_COORDINATOR
 
-    def apply(self, batch: ProducedBatch, base_offset: int, now_ms: int | None = None) -> None:
-        """Note that the batch was appended at `base_offset`.
-
-        `now_ms` is when: the producer is forgotten a day after it. A replay does not know, and takes the
-        batch's own timestamp.
-        """
+    def apply(self, batch: ProducedBatch, base_offset: int) -> None:
+        """Note that the batch was appended at `base_offset`, now or, in a replay, at some time before."""
         if batch.is_transactional and self.transactions.first_offset(batch.producer_id) < 0:
             self.transactions.begin(batch.producer_id, base_offset)
         base_sequence = batch.base_sequence
         if base_sequence < 0:
-            self._apply_unnumbered(batch, now_ms)
+            self._apply_unnumbered(batch)
             return
         delta = batch.last_offset_delta
         last_sequence = (base_sequence + delta) & SEQUENCE_MASK
         timestamp_ms = batch.max_timestamp
         values = (base_sequence << 32 | last_sequence, base_offset, timestamp_ms)
-        seen_ms = timestamp_ms if now_ms is None else now_ms
         next_sequence = (last_sequence + 1) & SEQUENCE_MASK
         producer = self._producers.get(batch.producer_id)
         if producer is None:
             self._producers[batch.producer_id] = _Producer(
-                batch.producer_epoch, next_sequence, seen_ms, array("q", values)
+                batch.producer_epoch, next_sequence, timestamp_ms, array("q", values)
             )
             return
         batches = producer.batches
@@ -184,11 +188,10 @@ class ProducerStates:
             del batches[:_VALUES_PER_BATCH]
         batches.extend(values)
         producer.next_sequence = next_sequence
-        producer.seen_ms = seen_ms
+        producer.last_timestamp_ms = timestamp_ms
+        producer.idle_seconds = _ACTIVE
 
-    def apply_marker(
-        self, batch: ProducedBatch, offset: int, coordinator_epoch: int, *, is_commit: bool, now_ms: int | None = None
-    ) -> None:
+    def apply_marker(self, batch: ProducedBatch, offset: int, coordinator_epoch: int, *, is_commit: bool) -> None:
         """Note that the marker in this batch was appended at `offset`."""
         producer_id, epoch = batch.producer_id, batch.producer_epoch
         producer = self._producers.get(producer_id)
@@ -200,7 +203,8 @@ class ProducerStates:
             producer.next_sequence = 0
             del producer.batches[:]
         producer.coordinator_epoch = coordinator_epoch
-        producer.seen_ms = batch.max_timestamp if now_ms is None else now_ms
+        producer.last_timestamp_ms = batch.max_timestamp
+        producer.idle_seconds = _ACTIVE
         self.transactions.end(producer_id, offset, is_commit=is_commit)
 
     def describe(self) -> list[ProducerDescription]:
@@ -209,23 +213,34 @@ class ProducerStates:
                 producer_id,
                 producer.epoch,
                 (producer.next_sequence - 1) & SEQUENCE_MASK if producer.batches else -1,
-                producer.seen_ms,
+                producer.last_timestamp_ms,
                 producer.coordinator_epoch,
                 self.transactions.first_offset(producer_id),
             )
             for producer_id, producer in self._producers.items()
         ]
 
-    def expire(self, now_ms: int, expiration_ms: int = EXPIRATION_MS) -> int:
-        """Forget the producers that have been silent for so long, unless a transaction is open; returns how many."""
-        silent = [
-            producer_id
-            for producer_id, producer in self._producers.items()
-            if now_ms - producer.seen_ms >= expiration_ms and self.transactions.first_offset(producer_id) < 0
-        ]
-        for producer_id in silent:
+    def expire(self, now: float, expiration_ms: int = EXPIRATION_MS) -> int:
+        """Forget the producers that were idle for so long, unless a transaction is open; returns how many.
+
+        `now` is of the monotonic clock, in seconds. Idle time is the sum of what passed between calls: the call after
+        a batch sets it to zero, so it is never too long, and it goes on after a restart from what the snapshot says.
+        """
+        elapsed = 0.0 if self._expired_at is None else now - self._expired_at
+        self._expired_at = now
+        idle_max = expiration_ms / 1000
+        expired = []
+        for producer_id, producer in self._producers.items():
+            producer.idle_seconds = 0.0 if producer.idle_seconds == _ACTIVE else producer.idle_seconds + elapsed
+            if producer.idle_seconds >= idle_max and self.transactions.first_offset(producer_id) < 0:
+                expired.append(producer_id)
+        for producer_id in expired:
             del self._producers[producer_id]
-        return len(silent)
+        return len(expired)
+
+    def ids(self) -> frozenset[int]:
+        """The producers that are remembered."""
+        return frozenset(self._producers)
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -238,7 +253,8 @@ class ProducerStates:
                 _SNAPSHOT_ENTRY.pack(
                     producer_id,
                     producer.epoch,
-                    producer.seen_ms,
+                    producer.last_timestamp_ms,
+                    int(max(producer.idle_seconds, 0.0) * 1000),
                     producer.next_sequence,
                     producer.coordinator_epoch,
                     self.transactions.first_offset(producer_id),
@@ -261,37 +277,40 @@ class ProducerStates:
 
     def _read_snapshot(self, data: bytes) -> None:
         version, count = _SNAPSHOT_HEAD.unpack_from(data)
-        if version != _SNAPSHOT_VERSION:
+        if version not in (2, _SNAPSHOT_VERSION):
             raise CorruptMessage(f"a producer snapshot of version {version} is not known here")
         position = _SNAPSHOT_HEAD.size
+        entry = _SNAPSHOT_ENTRY_2 if version == 2 else _SNAPSHOT_ENTRY
         open_transactions: dict[int, int] = {}
         for _ in range(count):
-            producer_id, epoch, seen_ms, next_sequence, coordinator_epoch, first_offset, value_count = (
-                _SNAPSHOT_ENTRY.unpack_from(data, position)
+            producer_id, epoch, timestamp_ms, *idle_ms, next_sequence, coordinator_epoch, first_offset, value_count = (
+                entry.unpack_from(data, position)
             )
-            position += _SNAPSHOT_ENTRY.size
+            position += entry.size
             values = struct.unpack_from(f">{value_count}q", data, position)
             position += value_count * 8
-            producer = self._producers[producer_id] = _Producer(epoch, next_sequence, seen_ms, array("q", values))
+            producer = self._producers[producer_id] = _Producer(epoch, next_sequence, timestamp_ms, array("q", values))
             producer.coordinator_epoch = coordinator_epoch
+            producer.idle_seconds = sum(idle_ms) / 1000
             if first_offset >= 0:
                 open_transactions[first_offset] = producer_id
         for first_offset in sorted(open_transactions):
             self.transactions.begin(open_transactions[first_offset], first_offset)
         self.transactions.restore_aborted(data[position:])
 
-    def _apply_unnumbered(self, batch: ProducedBatch, now_ms: int | None) -> None:
+    def _apply_unnumbered(self, batch: ProducedBatch) -> None:
         """A batch that the broker itself has written for a producer's transaction, which has no sequence."""
-        seen_ms = batch.max_timestamp if now_ms is None else now_ms
         producer = self._producers.get(batch.producer_id)
         if producer is None:
-            self._producers[batch.producer_id] = _Producer(batch.producer_epoch, _ANY_SEQUENCE, seen_ms, array("q"))
-            return
-        if producer.epoch != batch.producer_epoch:
+            producer = self._producers[batch.producer_id] = _Producer(
+                batch.producer_epoch, _ANY_SEQUENCE, batch.max_timestamp, array("q")
+            )
+        elif producer.epoch != batch.producer_epoch:
             producer.epoch = batch.producer_epoch
             producer.next_sequence = 0
             del producer.batches[:]
-        producer.seen_ms = seen_ms
+        producer.last_timestamp_ms = batch.max_timestamp
+        producer.idle_seconds = _ACTIVE
 
 
 def _check_against(producer: _Producer, batch: ProducedBatch) -> Duplicate | None:

@@ -97,9 +97,9 @@ class ReadyWindow:
     def admit(self, message: Opened, now_ms: int, *, is_free: bool) -> None:
         """The next message of the log; unless it `is_free`, it is leased or waits, and so has its slot."""
         assert message.priority >= 0
-        if message.arrived_ms > now_ms:
-            # A producer's clock that is ahead must not hold back the messages that follow in its class.
-            message = msgspec.structs.replace(message, arrived_ms=now_ms)
+        arrived_ms = self._arrival_ms(message.arrived_ms, now_ms)
+        if arrived_ms != message.arrived_ms:
+            message = msgspec.structs.replace(message, arrived_ms=arrived_ms)
         self._messages[message.offset] = message
         self._newest_ms = max(self._newest_ms, message.arrived_ms)
         if message.expires_ms is not None:
@@ -118,7 +118,16 @@ class ReadyWindow:
         if is_free:
             self._make_ready(message)
 
+    def _arrival_ms(self, timestamp_ms: int, now_ms: int) -> int:
+        """When the next message of the log arrived, as far as its producer's clock can be trusted. A clock that is
+        ahead must not hold back what follows in its class. One that is behind must not let its messages overtake for
+        longer than their slack: none arrived before those that precede it, nor before the log was last read to its
+        end."""
+        return max(min(timestamp_ms, now_ms), self._newest_ms)
+
     def choose(self, count_max: int, end_offset: int, now_ms: int) -> list[Range]:
+        if self.opened_to >= end_offset:
+            self._newest_ms = max(self._newest_ms, now_ms)  # what comes from here on has not arrived yet
         lanes = self._lanes()
         may_open_more = self.opened_to < end_offset and not self.is_full
         chosen: list[Range] = []

@@ -2,16 +2,21 @@
 
 `every` keeps its rhythm: it counts from when the message was due, not from when it was released, and what was missed in
 between (the broker was down) is released once and not made up for.
+
+The text comes from clients and is parsed on the event loop: its length is bounded, and schedules are cached.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Protocol
 
 from headrace.machines.cron import Cron, InvalidCron
 from headrace.model.durations import TIME_MS_MAX, InvalidDuration, parse_duration
 from headrace.model.errors import InvalidRequest
+from headrace.model.safe_text import shortened
 
+LENGTH_MAX = 256
 EVERY_MS_MIN = 100  # a message that comes more often than that is a typing error, or an attack
 
 
@@ -47,14 +52,17 @@ class ByCron:
         return self._cron.next_ms(max(due_ms, now_ms))
 
 
+@lru_cache(maxsize=1024)
 def parse_repeat(text: str) -> Repeat:
+    if len(text) > LENGTH_MAX:
+        raise InvalidRepeat(f"'{shortened(text)}' is no repetition: it is longer than {LENGTH_MAX} characters")
     words = text.split()
     try:
         if len(words) == 2 and words[0].lower() in ("every", "@every"):
             interval_ms = parse_duration(words[1])
             if interval_ms < EVERY_MS_MIN:
-                raise InvalidRepeat(f"'{text}' is too often: once in {EVERY_MS_MIN} ms is the most")
+                raise InvalidRepeat(f"'{shortened(text)}' is too often: once in {EVERY_MS_MIN} ms is the most")
             return Every(interval_ms)
         return ByCron(Cron(text))
     except (InvalidDuration, InvalidCron) as error:
-        raise InvalidRepeat(f"'{text}' is no repetition: {error.message}") from None
+        raise InvalidRepeat(f"'{shortened(text)}' is no repetition: {error.message}") from None

@@ -171,7 +171,7 @@ class Subscription:
         if log_start <= self.floor:
             return None
         self.tally.expired += self._settled.count_unsettled(log_start)
-        return Settled(now_ms, "expired", [(self.floor, log_start - 1)])
+        return Settled(now_ms, "expired", [(self.floor, log_start - 1)], by_retention=True)
 
     # --- leasing ---
 

@@ -53,7 +53,9 @@ class Transaction(msgspec.Struct, frozen=True):
     updated_ms: int
     status: TransactionStatus = TransactionStatus.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
-    start_ms: int = -1  # -1: nothing is open
+    start_ms: int = (
+        -1
+    )  # of the transaction that is open or, as Kafka's tools show it, was the last; -1: none since Empty
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
 
@@ -97,7 +99,7 @@ class Transaction(msgspec.Struct, frozen=True):
             self,
             status=TransactionStatus.ONGOING,
             partitions=self.partitions | frozenset(partitions),
-            start_ms=now_ms if self.start_ms < 0 else self.start_ms,
+            start_ms=self.start_ms if self.status is TransactionStatus.ONGOING else now_ms,
             updated_ms=now_ms,
             previous_producer_id=NO_PRODUCER_ID,
         )
@@ -136,7 +138,6 @@ class Transaction(msgspec.Struct, frozen=True):
             previous_producer_id=self.producer.id if is_new_id else self.previous_producer_id,
             next_producer_id=NO_PRODUCER_ID,
             partitions=frozenset(),
-            start_ms=-1,
             updated_ms=now_ms,
         )
 
@@ -158,7 +159,7 @@ class Transaction(msgspec.Struct, frozen=True):
     def emptied(self, timeout_ms: int, now_ms: int) -> Transaction:
         """Empty, for the same producer."""
         assert not self.is_open
-        return replace(self, status=TransactionStatus.EMPTY, timeout_ms=timeout_ms, updated_ms=now_ms)
+        return replace(self, status=TransactionStatus.EMPTY, timeout_ms=timeout_ms, start_ms=-1, updated_ms=now_ms)
 
     def _decided(self, now_ms: int, *, is_commit: bool) -> Transaction:
         assert not self.is_ending

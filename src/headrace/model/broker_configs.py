@@ -43,7 +43,8 @@ from headrace.model.configs import (
     words,
 )
 from headrace.model.errors import InvalidConfig, InvalidRequest
-from headrace.model.replication_configs import ReplicationConfig
+from headrace.model.kafka_only_configs import WITHOUT_EFFECT, replacement_of
+from headrace.model.share_group_configs import ShareGroupDefaults
 from headrace.model.topic_configs import TOPIC_SETTINGS, Layers, TopicConfig, describe_setting
 
 INT_MAX = 2**31 - 1
@@ -51,7 +52,7 @@ DOUBLE_MAX = 1.7976931348623157e308
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(ReplicationConfig):
+class BrokerConfig(ShareGroupDefaults):
     """What is in force for this broker, typed. Names are Kafka's with underscores for dots."""
 
     auto_create_topics_enable: bool = boolean(
@@ -210,7 +211,7 @@ class BrokerConfig(ReplicationConfig):
     )
     producer_id_expiration_ms: int = integer(
         86_400_000,
-        "How long an idle producer is remembered for the detection of duplicates.",
+        "Forget an idempotent producer after it has been idle for this many milliseconds, measured by each replica.",
         check=at_least(1),
     )
     queued_max_request_bytes: int = long(
@@ -250,6 +251,8 @@ class BrokerConfig(ReplicationConfig):
         check=at_least(1),
     )
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
+    without_effect: tuple[str, ...] = ()
+    """Configs of Kafka's that were given at start and mean nothing here."""
     static: Mapping[str, str] = field(default_factory=dict)
     dynamic: Mapping[str, str] = field(default_factory=dict)
 
@@ -257,13 +260,18 @@ class BrokerConfig(ReplicationConfig):
     def from_settings(cls, static: Mapping[str, str], dynamic: Mapping[str, str] | None = None) -> BrokerConfig:
         """Settings given at start and, stronger, those altered since; `InvalidConfig` names all the bad."""
         dynamic = dict(dynamic or {})
+        without_effect = tuple(sorted(WITHOUT_EFFECT & static.keys()))
+        static = {name: value for name, value in static.items() if name not in WITHOUT_EFFECT}
+        _check_replaced(static)
         values = {
             **parse_all(BROKER_SETTINGS, static, "broker"),
             **parse_all(BROKER_SETTINGS, dynamic, "broker"),
         }
         own: dict[str, Any] = {attribute(name): value for name, value in values.items() if name in _OWN_SETTINGS}
         topic_defaults = _topic_defaults({name: values[name] for name in layer} for layer in (static, dynamic))
-        config = cls(**own, topic_defaults=topic_defaults, static=dict(static), dynamic=dynamic)
+        config = cls(
+            **own, topic_defaults=topic_defaults, without_effect=without_effect, static=static, dynamic=dynamic
+        )
         if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
             raise InvalidConfig("group.min.session.timeout.ms is larger than group.max.session.timeout.ms")
         config.check_consumer_timing(
@@ -289,6 +297,9 @@ class BrokerConfig(ReplicationConfig):
         fixed = sorted(change.name for change in changes if change.name in _OWN_SETTINGS.keys() - _DYNAMIC)
         if fixed:
             raise InvalidRequest(f"Cannot update these configs dynamically: {', '.join(fixed)}; restart with --set")
+        idle = sorted(change.name for change in changes if change.name in WITHOUT_EFFECT)
+        if idle:
+            raise InvalidRequest(f"These configs have no effect in Headrace: {', '.join(idle)}")
         dynamic = alter(BROKER_SETTINGS, self.dynamic, changes, inherited=self._text, kind="broker")
         return self.from_settings(self.static, dynamic)
 
@@ -335,6 +346,12 @@ def flatten(table: Mapping[str, object]) -> dict[str, str]:
         else:
             raise InvalidConfig(f"Invalid value {value} for configuration {name}: a number, text or list is expected")
     return flat
+
+
+def _check_replaced(given: Mapping[str, str]) -> None:
+    replaced = [f"{name} cannot be set here: {advice}" for name in given if (advice := replacement_of(name))]
+    if replaced:
+        raise InvalidConfig("; ".join(replaced))
 
 
 def _topic_defaults(layers: Iterable[Mapping[str, Value]]) -> TopicConfig:

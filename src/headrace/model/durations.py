@@ -12,9 +12,11 @@ All of it comes to whole milliseconds. Whatever else is written is refused with 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from headrace.model.errors import InvalidRequest
+from headrace.model.safe_text import shortened
 
 LEVELS: Final = (
     *("1s", "5s", "10s", "30s", "1m", "2m", "3m", "4m"),
@@ -23,6 +25,7 @@ LEVELS: Final = (
 DURATION_MS_MAX: Final = 366_000 * 86_400_000  # a thousand years: who says more has made a typing error
 TIME_MS_MAX: Final = 253_402_300_799_999  # the last millisecond of the year 9999
 
+_LENGTH_MAX: Final = 128
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART: Final = re.compile(r"([0-9]{1,15})(ms|s|m|h|d)")
 _PARTS: Final = re.compile(r"(?:[0-9]{1,15}(?:ms|s|m|h|d))+")
@@ -43,8 +46,11 @@ class InvalidTime(InvalidRequest):
     """A point in time is written in milliseconds since 1970 or as 2027-01-01T09:00:00Z."""
 
 
+@lru_cache(maxsize=1024)
 def parse_duration(text: str) -> int:
     """Milliseconds."""
+    if len(text) > _LENGTH_MAX:
+        raise InvalidDuration(f"'{shortened(text)}' is not a duration: it is longer than {_LENGTH_MAX} characters")
     if _PARTS.fullmatch(text) is not None:
         found = sum(int(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text))
     elif (level := _LEVEL.fullmatch(text)) is not None:
@@ -52,9 +58,11 @@ def parse_duration(text: str) -> int:
     elif (iso := _ISO.fullmatch(text)) is not None:
         found = sum(_scaled(number, unit) for number, unit in zip(iso.groups(), _ISO_UNITS_MS, strict=True) if number)
     else:
-        raise InvalidDuration(f"'{text}' is not a duration; write 500ms, 90s, 15m, 2h, 7d, 1h30m, PT90S or level3")
+        raise InvalidDuration(
+            f"'{shortened(text)}' is not a duration; write 500ms, 90s, 15m, 2h, 7d, 1h30m, PT90S or level3"
+        )
     if found > DURATION_MS_MAX:
-        raise InvalidDuration(f"'{text}' is longer than a thousand years")
+        raise InvalidDuration(f"'{shortened(text)}' is longer than a thousand years")
     return found
 
 
@@ -62,7 +70,7 @@ def parse_time(text: str) -> int:
     """Milliseconds since 1970."""
     found = int(text) if _MILLISECONDS.fullmatch(text) else _rfc3339_ms(text)
     if not 0 <= found <= TIME_MS_MAX:
-        raise InvalidTime(f"'{text}' does not lie between the years 1970 and 9999")
+        raise InvalidTime(f"'{shortened(text)}' does not lie between the years 1970 and 9999")
     return found
 
 
@@ -85,9 +93,11 @@ def _rfc3339_ms(text: str) -> int:
     try:
         found = datetime.fromisoformat(text)
         if found.utcoffset() is None:
-            raise InvalidTime(f"'{text}' does not say its offset from UTC; write it with a Z or +01:00 at the end")
+            raise InvalidTime(
+                f"'{shortened(text)}' does not say its offset from UTC; write it with a Z or +01:00 at the end"
+            )
         return (found - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
     except (ValueError, OverflowError):
         raise InvalidTime(
-            f"'{text}' is not a point in time; write milliseconds since 1970, or as 2027-01-01T09:00:00Z"
+            f"'{shortened(text)}' is not a point in time; write milliseconds since 1970, or as 2027-01-01T09:00:00Z"
         ) from None

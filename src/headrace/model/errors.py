@@ -101,6 +101,7 @@ __all__ = [
     "InvalidTopic",
     "InvalidTransactionState",
     "InvalidTransactionTimeout",
+    "InvalidUpdateVersion",
     "LeaderNotAvailable",
     "MalformedFrame",
     "MemberIdRequired",
@@ -234,6 +235,12 @@ class InvalidReplicaAssignment(HeadraceError):
     """The replica assignment is not acceptable."""
 
     code = 39
+
+
+class InvalidUpdateVersion(HeadraceError):
+    """A feature cannot have the level that was asked for."""
+
+    code = 95
 
 
 class InvalidConfig(HeadraceError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from enum import Enum
 
 import msgspec
 
@@ -32,6 +33,9 @@ EXPIRES_AT = "headrace-expires-at"
 TTL = "headrace-ttl"
 """A duration, counted from the message's timestamp."""
 DEDUP_ID = "headrace-dedup-id"
+DEDUP_DIGEST = "headrace-dedup-digest"
+"""Binds a dedup id to its content: a message with the same id and another digest is rejected instead of dropped."""
+DEDUP_ID_REUSED = f"its {DEDUP_ID} was used before, for a message with another content"
 REPLY_TO = "headrace-reply-to"
 CORRELATION_ID = "headrace-correlation-id"
 
@@ -55,6 +59,32 @@ REDRIVEN = "headrace-redriven"
 ORIGIN_PREFIX = "headrace-origin-"
 ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET = (ORIGIN_PREFIX + name for name in ("topic", "partition", "offset"))
 """Of which record a replayed one is the copy."""
+
+RESERVED_PREFIX = "headrace-"
+
+
+class HeaderSetter(Enum):
+    """Who may set a reserved header, that is, one whose name begins with `headrace-`."""
+
+    CLIENT = "any client, by any protocol: it says how the message itself is treated"
+    TRUSTED_CLIENT = "clients of the Kafka port; REST sets it by a parameter of its own, which it checks"
+    BROKER = "the broker, and our own tools: it says what became of a message"
+
+
+RESERVED_HEADERS: Mapping[str, HeaderSetter] = {
+    **dict.fromkeys((TAGS, PRIORITY, TTL, EXPIRES_AT, CORRELATION_ID), HeaderSetter.CLIENT),
+    **dict.fromkeys((DELAY, DELIVER_AT, REPEAT, DEDUP_ID, DEDUP_DIGEST, REPLY_TO), HeaderSetter.TRUSTED_CLIENT),
+    **dict.fromkeys((*OF_THE_DEATH[:-1], REDRIVEN), HeaderSetter.BROKER),
+    **dict.fromkeys((ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET), HeaderSetter.BROKER),
+}
+"""A reserved name that is not here is left for later versions: REST rejects it, too."""
+
+
+def is_free_to_set(name: str) -> bool:
+    """Whether a client that is not trusted may give a message a header of this name."""
+    name = name.lower()
+    return not name.startswith(RESERVED_PREFIX) or RESERVED_HEADERS.get(name) is HeaderSetter.CLIENT
+
 
 PRIORITY_DEFAULT = 4  # as JMS has it
 _DIGITS_MAX = 18

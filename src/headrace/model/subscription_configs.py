@@ -2,12 +2,15 @@
 those that only we have. `consumer.*` is for consumer groups of the newer protocol.
 
 Kafka's names (`share.*`) mean what they mean there, with two defaults of our own: there is no limit of records in
-flight unless one is set, and no dead letter is dropped. A subscription has one configuration for all its topics.
+flight unless one is set, and no dead letter is dropped. A subscription's own configuration belongs to its topic and its
+name; a group's configuration holds for subscriptions that have none of their own.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +31,7 @@ from headrace.model.configs import (
     text,
     words,
 )
-from headrace.model.errors import InvalidConfig
+from headrace.model.errors import InvalidConfig, InvalidRequest
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -37,8 +40,15 @@ CLASSES = 10
 
 
 def _start(value: str) -> str | None:
-    if value in {"earliest", "latest"} or value.startswith("by_duration:P"):
+    if value in {"earliest", "latest"}:
         return None
+    prefix, _, duration = value.partition(":")
+    if prefix == "by_duration" and duration.startswith("P"):
+        from headrace.model.durations import InvalidDuration, parse_duration  # rarely used: no start needs it
+
+        with suppress(InvalidDuration):
+            parse_duration(duration)
+            return None
     return "must be earliest, latest or by_duration:<ISO 8601 duration>"
 
 
@@ -51,6 +61,20 @@ def _slacks(value: Sequence[str]) -> str | None:
     return None if slacks == sorted(slacks, reverse=True) else "a higher priority must not have more slack"
 
 
+_HOST_NAME = re.compile(r"(?:(?!-)[A-Za-z0-9_-]{1,63}(?<!-)\.)*(?!-)[A-Za-z0-9_-]{1,63}(?<!-)\.?")
+_HOST_LENGTH_MAX = 253
+
+
+def _is_ipv6(host: str) -> bool:
+    from ipaddress import IPv6Address
+
+    try:
+        IPv6Address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def _push_url(value: str) -> str | None:
     if not value:
         return None
@@ -58,11 +82,15 @@ def _push_url(value: str) -> str | None:
 
     try:
         parts = urlsplit(value)
-        host, _ = parts.hostname, parts.port
+        host, port = parts.hostname, parts.port
     except ValueError as error:
         return str(error)
     if parts.scheme not in ("http", "https") or not host:
         return "must be http://HOST/... or https://HOST/..."
+    if port == 0:
+        return "must have a port from 1 to 65535"
+    if not (_is_ipv6(host) if "[" in parts.netloc else _HOST_NAME.fullmatch(host) and len(host) <= _HOST_LENGTH_MAX):
+        return "must name its host by a DNS name, an IPv4 address or an IPv6 address in brackets"
     if parts.username is not None or parts.password is not None:
         return "must have no user and no password in it; the receiver knows us by the signature"
     if not value.isascii() or not value.isprintable() or set(value) & set(' "<>\\^`{|}'):
@@ -88,23 +116,40 @@ class SubscriptionConfig:
         "latest", "Where a subscription begins that is not created explicitly.", check=_start
     )
     share_delivery_count_limit: int = integer(
-        5, "How often a message is delivered before it becomes a dead letter.", check=between(1, 1000)
+        5,
+        "How often a message is delivered before it becomes a dead letter.",
+        check=between(1, 1000),
+        broker_names=(BrokerName("group.share.delivery.count.limit"),),
     )
-    share_heartbeat_interval_ms: int = integer(5000, "How often members report.", check=at_least(100))
+    share_heartbeat_interval_ms: int = integer(
+        5000,
+        "How often members report.",
+        check=at_least(100),
+        broker_names=(BrokerName("group.share.heartbeat.interval.ms"),),
+    )
     share_isolation_level: str = text(
         "read_uncommitted",
         "Whether messages of transactions that are open or aborted are delivered.",
         check=one_of("read_uncommitted", "read_committed"),
     )
     share_partition_max_record_locks: int = integer(
-        0, "How many messages of a partition may be leased at a time; 0 is no limit.", check=at_least(0)
+        0,
+        "How many messages of a partition may be leased at a time; 0 is no limit.",
+        check=at_least(0),
+        broker_names=(BrokerName("group.share.partition.max.record.locks"),),
     )
     share_record_lock_duration_ms: int = integer(
-        30_000, "How long a lease lasts that is not extended.", check=between(100, 12 * HOUR_MS)
+        30_000,
+        "How long a lease lasts that is not extended.",
+        check=between(100, 12 * HOUR_MS),
+        broker_names=(BrokerName("group.share.record.lock.duration.ms"),),
     )
     share_renew_acknowledge_enable: bool = boolean(True, "Whether a member may extend its leases.")
     share_session_timeout_ms: int = integer(
-        45_000, "After so long without a report a member is gone, and what it leased comes back.", check=at_least(100)
+        45_000,
+        "After so long without a report a member is gone, and what it leased comes back.",
+        check=at_least(100),
+        broker_names=(BrokerName("group.share.session.timeout.ms"),),
     )
     headrace_retry_backoff_ms: int = long(
         0, "How long a message that failed waits for its second delivery.", check=between(0, 365 * DAY_MS)
@@ -179,3 +224,29 @@ class SubscriptionConfig:
 
 
 SUBSCRIPTION_SETTINGS: Mapping[str, Setting] = settings_of(SubscriptionConfig)
+
+GROUP_ONLY = frozenset(
+    {
+        "headrace.push.topics",
+        "share.heartbeat.interval.ms",
+        "share.session.timeout.ms",
+        *(name for name in SUBSCRIPTION_SETTINGS if name.startswith("consumer.")),
+    }
+)
+"""Settings of a group as a whole, which a single subscription cannot have."""
+
+GROUP_RESOURCE = 32
+SUBSCRIPTION_RESOURCE = 100
+"""Types of resource in DescribeConfigs and its relatives; the second is our own, beyond those of Kafka."""
+
+
+def subscription_resource_name(topic: str, name: str) -> str:
+    return f"{topic}/{name}"
+
+
+def parse_subscription_resource_name(text: str) -> tuple[str, str]:
+    """The topic, whose name has no slash, and the subscription."""
+    topic, slash, name = text.partition("/")
+    if not slash:
+        raise InvalidRequest(f"the configuration of a subscription is named TOPIC/SUBSCRIPTION, not {text!r}")
+    return topic, name

@@ -20,7 +20,7 @@ from headrace.model.errors import InvalidRequest
 from headrace.model.names import TOPIC_NAME_LENGTH_MAX, is_internal
 
 MANAGE: Final = "manage"
-VERBS: Final = ("publish", "consume", "read", MANAGE)
+VERBS: Final = ("publish", "consume", "read", "metrics", MANAGE)
 SECRET_BYTES: Final = 32
 TOKEN_LENGTH_MAX: Final = 200
 

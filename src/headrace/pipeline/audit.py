@@ -69,7 +69,7 @@ class AuditJob(Job):
         path = write_verdicts(run.work, verdicts)
         if len(verdicts) < len(self.settings.checks):
             done = f"stopped after {len(verdicts)} of {len(self.settings.checks)} checks"
-            return Outcome(all(one.is_clean for one in verdicts), done)
+            return Outcome(False, f"{done}; this proves nothing, run it again")
         found = sum(count for one in verdicts for count in one.counts.values())
         many = "1 finding" if found == 1 else f"{found} findings"
         what = f"{many}: {path}" if found else "nothing was lost, duplicated, reordered or altered"
@@ -113,6 +113,8 @@ def _settled(run: Run, check: SettledCheck, look: Look) -> Verdict:
     findings = [finding for part in known for finding in part.findings]
     findings += judge_letters(check.topic, known, letters, are_complete=are_complete)
     notes = [f"{check.topic}[{part.partition}] is not subscribed to" for part in parts if not part.exists]
+    if expired := sum(part.expired for part in known):
+        notes.append(f"{expired} messages expired before they were settled")
     if not are_complete:
         notes.append("dead letters were taken out: of those that are gone nobody can tell")
     return verdict_of(check.title, sum(part.judged for part in known), findings, notes)
@@ -137,18 +139,22 @@ def _letters(run: Run, check: SettledCheck, look: Look) -> tuple[list[Letter], b
 
 
 def _log(run: Run, check: LogCheck, look: Look) -> Verdict:
-    thins = look.thins(check.topic)
+    thins, dedups = look.thins(check.topic), look.dedups(check.topic)
     topic = Topic(look.brokers, check.topic, read_committed=False)
     bounds = look.bounds(check.topic, read_committed=False)
     stretches = [stretch for partition, there in bounds.items() for stretch in cut(partition, *there)]
     parts = by_spark(
-        run, partial(check_log, look.read), [LogTask(topic, stretch, thins) for stretch in stretches], check.title
+        run,
+        partial(check_log, look.read),
+        [LogTask(topic, stretch, thins, dedups) for stretch in stretches],
+        check.title,
     )
     control, thinned = sum(part.control for part in parts), sum(part.thinned for part in parts)
     notes = [f"{control} offsets are those of control records"] if control else []
     if thinned:
         notes.append(
-            f"{thinned} offsets are missing, as they may be where records are compacted or removed when settled"
+            f"{thinned} offsets are missing, as they may be where records are compacted, removed when settled, or "
+            "left out as duplicates"
         )
     findings = [finding for part in parts for finding in part.findings]
     return verdict_of(check.title, sum(part.records for part in parts), findings, notes)

@@ -33,6 +33,8 @@ class Ledger:
         self.floor = 0
         self.settled = BitMap64()
         self.by_how: dict[How, BitMap64] = {}
+        self.removed = BitMap64()  # by retention, before they were settled
+        self.expired = BitMap64()  # otherwise, before they were settled
         self.twice = BitMap64()
         self.deaths: Counter[int] = Counter()
         self.failures: list[Failed] = []
@@ -50,6 +52,8 @@ class Ledger:
                 self._begin(0)
             case Settled():
                 for first, last in event.ranges:
+                    if event.how == "expired":
+                        self._expire(self.removed if event.by_retention else self.expired, first, last)
                     self._settle(event.how, first, last)
             case Failed():
                 self.failures.append(event)
@@ -71,6 +75,11 @@ class Ledger:
         """How a message was settled that did not die."""
         return next((how for how, offsets in self.by_how.items() if how != "dead" and offset in offsets), None)
 
+    def _expire(self, unsettled: BitMap64, first: int, last: int) -> None:
+        found = BitMap64()
+        found.add_range(max(first, self.floor), last + 1)
+        unsettled |= found - self.settled
+
     def _settle(self, how: How, first: int, last: int) -> None:
         if how in WORKED:
             for other in WORKED:
@@ -85,6 +94,8 @@ class Ledger:
         self.floor = floor
         self.settled = BitMap64()
         self.by_how = {}
+        self.removed = BitMap64()
+        self.expired = BitMap64()
         self.failures = []
 
     def _take_part(self, part: SnapshotEvent) -> None:

@@ -2,7 +2,8 @@
 
 The files of the archive are compared with the same offsets of the topic, as far as the topic still has them; all of
 them are compared with the manifest's checksums. Offsets that neither has, between the beginning of the archive and the
-end of the topic, are lost.
+end of the topic, are lost. So are those at the end of the archive that lie behind the end of the topic: the topic had
+them once.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def check_archive(run: Run, check: ArchiveCheck, location: str, look: Look) -> V
     side, topic = Archived(location, check.topic), Topic(look.brokers, check.topic)
     catalogue = look.catalogue(side)
     catalogue.check_topic_id(look.topic_id(check.topic))
-    bounds = look.bounds(check.topic)
     files = list(catalogue.all_files)
+    bounds = look.bounds(check.topic)  # after the files: what is archived meanwhile does not lie behind this end
     examined = by_spark(run, partial(_examine, look.read), [_File(side, one) for one in files], "checking files")
     findings: list[Finding] = []
     pairings: list[Pairing] = []
@@ -59,6 +60,7 @@ def check_archive(run: Run, check: ArchiveCheck, location: str, look: Look) -> V
         start, end = bounds.get(partition, (0, 0))
         findings += _damages(check.topic, own, start, end)
         findings += _gaps(check.topic, [file for file, _ in own], start)
+        findings += _behind_the_end(check.topic, [file for file, _ in own], end)
         stretches = _overlap(own, start, end)
         if stretches:
             reading = Reading("offset", timestamps=True)
@@ -115,6 +117,15 @@ def _gaps(topic: str, files: Sequence[ArchivedFile], start: int) -> Iterator[Fin
             count = last - reached + 1
             yield Finding("lost", topic, files[0].partition, reached, last, count=count, detail=detail)
         reached = max(reached, following)
+
+
+def _behind_the_end(topic: str, files: Sequence[ArchivedFile], end: int) -> Iterator[Finding]:
+    """What the archive has and the topic has lost: a log starts later as time goes on, and never ends earlier."""
+    for file in files:
+        first = max(file.first, end)
+        if first <= file.last:
+            detail = f"is in the archive, and the topic ends at offset {end}: it has lost its end"
+            yield Finding("lost", topic, file.partition, first, file.last, count=file.last - first + 1, detail=detail)
 
 
 def _overlap(files: Sequence[tuple[ArchivedFile, _Examined]], start: int, end: int) -> list[Stretch]:

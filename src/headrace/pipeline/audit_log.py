@@ -1,15 +1,16 @@
 """Is a log in order by itself? Offsets ascend, none comes twice, and every hole has a reason.
 
-Holes come from control records, which tell where a transaction ended, and from compaction. Of a topic that is
-compacted, or from which settled messages are removed, no hole proves anything. Elsewhere the batches themselves are
-asked: what neither a record nor a control batch covers is lost.
+Holes come from control records, which tell where a transaction ended, from dedup windows and from compaction. Of a
+topic that is compacted, or from which settled messages are removed, no hole proves anything. Elsewhere the batches
+themselves are asked: what neither a record nor a control batch covers is lost. With a dedup window a batch is stored
+without its duplicates and keeps its offsets: there only what no batch covers is lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from pyroaring import BitMap64
@@ -26,11 +27,12 @@ _NAMES_UNTIL = 12  # Fetch names topics by id from version 13 on
 
 
 class LogTask(msgspec.Struct, frozen=True):
-    """`thins`: settled or outdated records are taken out of this log."""
+    """`thins`: settled or outdated records are taken out of this log; `dedups`: duplicates are taken out of batches."""
 
     topic: Topic
     stretch: Stretch
     thins: bool
+    dedups: bool = False
 
 
 class LogPart(msgspec.Struct, frozen=True):
@@ -50,12 +52,18 @@ def check_log(read: Read, task: LogTask) -> LogPart:
     missing.add_range(stretch.start, stretch.end)
     missing -= present
     records, holes = len(present), len(missing)
+    control, thinned = 0, holes if task.thins else 0
     if holes and not task.thins:
-        missing -= control_offsets(task.topic, stretch)
+        found = covered_offsets(task.topic, stretch)
+        control = len(missing & found.control)
+        missing -= found.control
+        if task.dedups:
+            thinned = len(missing & found.data)
+            missing -= found.data
         for first, last in runs(missing):
             detail = "the log has neither a record nor a control record there"
             findings.append(Finding("lost", name, stretch.partition, first, last, None, last - first + 1, detail))
-    return LogPart(records, findings, 0 if task.thins else holes - len(missing), holes if task.thins else 0)
+    return LogPart(records, findings, control, thinned)
 
 
 def in_order(topic: str, partition: int, batches: Iterable[Iterable[int]]) -> tuple[BitMap64, list[Finding]]:
@@ -75,20 +83,27 @@ def in_order(topic: str, partition: int, batches: Iterable[Iterable[int]]) -> tu
     return present, findings
 
 
-def control_offsets(topic: Topic, stretch: Stretch) -> BitMap64:
-    """Offsets of control batches, by the headers of all batches of the stretch."""
+class Covered(NamedTuple):
+    """Offsets that batches claim, whether or not they have a record for each."""
+
+    control: BitMap64
+    data: BitMap64
+
+
+def covered_offsets(topic: Topic, stretch: Stretch) -> Covered:
+    """By the headers of all batches of the stretch."""
     from headrace.columns.scan import link
     from headrace.wire.batch import HEADER_SIZE, parse_header
 
-    found = BitMap64()
+    found = Covered(BitMap64(), BitMap64())
     offset = stretch.start
     while offset < stretch.end:
         data = link(topic.brokers).call(partial(_fetched, topic.name, stretch.partition, offset))
         position, before = 0, offset
         while position + HEADER_SIZE <= len(data):  # the last batch may be cut off behind its header
             header = parse_header(data, position)
-            if header.is_control:
-                found.add_range(header.base_offset, header.next_offset)
+            covered = found.control if header.is_control else found.data
+            covered.add_range(header.base_offset, header.next_offset)
             offset = max(offset, header.next_offset)
             position += header.size_bytes
         if offset == before:

@@ -1,8 +1,8 @@
 """Was every message of a topic settled for a subscription, and only once? By the acks log, against the topic.
 
-What is in the topic and not settled is lost to the subscription, what was worked on twice is duplicated, what was
-settled and never there is foreign. A message that died must lie in the dead letters as it was, unless somebody has
-taken it from there: dead letters that are settled are removed.
+What is in the topic and not settled is lost to the subscription, and so is what retention removed before it was
+settled; what was worked on twice is duplicated, what was settled and never there is foreign. A message that died must
+lie in the dead letters as it was, unless somebody has taken it from there: dead letters that are settled are removed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Death(msgspec.Struct, frozen=True):
 
 class SettledPart(msgspec.Struct, frozen=True):
     """Of one partition. `worked` tells of offsets that have a dead letter and did not die; `exists`: the log knows the
-    subscription."""
+    subscription; `expired`: how many messages outlived their own time. Events of older brokers do not tell these from
+    messages that retention removed."""
 
     partition: int
     judged: int
@@ -60,6 +61,7 @@ class SettledPart(msgspec.Struct, frozen=True):
     deaths: Sequence[Death]
     worked: Mapping[int, str]
     exists: bool
+    expired: int = 0
 
 
 class Letter(msgspec.Struct, frozen=True):
@@ -88,7 +90,7 @@ def check_settled(read: Read, letters: Mapping[int, frozenset[int]], task: Settl
     deaths = list(_deaths(read, task, ledger))
     own_letters = letters.get(task.partition, frozenset())
     worked = {offset: how for offset in own_letters if (how := _did_not_die(ledger, offset)) is not None}
-    return SettledPart(task.partition, len(judged), findings, deaths, worked, True)
+    return SettledPart(task.partition, len(judged), findings, deaths, worked, True, len(ledger.expired))
 
 
 def ledger_of(read: Read, task: SettledTask) -> Ledger:
@@ -189,12 +191,23 @@ def _findings(task: SettledTask, ledger: Ledger, judged: BitMap64) -> Iterator[F
         failed = max((attempts.get(offset, 0) for offset in range(first, last + 1)), default=0) if attempts else 0
         detail = f"is not settled for {task.subscription}{f'; deliveries that failed: {failed}' if failed else ''}"
         yield Finding("lost", *where, first, last, count=last - first + 1, detail=detail)
+    for first, last in runs(_removed(task, ledger)):
+        detail = f"was removed by retention before it was settled for {task.subscription}"
+        yield Finding("lost", *where, first, last, count=last - first + 1, detail=detail)
     for first, last in runs(ledger.twice):
         detail = f"was settled more than once for {task.subscription}"
         yield Finding("duplicated", *where, first, last, count=last - first + 1, detail=detail)
     for first, last in runs(ledger.settled, task.newest):
         detail = f"was settled for {task.subscription}, and the topic ends at {task.newest}"
         yield Finding("foreign", *where, first, last, count=last - first + 1, detail=detail)
+
+
+def _removed(task: SettledTask, ledger: Ledger) -> BitMap64:
+    """Offsets that the subscription had not settled when they left the topic. Whether one of them was a control record
+    cannot be told any more."""
+    found = BitMap64()
+    found.add_range(ledger.floor, max(ledger.floor, task.start))
+    return found - (ledger.settled - ledger.removed)
 
 
 def _deaths(read: Read, task: SettledTask, ledger: Ledger) -> Iterator[Death]:

@@ -89,12 +89,19 @@ class Look:
 
     def thins(self, topic: str) -> bool:
         """Whether records are taken out between others: outdated ones, or settled ones."""
+        told = self._configs(topic)
+        return "compact" in told.get("cleanup.policy", "") or told.get("retention.mode") == "acked"
+
+    def dedups(self, topic: str) -> bool:
+        """Whether batches are stored without those of their records that are duplicates."""
+        return self._configs(topic).get("dedup.window.ms", "0") != "0"
+
+    def _configs(self, topic: str) -> dict[str, str]:
         from headrace.client.admin import TopicAdmin
         from headrace.columns.scan import link
 
         configs = link(self.brokers).call(lambda cluster: TopicAdmin(cluster).configs(topic))
-        told = {config.name: config.value or "" for config in configs}
-        return "compact" in told.get("cleanup.policy", "") or told.get("retention.mode") == "acked"
+        return {config.name: config.value or "" for config in configs}
 
     def catalogue(self, side: Archived) -> Catalogue:
         """Raises NotInArchive."""

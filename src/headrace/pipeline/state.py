@@ -22,6 +22,7 @@ import msgspec
 
 from headrace.model.errors import HeadraceError
 from headrace.pipeline.job import Progress
+from headrace.runtime.permissions import FILE_MODE, FOLDER_MODE
 
 State = Literal["running", "stopping", "done", "stopped", "failed", "died"]
 
@@ -141,8 +142,9 @@ class WorkFolder:
         None if somebody else has it. It is the log because Java gets that as its output, and Java may outlive a
         runner that was killed by the second that it takes to notice.
         """
-        self.job.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.log, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self.path.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+        self.job.mkdir(FOLDER_MODE, exist_ok=True)
+        descriptor = os.open(self.log, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

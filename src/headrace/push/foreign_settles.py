@@ -2,17 +2,19 @@
 
 Whoever settles in the same process says so (`Feeds.settled`). What is settled elsewhere, or has lost its lease, is
 found by asking the brokers: every second, and more often while the receiver has used up more than half of its credit.
+They are asked about a sample first, of the oldest messages and of others in turn, and about the rest only if a message
+of the sample is gone. So a stream that holds many messages and settles none costs the brokers no more than a small one.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from headrace.client.cluster import Cluster
-from headrace.client.leased import Receipt
+from headrace.client.leased import Message, Receipt
 from headrace.client.message_status import message_statuses
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import HeadraceError
@@ -21,6 +23,7 @@ from headrace.push.feed import Feed
 _ASK_FIRST_SECONDS = 0.05
 _ASK_MAX_SECONDS = 1.0
 _STATUSES_MAX = 1000  # that a broker tells at once
+_SAMPLE_HALF = 50  # the oldest messages, and as many others
 _LEASED = "leased"
 
 
@@ -50,12 +53,18 @@ class Feeds:
 async def watch(cluster: Cluster, feed: Feed) -> None:
     """Let the feed forget what is not its own any more; runs until it is cancelled."""
     pause = _ASK_FIRST_SECONDS
+    turn = 0
     while True:
         await asyncio.sleep(pause)
         gone: list[Receipt] = []
-        if feed.in_flight:
+        held = feed.held
+        if held:
+            sample, others = _sampled(held, turn)
+            turn += 1
             with suppress(HeadraceError):  # whoever leads the partition next is asked the next time
-                gone = await _not_ours(cluster, feed)
+                gone = await _not_ours(cluster, feed, sample)
+                if gone and others:
+                    gone += await _not_ours(cluster, feed, others)
         if gone:
             feed.forget(gone)
         is_short = feed.in_flight * 2 > feed.credit
@@ -65,9 +74,19 @@ async def watch(cluster: Cluster, feed: Feed) -> None:
             pause = min(pause * 2, _ASK_MAX_SECONDS) if is_short else _ASK_MAX_SECONDS
 
 
-async def _not_ours(cluster: Cluster, feed: Feed) -> list[Receipt]:
+def _sampled(held: Sequence[Message], turn: int) -> tuple[Sequence[Message], Sequence[Message]]:
+    """Those to ask about first, and the others. Every message is in the sample of some turn."""
+    if len(held) <= 2 * _SAMPLE_HALF:
+        return held, ()
+    oldest, newer = held[:_SAMPLE_HALF], held[_SAMPLE_HALF:]
+    start = turn * _SAMPLE_HALF % len(newer)
+    end = start + _SAMPLE_HALF
+    return (*oldest, *newer[start:end]), (*newer[:start], *newer[end:])
+
+
+async def _not_ours(cluster: Cluster, feed: Feed, messages: Iterable[Message]) -> list[Receipt]:
     by_partition: dict[TopicPartition, dict[int, Receipt]] = defaultdict(dict)
-    for message in feed.held:
+    for message in messages:
         by_partition[TopicPartition(message.id.topic, message.id.partition)][message.id.offset] = message.receipt
     gone: list[Receipt] = []
     for target, receipts in by_partition.items():

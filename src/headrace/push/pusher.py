@@ -4,6 +4,9 @@ A receiver that fails again and again is left alone (`machines.circuit`): while 
 and then one message at a time is tried. Messages wait in the log meanwhile, and their deliveries are not used up; nor
 are they where nobody was there to take a message. The order of keys is the subscription's: a key is held by its message
 until that is settled, also while it waits to be tried again.
+
+An unexpected error, whatever its cause, is logged, shown as the last error of this push and retried with back-off. It
+never leaves `run`: it would end the process, and with it every other push.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from headrace.client.backoff import Backoff
 from headrace.client.cluster import Cluster
 from headrace.client.leased import Message
 from headrace.client.settling import ACK, NACK, REJECT
@@ -22,7 +26,7 @@ from headrace.machines.rate import Rate
 from headrace.model.errors import HeadraceError
 from headrace.push.feed import Feed
 from headrace.push.sender import Sender
-from headrace.push.webhook import Outcome, Verdict, retry_seconds
+from headrace.push.webhook import Outcome, Verdict, retry_seconds, unanswered
 from headrace.wire.messages.describe_pushes import DescribedPush
 from headrace.wire.messages.settle import SettleItem
 
@@ -34,13 +38,17 @@ _TAKE_SECONDS = 5.0
 _TROUBLE_SECONDS = 1.0
 _FAILURES_MAX = 5  # in a row, before the circuit opens
 _OPEN_MS, _OPEN_MAX_MS = 1000, 60_000
+_RESTART_SECONDS, _RESTART_MAX_SECONDS = 1.0, 60.0
+_ERROR_LENGTH_MAX = 300
 _AGAIN_SECONDS = 0.1  # between tries of a receiver that is there at times
 
 
 class PushStatus(msgspec.Struct):
-    """How a push is doing, in this process, since it was set. `failed` counts answers and tries, not messages."""
+    """How a push is doing, in this process, since it was set. `failed` counts answers and tries, not messages. `topic`
+    is empty for a webhook of several topics."""
 
     subscription: str
+    topic: str
     url: str
     circuit: str = "closed"
     in_flight: int = 0
@@ -56,10 +64,10 @@ class Pusher:
         self.push = push
         self._cluster = cluster
         self._sender = sender
-        self._feed = Feed(cluster, push.subscription, topics, push.concurrency, _LEASE_SECONDS)
+        self._feed = self._new_feed(topics)
         self._circuit = Circuit(_FAILURES_MAX, _OPEN_MS, _OPEN_MAX_MS)
         self._rate = Rate(push.rate or None)
-        self._status = PushStatus(push.subscription, push.url)
+        self._status = PushStatus(push.subscription, push.topics[0] if len(push.topics) == 1 else "", push.url)
         self._turned = asyncio.Event()  # a receiver has answered, or a message was let go
         self._taking: asyncio.Task[None] | None = None
         self._is_stopped = False
@@ -83,13 +91,30 @@ class Pusher:
 
     async def run(self) -> None:
         """Until it is stopped; what is in flight when it is cancelled is given back."""
+        backoff, delivered = self._restart_backoff(), 0
+        while not self._is_stopped:
+            try:
+                await self._run()
+            except Exception as error:
+                self._unexpected(_cause(error))
+                if self._status.delivered > delivered:
+                    backoff, delivered = self._restart_backoff(), self._status.delivered
+                if not self._is_stopped:
+                    await self._turn(backoff.next_seconds())
+                self._feed = self._new_feed(self._feed.topics)
+
+    def _new_feed(self, topics: Sequence[str]) -> Feed:
+        return Feed(self._cluster, self.push.subscription, topics, self.push.concurrency, _LEASE_SECONDS)
+
+    def _restart_backoff(self) -> Backoff:
+        return Backoff(self._cluster.entropy, first_seconds=_RESTART_SECONDS, cap_seconds=_RESTART_MAX_SECONDS)
+
+    async def _run(self) -> None:
         try:
             async with asyncio.TaskGroup() as around:
                 extending = around.create_task(self._feed.extend_for_ever(_LEASE_SECONDS))
                 async with asyncio.TaskGroup() as deliveries:
                     self._taking = deliveries.create_task(self._take(deliveries))
-                    if self._is_stopped:
-                        self._taking.cancel()
                 extending.cancel()
         finally:
             await self._feed.close()
@@ -121,7 +146,10 @@ class Pusher:
 
     async def _deliver(self, message: Message) -> None:
         if await self._may_send(message):
-            outcome = await self._sender.send(self.push, message)
+            try:
+                outcome = await self._sender.send(self.push, message)
+            except Exception as error:
+                outcome = unanswered(self._unexpected(error))
             self._note(outcome)
             await self._settle(message, outcome)
         else:
@@ -188,6 +216,12 @@ class Pusher:
         self._status.last_error = error
         self._status.last_error_ms = self._cluster.clock.now_ms()
 
+    def _unexpected(self, error: BaseException) -> str:
+        what = f"unexpected error: {type(error).__name__}: {error}"[:_ERROR_LENGTH_MAX]
+        log.error("push failed subscription=%r error=%r", self.push.subscription, what, exc_info=error)
+        self._note_error(what)
+        return what
+
     async def _turn(self, seconds: float) -> None:
         """Return when something was answered, or after that time."""
         self._turned.clear()
@@ -199,3 +233,10 @@ class Pusher:
 
     def _now_ms(self) -> int:
         return int(self._cluster.clock.monotonic() * 1000)
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The first error of nested task groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

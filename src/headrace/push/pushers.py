@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from typing import Protocol
 
 from headrace.client.cluster import Cluster
@@ -19,6 +19,9 @@ from headrace.push.sender import Sender
 from headrace.wire.messages.describe_pushes import DescribedPush
 
 log = logging.getLogger(__name__)
+
+_Key = tuple[str, tuple[str, ...]]
+"""Of a webhook: the subscription and the topics that the webhook is for."""
 
 _ASK_SECONDS = 1.0
 _TOPICS_SECONDS = 5.0
@@ -36,16 +39,17 @@ class Pushers:
         self._open_sender = open_sender
         self._sender: ClosingSender | None = None
         self._list = PushList(cluster)
-        self._pushers: dict[str, Pusher] = {}
+        self._pushers: dict[_Key, Pusher] = {}
         self._told: Sequence[DescribedPush] = ()
         self._looked_at: float | None = None
 
     def __iter__(self) -> Iterator[PushStatus]:
         return (pusher.status for pusher in self._pushers.values())
 
-    def status(self, subscription: str) -> PushStatus | None:
+    def status(self, topic: str, subscription: str) -> PushStatus | None:
         """None while it is not pushed from here."""
-        found = self._pushers.get(subscription)
+        of_group = self._pushers.get((subscription, ()))
+        found = self._pushers.get((subscription, (topic,)), of_group)
         return None if found is None else found.status
 
     async def run(self) -> None:
@@ -75,27 +79,41 @@ class Pushers:
         is_due = self._looked_at is None or now - self._looked_at >= _TOPICS_SECONDS
         if told is self._told and not is_due:
             return
-        subscribed = await subscribed_topics(self._cluster, [push.subscription for push in told]) if told else {}
-        topics = {push.subscription: _topics_of(push, subscribed.get(push.subscription, ())) for push in told}
-        await self._take_over(tasks, {push.subscription: push for push in told}, topics)
+        names = {push.subscription for push in told}
+        subscribed = await subscribed_topics(self._cluster, sorted(names)) if told else {}
+        own = {(push.subscription, topic) for push in told if len(push.topics) == 1 for topic in push.topics}
+        wanted = {_key(push): push for push in told if push.url}
+        topics = {key: _topics_of(push, subscribed.get(push.subscription, ()), own) for key, push in wanted.items()}
+        await self._take_over(tasks, wanted, topics)
         self._told, self._looked_at = told, now
 
     async def _take_over(
-        self, tasks: asyncio.TaskGroup, wanted: Mapping[str, DescribedPush], topics: Mapping[str, Sequence[str]]
+        self, tasks: asyncio.TaskGroup, wanted: Mapping[_Key, DescribedPush], topics: Mapping[_Key, Sequence[str]]
     ) -> None:
-        for name, pusher in list(self._pushers.items()):
-            if wanted.get(name) != pusher.push or not topics.get(name):
-                del self._pushers[name]
+        for key, pusher in list(self._pushers.items()):
+            if wanted.get(key) != pusher.push or not topics.get(key):
+                del self._pushers[key]
                 pusher.stop()  # its task ends when the receiver has answered
-        for name, push in wanted.items():
-            if name in self._pushers:
-                self._pushers[name].retopic(topics[name])
-            elif topics.get(name):
+        for key, push in wanted.items():
+            if key in self._pushers:
+                self._pushers[key].retopic(topics[key])
+            elif topics.get(key):
                 if self._sender is None:
                     self._sender = await self._open_sender()
-                pusher = self._pushers[name] = Pusher(push, topics[name], self._cluster, self._sender)
+                pusher = self._pushers[key] = Pusher(push, topics[key], self._cluster, self._sender)
                 tasks.create_task(pusher.run())
 
 
-def _topics_of(push: DescribedPush, subscribed: Sequence[str]) -> Sequence[str]:
-    return [topic for topic in subscribed if not push.topics or topic in push.topics]
+def _key(push: DescribedPush) -> _Key:
+    return push.subscription, tuple(push.topics)
+
+
+def _topics_of(push: DescribedPush, subscribed: Sequence[str], own: Set[tuple[str, str]]) -> Sequence[str]:
+    """A group's webhook is for its topics, except for those whose subscription has a configuration of its own."""
+    if len(push.topics) == 1:
+        return [topic for topic in subscribed if topic in push.topics]
+    return [
+        topic
+        for topic in subscribed
+        if (not push.topics or topic in push.topics) and (push.subscription, topic) not in own
+    ]

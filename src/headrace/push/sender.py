@@ -9,17 +9,23 @@ allowed.
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import socket
+import ssl
 from typing import TYPE_CHECKING, Protocol
 
 from headrace import __version__
 from headrace.client.leased import Message
-from headrace.push.addresses import public_socket
+from headrace.push.addresses import ForbiddenAddress, public_socket
 from headrace.push.webhook import Outcome, headers_of, outcome_of, unanswered, undelivered
 from headrace.runtime.clock import Clock
 from headrace.wire.messages.describe_pushes import DescribedPush
 
 if TYPE_CHECKING:
     import aiohttp
+
+log = logging.getLogger(__name__)
 
 _ANSWER_BYTES_MAX = 64 << 10
 _HEADER_BYTES_MAX = 16 << 10
@@ -54,11 +60,11 @@ class WebhookSender:
         except TimeoutError:
             return unanswered(f"no answer within {push.timeout_ms} ms")
         except aiohttp.ClientConnectorError as error:
-            cause = getattr(error, "os_error", None)  # with a bad certificate there is none
-            return undelivered(f"cannot connect: {_shown(cause or error)}")
+            log.debug("cannot connect to a webhook: subscription=%s error=%s", push.subscription, error)
+            return undelivered(f"cannot connect: {_connect_failure(error)}")
         except aiohttp.ClientConnectionError as error:
             return unanswered(f"the connection broke: {_shown(error)}")
-        except aiohttp.InvalidURL as error:
+        except ValueError as error:  # InvalidURL, or UnicodeError for a host name that cannot be looked up
             return undelivered(f"the URL cannot be used: {_shown(error)}")
         except aiohttp.ClientError as error:
             return unanswered(_shown(error))
@@ -100,6 +106,17 @@ async def open_sender(clock: Clock, *, allows_private: bool) -> WebhookSender:
         max_field_size=_HEADER_BYTES_MAX,
     )
     return WebhookSender(session, clock)
+
+
+def _connect_failure(error: aiohttp.ClientConnectorError) -> str:
+    """Without any address. A name that does not resolve and one that resolves to a private address read the same: the
+    difference would tell which internal names there are."""
+    cause = getattr(error, "os_error", None)  # with a bad certificate there is none
+    if cause is None or isinstance(cause, ssl.SSLError):
+        return _shown(cause or error)
+    if isinstance(cause, ForbiddenAddress | socket.gaierror):
+        return "the host does not resolve, or is not a public address; private ones need --push-private"
+    return os.strerror(cause.errno) if cause.errno else "no address of the host accepts it"
 
 
 def _shown(error: Exception) -> str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from headrace.registry.interface import BadVersion, Create, KeyExists, NoKey, Registry, RegistryDamaged, Set
 
 
-async def advance(registry: Registry, key: str, step: int = 1) -> int:
-    """Add `step` to the counter and return what it was before; a counter begins at 0.
+async def advance(registry: Registry, key: str, step: int = 1, at_least: int = 0) -> int:
+    """Add `step` to the counter and return what it was before; a counter begins at 0. One that is lower than
+    `at_least` counts from there.
 
     The growth is durable before the number is used. A crash in between leaves a gap, never a repetition.
     """
     while True:
         entry = await registry.get(key)
-        before = 0 if entry is None else _decode(key, entry.value)
+        before = max(at_least, 0 if entry is None else _decode(key, entry.value))
         value = str(before + step).encode()
         try:
             await registry.commit([Set(key, value, entry.version) if entry else Create(key, value)])

@@ -15,22 +15,22 @@ from headrace.registry.interface import BadVersion, Create, Delete, KeyExists, N
 GROUP_CONFIGS_KEY = f"{CONFIGS_KEY}/groups"
 
 
-async def change_group_configs(
-    registry: Registry, group_id: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+async def change_configs(
+    registry: Registry, key: str, change: Callable[[Mapping[str, str] | None], Mapping[str, str] | None]
 ) -> None:
-    """Replace the overrides by what `change` makes of them; it is asked again when another was faster."""
-    key = group_config_key(group_id)
+    """Replace a record of overrides by what `change` returns for it; None is a record that does not exist. `change` is
+    called again when another writer was faster."""
     while True:
         entry = await registry.get(key)
-        overrides = dict(change(decode_configs(entry)))
-        value = msgspec.json.encode(overrides)
+        overrides = change(None if entry is None else decode_configs(entry))
         operation: Operation
-        if entry is None:
-            if not overrides:
+        if overrides is None:
+            if entry is None:
                 return
-            operation = Create(key, value)
+            operation = Delete(key, entry.version)
         else:
-            operation = Set(key, value, entry.version) if overrides else Delete(key, entry.version)
+            value = msgspec.json.encode(dict(overrides))
+            operation = Create(key, value) if entry is None else Set(key, value, entry.version)
         try:
             await registry.commit([operation])
         except (BadVersion, KeyExists, NoKey):

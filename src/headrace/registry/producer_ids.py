@@ -1,7 +1,8 @@
 """Producer ids: unique for ever, or two producers would be taken for one and records dropped as duplicates.
 
 They are taken from the registry in blocks, so that a thousand producers cost one commit. What is left of a
-block when the broker stops is never used.
+block when the broker stops is never used. The data folder's floor covers a block before any id of it is handed out,
+so that a registry that is replaced by an older copy does not hand it out again.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ import asyncio
 
 from headrace.registry.counters import advance
 from headrace.registry.interface import Registry
+from headrace.registry.producer_id_floor import ProducerIdFloor
 
 PRODUCER_IDS_KEY = "/producer-ids"
 BLOCK_SIZE = 1000
 
 
 class ProducerIds:
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, floor: ProducerIdFloor | None = None) -> None:
+        """Without a floor for tools that have no data folder."""
         self._registry = registry
+        self._floor = floor
         self._block = range(0)
         self._taking_block = asyncio.Lock()
 
@@ -25,7 +29,10 @@ class ProducerIds:
         """A producer id that nobody had before."""
         async with self._taking_block:
             if not self._block:
-                first = await advance(self._registry, PRODUCER_IDS_KEY, BLOCK_SIZE)
+                at_least = 0 if self._floor is None else self._floor.value
+                first = await advance(self._registry, PRODUCER_IDS_KEY, BLOCK_SIZE, at_least=at_least)
+                if self._floor is not None:
+                    await self._floor.raise_to(first + BLOCK_SIZE)
                 self._block = range(first, first + BLOCK_SIZE)
             producer_id, self._block = self._block[0], self._block[1:]
             return producer_id

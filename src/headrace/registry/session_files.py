@@ -14,6 +14,8 @@ import os
 from contextlib import suppress
 from struct import Struct
 
+from headrace.runtime.permissions import FILE_MODE
+
 _BEAT = Struct("<Q")
 
 
@@ -21,7 +23,7 @@ class SessionFile:
     """Of a session that this process holds. Raises `OSError` if the file cannot be made."""
 
     def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Written and not only made longer: a full disk is told here and not by a signal at the first beat.

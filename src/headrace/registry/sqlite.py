@@ -47,7 +47,7 @@ class SqliteRegistry(SqliteKeys):
     # From here on in a disk thread.
 
     def _end(self, session: Session) -> None:
-        with self._using_connection, TypedErrors(), Transaction(self._connection):
+        with self._exclusive(), Transaction(self._connection):
             changed = delete_keys_of(self._connection, session.id)
         self._tell(changed)
 

@@ -6,8 +6,10 @@ WAL with `synchronous=FULL` keeps every commit through a power cut (WAL with NOR
 from __future__ import annotations
 
 import sqlite3
+from contextlib import suppress
 
-from headrace.registry.interface import RegistryDamaged, RegistryTooNew, RegistryUnavailable
+from headrace.registry.interface import OutcomeUnknown, RegistryDamaged, RegistryTooNew, RegistryUnavailable
+from headrace.runtime.permissions import create_file
 
 APPLICATION_ID = 0x48524143
 """Marks the file as ours: "HRAC"."""
@@ -27,6 +29,10 @@ CREATE INDEX entries_by_session ON entries (session) WHERE session IS NOT NULL;
 
 
 def open_file(path: str) -> sqlite3.Connection:
+    try:
+        create_file(path)  # SQLite gives its other files the mode of this one
+    except OSError as error:
+        raise RegistryUnavailable(f"The registry {path} cannot be opened: {error}") from error
     try:
         connection = connect(path)
         try:
@@ -70,8 +76,25 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
         raise RegistryDamaged(_damaged(path, problems))
 
 
+def reopen(path: str) -> sqlite3.Connection:
+    """Open the file again after a COMMIT that failed, and settle what became of it by a commit of our own.
+
+    The failed transaction's frames may lie in the write-ahead log, where a recovery would find them. The next commit
+    overwrites those that no connection counts; those that this connection has recovered it makes durable.
+    """
+    connection = connect(path)
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        with Transaction(connection):
+            connection.execute(f"PRAGMA user_version = {version}")  # writes a page, also if nothing changes
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 class Transaction:
-    """BEGIN ... COMMIT, or ROLLBACK when anything goes wrong, the COMMIT included."""
+    """BEGIN ... COMMIT, or ROLLBACK when anything goes wrong. An error of COMMIT itself is an `OutcomeUnknown`."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -80,12 +103,21 @@ class Transaction:
         self._connection.execute("BEGIN IMMEDIATE")
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._roll_back()
+            return
         try:
-            if kind is None:
-                self._connection.execute("COMMIT")
-        finally:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            with suppress(sqlite3.Error):
+                self._roll_back()
+            raise OutcomeUnknown(
+                f"The registry's commit failed and may have happened or not: {error}; read again, and check the disk"
+            ) from error
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
 
 
 class TypedErrors:
@@ -103,7 +135,7 @@ class TypedErrors:
 def _damaged(path: str, reason: str) -> str:
     return (
         f"The registry {path} is damaged: {reason}. Restore a copy of it with its -wal file, or move it "
-        "away to start with no topics; the logs beside it are not touched"
+        "away; then run `headrace registry rebuild --from-logs`. The logs beside it are not touched"
     )
 
 

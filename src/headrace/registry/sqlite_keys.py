@@ -3,6 +3,9 @@ and who is told of a change, is up to them.
 
 Blocking work runs where the caller says (`Disk.run`), never on the loop. Commits that arrive while one is
 under way join the next: one sync for all of them, each still all or nothing by itself (a savepoint).
+
+When COMMIT itself fails, the transaction may still survive. The commits get `OutcomeUnknown`, as after a lost
+connection to ZooKeeper; the file is opened again and the outcome settled before anything else is read or written.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -26,13 +30,14 @@ from headrace.registry.interface import (
     KeyNotEmpty,
     NoKey,
     Operation,
+    OutcomeUnknown,
     RegistryConflict,
     Session,
     SessionLost,
     Set,
     check_key,
 )
-from headrace.registry.sqlite_file import Transaction, TypedErrors, beneath
+from headrace.registry.sqlite_file import Transaction, TypedErrors, beneath, reopen
 from headrace.registry.watches import Watch, Watches
 
 T = TypeVar("T")
@@ -64,7 +69,9 @@ class SqliteKeys:
         # At most one disk thread works for the registry. The thread lock matters only after a cancellation,
         # when the turn has passed on while the cancelled caller's thread is still busy.
         self._turn = asyncio.Lock()
-        self._using_connection = threading.Lock()
+        self._using_connection = threading.RLock()
+        self._path: str = connection.execute("PRAGMA database_list").fetchone()[2]
+        self._is_in_doubt = False
         self._session: Session | None = None
         self._is_over = False
 
@@ -125,8 +132,23 @@ class SqliteKeys:
         """Called when they are changed for good."""
         self._loop.call_soon_threadsafe(self._watches.tell, changed)
 
-    def _query(self, where: str, parameters: Sequence[str]) -> list[Entry]:
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Use the connection alone, and after a COMMIT that failed a new one."""
         with self._using_connection, TypedErrors():
+            if self._is_in_doubt:
+                self._connection.close()
+                self._connection = reopen(self._path)
+                self._is_in_doubt = False
+            try:
+                yield
+            except OutcomeUnknown:
+                self._is_in_doubt = True
+                self._loop.call_soon_threadsafe(self._watches.tell_all)
+                raise
+
+    def _query(self, where: str, parameters: Sequence[str]) -> list[Entry]:
+        with self._exclusive():
             rows = self._connection.execute(f"SELECT key, value, version FROM entries {where}", parameters)
             return [Entry(*row) for row in rows]
 
@@ -136,7 +158,7 @@ class SqliteKeys:
             commits, self._waiting = self._waiting, []
             changed: list[str] = []
             try:
-                with TypedErrors(), Transaction(self._connection):
+                with self._exclusive(), Transaction(self._connection):
                     for commit in commits:
                         self._apply(commit)
                     changed = [key for commit in commits if not commit.refused for key in commit.changed]

@@ -43,6 +43,7 @@ from headrace.registry.sqlite_follower import (
 )
 from headrace.registry.sqlite_keys import Run, SqliteKeys
 from headrace.runtime.clock import Clock
+from headrace.runtime.permissions import FILE_MODE
 
 BEATS_PER_TIMEOUT = 12
 DOUBT_SHARE = 2 / 3
@@ -182,7 +183,7 @@ class SharedSqliteRegistry(SqliteKeys):
     def _begin(self) -> tuple[Session, SessionFile]:
         """The file is locked before others can see the row: they never find a session without its process."""
         with ExitStack() as undo:
-            with self._using_connection, TypedErrors(), Transaction(self._connection):
+            with self._exclusive(), Transaction(self._connection):
                 added = self._connection.execute("INSERT INTO sessions (timeout) VALUES (?)", (self._timeout,))
                 assert added.lastrowid is not None
                 try:
@@ -194,7 +195,7 @@ class SharedSqliteRegistry(SqliteKeys):
         return Session(added.lastrowid), file
 
     def _end(self, session: Session) -> None:
-        with self._using_connection, TypedErrors(), Transaction(self._connection):
+        with self._exclusive(), Transaction(self._connection):
             end_session(self._connection, session.id)
         remove_session_file(self._path, session.id)
         self._follower.wake()
@@ -234,7 +235,7 @@ class _OneAtATime:
         deadline = self._clock.monotonic() + BUSY_SECONDS
         pause = threading.Event()
         try:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
             raise RegistryUnavailable(f"The registry cannot be opened: {error}") from error
         while True:

@@ -7,7 +7,7 @@ means, and a change that was meant for a predecessor of the same name is refused
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -18,6 +18,9 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.model.partition_record import PartitionRecord
+from headrace.model.topic_configs import DAY_MS
+from headrace.model.topic_record import TopicRecord
+from headrace.registry.brokers import decode_number
 from headrace.registry.interface import (
     BadVersion,
     Check,
@@ -31,21 +34,24 @@ from headrace.registry.interface import (
     RegistryDamaged,
     Set,
 )
-from headrace.registry.partitions import PARTITIONS_KEY, chunks, creations, parse_partition_key, partition_key
+from headrace.registry.partitions import (
+    PARTITIONS_KEY,
+    PartitionRecords,
+    chunks,
+    creations,
+    parse_partition_key,
+    partition_key,
+)
+from headrace.registry.subscription_configs import remove_subscription_configs
+
+__all__ = ["TOPICS_KEY", "TopicRecord", "Topics", "decode_topic", "topic_key"]
 
 TOPICS_KEY = "/topics"
+TOMBSTONES_KEY = "/deleted-topics"
 
-
-class TopicRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as it is kept. `configs` are overrides only, as text, under Kafka's names. `owner` is the id of the topic
-    whose companion this one is: a namesake of that topic, made after it was deleted, has nothing to do with it."""
-
-    name: str
-    id: uuid.UUID
-    partitions: int
-    configs: dict[str, str] = {}
-    created_ms: int
-    owner: uuid.UUID | None = None
+TOMBSTONE_MS = 30 * DAY_MS
+"""How long a deletion is remembered for brokers that were down meanwhile."""
+TOMBSTONES_MAX = 10_000
 
 
 class Topics:
@@ -73,14 +79,32 @@ class Topics:
         entry = await self._registry.get(topic_key(name))
         return entry is not None and decode_topic(entry).id == topic_id
 
-    async def delete(self, name: str, topic_id: uuid.UUID) -> None:
+    async def delete(self, name: str, topic_id: uuid.UUID, now_ms: int) -> None:
+        """Delete the topic and leave a tombstone of its id: it tells a broker that was down that the topic's logs may
+        be deleted. Logs of an id that has neither a topic nor a tombstone are kept (see storage/stray.py)."""
+        tombstone = Create(tombstone_key(topic_id), str(now_ms).encode())
         while True:
             entry, _ = await self._find(name, topic_id)
             try:
-                await self._registry.commit([Delete(entry.key, entry.version)])
+                await self._registry.commit([Delete(entry.key, entry.version), tombstone])
             except (BadVersion, NoKey):
                 continue
             return
+
+    async def deleted(self, topic_ids: Iterable[uuid.UUID]) -> set[uuid.UUID]:
+        """Those of these topics that were deleted by request."""
+        return {topic_id for topic_id in topic_ids if await self._registry.get(tombstone_key(topic_id)) is not None}
+
+    async def expire_tombstones(self, now_ms: int) -> None:
+        """Forget deletions that are long ago, and the oldest if there are too many."""
+        entries = sorted(await self._registry.entries(TOMBSTONES_KEY), key=decode_number, reverse=True)
+        expired = [
+            entry
+            for number, entry in enumerate(entries)
+            if number >= TOMBSTONES_MAX or now_ms - decode_number(entry) >= TOMBSTONE_MS
+        ]
+        for chunk in chunks([Delete(entry.key, entry.version) for entry in expired]):
+            await self._registry.commit(chunk)
 
     async def change_configs(
         self, name: str, topic_id: uuid.UUID, change: Callable[[Mapping[str, str]], Mapping[str, str]]
@@ -102,7 +126,7 @@ class Topics:
             raise InvalidPartitions(
                 f"The topic {name} currently has {record.partitions} partition(s); {total} would not be an increase."
             )
-        grown = msgspec.structs.replace(record, partitions=total)
+        grown = msgspec.structs.replace(record, partitions=total, growths=(*record.growths, first))
         topic = Set(entry.key, msgspec.json.encode(grown), entry.version)
         try:
             await self._write(topic_id, first, partitions, topic)
@@ -110,6 +134,30 @@ class Topics:
             # Left behind by an attempt that was cut off, unless another has grown the topic meanwhile.
             await self._clear_away(topic_id, first, Check(entry.key, entry.version))
             await self._write(topic_id, first, partitions, topic)
+
+    async def remove_orphaned_partitions(self, topic_ids: Iterable[uuid.UUID]) -> None:
+        """Remove the partitions and the configuration of subscriptions of these ids, except those of topics that exist.
+
+        The caller's mirror may have read a topic's partitions and not yet the topic, so the registry itself is asked.
+        A large topic is created in several commits; its creation is fenced before the topics are read, so a topic that
+        is missing then cannot be completed while its partitions are removed.
+        """
+        orphans = set(topic_ids) - await self._existing_ids()
+        for topic_id in orphans:
+            await self._fence_creation(topic_id)
+        for topic_id in orphans - await self._existing_ids():
+            # The partitions last: as long as they are there, the next controller finds the topic again.
+            await remove_subscription_configs(self._registry, topic_id)
+            await PartitionRecords(self._registry).remove_all(topic_id)
+
+    async def _fence_creation(self, topic_id: uuid.UUID) -> None:
+        """Raise the version of partition 0: the last commit of a creation in several commits expects version 0."""
+        entry = await self._registry.get(partition_key(topic_id, 0))
+        if entry is not None:
+            await self._registry.commit([Set(entry.key, entry.value, entry.version)])
+
+    async def _existing_ids(self) -> set[uuid.UUID]:
+        return {record.id for record in await self.load()}
 
     async def _clear_away(self, topic_id: uuid.UUID, first: int, not_grown: Check) -> None:
         """Remove partitions beyond the topic's number: as long as that stands they are not part of it."""
@@ -160,6 +208,10 @@ class Topics:
 
 def topic_key(name: str) -> str:
     return f"{TOPICS_KEY}/{name}"
+
+
+def tombstone_key(topic_id: uuid.UUID) -> str:
+    return f"{TOMBSTONES_KEY}/{topic_id.hex}"
 
 
 def decode_topic(entry: Entry) -> TopicRecord:

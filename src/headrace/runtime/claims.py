@@ -11,12 +11,13 @@ import os
 import socket
 
 from headrace.model.errors import InvalidConfig
+from headrace.runtime.permissions import FILE_MODE, FOLDER_MODE
 
 
 def claim_folder(folder: str, by_others: str) -> int:
     """Make the folder and take it for this process; the descriptor that holds it. `by_others`: who else may have it."""
-    os.makedirs(folder, exist_ok=True)
-    descriptor = os.open(os.path.join(folder, ".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+    os.makedirs(folder, FOLDER_MODE, exist_ok=True)
+    descriptor = os.open(os.path.join(folder, ".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, FILE_MODE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

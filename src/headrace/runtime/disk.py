@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 from headrace.runtime.disk_errors import DataFolderLocked, DiskFailed, DiskFull, typed_errors
 from headrace.runtime.disk_threads import DiskThreads
 from headrace.runtime.file_pool import FilePool, SystemFile
+from headrace.runtime.permissions import FILE_MODE, FOLDER_MODE, opener
 
 if TYPE_CHECKING:
     from headrace.runtime.apart import Apart, Pace
@@ -176,14 +177,14 @@ class SystemDisk:
             path = os.path.dirname(path)
         for folder in reversed(missing):
             with typed_errors("make directory", folder):
-                os.makedirs(folder, exist_ok=True)
+                os.makedirs(folder, FOLDER_MODE, exist_ok=True)
             self.sync_directory(os.path.dirname(folder))
 
     def make_directories(self, parent: str, names: Sequence[str]) -> None:
         for name in names:
             # Inside the translation of errors: that a folder is there already is no error.
             with typed_errors("make directory", name), suppress(FileExistsError):
-                os.mkdir(os.path.join(parent, name))
+                os.mkdir(os.path.join(parent, name), FOLDER_MODE)
         self.sync_directory(parent)
 
     def rename(self, source: str, target: str) -> None:
@@ -214,7 +215,7 @@ class SystemDisk:
 
     def write_atomically(self, path: str, data: Buffer) -> None:
         draft = path + ".tmp"
-        with typed_errors("write", draft), open(draft, "wb", buffering=0) as file:
+        with typed_errors("write", draft), open(draft, "wb", buffering=0, opener=opener) as file:
             rest = memoryview(data)
             while rest:
                 rest = rest[file.write(rest) :]
@@ -235,7 +236,7 @@ class SystemDisk:
     def lock(self, path: str) -> None:
         name = os.path.join(path, LOCK_NAME)
         with typed_errors("lock", name):
-            descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:

@@ -19,6 +19,7 @@ from threading import Lock, get_ident
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from headrace.runtime.disk_errors import DiskFailed, typed, typed_errors
+from headrace.runtime.permissions import FILE_MODE
 
 if TYPE_CHECKING:
     from headrace.runtime.disk import Buffer
@@ -51,13 +52,13 @@ class FilePool:
             with self.lock:
                 self._evict(len(self._open) - self.open_files_max + 1, EVICTION_TRIES)
         try:
-            descriptor = os.open(file.path, flags, 0o644)
+            descriptor = os.open(file.path, flags, FILE_MODE)
         except OSError as error:
             if not owner or error.errno not in NO_DESCRIPTORS:
                 raise
             with self.lock:
                 self._evict(len(self._open) // 4 + 1, len(self._open))
-            descriptor = os.open(file.path, flags, 0o644)
+            descriptor = os.open(file.path, flags, FILE_MODE)
         with self.lock:
             if file.opened != NOT_OPEN:  # another thread was faster
                 os.close(descriptor)

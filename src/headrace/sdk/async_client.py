@@ -272,10 +272,8 @@ class AsyncClient:
     ) -> None:
         """Make it, if it is not there, and configure it: see docs/queues.md for the names."""
         await self._publishing.ensure_topic(topic)
-        admin = SubscriptionAdmin(self.cluster)
-        if configs:
-            await admin.configure(subscription, configs)
-        await admin.create(topic, subscription, Position(START if start == "earliest" else END))
+        position = Position(START if start == "earliest" else END)
+        await SubscriptionAdmin(self.cluster).create(topic, subscription, position, configs)
 
     async def dead_letters(self, topic: str) -> list[DeadLetter]:
         """Those of the topic's messages that nobody could work on, and that were neither sent back nor discarded."""

@@ -228,7 +228,8 @@ class AsyncMessages:
             await admin.create(topic, name, Position(START if self._how.start == "earliest" else END))
             lease_seconds = self._how.lease_seconds
             if lease_seconds is None:
-                lease_seconds = int((await admin.configs(name)).get(_LEASE_CONFIG) or _LEASE_DEFAULT_MS) / 1000
+                configs = await admin.configs(topic, name)
+                lease_seconds = int(configs.get(_LEASE_CONFIG) or _LEASE_DEFAULT_MS) / 1000
             self._keeping.spawn(self._keep(lease_seconds), f"leases of {name}")
             self._is_begun = True
 

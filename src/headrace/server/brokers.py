@@ -20,6 +20,7 @@ import msgspec
 from headrace import __version__
 from headrace.model.errors import HeadraceError, InvalidConfig
 from headrace.runtime.clock import SystemClock
+from headrace.runtime.permissions import FOLDER_MODE
 from headrace.server.folder_form import folder_of, refuse_other_folder
 from headrace.server.settings import SHARED_REGISTRY, Address, ServeSettings, show_address
 
@@ -80,7 +81,7 @@ def run_brokers(settings: BrokersSettings) -> int:
     """Run until SIGTERM or SIGINT; the exit code."""
     try:
         settings.check()
-        os.makedirs(settings.first.data, exist_ok=True)
+        os.makedirs(settings.first.data, FOLDER_MODE, exist_ok=True)
         return 0 if asyncio.run(_run([BrokerProcess(one) for one in settings.each()])) else 1
     except HeadraceError as error:
         _tell(f"error: {error.message}")
@@ -201,10 +202,17 @@ def command(settings: ServeSettings) -> list[str]:
         words += ["--rack", settings.rack]
     if settings.advertised is not None:
         words += ["--advertised", show_address(*settings.advertised)]
+    for name in settings.http_hosts:
+        words += ["--http-host", name]
     if settings.http_tls is not None:
         certificate, key = settings.http_tls
         words += ["--http-tls-cert", certificate, "--http-tls-key", key]
-    flags = {"--auth": settings.auth, "--push-private": settings.push_private, "--insecure": settings.insecure}
+    flags = {
+        "--auth": settings.auth,
+        "--open-metrics": settings.open_metrics,
+        "--push-private": settings.push_private,
+        "--insecure": settings.insecure,
+    }
     words += [flag for flag, is_set in flags.items() if is_set]
     for name, value in settings.broker.items():
         words += ["--set", f"{name}={value}"]

@@ -21,9 +21,9 @@ from headrace.client.address import parse_addresses
 from headrace.client.cluster import ClientSettings, Cluster
 from headrace.client.guarded import GuardedDialer
 from headrace.client.tcp import TcpDialer
-from headrace.doors.health.pages import HealthPages
+from headrace.doors.health.pages import HEALTH_PATHS, HealthPages
 from headrace.doors.rest.application import ALL_SIDES
-from headrace.http.limits import HttpLimits
+from headrace.http.limits import limits_of_connections
 from headrace.http.listener import HttpListener, TlsFiles
 from headrace.http.routes import Side
 from headrace.model.errors import HeadraceError
@@ -32,6 +32,7 @@ from headrace.runtime.entropy import SystemEntropy
 from headrace.runtime.limits import raise_open_files_limit
 from headrace.runtime.network import SystemNetwork
 from headrace.runtime.supervise import BackgroundTaskDied, Supervisor
+from headrace.server.browser_guard import BrowserGuard
 from headrace.server.gateway_application import GatewayApplication
 from headrace.server.gateway_metrics import GatewayMetrics
 from headrace.server.gateway_settings import GatewaySettings
@@ -42,6 +43,7 @@ from headrace.server.pushing import Pushing
 from headrace.server.reach import Reach
 from headrace.server.rest import build_gateway_rest
 from headrace.server.settings import show_address
+from headrace.server.watchdog import WEDGED_SECONDS, Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -97,11 +99,14 @@ class Gateway:
         metrics = GatewayMetrics(application, dialer, self._reach, self._pushing, clock)
         self._health = HealthPages(metrics)
         connections_max = min(raise_open_files_limit() // 2, _CONNECTIONS_MAX)
-        limits = HttpLimits(connections_max=connections_max, connections_per_host_max=connections_max)
-        front = FrontDoor(self._health, lambda: application, open_to_all=not settings.auth)
-        self._listener = HttpListener(front, limits, clock, entropy)
+        limits = limits_of_connections(connections_max)
+        guard = None if settings.auth else BrowserGuard((settings.http[0], *settings.http_hosts))
+        guards_metrics = settings.auth and not settings.open_metrics
+        front = FrontDoor(self._health, lambda: application, guard, guards_metrics=guards_metrics)
+        self._listener = HttpListener(front, limits, clock, entropy, HEALTH_PATHS)
         metrics.listener = self._listener
         self._loop_lag = metrics.loop_lag
+        self._watchdog = Watchdog(clock, WEDGED_SECONDS)
 
     async def serve(self) -> None:
         """Until it is told to stop; raises when a task in the background dies."""
@@ -111,6 +116,7 @@ class Gateway:
         except OSError as error:
             raise cannot_listen("--http", self._settings.http, error) from error
         self._health.is_ready = True  # as far as it is up to this process
+        self._supervisor.spawn(self._watchdog.run(), "watchdog")
         self._supervisor.spawn(self._reach.run(), "reach")
         self._supervisor.spawn(self._loop_lag.run(), "loop lag")
         self._supervisor.spawn(self._begin(*address), "start")

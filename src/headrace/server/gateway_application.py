@@ -22,7 +22,7 @@ class GatewayApplication:
     def body_limit(self, method: str, path: str) -> int:
         return self._rest.body_limit(method, path)
 
-    async def answer(self, request: Request) -> Answer:
+    async def admit(self, request: Request) -> None:
         if not self._reach.is_there and self._needs_brokers(request):
             raise Problem(
                 503,
@@ -31,6 +31,12 @@ class GatewayApplication:
                 "try again when the time in Retry-After has passed; GET /readyz tells when brokers are back",
                 [("retry-after", str(round(LOOK_SECONDS)))],
             )
+        await self._rest.admit(request)
+
+    async def admit_metrics(self, request: Request) -> None:
+        await self._rest.admit_metrics(request)
+
+    async def answer(self, request: Request) -> Answer:
         self.in_flight += 1
         try:
             return await self._rest.answer(request)

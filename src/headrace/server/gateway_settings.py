@@ -13,12 +13,15 @@ OneSide = Literal["publish", "subscribe"]
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`side` None: both. `tls`: the files of a certificate and its key."""
+    """`side` None: both. `http_hosts`: names by which clients reach it, besides the one in `http`. `tls`: the files of
+    a certificate and its key."""
 
     bootstrap: str
     http: Address
+    http_hosts: tuple[str, ...] = ()
     side: OneSide | None = None
     auth: bool = False
+    open_metrics: bool = False
     tls: tuple[str, str] | None = None
     push_private: bool = False
     insecure: bool = False

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.broker.broker import Broker
-from headrace.doors.health.pages import PATHS, HealthPages, Source
+from headrace.doors.health.pages import HEALTH_PATHS, PATHS, HealthPages, Source
 from headrace.http.limits import BODY_BYTES_MAX, HttpLimits
 from headrace.http.listener import HttpListener, TlsFiles
 from headrace.http.message import Answer, Application, Request
@@ -18,6 +18,7 @@ from headrace.runtime.disk import Disk
 from headrace.runtime.entropy import Entropy
 from headrace.runtime.network import Network
 from headrace.runtime.supervise import Supervisor
+from headrace.server.browser_guard import BrowserGuard
 from headrace.server.listening import cannot_listen
 from headrace.server.pushing import Pushing
 from headrace.server.settings import Address, ServeSettings
@@ -29,20 +30,31 @@ if TYPE_CHECKING:
 
 
 class Lasting(Application, Protocol):
+    async def admit_metrics(self, request: Request) -> None:
+        """Raises `Problem` unless the caller may read the metrics."""
+        ...
+
     async def close(self) -> None:
         """Give up what it holds; its listener is drained."""
         ...
 
 
 class FrontDoor:
-    """While the process is starting or stopping, only its health is served. One that is `open_to_all` wants no token,
-    so any page that a browser on this host shows could send and read messages: what comes from pages of others is
-    refused."""
+    """While the process is starting or stopping, only its health is served. One that asks for no token has a `guard`
+    against web pages. `guards_metrics`: metrics need a token, too, because they name all topics and subscriptions."""
 
-    def __init__(self, health: HealthPages, build: Callable[[], Lasting], *, open_to_all: bool = False) -> None:
+    def __init__(
+        self,
+        health: HealthPages,
+        build: Callable[[], Lasting],
+        guard: BrowserGuard | None = None,
+        *,
+        guards_metrics: bool = False,
+    ) -> None:
         self._health = health
         self._build = build
-        self._open_to_all = open_to_all
+        self._guard = guard
+        self._guards_metrics = guards_metrics
         self._built: Lasting | None = None
 
     def body_limit(self, method: str, path: str) -> int:
@@ -50,20 +62,24 @@ class FrontDoor:
             return self._health.body_limit(method, path)
         return self._application().body_limit(method, path) if self._health.is_ready else BODY_BYTES_MAX
 
-    def answer(self, request: Request) -> Coroutine[Any, Any, Answer]:
-        if request.path in PATHS:
-            return self._health.answer(request)
+    def admit(self, request: Request) -> Coroutine[Any, Any, None]:
+        if request.path in HEALTH_PATHS:
+            return self._health.admit(request)
+        if self._guard is not None:
+            self._guard.check(request)
+        if request.path in PATHS and not self._guards_metrics:
+            return self._health.admit(request)
         if not self._health.is_ready:
             raise Problem(
                 503, "not_ready", "the server is starting or stopping", "try again shortly", [("retry-after", "1")]
             )
-        if self._open_to_all and _is_from_another_page(request):
-            raise Problem(
-                403,
-                "cross_origin",
-                "a web page of another origin sent this, and no token is asked for here",
-                "serve with --auth, or send it from elsewhere than a browser",
-            )
+        if request.path in PATHS:
+            return self._application().admit_metrics(request)
+        return self._application().admit(request)
+
+    def answer(self, request: Request) -> Coroutine[Any, Any, Answer]:
+        if request.path in PATHS:
+            return self._health.answer(request)
         return self._application().answer(request)
 
     async def close(self) -> None:
@@ -74,17 +90,6 @@ class FrontDoor:
         if self._built is None:
             self._built = self._build()
         return self._built
-
-
-def _is_from_another_page(request: Request) -> bool:
-    """As browsers tell; a link that somebody follows is no harm."""
-    headers = request.headers
-    site = headers.get("sec-fetch-site")
-    if site is not None:
-        is_followed = request.method == "GET" and headers.get("sec-fetch-mode") == "navigate"
-        return site not in ("same-origin", "none") and not is_followed
-    origin = headers.get("origin")
-    return origin is not None and origin.partition("://")[2] != headers.get("host")
 
 
 class HttpDoor:
@@ -107,9 +112,11 @@ class HttpDoor:
         self._outside = disk, network, clock, entropy
         self._rest: RestApplication | None = None
         self._health = HealthPages(source)
-        self._front = FrontDoor(self._health, self._build_rest, open_to_all=not settings.auth)
+        guard = None if settings.auth else BrowserGuard(settings.named_hosts())
+        guards_metrics = settings.auth and not settings.open_metrics
+        self._front = FrontDoor(self._health, self._build_rest, guard, guards_metrics=guards_metrics)
         self._pushing = Pushing(self._open_cluster, supervisor, allows_private=settings.push_private)
-        self.listener = HttpListener(self._front, limits, clock, entropy)
+        self.listener = HttpListener(self._front, limits, clock, entropy, HEALTH_PATHS)
 
     async def listen(self) -> Address:
         files, address = self._settings.http_tls, self._settings.http
@@ -121,7 +128,7 @@ class HttpDoor:
     def open(self) -> None:
         """The broker has joined: serve everything."""
         self._health.is_ready = True
-        self._pushing.watch(self._broker.group_configs)
+        self._pushing.watch(self._broker.subscription_configs)
 
     def pushes(self) -> Iterable[PushStatus]:
         """How each webhook is doing."""

@@ -3,6 +3,9 @@
 Either has the id of the request that is the cause, if there is one. A line that repeats itself without end, as the
 complaint about a peer that is down does, is left out for a while after the first few; how often is said afterwards.
 What is a secret is nobody's to log: tokens, passwords and message contents stand in no line.
+
+Control characters are escaped: a name that a client has chosen can neither forge a line nor control a terminal. The
+lines of a trace are indented, so that none of them looks like the beginning of an entry.
 """
 
 from __future__ import annotations
@@ -10,10 +13,11 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from typing import Literal, TextIO
+from typing import Any, Literal, TextIO
 
 import msgspec
 
+from headrace.model.safe_text import escaped, escaped_json
 from headrace.runtime.request_ids import request_id
 
 Format = Literal["text", "json"]
@@ -46,7 +50,13 @@ class TextLines(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as logging calls it
         line = super().formatMessage(record)
         request = request_id.get()
-        return f"{line} [{request}]" if request else line
+        return escaped(f"{line} [{request}]" if request else line)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - as logging calls it
+        return _indented(super().formatException(ei))
+
+    def formatStack(self, stack_info: str) -> str:  # noqa: N802 - as logging calls it
+        return _indented(super().formatStack(stack_info))
 
 
 class JsonLines(logging.Formatter):
@@ -70,7 +80,11 @@ class JsonLines(logging.Formatter):
             line["request_id"] = request
         if record.exc_info:
             line["exc"] = self.formatException(record.exc_info)
-        return _encode(line).decode()
+        return escaped_json(_encode(line).decode())
+
+
+def _indented(trace: str) -> str:
+    return "\n".join(f"  {escaped(line)}" for line in trace.split("\n"))
 
 
 class Repetitions(logging.Filter):

@@ -19,7 +19,7 @@ import uvloop
 from headrace import __version__
 from headrace.broker.broker import Broker, open_broker
 from headrace.doors.kafka.listener import DoorLimits, KafkaDoor
-from headrace.http.limits import HttpLimits
+from headrace.http.limits import HttpLimits, limits_of_connections
 from headrace.model.broker_configs import BrokerConfig
 from headrace.model.errors import HeadraceError
 from headrace.runtime.clock import SystemClock
@@ -27,6 +27,7 @@ from headrace.runtime.disk import SystemDisk
 from headrace.runtime.entropy import SystemEntropy
 from headrace.runtime.limits import raise_open_files_limit
 from headrace.runtime.network import SystemNetwork
+from headrace.runtime.permissions import exposed
 from headrace.runtime.supervise import BackgroundTaskDied, Supervisor
 from headrace.server.folder_form import refuse_folder_of_several
 from headrace.server.http_door import HttpDoor
@@ -34,13 +35,12 @@ from headrace.server.listening import cannot_listen
 from headrace.server.logs import configure
 from headrace.server.metrics import Metrics
 from headrace.server.registries import open_registry
-from headrace.server.settings import ServeSettings, show_address
-from headrace.server.watchdog import Watchdog
+from headrace.server.settings import SHARED_REGISTRY, ServeSettings, show_address
+from headrace.server.watchdog import WEDGED_SECONDS, Watchdog
 
 log = logging.getLogger(__name__)
 
 _DRAIN_SECONDS = 10.0
-_WEDGED_SECONDS = 20.0
 _SWITCH_SECONDS = 0.0005
 _DESCRIPTORS_PER_FILE = 2  # half of the descriptors may be log files
 _DESCRIPTORS_PER_HTTP_CONNECTION = 8  # and an eighth is for HTTP; what is left is for Kafka's clients
@@ -86,6 +86,7 @@ async def _serve(settings: ServeSettings) -> None:
     refuse_folder_of_several(settings.data)
     disk.make_directory(settings.data)
     registry = await open_registry(settings, disk, clock)
+    _warn_of_exposed_files(settings)
     broker = await open_broker(
         settings.data,
         settings.node_id,
@@ -106,9 +107,11 @@ async def _serve(settings: ServeSettings) -> None:
     metrics.http = http
     http_address = await http.listen()
     supervisor.spawn(door.sweep_for_ever(), "door")
-    supervisor.spawn(Watchdog(clock, _WEDGED_SECONDS).run(), "watchdog")
+    supervisor.spawn(Watchdog(clock, WEDGED_SECONDS).run(), "watchdog")
     supervisor.spawn(metrics.loop_lag.run(), "loop lag")
     await broker.join(*address)
+    door.start_accepting()
+    await broker.until_led()
     http.open()
     _settle_memory()
     _on_signal(stop.set)
@@ -117,6 +120,17 @@ async def _serve(settings: ServeSettings) -> None:
         await _until(stop, supervisor)
     finally:
         await _take_down(broker, door, http, supervisor)
+
+
+def _warn_of_exposed_files(settings: ServeSettings) -> None:
+    """A folder that only its owner may enter protects everything in it; a shared registry lies elsewhere."""
+    paths = [os.path.abspath(settings.data)]
+    if settings.registry is not None and settings.registry.startswith(SHARED_REGISTRY):
+        paths.append(os.path.abspath(settings.registry.removeprefix(SHARED_REGISTRY)))
+    for path in paths:
+        warning = exposed(path)
+        if warning is not None:
+            log.warning("%s", warning)
 
 
 def _on_signal(callback: Callable[[], object]) -> None:
@@ -209,7 +223,7 @@ def _limits(config: BrokerConfig, descriptors: int) -> DoorLimits:
 
 def _http_limits(descriptors: int) -> HttpLimits:
     share, most = descriptors // _DESCRIPTORS_PER_HTTP_CONNECTION, HttpLimits().connections_max
-    return HttpLimits(connections_max=min(share, most))
+    return limits_of_connections(min(share, most))
 
 
 def _announce(settings: ServeSettings, broker: Broker, http_host: str, http_port: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.broker.group_configs import GroupConfigs
+from headrace.broker.subscription_configs import SubscriptionConfigs
 from headrace.runtime.supervise import Supervisor
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ class Pushing:
         self._task: asyncio.Task[None] | None = None
         self._is_stopped = False
 
-    def watch(self, configs: GroupConfigs) -> None:
-        """Begin when one of these groups has a webhook. The door must be open."""
+    def watch(self, configs: SubscriptionConfigs) -> None:
+        """Begin when a subscription has a webhook. The HTTP listener must be open."""
 
-        def look(_group_id: str = "") -> None:
-            if self.pushers is None and configs.pushed():
+        def look(_name: str = "") -> None:
+            if self.pushers is None and configs.pushes():
                 self.start()
 
         configs.on_changed.append(look)
@@ -52,9 +52,9 @@ class Pushing:
         self.pushers = Pushers(cluster, sender)
         self._task = self._supervisor.spawn(self.pushers.run(), "push")
 
-    def status(self, subscription: str) -> PushStatus | None:
+    def status(self, topic: str, subscription: str) -> PushStatus | None:
         """How a push is doing in this process; None if there is none."""
-        return None if self.pushers is None else self.pushers.status(subscription)
+        return None if self.pushers is None else self.pushers.status(topic, subscription)
 
     async def stop(self) -> None:
         """Give back what is in flight; the brokers must still be there."""

@@ -32,7 +32,7 @@ def build_rest(
     entropy: Entropy,
     *,
     with_auth: bool,
-    status_of: StatusOf = lambda _: None,
+    status_of: StatusOf = lambda *_: None,
 ) -> RestApplication:
     """In `headrace serve`. `status_of` tells how this process pushes for a subscription."""
     cluster = open_cluster(broker, disk, network, clock, entropy)
@@ -61,7 +61,7 @@ def build_gateway_rest(
     *,
     with_auth: bool,
     sides: frozenset[Side] = ALL_SIDES,
-    status_of: StatusOf = lambda _: None,
+    status_of: StatusOf = lambda *_: None,
 ) -> RestApplication:
     """Over whatever cluster; `sides`: which forwarders it is."""
     gatekeeper: Gatekeeper = TokenGatekeeper(cluster, cluster.clock) if with_auth else OpenGatekeeper()

@@ -25,13 +25,14 @@ LogFormat = Literal["text", "json"]
 
 
 class ServeSettings(msgspec.Struct, frozen=True):
-    """`http_tls`: the files of a certificate and its key. `auth`: HTTP wants access tokens. `push_private`: webhooks
-    may be at private addresses. `is_child`: one of several that another process looks after; it ends when its standard
-    input does."""
+    """`http_hosts`: names by which HTTP clients reach it, besides those in `http` and `advertised`. `http_tls`: the
+    files of a certificate and its key. `auth`: HTTP wants access tokens. `push_private`: webhooks may be at private
+    addresses. `is_child`: one of several that another process looks after; it ends when its standard input does."""
 
     data: str = DEFAULT_DATA
     kafka: Address = DEFAULT_KAFKA
     http: Address = DEFAULT_HTTP
+    http_hosts: tuple[str, ...] = ()
     node_id: int = 1
     rack: str | None = None
     registry: str | None = None
@@ -40,11 +41,17 @@ class ServeSettings(msgspec.Struct, frozen=True):
     broker: dict[str, str] = msgspec.field(default_factory=dict)
     http_tls: tuple[str, str] | None = None
     auth: bool = False
+    open_metrics: bool = False
     push_private: bool = False
     insecure: bool = False
     log_level: str = "info"
     log_format: LogFormat = "text"
     is_child: bool = False
+
+    def named_hosts(self) -> tuple[str, ...]:
+        """Every name by which HTTP clients reach this broker."""
+        advertised = () if self.advertised is None else (self.advertised[0],)
+        return (self.http[0], *advertised, *self.http_hosts)
 
     def check(self) -> None:
         """Refuse to be reachable from other hosts by accident: Kafka's door has neither TLS nor authentication yet."""

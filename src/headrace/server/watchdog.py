@@ -1,8 +1,9 @@
 """Ends a process whose event loop is wedged.
 
 The registry's session is kept alive by a thread of its own, so the others would take a broker for alive whose loop
-answers nobody. A thread watches the loop's pulse; when it has stopped for too long, the process ends at once, and with
-it the session. Nothing is lost by that: what was acknowledged is on disk.
+answers nobody. A gateway has no session, but its supervisor restarts it only when it ends. A thread watches the loop's
+pulse; when it has stopped for too long, the process ends at once, and with it the session. Nothing is lost by that:
+what was acknowledged is on disk.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections.abc import Callable
 from headrace.runtime.clock import Clock
 
 PULSE_SECONDS = 0.5
+WEDGED_SECONDS = 20.0
+"""How long the event loop of a broker or a gateway may stand still."""
 EXIT_CODE = 70  # EX_SOFTWARE
 
 
@@ -51,6 +54,6 @@ class Watchdog:
 
 
 def _exit() -> None:
-    sys.stderr.write("error: the event loop stands still; the broker ends, so that others take over\n")
+    sys.stderr.write("error: the event loop has stopped responding; the process ends so that others take over\n")
     sys.stderr.flush()
     os._exit(EXIT_CODE)

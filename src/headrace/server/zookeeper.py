@@ -24,6 +24,7 @@ import msgspec
 
 from headrace.model.errors import HeadraceError, InvalidConfig
 from headrace.runtime.claims import claim_folder, refuse_taken
+from headrace.runtime.permissions import FOLDER_MODE, exposed
 from headrace.server.settings import Address, is_loopback
 
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -130,6 +131,9 @@ async def _run(settings: ZooKeeperSettings) -> None:
         *("-Dorg.apache.logging.log4j.level=WARN", "-cp", os.pathsep.join(find_jars()), MAIN_CLASS),
     ]
     lock = claim_folder(settings.data, OTHERS)
+    warning = exposed(settings.data)
+    if warning is not None:
+        sys.stderr.write(f"warning: {warning}\n")
     try:
         nodes = prepare(settings)
         try:
@@ -235,7 +239,7 @@ def prepare(settings: ZooKeeperSettings) -> list[Node]:
     for address in (*(node.address for node in nodes), *((QUORUM_HOST, port) for pair in peers for port in pair)):
         refuse_taken(address)
     for node in nodes:
-        node.folder.mkdir(exist_ok=True)
+        node.folder.mkdir(FOLDER_MODE, exist_ok=True)
         (node.folder / "zoo.cfg").write_text("\n".join(_config(node, peers)) + "\n")
         (node.folder / "myid").write_text(f"{node.number}\n")
     return nodes

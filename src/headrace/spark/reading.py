@@ -2,6 +2,9 @@
 
 The log may be trimmed between planning and reading, and while it is read. So the position is known at every moment
 (the offsets are read along, wanted or not), and what is missing is treated as in planning.
+
+The topic may also be deleted and created again. Its id is compared with the planned one before and after the scan: ids
+do not return, so the rows in between are those of the planned topic.
 """
 
 from __future__ import annotations
@@ -12,10 +15,10 @@ from functools import partial
 import msgspec
 import pyarrow as pa
 
-from headrace.columns.offsets import Bounds
+from headrace.columns.offsets import Bounds, topic_id_of
 from headrace.columns.scan import RangeOutOfLog, scan
 from headrace.spark.decoding import Decode, decode_column, decode_column_or_null, decoder
-from headrace.spark.loss import archived, fitted
+from headrace.spark.loss import archived, fitted, lose
 from headrace.spark.offsets import OffsetRange
 from headrace.spark.options import RAW_VALUE, SourceOptions
 
@@ -28,6 +31,23 @@ def rows(options: SourceOptions, wanted: OffsetRange, schema: pa.Schema) -> Iter
 
 
 def _raw_rows(options: SourceOptions, wanted: OffsetRange, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    if _is_planned_topic(options, wanted):
+        yield from _scanned_rows(options, wanted, columns)
+        _is_planned_topic(options, wanted)
+
+
+def _is_planned_topic(options: SourceOptions, wanted: OffsetRange) -> bool:
+    """Raises `DataLost` if it is not, unless that may be skipped."""
+    if not wanted.topic_id:
+        return True
+    found = topic_id_of(options.brokers, wanted.target)
+    if found in (wanted.topic_id, ""):
+        return True
+    lose(options, wanted, f"the topic {wanted.topic} was deleted{'' if found is None else ' and created again'}")
+    return False
+
+
+def _scanned_rows(options: SourceOptions, wanted: OffsetRange, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     left: OffsetRange | None = wanted
     while left is not None:
         position = left.start

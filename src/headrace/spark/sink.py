@@ -1,10 +1,11 @@
 """Headrace as a sink of Spark: what each (query, batch) writes is read once and as a whole, or not at all.
 
 Each task writes in a transaction of its own and leaves it open (`writing`); the driver commits them all in one step,
-together with the number of the batch (`headrace.client.bundles`). Whoever runs a batch again asks for that number
-first. So it does not matter where a task, an executor, the driver or a broker dies, how often, or how a shuffle deals
-the rows out the next time: the batch was committed, then nothing is written any more, or it was not, then nothing of it
-is read.
+together with the number of the batch and a digest of its offsets (`headrace.client.bundles`). Whoever runs a batch
+again asks for that number first. So it does not matter where a task, an executor, the driver or a broker dies, how
+often, or how a shuffle deals the rows out the next time: the batch was committed, then nothing is written any more, or
+it was not, then nothing of it is read. A number behind the committed one, or the same with another digest, is an error:
+the checkpoint is not the one that the last commit was made from.
 
 Spark builds a sink anew for every batch: the tasks' messages are all that links them with the commit.
 """
@@ -22,9 +23,10 @@ from headrace.client.bundles import Member, abort_bundle, commit_bundle
 from headrace.columns.link import link
 from headrace.model.errors import HeadraceError, InvalidRequest
 from headrace.runtime.entropy import SystemEntropy
+from headrace.spark.checkpoint import PlannedBatch, planned_batch
 from headrace.spark.sink_columns import columns_of
 from headrace.spark.sink_options import SinkOptions, parse
-from headrace.spark.writing import Share, Written, explained, write
+from headrace.spark.writing import Share, Written, explained, is_committed, write
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -74,9 +76,10 @@ class StreamSink(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
         self._columns = columns_of(schema, topic=options.topic, keep_timestamp=options.keep_timestamp)
+        self._planned = planned_batch(options.checkpoint)  # here, on the driver, where the checkpoint can be read
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        share = share_of(_task()) if self._options.exactly_once else Share("", 0, "")
+        share = share_of(_task(), self._planned) if self._options.exactly_once else Share("", 0, "")
         return write(self._options, self._columns, share, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -86,7 +89,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         _abort(self._options, messages)
 
 
-def share_of(task: TaskContext) -> Share:
+def share_of(task: TaskContext, planned: PlannedBatch | None = None) -> Share:
     """What a task of a streaming query writes for. The names are Spark's own and not documented: if a release of Spark
     does without them, nothing is written rather than something twice."""
     query_id, batch_id = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
@@ -95,7 +98,8 @@ def share_of(task: TaskContext) -> Share:
             f"this release of Spark does not tell a task its {_QUERY_ID} and {_BATCH_ID}, without which a batch cannot "
             "be written exactly once; use a release that Headrace is tested with, or the option delivery=at-least-once"
         )
-    return Share(f"spark-{query_id}", int(batch_id), _member(task))
+    digest = planned.digest if planned is not None and planned.batch_id == int(batch_id) else ""
+    return Share(f"spark-{query_id}", int(batch_id), _member(task), digest)
 
 
 def _task() -> TaskContext:
@@ -119,8 +123,10 @@ def _commit(options: SinkOptions, sequence: int, messages: Sequence[WriterCommit
         return
     if any(message.sequence != sequence for message in told):
         raise NoBatchId(f"Spark told a task of batch {sequence} that it was another one; nothing of it is committed")
+    brokers, bundle, digest = link(options.brokers), told[0].bundle, told[0].digest
     try:
-        link(options.brokers).call(lambda cluster: commit_bundle(cluster, told[0].bundle, sequence, members))
+        if not brokers.call(lambda cluster: commit_bundle(cluster, bundle, sequence, members, digest)):
+            is_committed(brokers, bundle, sequence, digest)  # raises if it is another batch that was
     except HeadraceError as error:
         raise explained(error, options) from error
 

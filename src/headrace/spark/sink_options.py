@@ -94,6 +94,7 @@ class SinkOptions(msgspec.Struct, frozen=True):
     compression: int = _CODECS["none"]
     app_id: str | None = None
     version: int = 0
+    checkpoint: str | None = None
 
 
 def parse(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
@@ -114,6 +115,7 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         compression=_CODECS[_choice(given, "kafka.compression.type", tuple(_CODECS))],
         app_id=app_id,
         version=version,
+        checkpoint=given.get("checkpointlocation"),
     )
 
 

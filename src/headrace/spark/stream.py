@@ -25,7 +25,7 @@ from headrace.client.metadata import TopicPartition
 from headrace.columns.offsets import Bounds
 from headrace.runtime.clock import Clock, SystemClock
 from headrace.spark.errors import DataLost
-from headrace.spark.loss import fitted, log
+from headrace.spark.loss import fitted, log, lose
 from headrace.spark.offsets import OffsetMap, OffsetRange, StreamOffset, cut, share
 from headrace.spark.options import parse
 from headrace.spark.planning import LogView, look, resolve
@@ -86,6 +86,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = []
         for target, at in ended.offsets.items():
             whole = OffsetRange(*target, _start_of(target, began, ended), at, ended.ids.get(target.topic, ""))
+            if whole.size and _is_anew(target, ended, view.ids):
+                # These offsets are those of a topic that is gone; the new one is read from its start by the next batch.
+                lose(self._options, whole, f"the topic {target.topic} was deleted and created again")
+                continue
             fit = fitted(self._options, whole, view.bounds.get(target, _GONE)) if whole.size else None
             if fit is not None:
                 ranges.append(fit)

@@ -4,6 +4,7 @@
 
 The transaction is a member of the write's bundle (`headrace.client.bundles`): all tasks commit as one, or none does. A
 task that finds its batch committed already, since the driver died between that and its own note of it, writes nothing.
+It fails if a later batch is committed, or this one with other offsets: skipping it would lose its rows.
 A task that fails aborts what it wrote; one that is killed leaves that to the attempt after it, to the bundle's next
 commit, or to the transaction's timeout, whichever comes first.
 
@@ -23,7 +24,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
 from headrace.client.batch_writer import Author, BatchWriter, ReadyBatch, lone
-from headrace.client.bundles import Member, MemberTransaction, abort_bundle, committed_sequence
+from headrace.client.bundles import Member, MemberTransaction, abort_bundle, describe_bundle
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition, TopicView
 from headrace.columns.encode import encode_batches
@@ -57,12 +58,18 @@ class TransactionLost(HeadraceError):
     """The transaction of a task was ended before the write could be committed."""
 
 
+class AnotherBatchCommitted(HeadraceError):
+    """The number of a batch, or a later one, was committed with other rows: the checkpoint is an older one."""
+
+
 class Share(msgspec.Struct, frozen=True):
-    """A task's part of a write: `member` of the bundle, in its commit number `sequence`."""
+    """A task's part of a write: `member` of the bundle, in its commit number `sequence`. `digest` names the offsets of
+    the batch; empty if they are unknown."""
 
     bundle: str
     sequence: int
     member: str
+    digest: str = ""
 
 
 class Written(WriterCommitMessage):
@@ -71,6 +78,7 @@ class Written(WriterCommitMessage):
     def __init__(self, share: Share, member: Member | None = None, records: int = 0) -> None:
         self.bundle = share.bundle
         self.sequence = share.sequence
+        self.digest = share.digest
         self.member = member
         self.records = records
 
@@ -82,7 +90,7 @@ def write(options: SinkOptions, columns: SinkColumns, share: Share, rows: Iterat
     if window is None:
         return Written(share)
     brokers = link(options.brokers)
-    if options.exactly_once and _is_committed(brokers, share):
+    if options.exactly_once and is_committed(brokers, share.bundle, share.sequence, share.digest):
         for _ in windows:
             pass
         return Written(share)
@@ -203,8 +211,20 @@ class _Task:
                     await abort_bundle(cluster, self._share.bundle, [self._member])
 
 
-def _is_committed(brokers: Link, share: Share) -> bool:
-    return brokers.call(lambda cluster: committed_sequence(cluster, share.bundle)) >= share.sequence
+def is_committed(brokers: Link, bundle: str, sequence: int, digest: str) -> bool:
+    """Whether this batch is the one that was committed last. Raises `AnotherBatchCommitted` if a later one was, or
+    another one under this number; digests are compared where both are known."""
+    last = brokers.call(lambda cluster: describe_bundle(cluster, bundle))
+    if last.sequence < sequence:
+        return False
+    if last.sequence == sequence and (not digest or not last.digest or digest == last.digest):
+        return True
+    what = f"up to {last.sequence}" if last.sequence > sequence else f"{sequence}, from other offsets"
+    raise AnotherBatchCommitted(
+        f"batch {sequence} is not written: {bundle!r} has committed batches {what}. This checkpoint (or txnVersion) is "
+        "not the one that wrote last, as after restoring a backup. Restore the newest checkpoint, or begin with an "
+        "empty one (a greater txnVersion) behind what was written"
+    )
 
 
 async def _partition_count(cluster: Cluster, topic: str) -> int:

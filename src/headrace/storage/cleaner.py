@@ -185,7 +185,7 @@ class Cleaner:
             self._clock.now_ms(),
             not log.active.size,
             self._config.cleaner_map_bytes,
-            self._config.producer_expiration_ms,
+            log.state.producer_ids(),
             plan.settled,
         )
 

@@ -82,7 +82,7 @@ class Job(msgspec.Struct, frozen=True):
     now_ms: int
     keeps_last: bool  # nothing follows these segments
     map_bytes: int
-    producer_expiration_ms: int
+    producer_ids: frozenset[int]  # of the producers that the broker remembers
     settled: Settled | None = None
 
 
@@ -146,7 +146,7 @@ class _Pass:
             segment = self._open(source)
             try:
                 for _, header in headers(segment.open(), 0, segment.size, segment.gaps):
-                    if header.producer_id >= 0 and job.now_ms - header.max_timestamp < job.producer_expiration_ms:
+                    if header.producer_id in job.producer_ids:
                         (markers if header.is_control else batches)[header.producer_id] = header.base_offset
             except BadBatch as bad:
                 raise DamagedSegment(segment.base_offset, bad.position, bad.reason) from bad

@@ -48,4 +48,3 @@ class StoreConfig(msgspec.Struct, frozen=True):
     cleaner_backoff_seconds: float = 15.0
     cleaner_map_bytes: int = 128 * MIB
     cleaner_bytes_per_second: float = math.inf
-    producer_expiration_ms: int = DAY_MS

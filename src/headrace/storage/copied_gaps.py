@@ -76,10 +76,14 @@ class CopiedGaps(GapList):
         return shorter
 
     def save(self) -> None:
-        """Cut off what the file holds beyond these gaps, durably. Blocks."""
-        file = self.file()
-        if file.size() != len(self) * _ENTRY.size:
-            file.truncate(len(self) * _ENTRY.size)
+        """Make the file hold these gaps and nothing else, durably. Blocks.
+
+        All of it is written again: if a sync of it failed before a restart, the kernel takes its pages for clean.
+        """
+        file, size = self.file(), len(self) * _ENTRY.size
+        if file.size() != size:
+            file.truncate(size)
+        file.pwrite(file.pread(size, 0), 0)
         file.sync()
 
     def file(self, *, create: bool = False) -> File:

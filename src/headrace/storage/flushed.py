@@ -57,6 +57,17 @@ class FlushedOffsets:
         self._slots += 1
         return FlushedSlot(self._file, key, self._slots - 1, None)
 
+    def point(self, key: LogKey) -> FlushedPoint | None:
+        """What was found at start, of a log that was not opened."""
+        found = self._found.get(key)
+        return None if found is None else found[1]
+
+    def restore(self, key: LogKey, point: FlushedPoint) -> None:
+        """The log is back; `claim` finds the point."""
+        slot = self.claim(key)
+        slot.record(*point)
+        self._found[key] = (slot.number, point)
+
     def release(self, slot: FlushedSlot) -> None:
         """The log is gone. `sync` before its files are: a new log of this key must not find the old point."""
         self._file.pwrite(bytes(SLOT_BYTES), slot.number * SLOT_BYTES)

@@ -57,6 +57,7 @@ class Log(Health):
         "checkpoint_seconds",
         "cleaned_offset",
         "clock",
+        "committed_offset",
         "compactable_offset",
         "config",
         "deletes_old",
@@ -110,6 +111,7 @@ class Log(Health):
         self.checkpoint_offset = found.checkpoint_offset
         self.cleaned_offset = found.cleaned_offset  # compaction has been below it
         self.compactable_offset: Callable[[], int] = lambda: self.flushed_offset  # what lies above must stay as it is
+        self.committed_offset: Callable[[], int] = lambda: self.flushed_offset  # a partition sets its high watermark
         self.checkpoint_seconds = clock.monotonic()
         self._upkeep: asyncio.Lock | None = None
         self.deletes_old = True  # retention is for the leader: its followers are told where the log starts
@@ -246,7 +248,8 @@ class Log(Health):
     def read(self, offset: int, size_bytes_max: int, end_offset: int) -> LogSlice | ColdRead:
         """Whole batches from the one that holds or follows `offset` up to `end_offset`, at least one if there is any.
 
-        At most `size_bytes_max`, unless the first batch alone is larger; never beyond the segment's end.
+        At most `size_bytes_max`, unless the first batch alone is larger; never beyond the segment's end. Every slice
+        below `end_offset` ends behind `offset`, also an empty one: a loop that reads on at `next_offset` ends.
         """
         if self._read_refusal is not None:
             raise self._read_refusal()
@@ -268,7 +271,7 @@ class Log(Health):
                 position = self._find(segment, file, offset)
             limit, next_offset = self._limit(segment, file, end_offset)
             if limit <= position:
-                return LogSlice(None, 0, 0, offset)
+                return LogSlice(None, 0, 0, next_offset)  # a gap reaches to where reading must end
             if limit - position > size_bytes_max:
                 limit, next_offset = find_cut(segment, file, position, position + size_bytes_max, limit)
             if not segment.trusts(position, limit) or not is_hot(file, position, limit):
@@ -276,6 +279,7 @@ class Log(Health):
         except (NotHot, BadBatch):
             # If it is damage and not just a wrong index, the cold read will find and report it.
             return ColdRead(self, Wanted(segment, offset, position, size_bytes_max, end_offset))
+        assert next_offset > offset, f"a read at {offset} made no progress"
         self.places.note(next_offset, segment, limit)
         return LogSlice(file, position, limit - position, next_offset)
 

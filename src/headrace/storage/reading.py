@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.model.errors import NotLeader
 from headrace.runtime.disk import File
 from headrace.storage.errors import CorruptBatch
 from headrace.storage.lookup import find_batch, reindexed
@@ -63,44 +64,70 @@ class Wanted(NamedTuple):
 class ColdRead:
     """A read that must wait for the disk. `load` it once; then `next_offset` is that of the batch behind."""
 
-    __slots__ = ("_log", "_wanted", "next_offset")
+    __slots__ = ("_generation", "_log", "next_offset", "wanted")
 
     def __init__(self, log: Log, wanted: Wanted) -> None:
         self._log = log
-        self._wanted = wanted
+        self._generation = log.generation
+        self.wanted = wanted
         self.next_offset = wanted.offset
 
     @property
     def size_bytes_max(self) -> int:
         """What `load` returns at most, unless the first batch alone is larger."""
-        return self._wanted.size_bytes_max
+        return self.wanted.size_bytes_max
 
     async def load(self) -> bytes:
-        """Whole batches, at least the first, every CRC checked. Raises CorruptBatch."""
-        log, wanted = self._log, self._wanted
-        segment, generation = wanted.segment, log.generation
-        log.ensure_readable()
+        """Whole batches, at least the first, every CRC checked. Empty only if a gap is all that is left below the end
+        offset; `next_offset` is behind the gap then.
+
+        A segment that was compacted or deleted meanwhile is looked up again. Raises CorruptBatch, OffsetOutOfRange if
+        the offset was deleted, and NotLeader if the log was truncated: only a follower truncates, and then the offset
+        may be part of another history.
+        """
+        log, wanted = self._log, self.wanted
+        while True:
+            log.ensure_readable()
+            if log.generation != self._generation:
+                raise NotLeader(f"the log {log.folder} was truncated while it was read; another broker leads it")
+            if not wanted.segment.dropped:
+                found = await self._load(wanted)
+                if found is not None:
+                    self.next_offset = found.next_offset
+                    return found.data
+                continue
+            again = log.read(wanted.offset, wanted.size_bytes_max, wanted.end_offset)
+            if isinstance(again, LogSlice):
+                self.next_offset = again.next_offset
+                try:
+                    return again.bytes()
+                finally:
+                    again.release()
+            wanted = again.wanted
+
+    async def _load(self, wanted: Wanted) -> _Loaded | None:
+        """None if the segment was replaced, deleted or truncated meanwhile, and its files with it."""
+        log, segment = self._log, wanted.segment
         file = segment.open()
         file.pin()
         try:
             found = await log.disk.run(_load, file, wanted, log.config.index_interval_bytes)
         except (BadBatch, FileNotFoundError) as bad:
-            if log.generation != generation or segment.dropped:
-                return b""  # the log was cut, cleaned or closed meanwhile; the next read will say
+            if log.generation != self._generation or segment.dropped:
+                return None
             if isinstance(bad, FileNotFoundError):
                 raise
             report = log.quarantine(segment, bad, wanted.offset)
             raise CorruptBatch(str(report)) from bad
         finally:
             file.unpin()
-        self.next_offset = found.next_offset
-        if log.generation == generation and not segment.dropped:
+        if log.generation == self._generation and not segment.dropped:
             end = found.position + len(found.data)
             segment.trust(found.position, end)
             log.places.note(found.next_offset, segment, end)
             if found.indexes is not None and segment is not log.active:
                 segment.adopt_indexes(found.indexes)
-        return found.data
+        return found
 
 
 class _Loaded(NamedTuple):
@@ -126,6 +153,9 @@ def _load(file: File, wanted: Wanted, index_interval_bytes: int) -> _Loaded:
     while at < len(data) and next_offset < end_offset:
         found = check_batch(data, at, position + at, limit - position - at, expected, segment.gaps)
         if found is None:
+            break
+        if found[1] > end_offset:
+            next_offset = end_offset  # a gap reaches to where reading must end; this batch lies behind it
             break
         at += found[0]
         next_offset = expected = found[1]

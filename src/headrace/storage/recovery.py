@@ -272,6 +272,8 @@ class Recovery:
                 if segment.syncing < segment.size:
                     self._write_again(segment)
                     segment.open().sync()
+                    if segment.copied is not None:
+                        segment.copied.save()
             self._disk.sync_directory(self.folder)
             self.flushed_offset = self.end_offset
         if self.segments and (copied := self.segments[-1].copied) is not None:

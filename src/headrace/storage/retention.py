@@ -1,6 +1,9 @@
-"""Deleting what is older or more than a topic keeps, in whole segments and only what is durable.
+"""Delete what exceeds a topic's retention.ms or retention.bytes, in whole segments.
 
-The active segment goes only after it was rolled: when all of its records are too old it is rolled for that.
+- Only segments below `deletable_offset` go: they are durable here and committed. A leader whose log started above the
+  high watermark would make a new follower start there too, and that follower could not truncate to the high watermark
+  of the next leader.
+- The active segment is never deleted. When all of its records are too old it is rolled first.
 """
 
 from __future__ import annotations
@@ -26,10 +29,15 @@ async def delete_old(log: Log, now_ms: int) -> int:
     return await trimming.advance_start(log, start_offset)
 
 
+def deletable_offset(log: Log) -> int:
+    """Nothing at or above this offset may be deleted by retention."""
+    return min(log.flushed_offset, log.committed_offset())
+
+
 def _start_by_time(log: Log, now_ms: int) -> int:
-    start_offset = log.start_offset
+    start_offset, limit = log.start_offset, deletable_offset(log)
     for segment, following in zip(log.segments, log.segments[1:], strict=False):
-        if following.base_offset > log.flushed_offset or not _expired(log, segment, now_ms):
+        if following.base_offset > limit or not _expired(log, segment, now_ms):
             break
         start_offset = following.base_offset
     return start_offset
@@ -39,10 +47,10 @@ def _start_by_size(log: Log) -> int:
     start_offset = log.start_offset
     if log.config.retention_bytes < 0:
         return start_offset
-    excess = log.size_bytes - log.config.retention_bytes
+    excess, limit = log.size_bytes - log.config.retention_bytes, deletable_offset(log)
     for segment, following in zip(log.segments, log.segments[1:], strict=False):
         excess -= segment.size
-        if excess < 0 or following.base_offset > log.flushed_offset:
+        if excess < 0 or following.base_offset > limit:
             break
         start_offset = following.base_offset
     return start_offset

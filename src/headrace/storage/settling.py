@@ -53,6 +53,7 @@ class Survey(msgspec.Struct, frozen=True):
 
     settled: Settled
     unsettled: tuple[int, ...]
+    epoch: int = -1  # the leader epoch of the messages' log for which the acks log was last reconciled
 
 
 def survey_job(log: Log, acks: Log, committed_offset: int) -> SurveyJob:
@@ -73,7 +74,7 @@ def take_survey(disk: Disk, pace: Pace, job: SurveyJob) -> Survey | None:
     settled = _settled_by_all([_settled_by(one) for one in replay.subscriptions.values()], job.bounds[-1])
     offsets = settled.offsets()
     counts = [offsets.count_unsettled(bound) for bound in job.bounds]
-    return Survey(settled, tuple(after - before for before, after in pairwise(counts)))
+    return Survey(settled, tuple(after - before for before, after in pairwise(counts)), replay.epoch)
 
 
 def _replayed(disk: Disk, pace: Pace, job: SurveyJob) -> AcksReplay | None:
@@ -172,10 +173,16 @@ class Sweep:
         seen = committed_offset, len(log.segments)
         if seen == self._seen or not log.usable or not acks.usable:
             return False
-        generation = acks.generation
+        generations, epoch = (log.generation, acks.generation), log.epochs.latest
         job = survey_job(log, acks, committed_offset)
         survey = await cleaner.run_apart(take_survey, job)
-        if survey is None or acks.generation != generation or not log.usable:
+        if survey is None or not log.usable or not _is_reconciled(survey, epoch):
+            return False
+
+        def is_outdated() -> bool:
+            return (log.generation, acks.generation) != generations or log.epochs.latest != epoch
+
+        if is_outdated():
             return False
         has_moved = leads() and survey.settled.floor > log.start_offset
         if has_moved:
@@ -183,7 +190,7 @@ class Sweep:
         self._roll(job, survey)
         plan = self._plan(job, survey) if rewrites else None
         if plan is not None:
-            if not await cleaner.carry_out(log, lambda _: None if plan.is_outdated else plan):
+            if not await cleaner.carry_out(log, lambda _: None if plan.is_outdated or is_outdated() else plan):
                 return has_moved
             self._note(plan, job, survey)
         self._seen = seen
@@ -245,3 +252,9 @@ class Sweep:
 
         kept = {base: n for base, n in self._left.items() if base >= job.bounds[0] and not is_replaced(base)}
         self._left = kept | {base: unsettled[base] for base in bases}
+
+
+def _is_reconciled(survey: Survey, epoch: int) -> bool:
+    """Whether what is settled holds for a log whose newest batch is of this leader epoch. After an unclean election
+    other messages lie at offsets that were settled: they must stay until the leader has taken that back."""
+    return survey.epoch >= epoch

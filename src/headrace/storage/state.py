@@ -36,6 +36,9 @@ class DerivedState(Protocol):
     def aborted(self, start_offset: int, end_offset: int, /) -> Sequence[AbortedTransaction]:
         """The transactions with anything between these offsets that came to nothing."""
 
+    def producer_ids(self) -> frozenset[int]:
+        """The idempotent producers that are remembered: compaction keeps the header of the last batch of each."""
+
     def forget_aborted(self, markers: Sequence[int]) -> None:
         """Compaction has dropped these aborted transactions with their markers, which lay at these offsets: a reader
         who were told of one would wait for its marker, and skip whatever its producer has written since."""
@@ -62,6 +65,9 @@ class NoState:
 
     def aborted(self, _start_offset: int, _end_offset: int) -> Sequence[AbortedTransaction]:
         return ()
+
+    def producer_ids(self) -> frozenset[int]:
+        return frozenset()
 
     def forget_aborted(self, markers: Sequence[int]) -> None:
         pass

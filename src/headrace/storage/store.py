@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
 from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
 
-from headrace.model.errors import StorageFailure
+from headrace.model.errors import OffsetOutOfRange, StorageFailure
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk, DiskFull
 from headrace.storage import retention
@@ -30,6 +30,8 @@ from headrace.storage.scrub import scrub_forever
 from headrace.storage.see_through import see_through
 from headrace.storage.space import SpaceGuard
 from headrace.storage.state import NO_STATE, DerivedState, forget_dropped
+from headrace.storage.stray import StrayLogs, remove_purged, stray_logs
+from headrace.storage.topic_files import TOPICS, TopicFiles, read_topic_files
 from headrace.storage.turns import Turns
 from headrace.storage.upkeep import save_checkpoint
 
@@ -43,6 +45,7 @@ OPENED_AT_ONCE = 64  # logs per call into the disk threads
 BATCHES_PER_CALL = 20_000  # bounds the memory of a recovery
 CALLS_AT_ONCE = 4
 LOGS_PER_TURN = 256
+STRAY_CHECK_SECONDS = 60.0
 CHECKPOINT_SAVES_BYTES = MIB  # less than that is scanned faster than it is saved
 
 
@@ -56,11 +59,23 @@ class Opening(msgspec.Struct, frozen=True):
 async def open_store(disk: Disk, path: str, clock: Clock, config: StoreConfig | None = None) -> LogStore:
     """Take the data folder; its logs are opened by `open_all`."""
     found = await disk.run(take_folder, disk, path)
-    return LogStore(disk, path, clock, config or StoreConfig(), found)
+    records = await disk.run(read_topic_files, disk, f"{path}/{TOPICS}")
+    await disk.run(remove_purged, disk, path)
+    strays = StrayLogs(disk, path, found.flushed, await disk.run(stray_logs, disk, path))
+    return LogStore(disk, path, clock, config or StoreConfig(), found, TopicFiles(disk, path, records), strays)
 
 
 class LogStore:
-    def __init__(self, disk: Disk, path: str, clock: Clock, config: StoreConfig, found: Found) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        clock: Clock,
+        config: StoreConfig,
+        found: Found,
+        topic_files: TopicFiles,
+        strays: StrayLogs,
+    ) -> None:
         self._disk = disk
         self._path = path
         self._clock = clock
@@ -69,6 +84,8 @@ class LogStore:
         self._flushed = found.flushed
         self._turns = Turns[LogKey]()
         self._space = SpaceGuard(disk, path, config.reserve_bytes)
+        self.strays = strays
+        self.topic_files = topic_files
         self.broker_epoch = found.broker_epoch
         self.logs: dict[LogKey, Log] = {}
         self.flusher = Flusher(disk, clock)
@@ -93,6 +110,7 @@ class LogStore:
         spawn(self.flusher.run(), "flusher")
         spawn(self._every(self._config.space_check_seconds, self._space.measure), "space guard")
         spawn(self._every(1.0, self._save_due), "checkpoints")
+        spawn(self._every(STRAY_CHECK_SECONDS, self.strays.measure), "stray logs")
         spawn(self._every(self._config.retention_check_seconds, self._enforce_retention), "retention")
         if self._config.scrub_bytes_per_second:
             scrub = scrub_forever(self.logs.values, self._config.scrub_bytes_per_second)
@@ -106,22 +124,48 @@ class LogStore:
         return list(self.logs.values())
 
     def found(self) -> list[LogKey]:
-        """The logs that were in the folder at the start."""
-        return list(self._found)
+        """The logs that were in the folder at the start, the stray ones too."""
+        return [*self._found, *(log.key for log in self.strays.found)]
 
     def get(self, topic_id: UUID, partition: int) -> Log | None:
         return self.logs.get((topic_id, partition))
 
-    async def open_all(self, wanted: Callable[[UUID, int], Opening | None]) -> None:
-        """Open every log in the folder; those that nobody wants are deleted."""
+    async def open_all(
+        self, wanted: Callable[[UUID, int], Opening | None], deleted: Collection[UUID] = frozenset()
+    ) -> None:
+        """Open every log that is wanted, one that was stray until now too. Logs of topics that were deleted are
+        deleted; all others become stray: the registry may be older than they are."""
+        returning = {log.key for log in self.strays.found if wanted(*log.key) is not None}.difference(self._found)
+        await self.strays.move_back(list(returning))
+        self._found += returning
         openings = {key: wanted(*key) for key in self._found}
         await self._open({key: opening for key, opening in openings.items() if opening is not None})
         unwanted = [key for key, opening in openings.items() if opening is None]
-        if unwanted:
-            logger.info("removing %d logs that are not this broker's any more", len(unwanted))
-            for key in unwanted:
+        doomed = [key for key in unwanted if key[0] in deleted]
+        if doomed:
+            logger.info("deleting logs of topics that were deleted while this broker was down logs=%d", len(doomed))
+            for key in doomed:
                 self._flushed.forget(key)
-            await self._remove(unwanted)
+            await self._remove(doomed)
+        await self.strays.add([key for key in unwanted if key[0] not in deleted])
+        await self.strays.purge(deleted)
+        await self.strays.measure()
+
+    async def set_aside_all(self, keys: Iterable[LogKey]) -> None:
+        """Close these logs and keep them as stray ones: their topic is gone, and nobody is known to have deleted it."""
+        keys = list(keys)
+        async with self._turns.take(keys):
+            await see_through(self._set_aside_all([key for key in keys if key in self.logs]))
+
+    async def _set_aside_all(self, keys: list[LogKey]) -> None:
+        await _in_parallel(self._save_last, [self.logs[key] for key in keys])
+        logs = [self._close(key) for key in keys]
+        for log in logs:
+            async with log.upkeep():
+                pass
+            self._flushed.release(log.slot)
+        await self.strays.add(keys)
+        await self.strays.measure()
 
     async def create(self, topic_id: UUID, partition: int, opening: Opening) -> Log:
         """A new log, durably; or the one that exists."""
@@ -261,7 +305,7 @@ class LogStore:
         async for log in self._each_log():
             try:
                 removed += await retention.delete_old(log, self._clock.now_ms() if now_ms is None else now_ms)
-            except (StorageFailure, LogDeleted) as error:
+            except (StorageFailure, LogDeleted, OffsetOutOfRange) as error:  # out of range: truncated meanwhile
                 logger.warning("retention of %s: %s", log.folder, error)
         return removed
 

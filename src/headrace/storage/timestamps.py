@@ -50,9 +50,10 @@ async def first_at_or_after(log: Log, timestamp_ms: int, end_offset: int | None)
                 found = await _in_thread(log, segment, end_offset, search)
                 if found is not None:
                     return found
-        if log.segments is segments:
+                if log.segments is not segments:
+                    break  # segments were deleted or merged: the record may be in one that was skipped, so start over
+        else:
             return None
-        # Segments were deleted or merged meanwhile: what was looked for may have moved.
 
 
 async def largest(log: Log, end_offset: int | None) -> TimestampOffset | None:

@@ -12,7 +12,8 @@
     commit lost           a group's offset went back behind an acknowledged commit, or was never committed
     group skip            a group committed past a record that none of its members was given
 
-The whole log must have been read into `History.final`. A record is told by (partition, offset), a value is unique.
+The whole log must have been read into `History.final`. Records below `History.deleted` may be missing and may be passed
+over; everything else holds for them, too. A record is told by (partition, offset), a value is unique.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def lost_writes(history: History) -> Iterator[Anomaly]:
     for (partition, offset), _ in _read(history):
         furthest[partition] = max(offset, furthest.get(partition, -1))
     for send in _acknowledged(history):
-        if send.value not in seen and send.offset < furthest.get(send.partition, -1):
+        if send.value not in seen and history.deleted.get(send.partition, 0) <= send.offset < furthest.get(
+            send.partition, -1
+        ):
             past = f"offset {furthest[send.partition]} was read, it never was"
             yield Anomaly(
                 "lost write", send.partition, f"{_show(send.value)} was acknowledged at {send.offset}; {past}"
@@ -70,7 +73,9 @@ def lost_writes(history: History) -> Iterator[Anomaly]:
 def unseen(history: History) -> Iterator[Anomaly]:
     final = {partition: {value for _, value in log} for partition, log in history.final.items()}
     for send in history.sends:
-        if send.is_ok and send.value not in final.get(send.partition, ()):
+        # A send that was acknowledged without an offset may lie below the deleted offset.
+        is_deleted = send.offset < history.deleted.get(send.partition, -1)
+        if send.is_ok and send.value not in final.get(send.partition, ()) and not is_deleted:
             yield Anomaly(
                 "unseen", send.partition, f"{_show(send.value)} was acknowledged at {send.offset} and is not in the log"
             )
@@ -79,7 +84,7 @@ def unseen(history: History) -> Iterator[Anomaly]:
 def vanished(history: History) -> Iterator[Anomaly]:
     final = {(partition, offset) for partition, log in history.final.items() for offset, _ in log}
     for place in dict.fromkeys(place for place, _ in _polled(history)):
-        if place not in final:
+        if place not in final and place[1] >= history.deleted.get(place[0], 0):
             yield Anomaly("vanished", place[0], f"offset {place[1]} was read once and is not in the log any more")
 
 
@@ -108,7 +113,8 @@ def nonmonotonic_polls(history: History) -> Iterator[Anomaly]:
             offsets.insert(0, stands.get(reader, offsets[0] - 1))
             stands[reader] = offsets[-1]
         for before, after in pairwise(offsets):
-            if after <= before or (after > before + 1 and not history.has_gaps):
+            may_skip = history.has_gaps or after <= history.deleted.get(poll.partition, 0)
+            if after <= before or (after > before + 1 and not may_skip):
                 yield Anomaly("nonmonotonic poll", poll.partition, f"{poll.client} was given {before} and then {after}")
 
 
@@ -174,7 +180,8 @@ def group_skips(history: History) -> Iterator[Anomaly]:
         where = (commit.group, commit.partition)
         furthest[where] = max(commit.offset, furthest.get(where, 0))
     for (group, partition), end in furthest.items():
-        skipped = [offset for offset in range(end) if offset not in given[group, partition]]
+        first = history.deleted.get(partition, 0)
+        skipped = [offset for offset in range(first, end) if offset not in given[group, partition]]
         if skipped:
             yield Anomaly("group skip", partition, f"{group} committed {end}, but nobody in it was given {skipped}")
 

@@ -217,6 +217,8 @@ class _Process:
         address = await self._door.listen(host.name, PORT)
         supervisor.spawn(self._door.sweep_for_ever(), "door")
         await broker.join(*address)
+        self._door.start_accepting()
+        await broker.until_led()
         return broker
 
     async def serve(self) -> None:

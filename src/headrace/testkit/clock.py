@@ -10,7 +10,7 @@ START_MS = 1_700_000_000_000
 class SimClock:
     def __init__(self, loop: asyncio.AbstractEventLoop, start_ms: int = START_MS) -> None:
         self._loop = loop
-        self._offset_ms = start_ms
+        self._offset_ms = self._start_ms = start_ms
 
     def monotonic(self) -> float:
         return self._loop.time()
@@ -25,3 +25,7 @@ class SimClock:
     def jump(self, by_ms: int) -> None:
         """Move the wall clock, forward or back, as an operator or a time server does."""
         self._offset_ms += by_ms
+
+    def set_right(self) -> None:
+        """Undo all jumps, as a time server does in the end."""
+        self._offset_ms = self._start_ms

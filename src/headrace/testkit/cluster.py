@@ -24,7 +24,7 @@ from headrace.broker.partition import Partition
 from headrace.model.partition_record import PartitionRecord
 from headrace.registry.brokers import CONTROLLER_EPOCH_KEY, CONTROLLER_KEY
 from headrace.registry.interface import Check, Create, Operation, SessionState, is_beneath
-from headrace.registry.partitions import PARTITIONS_KEY, decode_partition, parse_partition_key
+from headrace.registry.partitions import PARTITIONS_KEY, decode_partition, parse_partition_key, partition_key
 from headrace.registry.topics import TOPICS_KEY, decode_topic
 from headrace.testkit.brokers import SimBroker
 from headrace.testkit.history import Replica
@@ -127,23 +127,31 @@ class SimCluster:
     # How they are
 
     def unwell(self) -> list[str]:
-        """The partitions that are not led by somebody who is up, or not in sync with all their replicas."""
+        """The partitions that are not led by a broker that is up, not in sync with all their replicas, or missing."""
         live = {broker.node_id: broker.broker.identity.epoch for broker in self.brokers.values() if broker.broker}
-        found = []
-        for topic, index, record in self._places():
+        found = [f"{topic}-{index} has no record" for topic, index in self._missing()]
+        for topic, index, record in self.places():
             is_led = record.leader in live and live[record.leader] == record.leader_broker_epoch
             if not is_led or set(record.isr) != set(record.replicas) or record.adding or record.removing:
                 found.append(f"{topic}-{index}: {record}")
         return found
 
+    def unknown_brokers(self) -> list[str]:
+        """Which brokers that are up another one does not know of yet."""
+        return [
+            f"broker {one.node_id} does not know broker {other.node_id}"
+            for one, other in permutations(self.up, 2)
+            if one.broker is not None and other.node_id not in one.broker.catalogue.nodes
+        ]
+
     def leaders(self) -> list[int]:
         """Who leads, once for each partition."""
-        return [record.leader for _, _, record in self._places() if record.leader in self.brokers]
+        return [record.leader for _, _, record in self.places() if record.leader in self.brokers]
 
     def unlike(self) -> list[str]:
         """The partitions whose replicas do not all have the same end, or do not all know that it is committed."""
         found = []
-        for topic, index, record in self._places():
+        for topic, index, record in self.places():
             held = [self.replica(node_id, topic, index) for node_id in record.replicas]
             ends = {(one.log.end_offset, one.high_watermark) if one else None for one in held}
             if len(ends) > 1 or any(end is None or end[0] != end[1] for end in ends):
@@ -159,7 +167,15 @@ class SimCluster:
                 found[node_id] = Replica(partition.high_watermark, tuple(_batches(partition)))
         return found
 
-    def _places(self) -> Iterator[tuple[str, int, PartitionRecord]]:
+    def _missing(self) -> Iterator[tuple[str, int]]:
+        """Partitions of topics that the registry knows, but of which it has no record."""
+        entries = self.registry.entries
+        for topic in [decode_topic(entry) for key, entry in entries.items() if is_beneath(key, TOPICS_KEY)]:
+            for index in range(topic.partitions):
+                if partition_key(topic.id, index) not in entries:
+                    yield topic.name, index
+
+    def places(self) -> Iterator[tuple[str, int, PartitionRecord]]:
         entries = self.registry.entries
         names = {
             topic.id: topic.name

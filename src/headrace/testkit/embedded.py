@@ -150,6 +150,8 @@ class _Running:
         _, http_port = await http.listen()
         supervisor.spawn(door.sweep_for_ever(), "door")
         await broker.join(_HOST, port)
+        door.start_accepting()
+        await broker.until_led()
         http.open()
         return cls(broker, door, http, (port, http_port), disk, supervisor)
 

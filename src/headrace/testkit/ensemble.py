@@ -43,6 +43,8 @@ class SimRegistryState:
         self.delay_seconds = (0.0, 0.0)
         self.session_timeout_seconds: float | None = None
         self.break_chance = 0.0
+        self.behind_seconds = 0.0
+        self.split_seconds = 0.0
         self.on_commit: OnCommit | None = None
         self.random = Random(f"registry {seed}")
         self.entries: dict[str, Entry] = {}
@@ -83,10 +85,16 @@ class SimRegistryState:
         if ended is None:
             return
         gone = [key for key, holder in self._holders.items() if holder == session.id]
+        self.entries = {key: entry for key, entry in self.entries.items() if key not in gone}  # servers keep the old
         for key in gone:
-            del self.entries[key], self._holders[key]
+            del self._holders[key]
         self._tell(gone)
         ended.client.hear_of_the_end(session)
+
+    def expire_holder(self, key: str) -> None:
+        """End the session that holds an ephemeral key, if one does."""
+        if key in self._holders:
+            self.expire(Session(self._holders[key]))
 
     def commit(self, operations: Sequence[Operation], session: Session | None) -> None:
         if session is not None and not self.hear_of(session):

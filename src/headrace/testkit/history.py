@@ -91,6 +91,8 @@ class History:
     marks: list[Mark] = field(default_factory=list)
     replicas: dict[int, dict[int, Replica]] = field(default_factory=dict)  # by partition and node id, at the end
     aborted: set[bytes] = field(default_factory=set)
+    deleted: dict[int, int] = field(default_factory=dict)
+    """by partition: records below this offset may have been deleted on purpose (DeleteRecords)"""
     has_gaps: bool = False
     now: int = 0
 

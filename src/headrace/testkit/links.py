@@ -28,11 +28,12 @@ RESET = object()
 
 
 class Stream:
-    """One direction of a connection."""
+    """One direction of a connection. `is_answering`: from the one that was called to its caller."""
 
-    def __init__(self, fabric: Fabric, source: str, target: str) -> None:
+    def __init__(self, fabric: Fabric, source: str, target: str, *, is_answering: bool = False) -> None:
         self.source = source
         self.target = target
+        self.is_answering = is_answering
         self.vanished = False  # nothing arrives any more, and nobody is told
         self._fabric = fabric
         self._wire: deque[object] = deque()  # under way
@@ -50,6 +51,11 @@ class Stream:
         return self._fabric.window_bytes - self._in_window
 
     def take(self, data: bytes) -> None:
+        if self.is_answering and self._fabric.loses_answer(self.source):
+            self._fabric.note("lose answer", self.source, self.target)
+            self.carry(RESET)
+            self.writer.break_off()
+            return
         self._in_window += len(data)
         taken = 0
         while taken < len(data):

@@ -39,6 +39,7 @@ class Fabric:
         self._digest = hashlib.blake2b(digest_size=16)
         self._cuts: set[tuple[str, str]] = set()
         self._rates: dict[tuple[str, str], float] = {}
+        self._loss_chances: dict[str, float] = {}
         self._streams: list[Stream] = []
         self._healing: list[asyncio.Future[None]] = []
         self._last_port = FIRST_PORT
@@ -73,7 +74,7 @@ class Fabric:
         """Both ends of a new connection, the caller's first."""
         self._last_client_port += 1
         caller, called = f"{source}:{self._last_client_port}", f"{target}:{port}"
-        there, back = Stream(self, source, target), Stream(self, target, source)
+        there, back = Stream(self, source, target), Stream(self, target, source, is_answering=True)
         self._streams = [stream for stream in self._streams if not stream.over] + [there, back]
         self.note("connect", caller, called)
         return (
@@ -104,6 +105,13 @@ class Fabric:
 
     def speed_up(self) -> None:
         self._rates.clear()
+
+    def lose_answers(self, host: str, chance: float) -> None:
+        self._loss_chances[host] = chance
+
+    def loses_answer(self, host: str) -> bool:
+        chance = self._loss_chances.get(host, 0.0)
+        return chance > 0 and self._random.random() < chance
 
     def links(self, host: str, other: str | None = None) -> list[SimLink]:
         """The ends at `host`, of all its connections or of those to one other host."""
@@ -189,6 +197,11 @@ class SimNetwork(HostNetwork):
     def speed_up(self) -> None:
         """No path is slow any more."""
         self._fabric.speed_up()
+
+    def lose_answers(self, host: str, chance: float) -> None:
+        """From now on, break a connection to this host instead of carrying what it answers, so often: its peer never
+        learns that the request took effect. 0 ends it."""
+        self._fabric.lose_answers(host, chance)
 
     def reset(self, a: str, b: str) -> None:
         """Break all connections between two hosts; both ends learn it when they next use them."""

@@ -8,6 +8,9 @@ As it is made, nothing takes time and nothing fails. A scenario sets on the ense
 - `session_timeout_seconds`: sessions end when they are not heard of for so long. Pings are timers of the host that
   opened the session, so a host that has crashed stops pinging by itself.
 - `break_chance`: how often a connection breaks under a commit, and is made again at once.
+- `behind_seconds`: up to how long after a commit the server of another client still answers reads without it, by
+  seed. A client sees what it has committed itself, and what it has seen once, as ZooKeeper promises.
+- `split_seconds`: up to how much time lies between the watch events of two keys of one commit.
 A client is cut off by `disconnect` until `reconnect`. Its session is in doubt when it notices, and lost only when it
 has come back and is told so, however long the ensemble has known.
 """
@@ -15,6 +18,7 @@ has come back and is told so, however long the ensemble has known.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
@@ -69,6 +73,14 @@ class _Held:
                 self.on_state(state)
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Unseen:
+    """A commit that a client's server has not applied yet: all keys as they are after it, and those that it changed."""
+
+    entries: dict[str, Entry]
+    keys: Sequence[str]
+
+
 @dataclass(eq=False, slots=True)
 class _Watch:
     prefix: str
@@ -93,6 +105,9 @@ class SimRegistry:
         self._is_over = False
         self._last_sent = 0.0
         self._last_heard = 0.0
+        self.behind_seconds = self.state.random.uniform(0, limit) if (limit := self.state.behind_seconds) else 0.0
+        self._seen = self.state.entries  # by the server that this client is connected to
+        self._unseen: deque[_Unseen] = deque()
         self.state.clients.append(self)
 
     @property
@@ -103,13 +118,11 @@ class SimRegistry:
 
     async def get(self, key: str) -> Entry | None:
         check_key(key)
-        return await self._ask(lambda: self.state.entries.get(key))
+        return await self._ask(lambda: self._seen.get(key))
 
     async def entries(self, prefix: str) -> Sequence[Entry]:
         check_key(prefix)
-        return await self._ask(
-            lambda: [entry for key, entry in sorted(self.state.entries.items()) if is_beneath(key, prefix)]
-        )
+        return await self._ask(lambda: [entry for key, entry in sorted(self._seen.items()) if is_beneath(key, prefix)])
 
     async def children(self, key: str) -> Sequence[str]:
         return sorted({entry.key[len(key) + 1 :].split("/", 1)[0] for entry in await self.entries(key)})
@@ -133,6 +146,7 @@ class SimRegistry:
                 self.state.commit(operations, session)
             except RegistryConflict as conflict:
                 refused = conflict
+            self._see_all()
         if not await self._hear_back(connection):
             raise OutcomeUnknown("The connection was lost under a commit")
         if refused is not None:
@@ -141,6 +155,7 @@ class SimRegistry:
     async def open_session(self, on_state: Callable[[SessionState], None] | None = None) -> Session:
         assert self._held is None, "a session is open already"
         session = await self._ask(lambda: self.state.open_session(self))
+        self._see_all()
         self._held, self._is_over = _Held(session, on_state, copy_context()), False
         if on_state is not None:
             on_state(SessionState.HELD)
@@ -191,11 +206,13 @@ class SimRegistry:
         self._tell_in_order(self._come_back, context=self._held.context if self._held else None)
 
     def hear(self, keys: Sequence[str]) -> None:
-        """What the ensemble tells of: it gets through as long as the connection holds."""
-        for key in keys:
-            for watch in self._watches:
-                if key == watch.prefix or is_beneath(key, watch.prefix):
-                    self._tell_in_order(self._tell, self._connection, watch, key, context=watch.context)
+        """What the ensemble has committed; the client's server learns of it now or, if it lags, later."""
+        unseen = _Unseen(self.state.entries, keys)
+        self._unseen.append(unseen)
+        if self.behind_seconds:
+            asyncio.get_running_loop().call_later(self.behind_seconds, self._see, unseen, context=Context())
+        else:
+            self._see_all()
 
     def hear_of_the_end(self, session: Session) -> None:
         """The ensemble hangs up; the client comes back at once, and is told."""
@@ -203,6 +220,22 @@ class SimRegistry:
         if held is not None and held.session == session and not self._connection.is_cut:
             self._tell_in_order(held.turn, SessionState.DOUBTED, context=held.context)
             self._tell_in_order(self._lose, held, context=held.context)
+
+    def _see_all(self) -> None:
+        if self._unseen:
+            self._see(self._unseen[-1])
+
+    def _see(self, last: _Unseen) -> None:
+        """The server catches up to this commit, unless it has done so; watches are told while the connection holds."""
+        while last in self._unseen:
+            self._seen, keys = (unseen := self._unseen.popleft()).entries, unseen.keys
+            for number, key in enumerate(keys):
+                if number and self.state.split_seconds:
+                    self._last_heard = max(self._last_heard, asyncio.get_running_loop().time())
+                    self._last_heard += self.state.random.uniform(0, self.state.split_seconds)
+                for watch in self._watches:
+                    if key == watch.prefix or is_beneath(key, watch.prefix):
+                        self._tell_in_order(self._tell, self._connection, watch, key, context=watch.context)
 
     async def _ask(self, question: Callable[[], T]) -> T:
         connection = self._connection

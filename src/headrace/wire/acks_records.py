@@ -38,10 +38,12 @@ class Deleted(_Event, frozen=True):
 
 
 class Settled(_Event, frozen=True):
-    """These messages will not be delivered again."""
+    """These messages will not be delivered again. `by_retention`: those of them that were not settled before were
+    removed from the log; an audit tells them from messages that outlived their own time."""
 
     how: How
     ranges: Sequence[tuple[Number, Number]]
+    by_retention: bool = False
 
 
 class Failed(_Event, frozen=True):
@@ -61,6 +63,16 @@ class Sought(_Event, frozen=True):
     floor: Number
 
 
+class Reconciled(_Event, frozen=True):
+    """What is known of all subscriptions holds for the topic's log as the leader of `epoch` found it.
+
+    Written when a leader epoch of the topic's partition begins: an unclean election may have put other messages at
+    offsets that were settled. What was settled counts for no message of a later epoch until the next one.
+    """
+
+    epoch: Number
+
+
 class SnapshotEvent(_Event, frozen=True, tag="snapshot"):
     """A part of what is known of a subscription. All parts of an `id` together replace the events before them.
 
@@ -77,9 +89,11 @@ class SnapshotEvent(_Event, frozen=True, tag="snapshot"):
     """A slice of the 64-bit roaring bitmap of settled offsets above the floor, in the portable format."""
     failed: Sequence[tuple[Number, Number, Number, int, str, bool]] = ()
     """The fields of `Failed`, for each range."""
+    epoch: int = -1
+    """Of the last `Reconciled`."""
 
 
-Event: TypeAlias = Created | Deleted | Settled | Failed | Sought | SnapshotEvent
+Event: TypeAlias = Created | Deleted | Settled | Failed | Sought | Reconciled | SnapshotEvent
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Event).decode

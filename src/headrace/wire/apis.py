@@ -55,6 +55,7 @@ from headrace.wire.messages.describe_groups import DescribeGroupsRequest, Descri
 from headrace.wire.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from headrace.wire.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from headrace.wire.messages.describe_pushes import DescribePushesRequest, DescribePushesResponse
+from headrace.wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from headrace.wire.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsResponse,
@@ -113,6 +114,7 @@ from headrace.wire.messages.share_group_describe import ShareGroupDescribeReques
 from headrace.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from headrace.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from headrace.wire.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from headrace.wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 from headrace.wire.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from headrace.wire.schema import layout
 
@@ -183,6 +185,8 @@ DESCRIBE_CLIENT_QUOTAS: Final = 48
 ALTER_CLIENT_QUOTAS: Final = 49
 DESCRIBE_USER_SCRAM_CREDENTIALS: Final = 50
 ALTER_USER_SCRAM_CREDENTIALS: Final = 51
+DESCRIBE_QUORUM: Final = 55
+UPDATE_FEATURES: Final = 57
 DESCRIBE_CLUSTER: Final = 60
 DESCRIBE_PRODUCERS: Final = 61
 DESCRIBE_TRANSACTIONS: Final = 65
@@ -277,6 +281,8 @@ APIS: Final[dict[int, Api]] = {
             DESCRIBE_USER_SCRAM_CREDENTIALS, DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse
         ),
         _api(ALTER_USER_SCRAM_CREDENTIALS, AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse),
+        _api(DESCRIBE_QUORUM, DescribeQuorumRequest, DescribeQuorumResponse),
+        _api(UPDATE_FEATURES, UpdateFeaturesRequest, UpdateFeaturesResponse),
         _api(DESCRIBE_CLUSTER, DescribeClusterRequest, DescribeClusterResponse),
         _api(DESCRIBE_PRODUCERS, DescribeProducersRequest, DescribeProducersResponse),
         _api(DESCRIBE_TRANSACTIONS, DescribeTransactionsRequest, DescribeTransactionsResponse),

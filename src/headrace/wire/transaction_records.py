@@ -71,6 +71,7 @@ class BundleValue:
     sequence: int = wire(INT64)
     members: list[StoredMember] = wire(array(StoredMember))
     updated_ms: int = wire(INT64)
+    digest: str = wire(STRING, tag=0)
 
 
 def encode_transaction_key(transactional_id: str) -> bytes:

@@ -106,6 +106,7 @@ class House:
             self.supervisor,
         )
         await broker.join("broker.example", 9092)
+        await broker.until_led()
         return broker
 
     async def _close(self) -> None:

@@ -58,7 +58,7 @@ class Places:
     async def delete(self, name: str) -> None:
         """This broker does not hear of it."""
         topic_id = self.catalogue.topic(name).id
-        await Topics(self.registry).delete(name, topic_id)
+        await Topics(self.registry).delete(name, topic_id, 0)
         await self.records.remove_all(topic_id)
 
     async def record(self, topic: str, index: int = 0) -> PartitionRecord:

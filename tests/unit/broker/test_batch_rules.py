@@ -22,6 +22,7 @@ from headrace.native.soundness import is_surely_sound
 from headrace.wire.batch import (
     CONTROL,
     CRC_START,
+    LOG_APPEND_TIME,
     TRANSACTIONAL,
     Record,
     build_batch,
@@ -121,6 +122,7 @@ def test_any_leader_epoch_is_accepted() -> None:
         pytest.param(patched(57, ">i", 4), InvalidRecord, id="count is not last delta + 1"),
         pytest.param(patched(23, ">i", 3), InvalidRecord, id="last delta is not count - 1"),
         pytest.param(make(attributes=CONTROL), InvalidRecord, id="control batch"),
+        pytest.param(make(attributes=LOG_APPEND_TIME), InvalidTimestamp, id="log append time by the producer"),
         pytest.param(make(base_sequence=-2), InvalidRecord, id="event of the broker's own"),
         pytest.param(make(attributes=TRANSACTIONAL), TransactionalIdRefused, id="transactional batch"),
         pytest.param(make(producer_id=7, producer_epoch=0), InvalidRecord, id="producer without sequence"),

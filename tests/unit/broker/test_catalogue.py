@@ -145,7 +145,7 @@ async def test_a_crash_between_the_registry_and_the_removal_of_folders_is_mended
     await house.make_topic("t", 2)
     await house.make_topic("stays")
     await produce(house, "t", b"a")
-    await Topics(house.registry).delete("t", house.broker.catalogue.topic("t").id)
+    await Topics(house.registry).delete("t", house.broker.catalogue.topic("t").id, 0)
     house.kill()
     await house.open()
     assert described(house) == {"stays": 1}

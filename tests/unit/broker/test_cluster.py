@@ -7,13 +7,21 @@ import asyncio
 import pytest
 from tests.unit.broker.asking import batch, produce, read_all, send
 from tests.unit.broker.town import SESSION_SECONDS, Town, in_town
+from tests.unit.broker.trio import PORT
 
 from headrace.broker.cluster import ClusterMember
+from headrace.broker.controller import Controller
 from headrace.broker.membership import NodeIdTaken, WrongFolder
 from headrace.broker.partition import Partition
+from headrace.client.errors import Unreachable
+from headrace.client.tcp import TcpDialer
 from headrace.model.partition_record import PartitionRecord
 from headrace.registry.brokers import live_key
+from headrace.registry.interface import RegistryUnavailable
 from headrace.testkit.registry import SimRegistryState
+from headrace.wire.apis import CREATE_TOPICS, METADATA
+from headrace.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from headrace.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 NOT_LEADER = 6
 
@@ -51,6 +59,29 @@ async def test_a_broker_with_an_empty_folder_is_not_trusted(town: Town) -> None:
     await town.open(1)
     await town.until_in_sync("t")
     assert await read_all(town.leader("t"), "t") == [b"a"]
+
+
+@pytest.mark.parametrize("stop", ["clean", "kill"])
+@in_town(2)
+async def test_a_broker_that_lost_the_log_of_one_partition_is_not_trusted_with_it(town: Town, stop: str) -> None:
+    """Decision 012: its flushed offset is kept elsewhere, so the empty log that takes its place is quarantined."""
+    for topic in ("t", "kept"):
+        await town.make_topic(topic)
+        await produce(town[1], topic, b"a")
+        await town.until_alike(topic)
+    folder = town.replica(2, "t").log.folder
+    for house in list(town.up):
+        if stop == "kill":
+            house.kill()
+        else:
+            await house.close()
+    town[2].host.disk.remove_tree(folder)
+    await town.open(2)
+    assert 2 not in town.record("t").isr + town.record("t").elr
+    assert 2 in town.record("kept").isr
+    await town.open(1)
+    await town.until_in_sync("t")
+    assert await read_all(await town.until_led("t"), "t") == [b"a"]
 
 
 @in_town(2)
@@ -253,6 +284,50 @@ async def test_it_leads_what_it_is_to_lead_when_it_has_joined(town: Town) -> Non
     assert all(town.leads(1, "t", index) for index in range(20))
 
 
+@in_town(2, opens=False, sessions_time_out=True)
+async def test_a_client_that_connects_during_a_start_is_answered_when_the_broker_is_in_its_own_metadata(
+    town: Town,
+) -> None:
+    """First start, a broker that joins, and one that starts again after a crash, whose old entry is still there."""
+    town.truth.delay_seconds = (0.01, 0.02)
+    for node_id in (1, 2, 1):
+        if town[node_id].is_open:
+            town[node_id].kill()
+        waiting = asyncio.ensure_future(_first_responses(town, node_id))
+        await town.open(node_id)
+        metadata, created = await waiting
+        assert (node_id, PORT) in [(broker.node_id, broker.port) for broker in metadata.brokers]
+        assert metadata.controller_id in [broker.node_id for broker in metadata.brokers]
+        assert [topic.error_code for topic in created.topics] == [0]
+
+
+async def _first_responses(town: Town, node_id: int) -> tuple[MetadataResponse, CreateTopicsResponse]:
+    """Connect again and again until the broker's port takes the connection, then ask at once."""
+    dialer = TcpDialer(town.world.host("client").network, "client")
+    while True:
+        try:
+            transport = await dialer.dial(town[node_id].host.name, PORT, 60.0)
+            break
+        except Unreachable:
+            await asyncio.sleep(0.0001)
+    metadata = transport.call(METADATA, 9, MetadataRequest(topics=None), 60.0)
+    topic = CreatableTopic(name=f"t{town[node_id].host.entropy.token(6)}", num_partitions=1, replication_factor=1)
+    created = transport.call(CREATE_TOPICS, 6, CreateTopicsRequest(topics=[topic], timeout_ms=30_000), 60.0)
+    responses: tuple[MetadataResponse, CreateTopicsResponse] = await asyncio.gather(metadata, created)
+    transport.close()
+    return responses
+
+
+@in_town(1, opens=False)
+async def test_a_broker_that_finds_no_controller_ends_instead_of_serving(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Controller, "_may_stand", lambda _self: False)
+    with pytest.raises(RegistryUnavailable, match="broker 1 found no controller within 60 s"):
+        await town.open(1)
+    town[1].kill()
+
+
 @in_town()
 async def test_a_topic_takes_writes_everywhere_when_it_is_made_anywhere(town: Town) -> None:
     await town.make_topic("t", (1, 2, 3), (2, 3, 1), (3, 1, 2), by=2)
@@ -268,6 +343,7 @@ async def test_its_leads_are_taken_over_before_it_goes(town: Town) -> None:
     assert (town.leads(1, "t", 0), town.leads(1, "t", 1)) == (False, False)
     assert [town.record("t", index).leader for index in (0, 1)] == [2, 3]
     assert 1 in town.record("t").isr, "it still has everything"
+    await town.until_led("t", 2)
     assert await produce(town[2], "t", b"a") == 0
 
 

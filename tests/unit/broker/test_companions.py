@@ -254,7 +254,7 @@ class Overtaken:
 
     async def commit(self, operations: Sequence[Operation]) -> None:
         if any(isinstance(one, Create) and one.key == topic_key(ACKS) for one in operations):
-            await Topics(SimRegistry(self._town.truth)).delete("t", self._owner_id)
+            await Topics(SimRegistry(self._town.truth)).delete("t", self._owner_id, 0)
         await self._commit(operations)
 
 

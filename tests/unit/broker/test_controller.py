@@ -16,7 +16,7 @@ from headrace.machines.reassignment import begin
 from headrace.model.names import CONSUMER_OFFSETS
 from headrace.model.partition_record import PartitionRecord
 from headrace.registry.brokers import CONTROLLER_EPOCH_KEY, CONTROLLER_KEY, decode_controller, drain, live_key
-from headrace.registry.interface import Check, Create, Operation, OutcomeUnknown, Set
+from headrace.registry.interface import Check, Create, Entry, Operation, OutcomeUnknown, Set
 from headrace.registry.partitions import PARTITIONS_KEY, chunks, creations, encode_partition, partition_key
 from headrace.registry.topics import TopicRecord
 from headrace.testkit.registry import SimRegistry
@@ -387,6 +387,46 @@ async def test_what_is_left_of_a_topic_whose_making_was_given_up_is_removed_by_t
     first.kill()
     await until_elected(town, but=first)
     await town.until(lambda: partition_key(topic_id, 0) not in town.truth.entries)
+
+
+@in_town()
+async def test_a_new_controller_keeps_the_partitions_of_a_topic_that_its_mirror_has_read_only_in_part(
+    town: Town,
+) -> None:
+    topic_id = UUID(int=5)
+    record = TopicRecord(name="t", id=topic_id, partitions=1, created_ms=0)
+    first = await until_elected(town)
+    survivors = [house for house in town.up if house is not first]
+    topic_read = asyncio.Event()
+
+    def delay_topic_key(house: ClusterHouse) -> None:
+        """The controller's mirror has the partition and waits for the topic key while orphans are looked for."""
+        get, tend = house.registry.get, house.broker.catalogue.companions.tend
+
+        async def delayed_get(key: str) -> Entry | None:
+            if key == "/topics/t":
+                await topic_read.wait()
+            return await get(key)
+
+        async def create_topic_first() -> None:
+            if topic_id not in house.broker.catalogue.orphans:
+                await SimRegistry(town.truth).commit(
+                    [*creations(topic_id, 0, [PLACE]), Create("/topics/t", msgspec.json.encode(record))]
+                )
+                await town.until(lambda: topic_id in house.broker.catalogue.orphans)
+            await tend()
+
+        house.registry.get = delayed_get  # type: ignore[method-assign]
+        house.broker.catalogue.companions.tend = create_topic_first  # type: ignore[method-assign]
+
+    for house in survivors:
+        delay_topic_key(house)
+    first.kill()
+    await until_elected(town, but=first)
+    await asyncio.sleep(3)
+    topic_read.set()
+    assert partition_key(topic_id, 0) in town.truth.entries
+    await town.until_led("t", 2)
 
 
 @in_town()

@@ -7,7 +7,7 @@ from tests.unit.broker.asking import fetch_request, fetched, send
 from tests.unit.broker.house import House
 from tests.unit.broker.town import Town, in_town
 
-from headrace.model.errors import HeadraceError, NotLeader, UnknownTopicOrPartition
+from headrace.model.errors import HeadraceError, NotLeader, OffsetNotAvailable, UnknownTopicOrPartition
 from headrace.model.message_headers import DEAD_DEDUP_ID, DEDUP_ID, REDRIVEN, Death, death_of, header_of
 from headrace.wire.batch import Record, build_batch, parse_header, read_records
 from headrace.wire.compression import NONE, ZSTD
@@ -97,8 +97,27 @@ async def test_a_message_that_is_gone_leaves_no_dead_letter(house: House) -> Non
     await put(house, Record(value=b"a"), Record(value=b"b"))
     await house.host.start(house.partition("t").log.advance_start(1), "advance")
     await bury(house, 0)
-    await bury(house, 2)
     assert house.broker.catalogue.find("t.dlq") is None
+
+
+@in_town(2)
+async def test_a_message_above_the_high_watermark_is_retried_and_never_taken_for_gone(town: Town) -> None:
+    """After a restart of all brokers the leader learns only from its follower what is committed."""
+    await town.make_topic("t", (1, 2), min_insync_replicas="2")
+    await town.until_in_sync("t")
+    await put(town[1], Record(value=b"a"))
+    for broker in list(town.up):
+        broker.kill()
+    await town.open(1)
+    await town.until_led("t", 1)
+    assert town.replica(1, "t").high_watermark == 0
+    with pytest.raises(OffsetNotAvailable):
+        await bury(town[1], 0)
+    await town.open(2)
+    await town.until_in_sync("t")
+    await town.until(lambda: town.replica(1, "t").high_watermark == 1)
+    await bury(town[1], 0)
+    assert [letter.value for letter in await dead(await town.until_led("t.dlq"))] == [b"a"]
 
 
 async def test_a_dead_letter_does_not_die_again(house: House, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,6 +7,8 @@ from tests.unit.broker.asking import produce
 from tests.unit.broker.house import House
 from tests.unit.broker.town import Town, in_town
 
+from headrace.broker.expiry import TopicExpiry
+
 LIMIT = "10000"
 
 
@@ -42,6 +44,32 @@ async def test_a_restart_gives_it_more_time(house: House) -> None:
     assert is_there(house)
     await house.pass_time(5)
     assert not is_there(house)
+
+
+class ManualClock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def now_ms(self) -> int:
+        return int(self.now * 1000)
+
+
+async def test_a_pause_of_the_process_gives_it_more_time(house: House) -> None:
+    """The session may have ended in the pause and another broker may have taken writes; this one cannot know yet."""
+    await house.make_topic("t", expire_after_idle_ms=LIMIT)
+    clock = ManualClock()
+    expiry = TopicExpiry(house.broker.catalogue, clock, lambda: True)
+    assert list(expiry._idle()) == []
+    clock.now += 3600  # SIGSTOP and SIGCONT
+    assert list(expiry._idle()) == []
+    for _ in range(9):
+        clock.now += 1
+        assert list(expiry._idle()) == []
+    clock.now += 1
+    assert [topic.name for topic in expiry._idle()] == ["t"]
 
 
 async def test_a_topic_of_several_partitions_stays(house: House) -> None:

@@ -15,12 +15,13 @@ from tests.unit.broker.asking import (
     produce,
     produce_request,
     read_all,
+    send,
     values,
 )
 from tests.unit.broker.house import House
 from tests.unit.broker.town import Town, in_town
 
-from headrace.model.errors import FetchSessionIdNotFound
+from headrace.model.errors import FetchSessionIdNotFound, NotLeader
 from headrace.wire.batch import parse_header
 from headrace.wire.messages.fetch import FetchRequest, ReplicaState
 
@@ -299,6 +300,36 @@ async def test_damage_is_told_and_not_served_and_the_others_are(house: House) ->
     assert values(found["t", 1].records) == [b"old"]
     again = fetched(await house.ask(fetch_request({("t", 0): 5}), 11))
     assert again["t", 0].error_code == 56, "not out of range: a client would jump over the damage"
+
+
+async def test_a_fetch_beside_a_swap_of_compacted_segments_does_not_look_like_the_end_of_the_log(house: House) -> None:
+    """A scan takes an answer without records, below the high watermark, for the end of its range."""
+    await house.make_topic("t", 2, cleanup_policy="compact", segment_bytes="400")
+    await send(house, "t", batch(b"read first", key=b"k"), partition=0)
+    for number in range(30):
+        await send(house, "t", batch(b"%d" % number, key=b"%d" % (number % 5)), partition=1)
+    disk, log = house.host.disk, house.partition("t", 1).log
+    disk.cold_chance = 1.0
+    disk.delay_seconds = (5.0, 5.0)
+    fetch = house.begin(fetch_request({("t", 0): 0, ("t", 1): 7}), 11)
+    await house.turn(1)
+    disk.delay_seconds = (0.0, 0.0)
+    assert await house.host.start(house.broker.store.cleaner.clean(log), "clean")
+    assert not fetch.done()
+    found = fetched(await fetch)
+    assert [data.error_code for data in found.values()] == [0, 0]
+    assert offsets_and_values(found["t", 1].records)[0][0] >= 7
+
+
+async def test_a_cold_read_that_ends_after_the_leadership_answers_that_it_is_over(house: House) -> None:
+    await house.make_topic("t")
+    await produce(house, "t", b"a")
+    partition = house.partition("t")
+    house.host.disk.cold_chance = 1.0
+    fetch = house.begin(fetch_request({("t", 0): 0}), 11)
+    await house.turn(1)
+    partition.follow(partition.leader_epoch + 1)
+    assert fetched(await fetch)["t", 0].error_code == NotLeader.code
 
 
 async def test_a_fetch_that_is_cancelled_while_it_reads_from_the_disk_leaves_nothing_pinned(house: House) -> None:

@@ -8,7 +8,20 @@ from collections.abc import Mapping
 import pytest
 from tests.unit.broker.asking import produce, send
 from tests.unit.broker.house import House
-from tests.unit.broker.queueing import GAP, NACK, Got, Member, alter, configure, describe, got, subscribe, values_of
+from tests.unit.broker.queueing import (
+    CREATE,
+    GAP,
+    NACK,
+    SEEK,
+    Got,
+    Member,
+    alter,
+    configure,
+    describe,
+    got,
+    subscribe,
+    values_of,
+)
 from tests.unit.broker.transacting import NEWER, Transactor
 
 from headrace.model.message_headers import EXPIRES_AT, PRIORITY
@@ -90,6 +103,24 @@ async def test_aborted_messages_are_not_delivered_to_who_reads_what_is_committed
     assert (described.floor, described.backlog) == (7, 0)
 
 
+@pytest.mark.parametrize("is_explicit", [True, False], ids=["created", "by its first lease"])
+async def test_who_reads_what_is_committed_and_begins_at_the_end_gets_what_an_open_transaction_commits(
+    house: House, is_explicit: bool
+) -> None:
+    await house.make_topic("t")
+    await configure(house, share_isolation_level="read_committed", share_auto_offset_reset="latest")
+    await produce(house, "t", b"before")
+    producer = Transactor(house, generation=NEWER)
+    assert await producer.init() == 0
+    assert await producer.send(b"open") == 0
+    member = Member(house, topic="t")
+    if is_explicit:
+        assert (await alter(house, CREATE, topic="t", offset=-1)).error_code == 0
+    assert await member.lease() == []
+    assert await producer.commit() == 0
+    assert values_of(await member.lease()) == [b"open"]
+
+
 async def test_a_marker_that_was_leased_is_settled_as_a_gap(house: House) -> None:
     await subscribe(house, "t")
     producer = Transactor(house, generation=NEWER)
@@ -144,6 +175,20 @@ async def test_what_does_not_match_is_settled_unseen(house: House, is_cold: bool
     assert values_of(await drained(Member(house))) == [b"0", b"10", b"20", b"30", b"40"]
     (described,) = await describe(house)
     assert (described.floor, described.backlog) == (50, 0)
+
+
+async def test_of_opened_messages_only_those_that_were_read_from_the_disk_are_leased(house: House) -> None:
+    await subscribe(house)
+    await configure(house, headrace_filter="key = 'x'")
+    for number in range(5):
+        await put(house, message(b"%d" % number, key=b"x"))
+    await house.restart()
+    house.host.disk.cold_chance = 1.0
+    member = Member(house)
+    for number in range(5):
+        (answer,) = await member.ask(max_bytes=1)
+        assert [(one.first, one.last) for one in answer.leased] == [(number, number)], "the others were not read"
+        await member.ack(got([answer]))
 
 
 async def test_a_long_way_without_a_match_is_gone_in_one_lease(house: House) -> None:
@@ -242,3 +287,85 @@ async def test_offsets_that_compaction_took_are_settled_as_gaps(house: House) ->
     assert [one.offset for one in found] == [0, 5, 9]
     (described,) = await describe(house)
     assert (described.floor, described.backlog) == (10, 0)
+
+
+# Gaps
+
+OPENED = {
+    "plain": {},
+    "keys": {"headrace_key_concurrency": "1"},
+    "filter": {"headrace_filter": "key not like 'z%'"},
+    "priorities": {"headrace_priority_slack_ms": ",".join(str(900 - 100 * priority) for priority in range(10))},
+}
+
+
+async def gap_before_a_transaction(house: House, *, is_cold: bool) -> Transactor:
+    """Message 3 waits for a retry, all others up to 49 were acked and removed; at 50 a transaction is open."""
+    await house.make_topic("jobs", retention_mode="acked", segment_bytes="2000")
+    await configure(house, share_isolation_level="read_committed")
+    assert (await alter(house, CREATE)).error_code == 0
+    for number in range(50):
+        await produce(house, "jobs", b"%02d" % number + b"." * 100)
+    member = Member(house)
+    while messages := await member.lease():
+        assert await member.settle([one for one in messages if one.offset == 3], NACK, delay_ms=200_000) in ([], [0])
+        await member.ack([one for one in messages if one.offset != 3])
+    producer = Transactor(house, generation=NEWER)
+    assert await producer.init(timeout_ms=600_000) == 0
+    assert await producer.send(b"x" * 1990, "jobs") == 0
+    await house.pass_time(100)
+    log = house.partition("jobs").log
+    assert (log.start_offset, log.active.base_offset, log.segments[-2].ends_before(4)) == (3, 50, True)
+    if is_cold:
+        await house.restart()
+        house.host.disk.cold_chance = 1.0
+    return producer
+
+
+@pytest.mark.parametrize("mode", OPENED)
+@pytest.mark.parametrize("is_cold", [False, True], ids=["hot", "cold"])
+async def test_a_lease_passes_a_gap_that_ends_where_an_open_transaction_begins(
+    house: House, mode: str, is_cold: bool
+) -> None:
+    producer = await gap_before_a_transaction(house, is_cold=is_cold)
+    member = Member(house)
+    await configure(house, share_isolation_level="read_committed", **OPENED[mode])
+    assert await member.lease() == []
+    await house.pass_time(200)
+    assert [one.offset for one in await member.lease()] == [3]
+    assert await producer.commit() == 0
+    await house.pass_time(1)
+    assert [one.offset for one in await member.lease()] == [50]
+
+
+@pytest.mark.parametrize("mode", OPENED)
+@pytest.mark.parametrize("is_cold", [False, True], ids=["hot", "cold"])
+async def test_who_seeks_into_a_gap_is_done_with_it(house: House, mode: str, is_cold: bool) -> None:
+    producer = await gap_before_a_transaction(house, is_cold=is_cold)
+    member = Member(house)
+    await configure(house, share_isolation_level="read_committed", **OPENED[mode])
+    assert (await alter(house, SEEK, offset=10)).error_code == 0
+    assert await member.lease() == []
+    assert [(one.floor, one.backlog) for one in await describe(house)] == [(50, 0)]
+    assert await producer.abort() == 0
+    await produce(house, "jobs", b"next")
+    assert values_of(await member.lease()) == [b"next"]
+
+
+async def test_a_seek_while_the_disk_is_read_makes_no_gap_of_what_was_not_read(house: House) -> None:
+    await subscribe(house)
+    await configure(house, headrace_filter=OPENED["filter"]["headrace_filter"])
+    for number in range(4):
+        await put(house, message(b"%d" % number))
+    member = Member(house)
+    await member.ack(await member.lease())
+    await put(house, message(b"4"))
+    await house.restart()
+    house.host.disk.cold_chance = 1.0
+    house.host.disk.delay_seconds = (0.5, 0.5)
+    leasing = asyncio.create_task(member.lease())
+    await house.pass_time(0.2)
+    assert not leasing.done()
+    assert (await alter(house, SEEK, offset=0)).error_code == 0
+    found = [*await leasing, *await drained(member)]
+    assert sorted({one.value for one in found}) == [b"0", b"1", b"2", b"3", b"4"]

@@ -141,6 +141,7 @@ async def test_a_new_leader_does_not_tell_of_an_end_before_it_knows_it(town: Tow
     assert (follower.epoch_start, follower.high_watermark) == (2, 1)
     assert (await look_up(town[2], LATEST))[0] == NOT_AVAILABLE
     assert (await look_up(town[2], MAX_TIMESTAMP))[0] == NOT_AVAILABLE
+    assert (await look_up(town[2], TIMESTAMP_MS + 1))[0] == NOT_AVAILABLE, "a newer message may be committed"
     assert (await look_up(town[2], EARLIEST))[:2] == (0, 0)
     assert await read_all(town[2], "t") == [b"a"], "what is known to be committed can be read"
     town.heal()

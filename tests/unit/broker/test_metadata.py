@@ -10,6 +10,7 @@ import pytest
 from tests.unit.broker.house import House
 from tests.unit.broker.town import Town, in_town
 
+from headrace.model.errors import InvalidTopic, UnknownTopicOrPartition
 from headrace.model.ids import ZERO_ID
 from headrace.registry.brokers import live_key
 from headrace.registry.interface import Entry
@@ -87,6 +88,15 @@ async def test_two_who_ask_for_the_same_missing_topic_at_once_both_get_it(house:
     request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=True)
     first, second = [house.begin(request, 9) for _ in range(2)]
     assert codes(await first) == codes(await second) == {"t": 0}
+
+
+async def test_a_description_of_a_name_that_no_topic_can_have_says_so(house: House) -> None:
+    request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name="a/b"), TopicRequest(name="missing")])
+    described = (await house.ask(request, 0)).topics
+    assert {topic.name: topic.error_code for topic in described} == {
+        "a/b": InvalidTopic.code,
+        "missing": UnknownTopicOrPartition.code,
+    }
 
 
 async def test_names_that_no_topic_can_have(house: House) -> None:

@@ -314,6 +314,55 @@ async def test_a_follower_that_was_away_too_long_begins_where_the_leaders_log_be
     assert town.replica(2, "t").high_watermark == 5
 
 
+@pytest.mark.parametrize("has_disk", [True, False])
+@in_town()
+async def test_a_new_follower_catches_up_when_the_leaders_log_starts_inside_a_batch(town: Town, has_disk: bool) -> None:
+    await town.make_topic("t", (1, 2))
+    await produce(town[1], "t", b"a")
+    town[2].kill()
+    await town.until_in_sync("t", 1)
+    await produce(town[1], "t", b"b", b"c", b"d", b"e")
+    await produce(town[1], "t", b"f")
+    await town.replica(1, "t").log.advance_start(3)  # as DeleteRecords does
+    if not has_disk:
+        await town.replace_disk(2)
+    await town.open(2)
+    await town.until_in_sync("t")
+    await town.until_alike("t")
+    await town.until(lambda: town.replica(2, "t").log.start_offset == 3)
+    town[2].kill(keep_page_cache=False)
+    await town.open(2)
+    await town.until_in_sync("t")
+    await town.move_lead("t", 2)
+    await town.until(lambda: town.replica(2, "t").high_watermark == 6)
+    assert await read_all(town[2], "t", offset=3) == [b"b", b"c", b"d", b"e", b"f"]  # the first batch is read whole
+    with pytest.raises(AssertionError, match="error_code=1,"):
+        await read_all(town[2], "t", offset=2)
+
+
+@pytest.mark.parametrize("moment", ["emptied", "appended", "trimmed"])
+@in_town()
+async def test_a_follower_that_loses_power_while_it_starts_inside_a_batch_catches_up(town: Town, moment: str) -> None:
+    await town.make_topic("t", (1, 2))
+    await produce(town[1], "t", b"a")
+    town[2].kill()
+    await town.until_in_sync("t", 1)
+    await produce(town[1], "t", b"b", b"c", b"d", b"e")
+    await town.replica(1, "t").log.advance_start(3)
+    await town.open(2)
+    town[2].host.disk.delay_seconds = (0.5, 0.5)
+    log = town.replica(2, "t").log
+    await town.until(lambda: log.start_offset == 3)
+    at = {"emptied": (1, 1, 1), "appended": (1, 1, 5), "trimmed": (3, 5, 5)}[moment]
+    await town.until(lambda: (log.start_offset, log.flushed_offset, log.end_offset) == at)
+    town[2].host.disk.delay_seconds = (0.0, 0.0)
+    town[2].kill(keep_page_cache=False)
+    await town.open(2)
+    await town.until_in_sync("t")
+    await town.until_alike("t")
+    await town.until(lambda: town.replica(2, "t").log.start_offset == 3)
+
+
 @in_town()
 async def test_what_the_leader_deletes_is_deleted_by_followers_also_when_nothing_is_written(town: Town) -> None:
     await town.make_topic("t", (1, 2))
@@ -343,6 +392,29 @@ async def test_a_follower_that_trims_with_new_records_knows_that_they_are_commit
 
 
 @in_town()
+async def test_retention_above_the_high_watermark_does_not_break_a_follower_of_the_next_leader(town: Town) -> None:
+    await town.make_topic("t", segment_bytes="1000", retention_bytes="0")
+    await produce(town[1], "t", b"a")
+    town[3].kill()
+    await town.until_in_sync("t", 1, 2)
+    town.isolate(2)  # still in sync, so the high watermark stands still
+    leader = town.replica(1, "t")
+    for _ in range(4):
+        append(leader, b"x" * 900)
+    await town[1].host.start(leader.log.flusher.flush(leader.log), "flush")
+    await town[1].host.start(town[1].broker.store.enforce_retention(), "retention")
+    assert leader.log.start_offset <= leader.high_watermark == 1
+    await town.open(3)
+    await town.until(lambda: town.replica(3, "t").log.end_offset == 5)
+    town.isolate(1)
+    await town.move_lead("t", 2)
+    append(town.replica(2, "t"), b"b")
+    town.heal()
+    await town.until_alike("t")
+    assert await read_all(town[2], "t", offset=1) == [b"b"]
+
+
+@in_town()
 async def test_a_replica_that_catches_up_keeps_to_the_rate_that_is_allowed(town: Town) -> None:
     await town.make_topic("t", (1, 2))
     await produce(town[1], "t", b"x" * 100_000)
@@ -359,8 +431,9 @@ async def test_an_answer_for_an_epoch_that_is_over_is_not_taken(town: Town, even
     """It is on its way while the lead moves: what it holds may not be part of the new history."""
     await town.make_topic("t")
     await town.until_in_sync("t")
-    partition = town.replica(2, "t")
-    fetcher = town[2].broker.cluster._replication._fetchers[1]
+    fetchers = town[2].broker.cluster._replication._fetchers
+    await town.until(lambda: 1 in fetchers and bool(fetchers[1]._followed))
+    partition, fetcher = town.replica(2, "t"), fetchers[1]
     followed = fetcher._followed[partition]
     if event == "is given up":
         await town[1].delete_topic("t")

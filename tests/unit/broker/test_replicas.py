@@ -13,9 +13,11 @@ from tests.unit.broker.town import Town, in_town
 from headrace.machines.leadership import elected
 from headrace.machines.reassignment import begin, cancel
 from headrace.model.errors import NotLeader, StorageFailure
+from headrace.model.topic_record import TopicRecord
 from headrace.runtime.disk import DiskFull
 from headrace.storage.log import Log
 from headrace.storage.scan import BadBatch
+from headrace.storage.topic_files import read_topic_files
 
 NOT_LEADER, STORAGE_FAILURE = 6, 56
 
@@ -73,15 +75,68 @@ async def test_a_replica_that_is_given_up_while_it_is_copied_leaves_nothing_behi
     await town.until_alike("t")
 
 
+def strays(town: Town, node_id: int) -> list[str]:
+    disk = town[node_id].host.disk
+    return [name for name in disk.list("/data/stray") if "-" in name] if disk.exists("/data/stray") else []
+
+
 @in_town()
-async def test_what_the_registry_knows_nothing_of_is_removed_at_the_start(town: Town) -> None:
+async def test_at_the_start_logs_of_deleted_topics_are_deleted_and_other_unknown_logs_become_stray(town: Town) -> None:
     await town.make_topic("gone", (1, 2))
-    await town.make_topic("stays", (1, 2))
+    await town.make_topic("moved", (1, 2))
+    moved = town[1].broker.catalogue.topic("moved").id
+    await town.until(lambda: len(folders(town, 2)) == 2)
     town[2].kill()
     await town[1].delete_topic("gone")
-    await town.change("stays", lambda record: replace(record, replicas=(1,), isr=(1,)))
+    await town.change("moved", lambda record: replace(record, replicas=(1,), isr=(1,)))
     await town.open(2)
-    assert folders(town, 2) == []
+    assert (folders(town, 2), strays(town, 2)) == ([], [f"{moved.hex}-0"])
+
+
+@in_town(1)
+async def test_logs_of_topics_that_an_older_registry_does_not_know_are_kept_and_come_back_with_the_newer_one(
+    town: Town,
+) -> None:
+    await town.make_topic("old", (1,))
+    older = dict(town.truth.entries)
+    await town.make_topic("new", (1,))
+    topic_id = town[1].broker.catalogue.topic("new").id
+    await produce(town[1], "new", b"a")
+    town[1].kill()
+    newer = dict(town.truth.entries)
+    town.truth.entries = {**older}
+    town.forget_controllers()
+    await town.open(1)
+    assert strays(town, 1) == [f"{topic_id.hex}-0"]
+    town[1].kill()
+    town.truth.entries = {**newer}
+    town.forget_controllers()
+    await town.open(1)
+    assert strays(town, 1) == []
+    await town.until_led("new", 1)
+    assert await read_all(town[1], "new") == [b"a"]
+
+
+@in_town()
+async def test_the_record_of_a_topic_is_kept_beside_its_logs_and_follows_its_changes(town: Town) -> None:
+    await town.make_topic("t", (1, 2))
+    catalogue = town[1].broker.catalogue
+    topic_id = catalogue.topic("t").id
+
+    def records(node_id: int) -> list[TopicRecord]:
+        return list(read_topic_files(town[node_id].host.disk, "/data/topics").values())
+
+    await town.until(lambda: records(1) == records(2) == [catalogue.topic("t").record])
+    await town[1].host.start(catalogue.change_configs("t", lambda _: {"segment.bytes": "4096"}), "alter")
+    await town[1].host.start(catalogue.add_partitions("t", 2, assignment=[(1, 2)]), "grow")
+    await town.until(lambda: records(1) == records(2) == [catalogue.topic("t").record])
+    assert (records(1)[0].configs, records(1)[0].partitions) == ({"segment.bytes": "4096"}, 2)
+    town[2].kill()
+    town[2].host.disk.remove(f"/data/topics/{topic_id.hex}.json")  # as a folder of the previous version
+    await town.open(2)
+    await town.until(lambda: records(2) == records(1))
+    await town[1].delete_topic("t")
+    await town.until(lambda: records(1) == records(2) == [])
 
 
 @in_town()
@@ -138,6 +193,7 @@ async def test_the_same_broker_that_is_elected_again_leads_in_a_new_epoch(town: 
 async def test_an_epoch_that_is_over_before_the_disk_is_ready_is_never_led(town: Town) -> None:
     """A lead waits for whoever cuts the log; the record may change meanwhile."""
     await town.make_topic("t", (1, 2))
+    await town.until(lambda: town[2].broker.catalogue.topic("t").local(0) is not None)
     follower = town.replica(2, "t")
     await follower.changing.acquire()
     first = town[1].broker.catalogue.nodes[1]
@@ -171,6 +227,7 @@ async def test_a_lead_ends_at_once_also_when_the_disk_is_busy(town: Town) -> Non
 @in_town()
 async def test_only_the_leader_deletes_what_is_old(town: Town) -> None:
     await town.make_topic("t", (1, 2))
+    await town.until(lambda: town[2].broker.catalogue.topic("t").local(0) is not None)
     assert (town.replica(1, "t").log.deletes_old, town.replica(2, "t").log.deletes_old) == (True, False)
     await town.move_lead("t", 2)
     await town.until(lambda: not town.replica(1, "t").log.deletes_old)

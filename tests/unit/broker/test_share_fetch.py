@@ -46,10 +46,23 @@ async def prepare(house: House, count: int = 10, partitions: int = 1, **configs:
     """A topic with messages in each partition, and a member whose group begins with the first of them."""
     await house.make_topic(TOPIC, partitions)
     await configure(house, GROUP, share_auto_offset_reset="earliest", **configs)
+    first = ShareMember(house, "first")
+    await first.take(*range(partitions))  # so that the group has a state in every partition
+    await first.fetch(epoch=-1)
     for partition in range(partitions):
         if count:
             await produce(house, TOPIC, *(b"%d" % number for number in range(count)), partition=partition)
     return ShareMember(house)
+
+
+async def test_the_first_fetch_of_a_group_returns_one_partition_and_the_next_the_other(house: House) -> None:
+    await house.make_topic(TOPIC, 2)
+    await configure(house, GROUP, share_auto_offset_reset="earliest")
+    for partition in range(2):
+        await produce(house, TOPIC, b"a", b"b", partition=partition)
+    member = ShareMember(house)
+    found = [{one.partition for one in await member.take(0, 1)}, {one.partition for one in await member.take()}]
+    assert sorted(map(list, found)) == [[0], [1]], "as in Kafka; librdkafka 2.15, test 0179"
 
 
 async def test_a_member_takes_and_settles_and_nothing_settled_comes_again(house: House) -> None:
@@ -478,3 +491,9 @@ async def test_version_1_is_served_without_what_came_later(house: House) -> None
     member = await prepare(house, 2)
     assert offsets(taken(await member.fetch(0, version=1))) == [0, 1]
     assert await member.settle(0, 1, version=1) == 0
+
+
+async def test_the_brokers_settings_of_share_groups_are_the_defaults_of_every_group(house: House) -> None:
+    await house.restart(group_share_record_lock_duration_ms="2000")
+    member = await prepare(house, 1)
+    assert (await member.fetch(0)).acquisition_lock_timeout_ms == 2000

@@ -87,6 +87,23 @@ async def test_a_lead_that_ends_meanwhile_ends_the_reading(house: House, monkeyp
         await reading
 
 
+async def test_a_leader_whose_session_was_in_doubt_meanwhile_goes_on_reading(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, partition = await ready(house)
+    log.append(OWNER, [(b"a", b"x")])
+    monkeypatch.setattr(InSync, "is_enough", lambda *_: False)
+    reading = asyncio.create_task(read(log, partition))
+    await house.pass_time(1)
+    partition.forsake(True)
+    partition.forsake(False)
+    await house.pass_time(1)
+    monkeypatch.undo()
+    log.append(OWNER, [(b"b", b"x")])
+    assert await reading == [b"a"]
+    assert not log.is_damaged(partition)
+
+
 async def test_who_does_not_lead_appends_nothing_and_waits_for_nothing(house: House) -> None:
     log, partition = await ready(house)
     end_offset = log.append(OWNER, [(b"a", b"x")])

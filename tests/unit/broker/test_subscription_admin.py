@@ -32,6 +32,7 @@ from headrace.wire.messages.describe_subscriptions import DescribeSubscriptionsR
 from headrace.wire.messages.message_status import MessageStatusRequest
 
 OUT_OF_RANGE = 1
+NOT_AVAILABLE = 78
 GROUP_NOT_FOUND = 69
 
 
@@ -217,3 +218,17 @@ async def test_messages_that_are_not_there_have_no_status(house: House) -> None:
     await house.make_topic("others")
     response = await house.ask(MessageStatusRequest("others", 0, [0]), 0)
     assert (response.error_code, response.statuses) == (0, [])
+
+
+async def test_a_message_above_the_high_watermark_of_a_new_leader_is_asked_for_again(house: House) -> None:
+    """The new leader does not know yet what its predecessor has committed."""
+    await subscribe(house)
+    await produce(house, "jobs", b"a", b"b")
+    partition = house.partition("jobs")
+    partition.epoch_start, partition.high_watermark = 2, 0
+    assert (await house.ask(MessageStatusRequest("jobs", 0, [1]), 0)).error_code == NOT_AVAILABLE
+    assert (await house.ask(MessageStatusRequest("jobs", 0, [2]), 0)).error_code == OUT_OF_RANGE
+    assert (await alter(house, SEEK, offset=2)).error_code == NOT_AVAILABLE
+    partition.high_watermark = 2
+    assert [one.state for one in await status(house, 1)] == ["ready"]
+    assert (await alter(house, SEEK, offset=2)).error_code == 0

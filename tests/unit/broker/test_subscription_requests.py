@@ -214,6 +214,18 @@ async def test_a_lease_that_finds_nothing_ends_when_its_time_is_up(house: House)
     assert 2 <= house.host.clock.monotonic() - before < 2.1
 
 
+async def test_a_member_that_leaves_ends_its_waiting_lease_and_gets_nothing_later(house: House) -> None:
+    await subscribe(house)
+    member = Member(house)
+    waiting = asyncio.create_task(member.lease(wait_ms=60_000))
+    await house.pass_time(1)
+    assert await member.lease(0) == []
+    assert await waiting == []
+    await produce(house, "jobs", b"a")
+    assert await member.lease() == [], "a Lease that was still on its way when the member left"
+    assert values_of(await Member(house, "another").lease()) == [b"a"]
+
+
 async def test_whoever_waits_longest_is_served_first(house: House) -> None:
     await subscribe(house)
     served: list[str] = []
@@ -416,7 +428,7 @@ async def test_what_is_released_goes_to_who_waits_and_the_lease_has_not_counted(
 @pytest.mark.parametrize(
     "options",
     [
-        {"count": 0},
+        {"count": -1},
         {"count": 10_001},
         {"max_bytes": 0},
         {"lease_ms": 99},

@@ -61,6 +61,10 @@ class Town:
             if house.node_id not in self.doomed:
                 house.check()
 
+    def forget_controllers(self) -> None:
+        """The registry was replaced by an older copy: epochs of the controller are handed out again."""
+        self._acting.clear()
+
     # Topics
 
     async def make_topic(self, name: str, *assignment: Nodes, by: int | None = None, **configs: str) -> None:
@@ -98,11 +102,13 @@ class Town:
         raise AssertionError("it did not come to pass")
 
     async def until_in_sync(self, topic: str, *members: int, index: int = 0) -> None:
-        """By default all replicas."""
+        """By default all replicas. Those that are up have opened their logs: a new topic has all in its in-sync set."""
 
         def are_in_sync() -> bool:
             record = self.record(topic, index)
-            return set(record.isr) == set(members or record.replicas)
+            up = [house.broker.catalogue.find(topic) for house in self.up if house.node_id in record.isr]
+            is_open = all(found is not None and found.local(index) is not None for found in up)
+            return is_open and set(record.isr) == set(members or record.replicas)
 
         await self.until(are_in_sync)
 

@@ -53,6 +53,8 @@ class ClusterHouse(House):
         )
         door = KafkaDoor("PLAINTEXT", broker.handlers, host.network, host.clock, DoorLimits())
         await broker.join(*await door.listen(host.name, PORT))
+        door.start_accepting()
+        await broker.until_led()
         return broker
 
 

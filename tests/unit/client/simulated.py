@@ -26,6 +26,8 @@ async def start_broker(world: World, **configs: str) -> Broker:
     door = KafkaDoor("test", broker.handlers, host.network, host.clock, DoorLimits())
     await door.listen(*ADDRESS)
     await broker.join(*ADDRESS)
+    door.start_accepting()
+    await broker.until_led()
     return broker
 
 

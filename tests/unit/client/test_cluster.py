@@ -104,6 +104,36 @@ def test_metadata_grows_old() -> None:
     in_world(scenario)
 
 
+def test_a_refresh_of_other_topics_does_not_prolong_the_age_of_a_topic() -> None:
+    async def scenario(world: World) -> None:
+        cast = Cast(world, orders=1, payments=1)
+        await cast.broker()
+        async with cast.cluster(ClientSettings(metadata_age_seconds_max=60.0)) as cluster:
+            await cluster.topic("orders")
+            cast.topics["orders"] = 3
+            await asyncio.sleep(40)
+            await cluster.refresh([])
+            await cluster.current_topic("payments")
+            await asyncio.sleep(40)
+            assert len((await cluster.topic("orders")).partitions) == 3
+
+    in_world(scenario)
+
+
+def test_the_current_topic_has_the_partitions_that_were_just_added() -> None:
+    async def scenario(world: World) -> None:
+        cast = Cast(world, orders=1)
+        await cast.broker()
+        async with cast.cluster() as cluster:
+            await cluster.topic("orders")
+            cast.topics["orders"] = 3
+            assert len((await cluster.current_topic("orders")).partitions) == 3
+            with pytest.raises(UnknownTopicOrPartition, match="'nope'"):
+                await cluster.current_topic("nope")
+
+    in_world(scenario)
+
+
 def test_an_unknown_topic_is_told_at_once() -> None:
     async def scenario(world: World) -> None:
         cast = Cast(world)

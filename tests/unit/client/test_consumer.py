@@ -203,6 +203,25 @@ def test_a_corrupt_batch_is_raised_and_fetched_again() -> None:
     in_world(scenario)
 
 
+def test_records_before_an_error_are_returned_and_the_error_is_raised_by_the_next_poll() -> None:
+    async def scenario(world: World) -> None:
+        cast = Cast(world, orders=1)
+        broker = await cast.broker()
+        write(cast, b"a", b"b")
+        write(cast, b"c")
+        bad = bytearray(cast.logs[ORDERS])
+        bad[-2] ^= 1
+        told = PartitionData(partition_index=0, high_watermark=3, records=bytes(bad))
+        broker.script(apis.FETCH, FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[told])]))
+        async with cast.cluster() as cluster, Consumer(cluster, ["orders"]) as consumer:
+            assert [record.value for record in await consumer.poll()] == [b"a", b"b"]
+            with pytest.raises(CorruptMessage):
+                await consumer.poll()
+            assert [record.value for record in await take(consumer, 1)] == [b"c"]
+
+    in_world(scenario)
+
+
 def test_a_partition_is_not_fetched_further_ahead_than_the_limit() -> None:
     async def scenario(world: World) -> None:
         cast = Cast(world, orders=1)

@@ -15,6 +15,7 @@ from headrace.client.admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.consumer import Consumer
 from headrace.client.dead_letters import DeadLetterQueue, Selection
+from headrace.client.errors import ConnectionLost
 from headrace.client.fetched import ConsumedRecord
 from headrace.client.metadata import TopicPartition
 from headrace.client.offsets import END, find_offsets
@@ -33,6 +34,7 @@ from headrace.model.message_headers import DEDUP_ID, REDRIVEN, Death, header_of,
 from headrace.model.message_ids import MessageId
 from headrace.runtime.clock import SystemClock
 from headrace.testkit.world import World
+from headrace.wire.messages.lease_offsets import LeaseOffsetsRequest
 
 ALL = Selection()
 
@@ -87,6 +89,22 @@ def test_dead_letters_are_listed_with_their_past() -> None:
         assert DeadLetterQueue(cluster, "orders.dlq").name == queue.name
 
     with_dead(scenario, b"a", b"b")
+
+
+def test_dead_letters_in_a_partition_that_was_added_through_another_client_are_found() -> None:
+    async def scenario(world: World) -> None:
+        await start_broker(world)
+        async with client(world) as cluster, client(world) as other:
+            await TopicAdmin(cluster).create(NewTopic("orders", 1))
+            await TopicAdmin(cluster).create(NewTopic("orders.dlq", 1))
+            queue = DeadLetterQueue(cluster, "orders")
+            assert [one async for one in queue.letters()] == []
+            await TopicAdmin(other).add_partitions("orders.dlq", 2)
+            async with Producer(other) as producer:
+                await producer.publish("orders.dlq", b"a", partition=1)
+            assert [letter.record.value async for letter, _ in queue.letters()] == [b"a"]
+
+    in_world(scenario)
 
 
 def test_a_topic_without_dead_letters_says_so() -> None:
@@ -307,6 +325,27 @@ def test_a_letter_that_was_sent_but_not_settled_is_stored_once_where_ids_are_kno
     with_dead(scenario, b"a", b"b")
 
 
+def test_letters_whose_lease_was_granted_by_a_response_that_was_lost_are_sent_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
+        call, is_lost = cluster.call, False
+
+        async def lose_first(request: object, **options: object) -> object:
+            nonlocal is_lost
+            response = await call(request, **options)  # type: ignore[arg-type]
+            if isinstance(request, LeaseOffsetsRequest) and not is_lost:
+                is_lost = True
+                raise ConnectionLost("the connection was lost before the response came")
+            return response
+
+        monkeypatch.setattr(cluster, "call", lose_first)
+        assert await queue.redrive(ALL) == Outcome(chosen=2, settled=2)
+        assert await values(cluster) == [b"a", b"b", b"a", b"b"]
+
+    with_dead(scenario, b"a", b"b")
+
+
 def test_the_id_that_a_message_had_comes_back_only_where_it_does_no_harm() -> None:
     death = Death("boom", 5, "workers", "orders", 0, 7, 99)
     headers = [*with_death([("x", b"1")], death), (DEDUP_ID, b"own"), ("headrace-dead-dedup-id", b"mine")]
@@ -323,5 +362,19 @@ def test_a_message_that_somebody_put_among_the_dead_goes_where_the_name_says() -
         assert await queue.redrive(ALL) == Outcome(chosen=2, settled=2)
         sent = [record for record in await stored(cluster) if record.value == b"by hand"]
         assert [text_of(record.headers, REDRIVEN) for record in sent] == ["1"]
+
+    with_dead(scenario, b"a")
+
+
+def test_a_forged_dead_letter_is_sent_nowhere_but_to_the_topic_of_its_queue() -> None:
+    async def scenario(_broker: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
+        await TopicAdmin(cluster).create(NewTopic("ledger", 1))
+        forged = with_death([], Death("boom", 5, "workers", "ledger", 0, 0, 1))
+        async with Producer(cluster) as producer:
+            await producer.publish("orders.dlq", b"forged", headers=forged, partition=0)
+        outcome = await queue.redrive(ALL)
+        assert outcome.settled == 2
+        assert await values(cluster, "ledger") == []
+        assert sorted(map(str, await values(cluster))) == ["b'a'", "b'a'", "b'forged'"]
 
     with_dead(scenario, b"a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.client.scripted import Cast, Fault, in_world
 
 from headrace.client.cluster import ClientSettings
-from headrace.client.errors import DeliveryTimedOut, ProducerClosed
+from headrace.client.errors import DeliveryTimedOut, ProducerClosed, TopicAuthorizationFailed
 from headrace.client.metadata import TopicPartition
 from headrace.client.producer import Producer, ProducerSettings, Receipt
 from headrace.client.sender import Sender
@@ -25,6 +26,7 @@ from headrace.model.errors import (
 )
 from headrace.testkit.world import World
 from headrace.wire import apis
+from headrace.wire.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 from headrace.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
@@ -151,6 +153,34 @@ def test_a_batch_in_doubt_is_never_sent_under_a_new_identity() -> None:
         broker.script(apis.PRODUCE, Fault.DONE_THEN_CLOSE, refused(OutOfOrderSequence.code))
         async with cast.cluster() as cluster, Producer(cluster) as producer:
             with pytest.raises(OutOfOrderSequence):
+                await producer.publish("orders", b"a")
+            assert (await producer.publish("orders", b"b")).offset == 1
+        assert cast.values("orders") == [b"a", b"b"]
+
+    in_world(scenario)
+
+
+@pytest.mark.parametrize("response", [Fault.CLOSE, NotLeader], ids=["lost", "retriable"])
+def test_the_sequence_of_a_batch_in_doubt_is_not_used_again_when_the_next_look_up_fails(response: Any) -> None:
+    """The next record would count as a duplicate of the first: acknowledged and never stored."""
+
+    async def scenario(world: World) -> None:
+        cast = Cast(world, orders=1)
+        broker = await cast.broker()
+
+        def append(request: ProduceRequest) -> Any:
+            broker._produce(request)
+            broker.script(apis.METADATA, deny)
+            return response if response is Fault.CLOSE else refused(response.code)
+
+        def deny(request: MetadataRequest) -> MetadataResponse:
+            metadata = broker._metadata(request)
+            metadata.topics = [MetadataResponseTopic(name="orders", error_code=TopicAuthorizationFailed.code)]
+            return metadata
+
+        async with cast.cluster() as cluster, Producer(cluster) as producer:
+            broker.script(apis.PRODUCE, append)
+            with pytest.raises(TopicAuthorizationFailed):
                 await producer.publish("orders", b"a")
             assert (await producer.publish("orders", b"b")).offset == 1
         assert cast.values("orders") == [b"a", b"b"]

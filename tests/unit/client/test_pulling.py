@@ -96,6 +96,29 @@ def test_a_pull_waits_for_the_first_message_and_no_longer_than_it_said() -> None
     pulling(scenario)
 
 
+@pytest.mark.parametrize("seconds", [1.0, 0.0105, 0.0005])
+def test_the_last_fraction_of_a_millisecond_of_a_wait_is_not_spent_asking_again(seconds: float) -> None:
+    """The protocol counts in milliseconds, so a Lease for less than one does not wait. In the broker's own process it
+    does not even let the loop turn."""
+
+    async def scenario(cluster: Cluster, puller: Puller) -> None:
+        await puller.pull(1)
+        waits_ms: list[int] = []
+
+        async def empty(request: LeaseRequest, **_: object) -> LeaseResponse:
+            waits_ms.append(request.max_wait_ms)
+            assert len(waits_ms) <= 20, "a loop without progress"
+            if request.max_wait_ms:
+                await asyncio.sleep(request.max_wait_ms / 1000)
+            return LeaseResponse()
+
+        cluster.call = empty  # type: ignore[method-assign]
+        assert await puller.pull(1, seconds) == []
+        assert len(waits_ms) <= 2, "one asks, and one waits"
+
+    pulling(scenario)
+
+
 def test_those_who_come_at_the_same_time_share_one_lease_and_are_served_in_their_order() -> None:
     async def scenario(cluster: Cluster, puller: Puller) -> None:
         await put(cluster, b"a", b"b", b"c", b"d")

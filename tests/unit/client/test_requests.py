@@ -14,6 +14,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.consumer import Consumer
 from headrace.client.fetched import ConsumedRecord
 from headrace.client.metadata import TopicPartition
+from headrace.client.offsets import END, find_offsets
 from headrace.client.producer import Producer
 from headrace.client.requests import Requests, RequestSettings, Responder
 from headrace.model.errors import RequestTimedOut
@@ -63,6 +64,25 @@ def test_every_request_gets_its_own_reply() -> None:
                 async with asyncio.TaskGroup() as tasks:
                     asked = [tasks.create_task(requests.request("questions", b"%d;" % at)) for at in range(20)]
                 assert [task.result().value for task in asked] == [b"%d;%d;" % (at, at) for at in range(20)]
+            answering.cancel()
+
+    in_world(scenario)
+
+
+def test_requests_are_answered_again_after_the_topic_of_replies_has_expired() -> None:
+    async def scenario(world: World) -> None:
+        await start_broker(world)
+        async with client(world) as cluster, client(world, "there") as other:
+            await TopicAdmin(cluster).create(NewTopic("questions", 1))
+            answering = asyncio.create_task(answer_all(other))
+            async with Requests(cluster, RequestSettings(timeout_seconds=20)) as requests:
+                assert (await requests.request("questions", b"a")).value == b"aa"
+                await TopicAdmin(other).delete(requests.reply_topic)  # as the broker does while this client is cut off
+                with pytest.raises(RequestTimedOut):
+                    await requests.request("questions", b"b")
+                assert (await requests.request("questions", b"c")).value == b"cc"
+                configs = {one.name: one.value for one in await TopicAdmin(cluster).configs(requests.reply_topic)}
+                assert configs["expire.after.idle.ms"] == "3600000"
             answering.cancel()
 
     in_world(scenario)
@@ -147,6 +167,21 @@ def test_a_message_that_asks_for_no_reply_gets_none() -> None:
                     await asyncio.sleep(1)
                     answering.cancel()
             assert worked_on == [b"no question"]
+
+    in_world(scenario)
+
+
+def test_a_reply_goes_to_no_topic_but_one_for_replies() -> None:
+    async def scenario(world: World) -> None:
+        await start_broker(world)
+        async with client(world) as cluster:
+            await TopicAdmin(cluster).create(NewTopic("ledger", 1))
+            async with Responder(cluster) as responder:
+                forged = Received((REPLY_TO, b"ledger"), (CORRELATION_ID, b"1"))
+                with pytest.raises(InvalidHeader, match="no topic for replies"):
+                    await responder.reply(forged, b"forged entry")
+            ends = await find_offsets(cluster, {TopicPartition("ledger", 0): END})
+            assert ends[TopicPartition("ledger", 0)].offset == 0
 
     in_world(scenario)
 

@@ -57,6 +57,22 @@ def test_the_list_is_in_order_over_all_partitions_and_pages(monkeypatch: pytest.
     in_world(scenario)
 
 
+def test_messages_that_wait_in_a_partition_that_another_client_has_added_are_counted() -> None:
+    async def scenario(world: World) -> None:
+        await start_broker(world)
+        async with client(world) as cluster, client(world) as other:
+            await TopicAdmin(cluster).create(NewTopic("orders", 1))
+            schedule = Schedule(cluster, "orders")
+            await schedule.add(b"a", when=When(delay_ms=3_600_000))
+            assert await schedule.count() == 1
+            await TopicAdmin(other).add_partitions("orders", 2)
+            await Schedule(other, "orders").add(b"b", when=When(delay_ms=3_600_000), partition=1)
+            assert await schedule.count() == 2
+            assert [message.value async for message in schedule.messages()] == [b"a", b"b"]
+
+    in_world(scenario)
+
+
 def test_a_cancelled_message_does_not_come() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)

@@ -21,6 +21,7 @@ from headrace.client.tcp import TcpDialer
 from headrace.model.errors import GroupIdNotFound, InvalidRecordState, InvalidRequest, UnknownTopicOrPartition
 from headrace.model.message_ids import MessageId
 from headrace.testkit.world import World
+from headrace.wire.messages.lease import LeaseRequest, LeaseResponse
 from headrace.wire.messages.settle import SettleRequest
 
 
@@ -73,6 +74,25 @@ def test_a_lease_waits_for_the_first_message_and_no_longer() -> None:
             assert values(await leasing) == [b"a"]
             assert 2 <= world.clock.monotonic() - before < 3
             assert await subscription.lease(10, wait_seconds=1) == []
+
+    queue(scenario)
+
+
+def test_the_last_fraction_of_a_millisecond_of_a_wait_is_not_spent_asking_again() -> None:
+    async def scenario(cluster: Cluster, _world: World) -> None:
+        async with Subscription(cluster, "jobs", "workers") as subscription:
+            await subscription.lease()
+            waits_ms: list[int] = []
+
+            async def empty(request: LeaseRequest, **_: object) -> LeaseResponse:
+                waits_ms.append(request.max_wait_ms)
+                await asyncio.sleep(request.max_wait_ms / 1000)
+                return LeaseResponse()
+
+            call, cluster.call = cluster.call, empty  # type: ignore[method-assign]
+            assert await subscription.lease(1, wait_seconds=0.0105) == []
+            assert len(waits_ms) <= 2
+            cluster.call = call  # type: ignore[method-assign]
 
     queue(scenario)
 
@@ -306,6 +326,28 @@ def test_subscriptions_are_listed_described_moved_and_deleted() -> None:
             await admin.describe("auditors")
         with pytest.raises(GroupIdNotFound):
             await admin.delete("jobs", "auditors")
+
+    queue(scenario)
+
+
+def test_an_administrator_reaches_partitions_that_another_client_has_added() -> None:
+    async def scenario(cluster: Cluster, world: World) -> None:
+        admin = SubscriptionAdmin(cluster)
+        async with client(world) as other:
+            await TopicAdmin(other).add_partitions("jobs", 3)
+            await put(other, b"a", b"b", partition=2)
+        assert [(one.target.partition, one.backlog) for one in await admin.describe("workers", ["jobs"])] == [
+            (0, 0),
+            (1, 0),
+            (2, 2),
+        ]
+        async with client(world) as other:
+            await TopicAdmin(other).add_partitions("jobs", 4)
+        assert len(await admin.seek("jobs", "workers", Position())) == 4
+        async with client(world) as other:
+            await TopicAdmin(other).add_partitions("jobs", 5)
+            await admin.delete("jobs", "workers")
+            assert not await SubscriptionAdmin(other).exists("jobs", "workers")
 
     queue(scenario)
 

@@ -121,6 +121,17 @@ def test_every_broker_is_asked_for_its_transactions() -> None:
     play(scene)
 
 
+def test_a_filter_by_age_alone_lists_open_transactions() -> None:
+    async def scene(admin: TransactionAdmin, first: ScriptedBroker, second: ScriptedBroker) -> None:
+        first.script(apis.LIST_TRANSACTIONS, listing())
+        second.script(apis.LIST_TRANSACTIONS, listing())
+        await admin.list(older_than_ms=500)
+        (request,) = requests(second, apis.LIST_TRANSACTIONS)
+        assert request.state_filters == ["Ongoing", "PrepareCommit", "PrepareAbort"]
+
+    play(scene)
+
+
 def test_a_broker_that_cannot_select_by_age_is_not_asked_as_if_it_could() -> None:
     async def scene(admin: TransactionAdmin, first: ScriptedBroker, second: ScriptedBroker) -> None:
         for broker in (first, second):

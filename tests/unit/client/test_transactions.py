@@ -112,6 +112,21 @@ def test_an_open_transaction_is_not_read_and_leaving_the_producer_aborts_it() ->
     with_broker(scenario)
 
 
+def test_a_reader_of_committed_records_that_begins_at_the_end_gets_what_is_committed_later() -> None:
+    async def scenario(cluster: Cluster, _world: World) -> None:
+        settings = ConsumerSettings(start="latest", fetching=FetchingRules(read_committed=True))
+        async with TransactionalProducer(cluster, "t-1") as producer:
+            async with producer.transaction():
+                await producer.submit("target", b"before", partition=0)
+            await producer.begin()
+            await (await producer.submit("target", b"open", partition=0))
+            async with Consumer(cluster, ["target"], settings=settings) as consumer:
+                await producer.commit()
+                assert [record.value for record in await consumer.poll(timeout_seconds=10)] == [b"open"]
+
+    with_broker(scenario)
+
+
 def test_who_starts_with_the_id_ends_what_the_other_left_open_and_fences_it() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         async with TransactionalProducer(cluster, "t-1") as old:

@@ -12,22 +12,35 @@ POST = "POST /a HTTP/1.1\r\nHost: x\r\n"
 
 async def test_a_silent_connection_is_closed_after_a_while() -> None:
     house = House(idle_seconds=75.0)
-    visitor = house.visitor()
+    visitor = house.visitor().asks("/a")
+    told = visitor.line.written
     house.wait(74)
     assert not visitor.is_hung_up_on
     house.wait(2)
     await settled()
     assert visitor.line.closed
-    assert visitor.line.written == b""
+    assert visitor.line.written == told
     assert not house.listener.connections
+
+
+async def test_a_connection_that_sends_nothing_has_no_longer_than_a_head() -> None:
+    house = House(idle_seconds=75.0, head_seconds=10.0)
+    visitor = house.visitor()
+    house.wait(9)
+    assert not visitor.is_hung_up_on
+    house.wait(2)
+    await settled()
+    assert visitor.line.closed
+    assert visitor.line.written == b""
 
 
 async def test_each_answer_gives_the_connection_its_time_anew() -> None:
     house = House(idle_seconds=75.0)
     visitor = house.visitor()
     for _ in range(3):
-        house.wait(70)
         visitor.asks("/a")
+        house.wait(70)
+    visitor.asks("/a")
     house.wait(70)
     assert not visitor.is_hung_up_on
     house.wait(10)
@@ -51,7 +64,7 @@ async def test_a_request_that_is_being_answered_has_all_the_time_it_needs() -> N
 async def test_a_head_must_be_whole_in_time_however_busily_it_trickles(trickle: str) -> None:
     house = House(head_seconds=10.0)
     visitor = house.visitor()
-    house.wait(60)
+    house.wait(9)
     visitor.sends("GET / HTTP/1.1\r\nHost: ")
     for _ in range(10):
         house.wait(1)
@@ -139,6 +152,7 @@ async def test_an_idle_client_that_leaves_its_answer_unread_is_cut() -> None:
 async def test_only_so_many_connections_are_served_and_the_others_hear_why() -> None:
     house = House(connections_max=2)
     first, second, third = (house.visitor() for _ in range(3))
+    third.asks("/a")
     answer = third.answer()
     assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "too_many_connections", "1")
     assert third.is_hung_up_on
@@ -152,19 +166,34 @@ async def test_only_so_many_connections_are_served_and_the_others_hear_why() -> 
 async def test_one_host_may_have_only_so_many_of_them() -> None:
     house = House(connections_per_host_max=1)
     house.visitor("10.0.0.1")
-    assert house.visitor("10.0.0.1").answer().status == 503
+    assert house.visitor("10.0.0.1").asks("/a").answer().status == 503
     assert house.visitor("10.0.0.2").asks("/a").answer().status == 200
 
 
-async def test_a_flood_of_connections_is_not_even_told() -> None:
-    house = House(connections_max=1)
-    visitors = [house.visitor() for _ in range(1010)]
-    assert visitors[1000].answer().status == 503
-    assert visitors[-1].line.aborted
-    for visitor in visitors:
+async def test_however_many_silent_connections_there_are_a_health_probe_is_answered() -> None:
+    house = House(connections_max=10, connections_per_host_max=5, connections_reserved=20)
+    silent = [house.visitor(f"10.0.0.{number % 4}") for number in range(1000)]
+    for host in ("10.0.0.1", "10.0.0.9"):
+        answer = house.visitor(host).asks("/healthy").answer()
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
+        assert house.visitor(host).asks("/a").answer().code == "too_many_connections"
+        assert house.visitor(host).asks("/a", "POST", body=b"abc").answer().status == 503
+    await settled()
+    assert house.script.started == ["/healthy"] * 2
+    assert len(house.listener.connections) <= 10 + 20
+    for visitor in silent:
         visitor.line.lose()
-    assert not house.listener.connections
-    assert house.visitor().asks("/a").answer().status == 200
+    await settled()
+    assert house.visitor("10.0.0.1").asks("/a").asks("/b").answers()[1].status == 200
+
+
+async def test_above_the_limits_the_newest_connections_are_kept() -> None:
+    house = House(connections_max=1, connections_reserved=2)
+    _, oldest, second, third = (house.visitor() for _ in range(4))
+    assert oldest.line.aborted
+    assert [visitor.asks("/healthy").answer().status for visitor in (second, third)] == [200, 200]
+    await settled()
+    assert len(house.listener.connections) == 1
 
 
 async def test_reading_that_we_stopped_is_not_held_against_the_client() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import h11
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.fuzz.steps import StepLimit
 from tests.unit.http.visitors import House, Visitor, settled
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "CONNECT", "PRI", "get", "M-SEARCH"]
@@ -99,6 +100,28 @@ async def send(visitor: Visitor, data: bytes, places: Sequence[int]) -> None:
         if visitor.line.closed or not visitor.line.reads:
             return
         visitor.exchange.data_received(piece)
+
+
+@given(streams, cuts)
+@example(b"CONNECT http://x/ HTTP/1.1\r\nHost: x\r\n\r\n", [])
+@example(b"POST /a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 9\r\n\r\nabc", [])
+def test_the_reader_ends_on_every_input(data: bytes, places: list[int]) -> None:
+    """The limit is on steps: a loop that makes no progress fails here and now."""
+
+    async def story() -> None:
+        house = House()
+        visitor = house.visitor()
+        for piece in pieces_of(data, places):
+            if visitor.line.closed or not visitor.line.reads:
+                break
+            with StepLimit(2000 + 100 * len(piece)):
+                visitor.exchange.data_received(piece)
+        visitor.line.lose()
+        house.script.open("a")
+        house.script.chunks.put_nowait(None)
+        await settled()
+
+    run(story())
 
 
 @given(streams, cuts, st.booleans(), st.booleans())

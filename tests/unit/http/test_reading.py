@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.fuzz.steps import StepLimit
 from tests.unit.http.visitors import House, Visitor, settled
 
 POST = "POST /a HTTP/1.1\r\nHost: x\r\n"
@@ -40,6 +41,7 @@ async def test_a_request_that_comes_byte_by_byte_is_understood() -> None:
         ("/a?x=1#y", "/a", {"x": "1"}),
         ("http://example.org:8080/a?x=1", "/a", {"x": "1"}),
         ("http://example.org", "/", {}),
+        ("http://example.org?/a", "/", {"/a": ""}),
         ("//a/../b", "//a/../b", {}),
     ],
 )
@@ -64,7 +66,6 @@ async def test_targets(target: str, path: str, query: dict[str, str]) -> None:
         "GET / HTTP/1.1\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
         "GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
-        "CONNECT example.org:443 HTTP/1.1\r\nHost: x\r\n\r\n",
         f"{POST}Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
         f"{POST}Content-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
         f"{POST}Content-Length: 3, 3\r\n\r\nabc",
@@ -89,6 +90,15 @@ async def test_what_is_not_clearly_a_request_is_refused_and_ends_the_connection(
     assert refused(visitor) == (400, "malformed_request")
     assert house.script.started == []
     assert house.listener.refused == 1
+
+
+@pytest.mark.parametrize("target", ["http://x/", "http://x/a", "example.org:443", "/a"])
+async def test_connect_is_refused_at_its_head(target: str) -> None:
+    house = House()
+    with StepLimit(5000):
+        visitor = house.visitor().sends(f"CONNECT {target} HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert refused(visitor)[0] in (400, 405)
+    assert house.script.started == []
 
 
 @pytest.mark.parametrize("coding", ["gzip, chunked", "gzip, CHUNKED", "chunked, chunked", "identity, chunked"])
@@ -189,6 +199,130 @@ async def test_chunks_of_one_byte_are_not_held_against_anybody() -> None:
     assert len(house.script.requests[0].body) == 50_000
 
 
+async def test_a_body_that_stops_coming_is_given_up_however_fast_it_came_before() -> None:
+    house = House(body_seconds=10.0, body_bytes_per_second_min=4096)
+    house.script.body_bytes_max = 16 << 20
+    visitor = house.visitor().sends(f"{POST}Content-Length: {16 << 20}\r\n\r\n").sends(b"x" * ((16 << 20) - 1))
+    house.wait(9)
+    assert not visitor.is_hung_up_on
+    house.wait(2)
+    assert refused(visitor) == (408, "request_timeout")
+    assert house.listener.budget.taken == 0
+
+
+async def test_a_body_that_keeps_to_the_minimum_rate_may_take_its_time() -> None:
+    house = House(body_seconds=10.0, body_bytes_per_second_min=10)
+    visitor = house.visitor().sends(f"{POST}Content-Length: 1000\r\n\r\n")
+    for _ in range(99):
+        house.wait(1)
+        visitor.sends(b"x" * 10)
+    house.wait(9)
+    assert visitor.sends(b"x" * 10).answer().status == 200
+    slower = house.visitor().sends(f"{POST}Content-Length: 1000\r\n\r\n")
+    for _ in range(25):
+        house.wait(1)
+        if not slower.is_hung_up_on:
+            slower.sends(b"x" * 5)
+    assert refused(slower) == (408, "request_timeout")
+
+
+async def test_the_bodies_of_one_host_leave_room_for_those_of_others() -> None:
+    house = House(bodies_bytes_max=2000, bodies_per_host_bytes_max=1000)
+    greedy = [house.visitor("10.0.0.1").sends(f"{POST}Content-Length: 900\r\n\r\n") for _ in range(8)]
+    for visitor in greedy:
+        visitor.sends(b"x" * 899)
+    assert [visitor.is_hung_up_on for visitor in greedy] == [False] + [True] * 7
+    assert refused(greedy[1]) == (503, "too_busy")
+    assert house.visitor("10.0.0.2").asks("/a", "POST", body=b"x" * 1000).answer().status == 200
+    greedy[0].line.lose()
+    assert house.visitor("10.0.0.1").asks("/a", "POST", body=b"x" * 1000).answer().status == 200
+    assert house.listener.budget.taken == 0
+
+
+NOBODY = f"{POST}X-Token: none\r\n"
+
+
+async def test_a_client_that_is_not_admitted_gets_its_error_before_its_body_is_read() -> None:
+    house = House()
+    house.script.body_bytes_max = 16 << 20
+    visitor = house.visitor().sends(f"{NOBODY}Content-Length: {16 << 20}\r\n\r\n")
+    assert refused(visitor) == (401, "token_unknown")
+    in_chunks = house.visitor().sends(f"{NOBODY}Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n")
+    assert refused(in_chunks) == (401, "token_unknown")
+    assert house.listener.budget.taken == 0
+    assert house.script.started == []
+
+
+async def test_a_client_that_is_not_admitted_is_not_told_to_go_on() -> None:
+    visitor = House().visitor().sends(f"{NOBODY}Expect: 100-continue\r\nContent-Length: 3\r\n\r\n")
+    assert refused(visitor) == (401, "token_unknown")
+
+
+async def test_a_short_body_of_a_client_that_is_not_admitted_is_dropped_and_the_connection_goes_on() -> None:
+    house = House()
+    house.script.body_bytes_max = 1 << 20
+    visitor = house.visitor().sends(f"{NOBODY}Content-Length: 65536\r\n\r\n").sends(b"x" * 65_535)
+    assert house.listener.budget.taken == 0
+    assert visitor.answers() == []
+    visitor.sends(b"x").asks("/b")
+    assert [answer.status for answer in visitor.answers()] == [401, 200]
+    assert house.script.started == ["/b"]
+
+
+async def test_while_a_token_is_checked_its_body_is_not_read() -> None:
+    house = House()
+    house.script.body_bytes_max = 1 << 20
+    later = f"{POST}X-Token: later\r\nContent-Length: 100000\r\n\r\n"
+    visitor = house.visitor().sends(later + "x" * 50_000)
+    assert not visitor.line.reads
+    assert house.listener.budget.taken < 1024
+    house.wait(100)
+    assert not visitor.is_hung_up_on, "the client is not to blame"
+    house.script.open("token")
+    await settled()
+    assert house.listener.budget.taken == 50_000
+    assert visitor.sends(b"x" * 50_000).answer().status == 200
+    assert house.listener.budget.taken == 0
+
+
+async def test_a_token_that_proves_invalid_later_ends_the_request() -> None:
+    house = House()
+    house.script.is_valid = False
+    house.script.body_bytes_max = 1 << 20
+    later = f"{POST}X-Token: later\r\nContent-Length: "
+    large = house.visitor().sends(f"{later}100000\r\n\r\n" + "x" * 50_000)
+    short = house.visitor().sends(f"{later}3\r\n\r\na")
+    whole = house.visitor().sends(f"{later}3\r\n\r\nabc")
+    gone = house.visitor().sends(f"{later}3\r\n\r\na")
+    gone.line.lose()
+    await settled()
+    house.script.open("token")
+    await settled()
+    assert refused(large) == (401, "token_unknown")
+    assert [answer.status for answer in short.sends("bc").asks("/b").answers()] == [401, 200]
+    assert whole.answer().status == 401
+    assert house.listener.budget.taken == 0
+    assert house.script.started == ["/b"]
+
+
+async def test_whoever_waits_for_a_token_check_is_told_to_go_on_when_it_succeeded() -> None:
+    house = House()
+    visitor = house.visitor().sends(f"{POST}X-Token: later\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n")
+    assert visitor.line.written == b""
+    house.script.open("token")
+    await settled()
+    assert visitor.line.written == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert visitor.sends("abc").answers()[-1].status == 200
+
+
+async def test_a_check_that_fails_by_our_own_fault_is_a_500() -> None:
+    house = House()
+    visitor = house.visitor().sends(f"{POST}X-Token: bug\r\nContent-Length: 3\r\n\r\nabc")
+    assert refused(visitor) == (500, "internal_error")
+    assert house.visitor().asks("/a", headers="X-Token: bug\r\n").answer().status == 500
+    assert house.listener.failures == 2
+
+
 async def test_bodies_are_refused_when_together_they_are_too_much() -> None:
     house = House(bodies_bytes_max=1500)
     first = house.visitor().sends(f"{POST}Content-Length: 1000\r\n\r\n").sends(b"x" * 999)
@@ -282,13 +416,33 @@ async def test_nobody_is_told_to_go_on_before_the_answers_that_are_owed() -> Non
     assert visitor.line.written.endswith(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
-@pytest.mark.parametrize("protocol", ["h2c", "TLS/1.0", "h2c, websocket2"])
+@pytest.mark.parametrize("protocol", ["h2c", "TLS/1.0", "h2c, websocket2", ""])
 async def test_an_offer_of_another_protocol_is_not_taken_up_and_harms_nothing(protocol: str) -> None:
     house = House()
     offer = f"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: {protocol}\r\nHTTP2-Settings: AA\r\n"
     visitor = house.visitor().asks("/a?x=1", "POST", offer, b"abc").asks("/b", headers=offer).asks("/c")
     assert [answer.path for answer in visitor.answers()] == ["/a", "/b", "/c"]
     assert (house.script.requests[0].body, house.script.requests[0].query) == (b"abc", {"x": "1"})
+
+
+@pytest.mark.parametrize(
+    "offer",
+    [
+        "POST /a HTTP/1.1\r\nHost: x\r\n{}Content-Length: 3\r\n\r\nabc",
+        "POST /a HTTP/1.1\r\nHost: x\r\n{}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        "GET /a HTTP/1.1\r\nHost: x\r\n{}Content-Length: 3\r\n\r\nabc",
+    ],
+)
+async def test_a_request_with_a_body_keeps_it_though_it_asks_for_a_websocket(offer: str) -> None:
+    house = House()
+    visitor = house.visitor().sends(offer.format("Connection: Upgrade\r\nUpgrade: websocket\r\n")).asks("/b")
+    assert [answer.path for answer in visitor.answers()] == ["/a", "/b"]
+    assert house.script.requests[0].body == b"abc"
+
+
+async def test_an_old_request_that_offers_another_protocol_stays_an_old_one() -> None:
+    visitor = House().visitor().sends("GET /a HTTP/1.0\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
+    assert (visitor.answer().status, visitor.answer().headers["connection"]) == (200, "close")
 
 
 async def test_a_thousand_offers_of_another_protocol_are_a_thousand_requests() -> None:

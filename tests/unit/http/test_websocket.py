@@ -225,6 +225,14 @@ async def test_sending_to_a_closed_end_is_a_connection_error() -> None:
     assert caller.line.closed
 
 
+async def test_empty_fragments_without_end_end_it() -> None:
+    caller = await call(House())
+    for _ in range(200):
+        if not caller.is_hung_up_on:
+            caller.says(TextMessage(data="", message_finished=False))
+    assert [event.code for event in caller.heard() if isinstance(event, CloseConnection)] == [1008]
+
+
 @pytest.mark.parametrize("pieces", [1, 10])
 async def test_a_message_that_is_too_large_ends_it(pieces: int) -> None:
     caller = await call(House(message_bytes_max=1000))

@@ -17,6 +17,7 @@ from headrace.http.problem import Problem
 from headrace.testkit.entropy import SeededEntropy
 
 HOST = "127.0.0.1"
+RESERVED = frozenset({"/healthy"})
 
 
 class StillClock:
@@ -35,6 +36,7 @@ class Script:
 
     def __init__(self) -> None:
         self.body_bytes_max = 1000
+        self.is_valid = True
         self.requests: list[Request] = []
         self.started: list[str] = []
         self.cancelled: list[str] = []
@@ -50,6 +52,18 @@ class Script:
         if path == "/bug":
             raise ZeroDivisionError
         return self.body_bytes_max
+
+    async def admit(self, request: Request) -> None:
+        """`X-Token: none` is refused, `X-Token: later` waits until `open("token")`, then is refused unless it was
+        opened with `is_valid`."""
+        token = request.headers.get("x-token")
+        assert not request.body
+        if token == "later":
+            await self._waiting.setdefault("token", asyncio.Event()).wait()
+        if token == "none" or (token == "later" and not self.is_valid):
+            raise Problem(401, "token_unknown", "no such token", "get one")
+        if token == "bug":
+            raise ZeroDivisionError
 
     async def answer(self, request: Request) -> Answer:
         self.requests.append(request)
@@ -222,7 +236,7 @@ class House:
     def __init__(self, **limits: Any) -> None:
         self.clock = StillClock()
         self.script = Script()
-        self.listener = HttpListener(self.script, HttpLimits(**limits), self.clock, SeededEntropy(1))
+        self.listener = HttpListener(self.script, HttpLimits(**limits), self.clock, SeededEntropy(1), RESERVED)
 
     def visitor(self, peer: str = HOST) -> Visitor:
         return Visitor(self, peer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calendar import monthrange
+from calendar import isleap, monthrange
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.machines import cron, schedule
 from headrace.machines.cron import Cron, InvalidCron
 from headrace.machines.schedule import InvalidRepeat, parse_repeat
 from headrace.model.durations import TIME_MS_MAX
@@ -28,7 +29,7 @@ def text_of(time_ms: int | None) -> str:
 
 
 @pytest.mark.parametrize(
-    ("cron", "after", "expected"),
+    ("text", "after", "expected"),
     [
         ("* * * * *", "2027-01-01 00:00", "2027-01-01 00:01"),
         ("*/15 * * * *", "2027-01-01 00:15", "2027-01-01 00:30"),
@@ -48,8 +49,8 @@ def text_of(time_ms: int | None) -> str:
         ("@yearly", "2027-01-01 00:00", "2028-01-01 00:00"),
     ],
 )
-def test_the_next_time_is_found(cron: str, after: str, expected: str) -> None:
-    assert text_of(Cron(cron).next_ms(ms(after))) == expected
+def test_the_next_time_is_found(text: str, after: str, expected: str) -> None:
+    assert text_of(Cron(text).next_ms(ms(after))) == expected
 
 
 def test_a_time_within_a_minute_is_before_the_next_one() -> None:
@@ -67,7 +68,8 @@ def test_time_ends_with_the_year_9999() -> None:
     "text",
     ["", "* * * *", "* * * * * *", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * 32 * *", "* * * 13 *", "* * * * 8",
      "5-1 * * * *", "*/0 * * * *", "*-5 * * * *", "1,, * * * *", "mon * * * *", "* * * feb-jan *", "a * * * *",
-     "0 0 31 2 *", "0 0 30 2 *", "@never", "1/ * * * *", "-1 * * * *", "* * * * mond", "99999999999999999 * * * *"],
+     "0 0 31 2 *", "0 0 30 2 *", "@never", "1/ * * * *", "-1 * * * *", "* * * * mond", "99999999999999999 * * * *",
+     "00000000099 * * * *", "0" * 5000 + " * * * *"],
 )  # fmt: skip
 def test_whatever_is_no_cron_is_refused(text: str) -> None:
     with pytest.raises(InvalidCron) as refused:
@@ -154,3 +156,29 @@ def test_a_repetition_is_every_or_cron() -> None:
 def test_no_text_does_anything_but_be_read_or_refused(text: str) -> None:
     with suppress(InvalidRepeat):
         parse_repeat(text).next_ms(0, 0)
+
+
+def test_a_long_text_is_refused_before_it_is_parsed_and_not_echoed(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 16 MB of `*,*,...` kept the event loop busy for 12 s.
+    monkeypatch.setattr(schedule, "Cron", lambda _text: pytest.fail("it was parsed"))
+    for text in ("*," * 1000 + "* * * * *", "every " + "1s" * 1000):
+        with pytest.raises(InvalidRepeat, match="longer than 256 characters") as refused:
+            parse_repeat(text)
+        assert len(refused.value.message) < 300
+
+
+def test_the_rarest_day_is_found_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Day by day, 9,000 such schedules in one batch kept the event loop busy for 2 s.
+    years = list[int]()
+
+    def counted(year: int) -> bool:
+        years.append(year)
+        return isleap(year)
+
+    monkeypatch.setattr(cron, "isleap", counted)
+    assert text_of(Cron("0 0 29 2 */7").next_ms(ms("2088-03-01 00:00"))) == "2128-02-29 00:00"
+    assert years == list(range(2089, 2129))
+
+
+def test_a_schedule_is_parsed_once() -> None:
+    assert parse_repeat("1 2 3 4 5") is parse_repeat("1 2 3 4 5")

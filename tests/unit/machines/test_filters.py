@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.machines.filters import DEPTH_MAX, LENGTH_MAX, InvalidFilter, compile_filter
+from headrace.machines.filters import DEPTH_MAX, LENGTH_MAX, WILDCARD_LENGTH_MAX, InvalidFilter, compile_filter
 from headrace.model.message_headers import TAGS
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -115,6 +115,22 @@ def test_a_pattern_fits_the_whole_text(pattern: str, text: str, fits: bool) -> N
 def test_no_pattern_takes_long() -> None:
     wanted = compile_filter("key like '" + "%a" * 100 + "%b'")
     assert not wanted(b"a" * 10_000, [])  # every way to spread the pieces would take longer than there is time
+
+
+def test_the_product_of_pattern_and_value_lengths_is_bounded() -> None:
+    # This pattern and a key of 1 MB kept the event loop busy for 13 s.
+    with pytest.raises(InvalidFilter, match="longer than 32 together"):
+        compile_filter("key like '%_" + "a" * 4000 + "x%'")
+    part = "_" + "a" * (WILDCARD_LENGTH_MAX // 2 - 1)
+    compile_filter(f"key like '%{part}%' or tag like '%{part}%'")
+    with pytest.raises(InvalidFilter, match="together"):
+        compile_filter(f"key like '%{part}%' or tag like '%{part}%' or header.a like '%_%'")
+
+
+def test_patterns_that_are_compared_in_linear_time_may_be_long() -> None:
+    long = "a" * 1000
+    assert matches(f"key like '{long}_%\\_{long}%_{long}'", f"{long}b_{long}_{long}".encode())
+    assert not matches(f"key like '%{long}x%'", b"a" * 100_000)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from headrace.machines.partition_transactions import PartitionTransactions
 from headrace.machines.producers import Duplicate, ProducerStates
 from headrace.model.errors import (
     CorruptMessage,
@@ -19,7 +20,7 @@ from headrace.model.errors import (
 )
 
 SEQUENCE_MAX = 2**31 - 1
-DAY_MS = 86_400_000
+DAY = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -122,19 +123,60 @@ def test_producers_do_not_mix() -> None:
     assert states.check(batch(0, 10, producer_id=8)) == Duplicate(110, 119, 1_000)
 
 
-def test_a_silent_producer_is_forgotten_a_day_after_its_last_append() -> None:
-    states = ProducerStates()
-    states.apply(batch(0, timestamp=5), 100, now_ms=DAY_MS)
-    assert states.expire(2 * DAY_MS - 1) == 0
-    assert states.expire(2 * DAY_MS) == 1
+def expired(states: ProducerStates, *times: float) -> list[int]:
+    return [states.expire(now) for now in times]
+
+
+def test_an_idle_producer_is_forgotten_a_day_after_its_last_append() -> None:
+    states = states_after(batch(0))
+    assert expired(states, 1_000, 1_000 + DAY - 1, 1_000 + DAY) == [0, 0, 1]
     assert len(states) == 0
     assert states.check(batch(77)) is None
 
 
-def test_a_replayed_producer_is_as_old_as_its_batch() -> None:
-    states = states_after(batch(0, timestamp=5_000))
-    assert states.expire(4_999 + DAY_MS) == 0
-    assert states.expire(5_000 + DAY_MS) == 1
+@pytest.mark.parametrize("timestamp", [0, 1, 2**62])
+def test_the_timestamps_of_its_records_do_not_make_a_producer_older(timestamp: int) -> None:
+    states = states_after(batch(0, timestamp=timestamp))
+    assert expired(states, 10 * DAY, 11 * DAY - 1, 11 * DAY) == [0, 0, 1]
+
+
+@pytest.mark.parametrize("kind", ["batch", "unnumbered", "marker"])
+def test_whatever_a_producer_writes_makes_it_young_again(kind: str) -> None:
+    states = states_after(batch(0))
+    expired(states, 0, DAY - 1)
+    if kind == "marker":
+        states.apply_marker(batch(-1), 200, 0, is_commit=True)
+    else:
+        states.apply(batch(1 if kind == "batch" else -1), 200)
+    assert expired(states, 2 * DAY, 3 * DAY - 1, 3 * DAY) == [0, 0, 1]
+
+
+def test_time_in_which_nothing_was_expired_does_not_count_against_a_batch_that_came_meanwhile() -> None:
+    """After a pause of the process, the first batch may come before the first look at the clock."""
+    states = states_after(batch(0))
+    expired(states, 0, 1)
+    states.apply(batch(1), 101)
+    assert expired(states, 5 * DAY) == [0]
+
+
+def test_a_restored_producer_goes_on_with_its_idle_time_and_the_clock_may_begin_anew() -> None:
+    states = states_after(batch(0))
+    expired(states, 1_000_000, 1_000_000 + DAY / 2)
+    restored = ProducerStates.restore(states.snapshot())
+    assert expired(restored, 3, 3 + DAY / 2 - 1, 3 + DAY / 2) == [0, 0, 1]
+
+
+def test_a_snapshot_of_version_2_is_restored_and_its_producers_begin_to_be_idle() -> None:
+    """Version 2 had a wall clock time instead of an idle time."""
+    version_2 = bytes.fromhex(
+        "02 00000001 0000000000000007 0003 0000000000000005 0000000a 00000002 0000000000000064 03"
+        "0000000000000009 0000000000000064 0000000000000005"
+    )
+    states = ProducerStates.restore(version_2 + PartitionTransactions().snapshot())
+    assert states.check(Header(7, 3, 0, 9, is_transactional=True)) == Duplicate(100, 109, 5)
+    assert (states.transactions.first_offset(7), states.describe()[0].last_timestamp_ms) == (100, 5)
+    states.apply_marker(Header(7, 3, -1), 110, 2, is_commit=True)
+    assert expired(states, 0, DAY - 1, DAY) == [0, 0, 1]
 
 
 def test_an_empty_snapshot_restores_nothing() -> None:

@@ -422,7 +422,7 @@ def test_what_retention_took_is_settled(driver: SubscriptionDriver) -> None:
     driver.nack(8, delay_ms=1)
     assert driver.machine.trimmed(0, driver.now_ms) is None
     event = driver.machine.trimmed(9, driver.now_ms)
-    assert event == Settled(driver.now_ms, "expired", [(0, 8)])
+    assert event == Settled(driver.now_ms, "expired", [(0, 8)], by_retention=True)
     driver.store([event])
     assert driver.machine.floor == 9
     assert driver.machine.counts(driver.end) == (91, 1, 0, 0, 0)

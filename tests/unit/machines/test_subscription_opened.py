@@ -237,6 +237,20 @@ def test_a_clock_that_is_ahead_does_not_hold_back_its_class() -> None:
     assert one_by_one(driver) == [0, 1, 2]
 
 
+def test_a_clock_that_is_behind_does_not_overtake_for_longer_than_the_slack() -> None:
+    """Messages of the highest priority with timestamps of last hour keep coming; each lease takes one."""
+    driver = SubscriptionDriver(headrace_priority_slack_ms=",".join(str(9000 - 1000 * one) for one in range(10)))
+    driver.offer(message(0, priority=0, arrived_ms=driver.now_ms), message(1, priority=9, arrived_ms=driver.now_ms))
+    for second in range(60):
+        (leased,) = driver.lease(1)
+        driver.ack(leased.first)
+        if leased.first == 0:
+            break
+        driver.now_ms += 1000
+        driver.offer(message(2 + second, priority=9, arrived_ms=driver.now_ms - 3_600_000))
+    assert second <= 11, "the slack of 9 s, and the time between two leases"
+
+
 def test_a_priority_that_nobody_knows_counts_as_the_highest() -> None:
     driver = prioritised(message(0, priority=9), message(1, priority=200), message(2, priority=3))
     assert one_by_one(driver) == [0, 1, 2]

@@ -245,6 +245,20 @@ def test_the_first_partition_begins_the_transaction(desk: Desk) -> None:
     assert desk.now.partitions == {A, B}
 
 
+def test_the_start_of_an_ended_transaction_is_kept_until_the_next_begins(desk: Desk) -> None:
+    producer = desk.init()
+    desk.now_ms = 5_000
+    desk.add(producer, A)
+    desk.commit(producer)
+    assert desk.now.start_ms == 5_000
+    desk.now_ms = 7_000
+    desk.add(desk.now.producer, A)
+    assert desk.now.start_ms == 7_000
+    desk.commit(desk.now.producer)
+    desk.init()
+    assert (desk.now.status, desk.now.start_ms) == (TransactionStatus.EMPTY, -1)
+
+
 def test_a_partition_that_is_there_already_changes_nothing(desk: Desk) -> None:
     producer = desk.init()
     desk.add(producer, A)

@@ -9,6 +9,7 @@ import pytest
 from headrace.model.broker_configs import BROKER_SETTINGS, BrokerConfig, flatten
 from headrace.model.configs import AlterOperation, ConfigChange, ConfigSource, ConfigType, as_text
 from headrace.model.errors import InvalidConfig, InvalidRequest
+from headrace.model.kafka_only_configs import WITHOUT_EFFECT, replacement_of
 
 SET, APPEND, DELETE = AlterOperation.SET, AlterOperation.APPEND, AlterOperation.DELETE
 
@@ -53,6 +54,8 @@ def test_the_finest_unit_of_a_time_wins(settings: dict[str, str], retention_ms: 
             {"num.partition": "8"},
             r"Unknown broker config name: num.partition \(did you mean num.partitions\?\)",
         ),
+        ({"listeners": "PLAINTEXT://:9092"}, "listeners cannot be set here: give the address by --kafka"),
+        ({"ssl.keystore.location": "x", "log.dirs": "/d"}, r"ssl\.keystore.*; log\.dirs.*--data"),
         ({"num.partitions": "0"}, "Value must be at least 1"),
         ({"num.partitions": "x", "message.max.bytes": "-1"}, r"num\.partitions.*; .*message\.max\.bytes"),
         ({"log.roll.hours": "0"}, "log.roll.hours: Value must be at least 1"),
@@ -63,6 +66,22 @@ def test_the_finest_unit_of_a_time_wins(settings: dict[str, str], retention_ms: 
 def test_bad_settings_are_refused_with_the_reason(settings: dict[str, str], reason: str) -> None:
     with pytest.raises(InvalidConfig, match=reason):
         BrokerConfig.from_settings(settings)
+
+
+def test_what_only_tunes_kafka_is_accepted_and_listed_as_without_effect() -> None:
+    config = BrokerConfig.from_settings({"num.io.threads": "16", "num.partitions": "8", "process.roles": "broker"})
+    assert (config.num_partitions, config.without_effect) == (8, ("num.io.threads", "process.roles"))
+    assert config.static == {"num.partitions": "8"}
+
+
+def test_what_has_no_effect_cannot_be_set_while_the_broker_runs() -> None:
+    with pytest.raises(InvalidRequest, match=r"no effect in Headrace: num\.io\.threads"):
+        BrokerConfig().altered([ConfigChange("num.io.threads", AlterOperation.SET, "16")])
+
+
+def test_no_config_is_both_a_setting_and_without_effect() -> None:
+    assert not WITHOUT_EFFECT & BROKER_SETTINGS.keys()
+    assert not [name for name in (*WITHOUT_EFFECT, *BROKER_SETTINGS) if replacement_of(name)]
 
 
 def test_the_units_of_one_setting_are_described_alike() -> None:

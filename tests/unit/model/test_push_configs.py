@@ -19,6 +19,9 @@ URL = "headrace.push.url"
         "http://127.0.0.1:9/",
         "https://[2001:db8::1]/hook",
         "HTTPS://receiver.test",
+        "http://receiver.test./",
+        "http://my_service-1.internal:8080/",
+        "http://[fe80::1%25eth0]/",
     ],
 )
 def test_an_address_is_one_of_the_web(url: str) -> None:
@@ -44,11 +47,29 @@ def test_an_address_is_one_of_the_web(url: str) -> None:
         "http://receiver.test\\@127.0.0.1/",
         "http://[::1/",
         "http://grün.test/",
+        "http://a..b/",
+        "http://.a/",
+        "http://a../",
+        "http://./",
+        f"http://{'a' * 64}.test/",
+        f"http://{'a.' * 127}test/",
+        "http://a%00b/",
+        "http://-a.test/",
+        "http://a:0/",
+        "http://a,b/",
+        "http://[v1.x]/",
+        "http://[127.0.0.1]/",
     ],
 )
 def test_anything_else_is_refused(url: str) -> None:
     with pytest.raises(InvalidConfig, match=r"headrace\.push\.url"):
         SubscriptionConfig.build({URL: url})
+
+
+def test_a_start_position_by_duration_is_checked_when_it_is_set() -> None:
+    SubscriptionConfig.build({"share.auto.offset.reset": "by_duration:PT1H"})
+    with pytest.raises(InvalidConfig, match="ISO 8601"):
+        SubscriptionConfig.build({"share.auto.offset.reset": "by_duration:Pizza"})
 
 
 def test_a_secret_is_neither_in_errors_nor_in_what_is_printed() -> None:

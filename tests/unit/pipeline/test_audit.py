@@ -15,13 +15,19 @@ from tests.unit.pipeline.broker_stage import Brokers, Sent, StageRun, sent
 from headrace import Client
 from headrace.archive.errors import ArchiveOfAnotherTopic, NotInArchive
 from headrace.archive.manifest import ArchivedFile
+from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.cluster import Cluster
 from headrace.client.errors import SubscriptionNotFound
+from headrace.client.producer import Producer
+from headrace.columns.scan import link
 from headrace.model.errors import InvalidRequest
+from headrace.model.message_headers import DEDUP_ID
 from headrace.pipeline.archiving import ArchiveJob, ArchiveSettings
 from headrace.pipeline.audit import AuditJob
 from headrace.pipeline.audit_archive import _gaps
 from headrace.pipeline.audit_checks import AuditSettings
 from headrace.pipeline.audit_findings import Verdict
+from headrace.pipeline.audit_sources import Look
 from headrace.pipeline.job import Outcome
 from headrace.pipeline.replay import ReplayJob, ReplaySettings
 
@@ -171,6 +177,27 @@ def test_what_was_left_out_of_the_archive_is_not_lost_while_the_topic_has_it() -
     assert [(one.offset, one.last) for one in _gaps("orders", files, 33)] == [(10, 19), (30, 32)]
 
 
+def test_what_the_archive_has_behind_the_end_of_the_topic_was_lost_by_the_topic(
+    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+) -> None:
+    filled(brokers, topic)
+    archived(topic, run, tmp_path)
+
+    class Cut(Look):
+        """As after an unclean election: partition 0 has lost its last 10 offsets."""
+
+        def bounds(self, topic: str, *, read_committed: bool = True) -> dict[int, tuple[int, int]]:
+            return super().bounds(topic, read_committed=read_committed) | {0: (0, COUNT - 10)}
+
+    check = {"kind": "archive", "topic": topic, "archive": "archive"}
+    outcome = AuditJob(msgspec.convert({"checks": [check]}, AuditSettings), tmp_path, Cut).once(run)
+    assert not outcome.ok
+    [verdict] = msgspec.json.decode((run.work / "findings.json").read_bytes(), type=list[Verdict])
+    assert {(one.kind, one.partition) for one in verdict.findings} == {("lost", 0)}
+    assert sum(one.count for one in verdict.findings) == 10
+    assert "lost its end" in verdict.findings[0].detail
+
+
 def test_an_archive_of_another_topic_of_that_name_is_refused(
     brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
 ) -> None:
@@ -275,6 +302,28 @@ def test_what_is_settled_passes_and_what_is_not_is_named(
     assert finding.detail == "is not settled for billing"
 
 
+def test_what_retention_removed_before_it_was_settled_is_lost(
+    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+) -> None:
+    brokers.create(topic)
+    brokers.produce(topic, 0, sent(10))
+    worked(brokers.address, topic, "billing", 10)
+    brokers.produce(topic, 0, sent(6))
+    brokers.trim(topic, 0, 13)
+    check = {"kind": "settled", "topic": topic, "subscription": "billing"}
+    _, [verdict] = audit(run, tmp_path, check)
+    assert [(one.kind, one.offset, one.last) for one in verdict.findings] == [("lost", 13, 15), ("lost", 10, 12)]
+    with Client(brokers.address) as client:
+        for message in client.subscribe(topic, "billing"):
+            message.ack()
+            if message.id.offset == 15:
+                break
+    _, [verdict] = audit(run, tmp_path, check)
+    [finding] = verdict.findings
+    assert (finding.kind, finding.offset, finding.last, finding.count) == ("lost", 10, 12, 3)
+    assert finding.detail == "was removed by retention before it was settled for billing"
+
+
 def test_a_subscription_that_is_nowhere_is_refused(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(2))
@@ -297,6 +346,22 @@ def test_holes_that_control_records_explain_are_none(
     assert (verdict.records, verdict.notes) == (9, ["3 offsets are those of control records"])
 
 
+def test_holes_of_a_dedup_window_are_not_lost(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+    async def create(cluster: Cluster) -> None:
+        await TopicAdmin(cluster).create(NewTopic(topic, 1, configs={"dedup.window.ms": "60000"}))
+        async with Producer(cluster) as producer:
+            for first in (0, 2):  # the second batch begins with a duplicate
+                for at in range(first, first + 4):
+                    await producer.submit(topic, b"%d" % at, partition=0, headers=[(DEDUP_ID, b"%d" % at)])
+                await producer.flush()
+
+    link(brokers.address).call(create)
+    (start, end) = Look(brokers.address).bounds(topic)[0]
+    outcome, [verdict] = audit(run, tmp_path, {"kind": "log", "topic": topic})
+    assert verdict.records < end - start, "there are holes"
+    assert outcome.ok, outcome.summary
+
+
 # The job
 
 
@@ -316,7 +381,9 @@ def test_a_stop_leaves_the_verdicts_that_there_are(brokers: Brokers, run: StageR
     filled(brokers, topic)
     run.asked_to_stop = True
     job = AuditJob(msgspec.convert({"checks": [{"kind": "log", "topic": topic}]}, AuditSettings), tmp_path)
-    assert job.once(run).summary == "stopped after 0 of 1 checks"
+    outcome = job.once(run)
+    assert outcome.summary == "stopped after 0 of 1 checks; this proves nothing, run it again"
+    assert not outcome.ok, "nothing was checked, so nothing was found to be well"
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,8 @@ def queue(scenario: Scenario, *, partitions: int = 1, **configs: str) -> None:
         await start_broker(world)
         async with client(world) as cluster:
             await TopicAdmin(cluster).create(NewTopic("jobs", partitions))
-            admin = SubscriptionAdmin(cluster)
-            await admin.create("jobs", "workers", Position(START))
-            if configs:
-                await admin.configure("workers", {name.replace("_", "."): value for name, value in configs.items()})
+            named = {name.replace("_", "."): value for name, value in configs.items()}
+            await SubscriptionAdmin(cluster).create("jobs", "workers", Position(START), named)
             await scenario(cluster, world)
 
     in_world(play)

@@ -32,6 +32,12 @@ def test_an_address_of_the_internet_is_public(address: str) -> None:
         "240.0.0.1",
         "255.255.255.255",
         "198.18.0.1",
+        "168.63.129.16",  # Azure's WireServer
+        "::ffff:168.63.129.16",
+        "64:ff9b::a83f:8110",
+        "64:ff9b:1::a00:1",
+        "100.100.100.200",  # Alibaba's metadata
+        "192.0.0.192",  # Oracle's metadata
         "192.0.2.1",
         "::",
         "::1",

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
+import pytest
 from tests.unit.push.pushed import put, queue
 
 from headrace.client.cluster import Cluster
+from headrace.client.message_status import message_statuses
+from headrace.client.metadata import TopicPartition
 from headrace.client.settling import ACK, settle
+from headrace.push import foreign_settles
 from headrace.push.feed import Feed
 from headrace.push.foreign_settles import Feeds, watch
 from headrace.testkit.world import World
@@ -31,6 +37,41 @@ def test_what_is_settled_elsewhere_makes_room_within_a_second() -> None:
         await feed.close()
 
     queue(scenario, partitions=2)
+
+
+def test_a_stream_that_holds_many_messages_and_settles_none_asks_about_few_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+    ask = message_statuses
+
+    async def counted(cluster: Cluster, target: TopicPartition, offsets: Sequence[int], names: Sequence[str]) -> Any:
+        asked.append(len(offsets))
+        return await ask(cluster, target, offsets, names)
+
+    monkeypatch.setattr(foreign_settles, "message_statuses", counted)
+
+    async def scenario(cluster: Cluster, _world: World) -> None:
+        await put(cluster, *(b"%d" % number for number in range(1000)))
+        feed = Feed(cluster, "workers", ["jobs"], 1000, 3600.0)
+        watching = asyncio.create_task(watch(cluster, feed))
+        messages = await feed.take(1.0)
+        while len(messages) < 1000:
+            messages += await feed.take(1.0)
+        asked.clear()
+        await asyncio.sleep(60.0)
+        assert 0 < sum(asked) <= 70 * 100
+        latest, oldest = messages[-1].receipt, [message.receipt for message in messages[:500]]
+        assert await settle(cluster, "workers", [latest], SettleItem(how=ACK)) == []
+        await asyncio.sleep(21.0)  # 950 messages, 50 in a turn
+        assert feed.in_flight == 999
+        assert await settle(cluster, "workers", oldest, SettleItem(how=ACK)) == []
+        await asyncio.sleep(1.1)
+        assert feed.in_flight == 499, "one of the oldest is gone, so all are asked about"
+        watching.cancel()
+        await feed.close()
+
+    queue(scenario)
 
 
 def test_a_lease_that_is_over_makes_room_also_if_the_message_comes_back_to_the_same_receiver() -> None:

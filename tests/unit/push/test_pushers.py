@@ -11,10 +11,17 @@ from tests.unit.push.pushed import Receiver, leased, put, queue, until
 
 from headrace.client.admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
+from headrace.client.config_records import alter_configs
+from headrace.client.leased import Message
 from headrace.client.pushes import PushList, PushSettings, delete_push, set_push
 from headrace.client.subscription_admin import START, Position, SubscriptionAdmin
+from headrace.model.subscription_configs import GROUP_RESOURCE
+from headrace.push.feed import Feed
 from headrace.push.pushers import Pushers
+from headrace.push.webhook import Outcome
 from headrace.testkit.world import World
+from headrace.wire.messages.describe_pushes import DescribedPush
+from headrace.wire.messages.lease import LeaseRequest, LeaseTopic
 
 HOOK = PushSettings("http://receiver.test/hook")
 
@@ -39,12 +46,12 @@ def test_a_push_begins_when_it_is_set_and_ends_when_it_is_deleted() -> None:
         async with pushing(cluster, receiver) as pushers:
             await put(cluster, b"a")
             await asyncio.sleep(5.0)
-            assert (list(pushers), pushers.status("workers")) == ([], None)
-            await set_push(cluster, "workers", HOOK)
+            assert (list(pushers), pushers.status("jobs", "workers")) == ([], None)
+            await set_push(cluster, "jobs", "workers", HOOK)
             await until(lambda: receiver.values == [b"a"], 3.0)
             assert [status.subscription for status in pushers] == ["workers"]
-            await delete_push(cluster, "workers")
-            await until(lambda: pushers.status("workers") is None, 3.0)
+            await delete_push(cluster, "jobs", "workers")
+            await until(lambda: pushers.status("jobs", "workers") is None, 3.0)
             await put(cluster, b"b")
             await asyncio.sleep(10.0)
             assert receiver.values == [b"a"]
@@ -57,14 +64,14 @@ def test_one_that_is_set_anew_goes_on_with_what_is_new() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         receiver = Receiver()
         receiver.seconds = 20.0
-        await set_push(cluster, "workers", HOOK)
+        await set_push(cluster, "jobs", "workers", HOOK)
         async with pushing(cluster, receiver) as pushers:
             await put(cluster, *(b"%d" % number for number in range(12)))
             await until(lambda: receiver.in_flight == 8)
-            await set_push(cluster, "workers", PushSettings(HOOK.url, concurrency=2))
+            await set_push(cluster, "jobs", "workers", PushSettings(HOOK.url, concurrency=2))
             await until(lambda: receiver.in_flight == 10, 5.0)
             await until(lambda: len(receiver.got) == 12)
-            status = pushers.status("workers")
+            status = pushers.status("jobs", "workers")
             assert status is not None
             assert status.delivered == 4, "counted since it was set"
             await asyncio.sleep(1.0)
@@ -73,21 +80,49 @@ def test_one_that_is_set_anew_goes_on_with_what_is_new() -> None:
     queue(scenario)
 
 
-def test_a_subscription_is_pushed_in_all_its_topics_also_in_those_that_come_later() -> None:
+async def lease_once(cluster: Cluster, topic: str, name: str) -> None:
+    """Make a subscription as a Kafka client does, without a configuration of its own."""
+    request = LeaseRequest(subscription=name, member="m", max_wait_ms=0, topics=[LeaseTopic(topic, [0])])
+    assert (await cluster.call(request)).error_code == 0
+
+
+def test_the_webhook_of_a_group_is_for_all_topics_whose_subscription_has_no_configuration_of_its_own() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         receiver = Receiver()
-        await set_push(cluster, "workers", HOOK)
+        group = {"headrace.push.url": HOOK.url, "share.auto.offset.reset": "earliest"}
+        await alter_configs(cluster, (GROUP_RESOURCE, "group"), dict(group))
+        await lease_once(cluster, "jobs", "group")
         async with pushing(cluster, receiver):
             await put(cluster, b"a")
             await until(lambda: receiver.values == [b"a"])
-            await TopicAdmin(cluster).create(NewTopic("mails", 2))
-            await SubscriptionAdmin(cluster).create("mails", "workers", Position(START))
+            for topic in ("mails", "own"):
+                await TopicAdmin(cluster).create(NewTopic(topic, 1))
+            await lease_once(cluster, "mails", "group")
+            await SubscriptionAdmin(cluster).create("own", "group", Position(START))
+            await put(cluster, b"hush", topic="own")
             await put(cluster, b"b", topic="mails")
             await until(lambda: receiver.values == [b"a", b"b"], 10.0)
-            await SubscriptionAdmin(cluster).delete("jobs", "workers")
+            await SubscriptionAdmin(cluster).delete("jobs", "group")
             await asyncio.sleep(10.0)
             await put(cluster, b"c", topic="mails")
             await until(lambda: receiver.values == [b"a", b"b", b"c"], 10.0)
+
+    queue(scenario)
+
+
+def test_subscriptions_of_one_name_are_pushed_each_to_its_own_webhook() -> None:
+    async def scenario(cluster: Cluster, _world: World) -> None:
+        receiver = Receiver()
+        await TopicAdmin(cluster).create(NewTopic("mails", 1))
+        await SubscriptionAdmin(cluster).create("mails", "workers", Position(START))
+        await set_push(cluster, "jobs", "workers", HOOK)
+        await set_push(cluster, "mails", "workers", PushSettings("http://other.test/hook"))
+        async with pushing(cluster, receiver) as pushers:
+            await put(cluster, b"a")
+            await put(cluster, b"b", topic="mails")
+            await until(lambda: sorted(filter(None, receiver.values)) == [b"a", b"b"])
+            urls = {status.topic: status.url for status in pushers}
+            assert urls == {"jobs": HOOK.url, "mails": "http://other.test/hook"}
 
     queue(scenario)
 
@@ -97,7 +132,7 @@ def test_only_the_topics_that_a_push_is_for_are_pushed() -> None:
         receiver = Receiver()
         await TopicAdmin(cluster).create(NewTopic("secrets", 1))
         await SubscriptionAdmin(cluster).create("secrets", "workers", Position(START))
-        await set_push(cluster, "workers", PushSettings(HOOK.url, ["jobs"]))
+        await set_push(cluster, "jobs", "workers", HOOK)
         async with pushing(cluster, receiver):
             await put(cluster, b"hush", topic="secrets")
             await put(cluster, b"a")
@@ -111,12 +146,12 @@ def test_only_the_topics_that_a_push_is_for_are_pushed() -> None:
 def test_a_push_of_a_subscription_that_is_nowhere_waits_until_it_is_made() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         receiver = Receiver()
-        await set_push(cluster, "later", HOOK)
+        await alter_configs(cluster, (GROUP_RESOURCE, "later"), {"headrace.push.url": HOOK.url})
         async with pushing(cluster, receiver) as pushers:
             await asyncio.sleep(5.0)
-            assert pushers.status("later") is None
+            assert pushers.status("jobs", "later") is None
+            await lease_once(cluster, "jobs", "later")
             await put(cluster, b"a")
-            await SubscriptionAdmin(cluster).create("jobs", "later", Position(START))
             await until(lambda: receiver.values == [b"a"], 10.0)
 
     queue(scenario)
@@ -129,7 +164,7 @@ def test_while_no_broker_tells_anything_all_goes_on_and_it_is_logged_once(
         from headrace.client.errors import Unreachable
 
         receiver = Receiver()
-        await set_push(cluster, "workers", HOOK)
+        await set_push(cluster, "jobs", "workers", HOOK)
         async with pushing(cluster, receiver):
             await put(cluster, b"a")
             await until(lambda: receiver.values == [b"a"])
@@ -142,5 +177,64 @@ def test_while_no_broker_tells_anything_all_goes_on_and_it_is_logged_once(
             await asyncio.sleep(10.0)
             assert receiver.values == [b"a", b"b"]
         assert caplog.text.count("nobody is there") == 1
+
+    queue(scenario)
+
+
+def test_an_unexpected_error_while_sending_is_retried_and_does_not_stop_other_pushes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(cluster: Cluster, _world: World) -> None:
+        receiver, is_broken = Receiver(), True
+
+        class BrokenForOne(Receiver):
+            async def send(self, push: DescribedPush, message: Message) -> Outcome:
+                if push.subscription == "workers" and is_broken:
+                    raise UnicodeError("label empty or too long")
+                return await receiver.send(push, message)
+
+        await SubscriptionAdmin(cluster).create("jobs", "others", Position(START))
+        await set_push(cluster, "jobs", "workers", HOOK)
+        await set_push(cluster, "jobs", "others", HOOK)
+        async with pushing(cluster, BrokenForOne()) as pushers:
+            await put(cluster, b"a")
+            await until(lambda: receiver.values == [b"a"])
+            await until(lambda: (status := pushers.status("jobs", "workers")) is not None and status.failed > 0)
+            status = pushers.status("jobs", "workers")
+            assert status is not None
+            assert status.last_error == "unexpected error: UnicodeError: label empty or too long"
+            is_broken = False
+            await until(lambda: receiver.values == [b"a", b"a"])
+        assert "subscription='workers'" in caplog.text
+
+    queue(scenario, share_delivery_count_limit="100")
+
+
+def test_a_push_whose_own_code_fails_begins_again_after_a_pause_and_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(cluster: Cluster, world: World) -> None:
+        receiver = Receiver()
+        take, failed_at = Feed.take, list[float]()
+
+        async def fail_at_first(self: Feed, wait_seconds: float) -> list[Message]:
+            if self.subscription == "workers" and len(failed_at) < 5:
+                failed_at.append(world.clock.monotonic())
+                raise RuntimeError("a fault of ours")
+            return await take(self, wait_seconds)
+
+        monkeypatch.setattr(Feed, "take", fail_at_first)
+        await SubscriptionAdmin(cluster).create("jobs", "others", Position(START))
+        await set_push(cluster, "jobs", "workers", HOOK)
+        await set_push(cluster, "jobs", "others", HOOK)
+        async with pushing(cluster, receiver) as pushers:
+            await put(cluster, b"a")
+            await until(lambda: receiver.values == [b"a", b"a"])
+            status = pushers.status("jobs", "workers")
+            assert status is not None
+            assert (status.delivered, status.last_error) == (1, "unexpected error: RuntimeError: a fault of ours")
+        assert len(failed_at) == 5
+        assert failed_at == sorted(set(failed_at)), "a pause before each new attempt"
+        assert "a fault of ours" in caplog.text
 
     queue(scenario)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -149,6 +150,33 @@ async def test_private_addresses_are_not_connected_to_unless_that_is_allowed(hos
     assert re.search("not a (public|canonical)", told.error)
 
 
+async def test_an_error_does_not_tell_whether_an_internal_name_exists_nor_its_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def resolve(_loop: object, host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        if host == "absent.internal.example":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.1.2.3", port))]
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", resolve)
+    errors = set()
+    async with opened(allows_private=False) as sender:
+        for host in ("vault.internal.example", "absent.internal.example"):
+            errors.add((await sender.send(push_of(url=f"http://{host}/hook"), message())).error)
+    (error,) = errors
+    assert "10.1.2.3" not in error
+    assert "--push-private" in error
+
+
+async def test_where_nobody_listens_the_error_tells_no_address() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://localhost:{free.getsockname()[1]}/hook"
+    async with opened() as sender:
+        told = await sender.send(push_of(url=url), message())
+    assert told.error == "cannot connect: Connection refused"
+
+
 async def test_a_certificate_that_nobody_vouches_for_is_refused() -> None:
     import ssl
 
@@ -161,3 +189,13 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused() -> None:
         port = server.sockets[0].getsockname()[1]
         told = await sender.send(push_of(url=f"https://localhost:{port}/"), message())
     assert (told.verdict, told.is_well) == (Verdict.UNDELIVERED, False)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://a..b/", "http://a%00b/", f"http://{'a' * 64}/", "http://", "no url", "http://h:99999/"]
+)
+async def test_a_url_that_no_request_can_be_made_of_is_an_outcome_and_not_an_exception(url: str) -> None:
+    async with opened() as sender:
+        outcome = await sender.send(push_of(url=url), message())
+    assert (outcome.verdict, outcome.is_well) == (Verdict.UNDELIVERED, False)
+    assert outcome.error

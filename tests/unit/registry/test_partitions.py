@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 
 import pytest
 from msgspec.structs import replace
@@ -20,6 +21,7 @@ from headrace.registry.interface import (
     NoKey,
     Operation,
     OutcomeUnknown,
+    RegistryConflict,
     RegistryDamaged,
     RegistryUnavailable,
     Set,
@@ -36,7 +38,8 @@ from headrace.registry.partitions import (
     partition_key,
 )
 from headrace.registry.topics import TopicRecord, Topics, topic_key
-from headrace.testkit.registry import SimRegistry
+from headrace.testkit.registry import SimRegistry, SimRegistryState
+from headrace.testkit.world import World
 
 ID = uuid.UUID(int=7)
 RECORD = PartitionRecord(replicas=(1, 2), isr=(1,), elr=(2,), leader=1, leader_epoch=4, leader_broker_epoch=3)
@@ -162,6 +165,41 @@ async def test_a_topic_whose_partitions_were_cleared_away_meanwhile_does_not_com
     with pytest.raises(NoKey):
         await Topics(registry).create(topic(MANY), [RECORD] * MANY)
     assert await registry.get(topic_key("t")) is None
+
+
+async def test_orphaned_partitions_are_removed_and_those_of_a_topic_that_exists_are_not() -> None:
+    registry = SimRegistry()
+    await Topics(registry).create(topic(2), [RECORD] * 2)
+    orphan = uuid.UUID(int=8)
+    await registry.commit(creations(orphan, 0, [RECORD]))
+    await Topics(registry).remove_orphaned_partitions([ID, orphan])
+    assert await indexes(registry) == [0, 1]
+    assert await registry.get(partition_key(orphan, 0)) is None
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_topic_that_is_created_while_orphans_are_removed_has_all_its_partitions_or_does_not_exist(seed: int) -> None:
+    async def race() -> None:
+        state = SimRegistryState(seed)
+        state.delay_seconds = (0.001, 0.01)
+        registry = SimRegistry(state)
+
+        async def create() -> None:
+            with suppress(RegistryConflict):
+                await Topics(SimRegistry(state)).create(topic(MANY), [RECORD] * MANY)
+
+        async def remove() -> None:
+            await asyncio.sleep(0.005 + 0.001 * seed)
+            with suppress(RegistryConflict):
+                await Topics(SimRegistry(state)).remove_orphaned_partitions([ID])
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(create())
+            group.create_task(remove())
+        if await registry.get(topic_key("t")) is not None:
+            assert len(await indexes(registry)) == MANY
+
+    World(seed=seed).run(race())
 
 
 async def test_what_a_growth_that_was_cut_off_left_behind_is_replaced() -> None:

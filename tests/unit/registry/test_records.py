@@ -82,7 +82,7 @@ async def test_a_name_that_exists_is_refused() -> None:
 async def test_a_deleted_topic_is_gone_and_its_name_free() -> None:
     topics = Topics(SimRegistry())
     await topics.create(orders(), placed(4))
-    await topics.delete("orders", uuid.UUID(int=7))
+    await topics.delete("orders", uuid.UUID(int=7), 0)
     assert await topics.load() == []
     await topics.create(orders(id=uuid.UUID(int=8)), placed(4))
 
@@ -91,7 +91,7 @@ async def test_a_change_meant_for_a_predecessor_of_the_same_name_is_refused() ->
     topics = Topics(SimRegistry())
     await topics.create(orders(), placed(4))
     with pytest.raises(UnknownTopicId):
-        await topics.delete("orders", uuid.UUID(int=1))
+        await topics.delete("orders", uuid.UUID(int=1), 0)
     with pytest.raises(UnknownTopicId):
         await topics.add_partitions("orders", uuid.UUID(int=1), 9, placed(5))
     assert await topics.load() == [orders()]
@@ -99,7 +99,7 @@ async def test_a_change_meant_for_a_predecessor_of_the_same_name_is_refused() ->
 
 async def test_a_topic_that_does_not_exist_cannot_be_changed() -> None:
     with pytest.raises(UnknownTopicOrPartition, match="'orders'"):
-        await Topics(SimRegistry()).delete("orders", uuid.UUID(int=7))
+        await Topics(SimRegistry()).delete("orders", uuid.UUID(int=7), 0)
 
 
 async def test_a_topic_grows_and_never_shrinks() -> None:
@@ -109,7 +109,7 @@ async def test_a_topic_grows_and_never_shrinks() -> None:
     for total in (6, 5):
         with pytest.raises(InvalidPartitions, match="would not be an increase"):
             await topics.add_partitions("orders", uuid.UUID(int=7), total, placed(2))
-    assert await topics.load() == [orders(partitions=6)]
+    assert await topics.load() == [orders(partitions=6, growths=(4,))]
 
 
 async def test_changes_of_configs_at_the_same_time_are_all_kept() -> None:

@@ -7,9 +7,10 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import pytest
 
@@ -17,6 +18,7 @@ from headrace.registry.interface import (
     BadVersion,
     Create,
     Entry,
+    OutcomeUnknown,
     RegistryDamaged,
     RegistryTooNew,
     RegistryUnavailable,
@@ -165,6 +167,65 @@ async def test_a_cancelled_commit_does_not_happen_after_its_session_was_closed(p
     await registry.open_session()
     await registry.commit([Create("/b", b"")])
     assert await registry.get("/a") is None
+    await registry.close()
+
+
+class FailingConnection(sqlite3.Connection):
+    """COMMIT reports an I/O error, before or after the transaction has become durable."""
+
+    fails: ClassVar[list[Literal["before", "after"]]] = []
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        if sql != "COMMIT" or not self.fails:
+            return super().execute(sql, *parameters)
+        when = self.fails.pop(0)
+        if when == "after":
+            super().execute(sql)
+        raise sqlite3.OperationalError("disk I/O error")
+
+
+@pytest.fixture
+def failing_commits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Literal["before", "after"]]]:
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=FailingConnection))
+    yield FailingConnection.fails
+    FailingConnection.fails.clear()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_an_error_at_commit_leaves_the_outcome_unknown_and_reading_again_tells_it(
+    path: str, failing_commits: list[str], when: str
+) -> None:
+    registry = await SqliteRegistry.open(path, in_thread)
+    told: list[str] = []
+    registry.watch("/a", told.append)
+    failing_commits.append(when)
+    with pytest.raises(OutcomeUnknown, match="disk I/O error"):
+        await registry.commit([Create("/a", b"")])
+    found = await registry.get("/a")
+    assert found == (Entry("/a", b"", 0) if when == "after" else None)
+    assert told == ["/a"], "a mirror must read again, because the change may have happened"
+    await registry.close()
+    again = await SqliteRegistry.open(path, in_thread)
+    assert await again.get("/a") == found
+    await again.close()
+
+
+async def test_after_an_error_at_commit_a_write_settles_the_outcome_before_anything_is_read(
+    path: str, failing_commits: list[str]
+) -> None:
+    """Frames of the failed transaction may lie in the write-ahead log; the next commit overwrites them."""
+    registry = await SqliteRegistry.open(path, in_thread)
+    failing_commits += ["before", "before"]
+    with pytest.raises(OutcomeUnknown):
+        await registry.commit([Create("/a", b"")])
+    with pytest.raises(RegistryUnavailable):
+        await registry.get("/a")
+    observer = sqlite3.connect(path)
+    before = observer.execute("PRAGMA data_version").fetchone()
+    assert await registry.get("/a") is None
+    assert observer.execute("PRAGMA data_version").fetchone() != before
+    await registry.commit([Create("/a", b"")])
+    observer.close()
     await registry.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.unit.client.scripted import Cast, in_world
+from tests.unit.doors.rest.stage import answer as answer_of
 
 from headrace.client.guarded import GuardedDialer
 from headrace.client.tcp import TcpDialer
@@ -33,16 +34,16 @@ def test_while_no_broker_answers_requests_are_refused_at_once() -> None:
             reach = Reach(cluster)
             gateway = GatewayApplication(RestApplication(cluster, OpenGatekeeper()), reach)
             with pytest.raises(Problem, match="no broker answers") as told:
-                await gateway.answer(request("GET", "/topics"))
+                await gateway.admit(request("GET", "/topics"))
             assert (told.value.status, told.value.code) == (503, "no_broker")
             assert dict(told.value.headers) == {"retry-after": "1"}
             assert broker.requests == []
             for path, status in (("/openapi.json", 200), ("/nowhere", 404)):
-                answer = await gateway.answer(request("GET", path))
+                answer = await answer_of(gateway, request("GET", path))
                 assert isinstance(answer, Response)
                 assert answer.status == status
             await reach.look()
-            answer = await gateway.answer(request("GET", "/topics"))
+            answer = await answer_of(gateway, request("GET", "/topics"))
             assert isinstance(answer, Response)
             assert answer.status == 200
             assert gateway.in_flight == 0

@@ -6,6 +6,9 @@ import pytest
 from tests.unit.http.visitors import House, Script, Visitor
 
 from headrace.doors.health.pages import HealthPages
+from headrace.http.message import Request
+from headrace.http.problem import Problem
+from headrace.server.browser_guard import BrowserGuard
 from headrace.server.http_door import FrontDoor
 
 
@@ -22,6 +25,9 @@ class Rest(Script):
         super().__init__()
         self.is_closed = False
 
+    async def admit_metrics(self, _request: Request) -> None:
+        raise Problem(401, "token_missing", "this server wants a token", "send one")
+
     async def close(self) -> None:
         self.is_closed = True
 
@@ -29,10 +35,12 @@ class Rest(Script):
 class Entrance:
     """A front door whose application notes when it is built."""
 
-    def __init__(self, *, open_to_all: bool = True) -> None:
+    def __init__(self, *, has_guard: bool = True, guards_metrics: bool = False) -> None:
         self.built: list[Rest] = []
         self.health = HealthPages(Source())
-        self.front = FrontDoor(self.health, self._build, open_to_all=open_to_all)
+        self.front = FrontDoor(
+            self.health, self._build, BrowserGuard(["x"]) if has_guard else None, guards_metrics=guards_metrics
+        )
 
     def visitor(self) -> Visitor:
         house = House()
@@ -47,6 +55,14 @@ class Entrance:
 @pytest.fixture
 def entrance() -> Entrance:
     return Entrance()
+
+
+async def test_metrics_are_served_to_who_may_read_them_and_health_to_everybody() -> None:
+    entrance = Entrance(has_guard=False, guards_metrics=True)
+    visitor = entrance.visitor().asks("/metrics")
+    entrance.health.is_ready = True
+    visitor.asks("/metrics").asks("/livez").asks("/readyz")
+    assert [told.status for told in visitor.answers()] == [503, 401, 200, 200]
 
 
 async def test_the_application_is_built_once_when_it_is_first_asked_for(entrance: Entrance) -> None:
@@ -81,27 +97,25 @@ async def test_what_was_built_is_closed(entrance: Entrance) -> None:
     assert entrance.built[0].is_closed
 
 
-@pytest.mark.parametrize(
-    ("headers", "is_served"),
-    [
-        ("", True),
-        ("Origin: http://x\r\n", True),
-        ("Origin: https://x\r\n", True),
-        ("Origin: http://evil\r\n", False),
-        ("Origin: null\r\n", False),
-        ("Origin: http://proxied\r\nSec-Fetch-Site: same-origin\r\n", True),
-        ("Sec-Fetch-Site: none\r\n", True),
-        ("Sec-Fetch-Site: cross-site\r\n", False),
-        ("Sec-Fetch-Site: same-site\r\n", False),
-        ("Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\n", True),
-    ],
-)
-async def test_pages_of_others_may_not_use_a_door_that_is_open_to_all(headers: str, is_served: bool) -> None:
-    for open_to_all in (True, False):
-        entrance = Entrance(open_to_all=open_to_all)
-        entrance.health.is_ready = True
-        told = entrance.visitor().asks("/topics", headers=headers).answer()
-        assert told.status == (200 if is_served or not open_to_all else 403)
+async def test_with_tokens_pages_of_others_are_not_looked_at() -> None:
+    entrance = Entrance(has_guard=False)
+    entrance.health.is_ready = True
+    told = entrance.visitor().sends("GET /topics HTTP/1.1\r\nHost: evil\r\nOrigin: http://worse\r\n\r\n").answer()
+    assert told.status == 200
+
+
+async def test_health_is_told_to_every_page_and_metrics_are_not(entrance: Entrance) -> None:
+    entrance.health.is_ready = True
+    rebound = "Host: rebind.evil.example\r\nSec-Fetch-Site: cross-site\r\n"
+    for path, status in (("/livez", 200), ("/readyz", 200), ("/metrics", 403), ("/topics", 403)):
+        assert entrance.visitor().sends(f"GET {path} HTTP/1.1\r\n{rebound}\r\n").answer().status == status
+
+
+async def test_the_host_of_a_whole_url_counts_and_not_the_header(entrance: Entrance) -> None:
+    entrance.health.is_ready = True
+    rebound = entrance.visitor().sends("POST http://evil/topics HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+    assert rebound.answer().code == "host_not_allowed"
+    assert entrance.visitor().sends("GET http://x/topics HTTP/1.1\r\nHost: evil\r\n\r\n").answer().status == 200
 
 
 async def test_a_form_on_the_page_of_another_publishes_nothing(entrance: Entrance) -> None:
@@ -110,3 +124,11 @@ async def test_a_form_on_the_page_of_another_publishes_nothing(entrance: Entranc
     told = entrance.visitor().asks("/topics/a/messages", "POST", headers, b"x").answer()
     assert (told.status, told.code) == (403, "cross_origin")
     assert entrance.built[0].requests == []
+
+
+async def test_a_frame_on_the_page_of_another_leases_nothing(entrance: Entrance) -> None:
+    entrance.health.is_ready = True
+    headers = "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: iframe\r\n"
+    told = entrance.visitor().asks("/subscriptions/s/messages?lease=12h", headers=headers).answer()
+    assert (told.status, told.code) == (403, "cross_origin")
+    assert entrance.built == []

@@ -122,3 +122,24 @@ def test_the_memory_of_complaints_is_bounded() -> None:
     for line in range(5000):
         assert repetitions.filter(complaint(0.0, line))
     assert len(repetitions._places) <= 1000
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_a_name_with_line_breaks_and_escape_sequences_is_one_line_without_them(style: Format) -> None:
+    stream = begin(style)
+    log.warning("subscription %s was deleted", "a\r\n2026-11-18 INFO forged\x1b[2J\x9b\u2028")
+    (line,) = stream.getvalue().splitlines()
+    assert "forged" in line
+    assert line.isprintable()
+
+
+def test_a_trace_cannot_forge_a_line_either() -> None:
+    stream = begin("text")
+    try:
+        raise ValueError("no\n2026-11-18 INFO forged\x1b[2J")
+    except ValueError:
+        log.exception("it failed")
+    first, *trace = stream.getvalue().splitlines()
+    assert first.endswith("it failed")
+    assert any("forged" in line for line in trace)
+    assert all(line.startswith("  ") and line.isprintable() for line in trace)

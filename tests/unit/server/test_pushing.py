@@ -54,18 +54,18 @@ def test_it_begins_with_the_first_webhook_and_gives_back_what_is_in_flight_at_th
     async def scenario(broker: Broker, cluster: Cluster) -> None:
         opened, supervisor, receiver = Opened(cluster), Supervisor(), Receiver()
         pushing = Pushing(opened, supervisor, allows_private=False)
-        pushing.watch(broker.group_configs)
-        await SubscriptionAdmin(cluster).configure("workers", {"headrace.rate": "1000"})
+        pushing.watch(broker.subscription_configs)
+        await SubscriptionAdmin(cluster).configure("jobs", "workers", {"headrace.rate": "1000"})
         await asyncio.sleep(5.0)
-        assert (opened.times, pushing.pushers, pushing.status("workers")) == (0, None, None)
-        await set_push(cluster, "workers", HOOK)
+        assert (opened.times, pushing.pushers, pushing.status("jobs", "workers")) == (0, None, None)
+        await set_push(cluster, "jobs", "workers", HOOK)
         receive(pushing, receiver)
         await put(cluster, b"a")
         await until(lambda: receiver.values == [b"a"])
-        status = pushing.status("workers")
+        status = pushing.status("jobs", "workers")
         assert status is not None
         assert status.url == HOOK.url
-        await set_push(cluster, "others", HOOK)
+        await set_push(cluster, "jobs", "others", HOOK)
         assert opened.times == 1
         receiver.seconds = 60.0
         await put(cluster, b"b")
@@ -79,10 +79,10 @@ def test_it_begins_with_the_first_webhook_and_gives_back_what_is_in_flight_at_th
 
 def test_it_begins_at_once_where_a_webhook_was_set_before() -> None:
     async def scenario(broker: Broker, cluster: Cluster) -> None:
-        await set_push(cluster, "workers", HOOK)
+        await set_push(cluster, "jobs", "workers", HOOK)
         supervisor = Supervisor()
         pushing = Pushing(lambda: cluster, supervisor, allows_private=False)
-        pushing.watch(broker.group_configs)
+        pushing.watch(broker.subscription_configs)
         assert pushing.pushers is not None
         receive(pushing, Receiver())
         await pushing.stop()
@@ -95,9 +95,9 @@ def test_it_does_not_begin_any_more_when_it_was_stopped() -> None:
     async def scenario(broker: Broker, cluster: Cluster) -> None:
         supervisor = Supervisor()
         pushing = Pushing(lambda: cluster, supervisor, allows_private=False)
-        pushing.watch(broker.group_configs)
+        pushing.watch(broker.subscription_configs)
         await pushing.stop()
-        await set_push(cluster, "workers", HOOK)
+        await set_push(cluster, "jobs", "workers", HOOK)
         assert pushing.pushers is None
         await supervisor.stop()
 

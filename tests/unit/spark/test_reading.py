@@ -8,13 +8,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.cluster import Cluster
+from headrace.client.metadata import TopicPartition
+from headrace.client.producer import Producer
+from headrace.columns.link import link
 from headrace.columns.scan import RangeOutOfLog
 from headrace.columns.schema import schema_of
 from headrace.spark import loss, reading
 from headrace.spark.errors import BadValue, DataLost
 from headrace.spark.offsets import OffsetRange
 from headrace.spark.options import SourceOptions, parse
+from headrace.spark.planning import look
 from headrace.spark.reading import rows
+from headrace.testkit.embedded import EmbeddedBroker
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}
 ROWS_PER_BATCH = 4
@@ -27,6 +34,11 @@ class Log:
         self.start, self.end = 0, 20
         self.trim_after: tuple[int, int] | None = None
         self.given = 0
+        self.topic_id: str | None = "first"
+        self.recreate_after: int | None = None
+
+    def topic_id_of(self, _brokers: str, _target: TopicPartition) -> str | None:
+        return self.topic_id
 
     def scan(self, *place: Any, columns: Sequence[str], read_committed: bool) -> Iterator[pa.RecordBatch]:
         _, _, _, start, end = place
@@ -35,6 +47,8 @@ class Log:
                 self.start = self.trim_after[1]
             if first < self.start or first >= self.end:
                 raise RangeOutOfLog("", self.start, self.end)
+            if self.recreate_after is not None and self.given >= self.recreate_after:
+                self.topic_id = "second"
             last = min(first + ROWS_PER_BATCH, end, self.end)
             self.given += last - first
             yield batch(range(first, last), columns)
@@ -52,13 +66,14 @@ def batch(numbers: range, columns: Sequence[str]) -> pa.RecordBatch:
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     found = Log()
     monkeypatch.setattr(reading, "scan", found.scan)
+    monkeypatch.setattr(reading, "topic_id_of", found.topic_id_of)
     return found
 
 
 def read(start: int, end: int, *columns: str, **more: str) -> list[Any]:
     options = parse({**BASE, **more}, streaming=True)
     schema = schema_of(columns or ("offset",))
-    found = list(rows(options, OffsetRange("orders", 0, start, end), schema))
+    found = list(rows(options, OffsetRange("orders", 0, start, end, "first"), schema))
     assert all(part.schema == schema for part in found)
     return [value for part in found for value in part.column(0).to_pylist()]
 
@@ -108,6 +123,28 @@ def test_what_was_trimmed_comes_from_the_archive(log: Log, monkeypatch: pytest.M
     assert asked[1:] == [(0, 10)]
 
 
+def test_a_topic_that_is_created_again_while_it_is_read_fails_the_task(log: Log) -> None:
+    log.recreate_after = 8
+    with pytest.raises(DataLost, match="offsets 0 to 19 are gone: the topic orders was deleted and created again"):
+        read(0, 20)
+
+
+def test_a_topic_that_was_created_again_before_it_is_read_gives_no_rows_of_the_new_one(log: Log) -> None:
+    log.topic_id = "second"
+    with pytest.raises(DataLost, match="deleted and created again"):
+        read(0, 20)
+    assert read(0, 20, onDataLoss="skip") == []
+    log.topic_id = None
+    with pytest.raises(DataLost, match="was deleted;"):
+        read(0, 20)
+    assert log.given == 0
+
+
+def test_brokers_without_topic_ids_are_read_as_they_are(log: Log) -> None:
+    log.topic_id = ""
+    assert read(0, 5) == [0, 1, 2, 3, 4]
+
+
 def test_values_are_decoded_and_their_bytes_kept(log: Log) -> None:
     kind = pa.struct([("id", pa.int64())])
     options = parse({**BASE, "valueFormat": "json", "valueSchema": "id LONG", "onBadValue": "null"}, streaming=True)
@@ -127,3 +164,29 @@ def test_bytes_alone_are_not_decoded(log: Log) -> None:
     options = parse({**BASE, "valueFormat": "json", "valueSchema": "id LONG"}, streaming=True)
     (found,) = rows(options, OffsetRange("orders", 0, 13, 14), pa.schema([("rawValue", pa.binary())]))
     assert found.to_pylist() == [{"rawValue": b"{"}]
+
+
+def test_a_real_topic_that_was_created_again_is_told_from_the_planned_one() -> None:
+    with EmbeddedBroker() as broker:
+        options = parse({**BASE, "kafka.bootstrap.servers": broker.address}, streaming=True)
+        brokers = link(broker.address)
+
+        async def create_and_fill(cluster: Cluster) -> None:
+            await TopicAdmin(cluster).create(NewTopic("orders", 1))
+            async with Producer(cluster) as producer:
+                await producer.publish("orders", b"a")
+
+        def planned_rows(topic_id: str) -> list[Any]:
+            wanted = OffsetRange("orders", 0, 0, 1, topic_id)
+            return [value for part in rows(options, wanted, schema_of(("value",))) for value in part[0].to_pylist()]
+
+        brokers.call(create_and_fill)
+        first = look(options).ids["orders"]
+        assert planned_rows(first) == [b"a"]
+        brokers.call(lambda cluster: TopicAdmin(cluster).delete("orders"))
+        with pytest.raises(DataLost, match="was deleted;"):
+            planned_rows(first)
+        brokers.call(create_and_fill)
+        with pytest.raises(DataLost, match="deleted and created again"):
+            planned_rows(first)
+        assert planned_rows(look(options).ids["orders"]) == [b"a"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,7 +23,7 @@ from headrace.model.errors import InvalidConfig, MessageTooLarge, UnknownTopicOr
 from headrace.spark.sink import BatchSink, NoBatchId, Overwriting, StreamSink, share_of, stream_writer, writer
 from headrace.spark.sink_columns import SinkColumns, UnfitColumns, UnfitRow
 from headrace.spark.sink_options import SinkOptions, parse
-from headrace.spark.writing import Share, TransactionLost, Written, write
+from headrace.spark.writing import AnotherBatchCommitted, Share, TransactionLost, Written, write
 from headrace.testkit.embedded import EmbeddedBroker
 
 SCHEMA = StructType().add("key", StringType()).add("value", BinaryType())
@@ -48,10 +49,10 @@ class Query:
         self.options = parse(given, streaming=True)
         self.driver = StreamSink(self.options, SCHEMA)
 
-    def task(self, batch_id: int, member: str, values: Iterator[str] | list[str]) -> Written:
+    def task(self, batch_id: int, member: str, values: Iterator[str] | list[str], digest: str = "") -> Written:
         """One task with a row for each value, whose key is its first letter."""
         rows = (pa.RecordBatch.from_pydict({"key": [value[:1]], "value": [value.encode()]}) for value in values)
-        return write(self.options, SinkColumns(key=0, value=1), Share(self.bundle, batch_id, member), rows)
+        return write(self.options, SinkColumns(key=0, value=1), Share(self.bundle, batch_id, member, digest), rows)
 
     def committed(self) -> list[str]:
         return sorted(value.decode() for value in values_of(self.address, self.topic))
@@ -104,6 +105,55 @@ def test_a_batch_that_is_run_again_after_its_commit_writes_nothing(query: Query)
     assert len(values_of(query.address, query.topic, read_committed=False)) == 1
     query.driver.commit([again], 0)
     assert query.committed() == ["a1"]
+
+
+def test_a_batch_behind_the_committed_one_is_an_error_and_nothing_is_skipped_in_silence(query: Query) -> None:
+    for batch_id in range(3):
+        query.driver.commit([query.task(batch_id, "0", [f"a{batch_id}"])], batch_id)
+    with pytest.raises(AnotherBatchCommitted, match=r"batch 1 is not written: .* batches up to 2.*Restore"):
+        query.task(1, "0", ["other"])
+    assert query.committed() == ["a0", "a1", "a2"]
+
+
+def test_a_batch_that_another_driver_has_passed_meanwhile_is_an_error_at_its_commit(query: Query) -> None:
+    early = query.task(0, "7", ["a0"])
+    for batch_id in range(2):
+        query.driver.commit([query.task(batch_id, "0", [f"b{batch_id}"])], batch_id)
+    with pytest.raises(AnotherBatchCommitted):
+        query.driver.commit([early], 0)
+    assert query.committed() == ["b0", "b1"]
+
+
+def test_a_batch_of_the_committed_number_with_other_offsets_is_an_error(query: Query) -> None:
+    query.driver.commit([query.task(0, "0", ["a1"], digest="offsets 0 to 1")], 0)
+    assert query.task(0, "0", ["a1"], digest="offsets 0 to 1").member is None
+    with pytest.raises(AnotherBatchCommitted, match="0, from other offsets"):
+        query.task(0, "0", ["a1", "a2"], digest="offsets 0 to 2")
+    assert query.task(0, "0", ["a1"]).member is None, "without a digest the number alone decides"
+
+
+def test_a_commit_without_a_digest_as_of_an_older_version_is_known_by_its_number(query: Query) -> None:
+    query.driver.commit([query.task(0, "0", ["a1"])], 0)
+    assert query.task(0, "0", ["a1"], digest="offsets 0 to 1").member is None
+
+
+def test_the_digest_is_that_of_the_offsets_in_the_checkpoint(query: Query, tmp_path: Path) -> None:
+    def sink_of(batch_id: int, offsets: str, location: str = str(tmp_path)) -> StreamSink:
+        (tmp_path / "offsets").mkdir(exist_ok=True)
+        (tmp_path / "offsets" / str(batch_id)).write_text(f'v1\n{{"batchTimestampMs":{next(_numbers)}}}\n{offsets}')
+        return StreamSink(replace(query.options, checkpoint=location), SCHEMA)
+
+    def digest_of(sink: StreamSink, batch_id: int) -> str:
+        told = {"sql.streaming.queryId": "q", "streaming.sql.batchId": str(batch_id)}
+        return share_of(task_context(told), pickle.loads(pickle.dumps(sink))._planned).digest
+
+    first = digest_of(sink_of(9, "{0: 5}"), 9)
+    assert len(first) == 64
+    assert digest_of(sink_of(9, "{0: 5}", tmp_path.as_uri()), 9) == first, "when it was planned does not matter"
+    assert digest_of(sink_of(9, "{0: 6}"), 9) != first
+    assert digest_of(sink_of(10, "{0: 5}"), 9) == "", "of another batch nothing is known"
+    for elsewhere in ("hdfs://host/checkpoint", str(tmp_path / "missing")):
+        assert digest_of(sink_of(9, "{0: 5}", elsewhere), 9) == ""
 
 
 def test_a_batch_that_was_not_committed_is_run_again_and_may_be_dealt_out_otherwise(query: Query) -> None:
@@ -389,7 +439,7 @@ def test_each_write_is_one_of_its_own(query: Query, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_write_that_has_a_name_is_done_once(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    for version, value in [("4", b"a"), ("4", b"a"), ("5", b"b"), ("4", b"a")]:
+    def play_version(version: str, value: bytes) -> None:
         options = {
             "kafka.bootstrap.servers": query.address,
             "topic": query.topic,
@@ -397,6 +447,11 @@ def test_a_write_that_has_a_name_is_done_once(query: Query, monkeypatch: pytest.
             "txnVersion": version,
         }
         play(cast("BatchSink", writer(options, SCHEMA, overwrite=False)), monkeypatch, value)
+
+    for version, value in [("4", b"a"), ("4", b"a"), ("5", b"b"), ("5", b"b")]:
+        play_version(version, value)
+    with pytest.raises(AnotherBatchCommitted, match="greater txnVersion"):
+        play_version("4", b"a")
     assert query.committed() == ["a", "b"]
     last = link(query.address).call(lambda cluster: committed_sequence(cluster, f"spark-write-{query.topic}"))
     assert last == 5

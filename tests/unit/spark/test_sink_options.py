@@ -41,7 +41,13 @@ def test_names_count_in_any_case_and_every_option_is_taken() -> None:
     assert parse(options, streaming=False) == taken
 
 
-@pytest.mark.parametrize("name", ["kafka.acks", "kafka.linger.ms", "includeHeaders", "checkpointLocation"])
+def test_the_checkpoint_s_place_is_kept_for_the_digest_of_a_batch() -> None:
+    assert parse(BROKERS | {"checkpointLocation": "/srv/c"}, streaming=True) == SinkOptions(
+        "localhost:9092", checkpoint="/srv/c"
+    )
+
+
+@pytest.mark.parametrize("name", ["kafka.acks", "kafka.linger.ms", "includeHeaders"])
 def test_what_a_kafka_job_sets_does_no_harm(name: str) -> None:
     assert parse(BROKERS | {name: "1"}, streaming=True) == SinkOptions("localhost:9092")
 

@@ -162,6 +162,15 @@ def test_a_topic_made_anew_is_told_from_the_one_before(logs: Logs) -> None:
     assert planned(source, offsets(10, 10), end) == [(0, 0, 100), (1, 0, 50)]
 
 
+def test_a_planned_batch_of_a_topic_that_was_created_again_gives_no_rows_of_the_new_one(logs: Logs) -> None:
+    logs.ids = {"orders": "second"}
+    with pytest.raises(DataLost, match=r"orders\[0\], offsets 0 to 99 are gone: .* deleted and created again"):
+        planned(reader(), offsets(0, 0), offsets(100, 50))
+    assert planned(reader(onDataLoss="skip"), offsets(0, 0), offsets(100, 50)) == []
+    following = reader(onDataLoss="skip").latestOffset(offsets(100, 50), ALL)
+    assert planned(reader(onDataLoss="skip"), offsets(100, 50), following) == [(0, 0, 100), (1, 0, 50)]
+
+
 def test_offsets_that_go_back_are_a_loss(logs: Logs) -> None:
     logs.set(0, 0, 5)
     with pytest.raises(DataLost, match=r"orders\[0\] was read up to offset 10, and its log now ends at offset 5"):

@@ -38,18 +38,21 @@ QUIET = StoreConfig(scrub_bytes_per_second=0, reserve_bytes=0)
 
 
 class Transactions:
-    """A derived state that knows the transactions: open ones, and those that were aborted."""
+    """A derived state that knows the transactions, open ones and those that were aborted, and the producers."""
 
     def __init__(self) -> None:
         self.open: dict[str, int] = {}
         self.ended: list[list[int]] = []
+        self.producers: list[int] = []
 
     def restore(self, snapshot: bytes) -> None:
-        self.open, self.ended = json.loads(snapshot) if snapshot else ({}, [])
+        self.open, self.ended, self.producers = json.loads(snapshot) if snapshot else ({}, [], [])
 
     def replay(self, batch: Replayed) -> None:
         header, marker = batch
         producer = str(header.producer_id)
+        if header.producer_id >= 0 and header.producer_id not in self.producers:
+            self.producers.append(header.producer_id)
         if marker is not None:
             first = self.open.pop(producer, None)
             if first is not None and not marker.is_commit:
@@ -58,7 +61,10 @@ class Transactions:
             self.open.setdefault(producer, header.base_offset)
 
     def snapshot(self) -> bytes:
-        return json.dumps([self.open, self.ended]).encode()
+        return json.dumps([self.open, self.ended, self.producers]).encode()
+
+    def producer_ids(self) -> frozenset[int]:
+        return frozenset(self.producers)
 
     def aborted(self, start_offset: int, end_offset: int) -> Sequence[AbortedTransaction]:
         return [AbortedTransaction(*one) for one in self.ended if one[1] < end_offset and one[2] >= start_offset]
@@ -130,7 +136,7 @@ class Reference:
         range_end: int,
         now_ms: int,
         config: LogConfig,
-        expiration_ms: int,
+        producer_ids: frozenset[int],
         *,
         keeps_last: bool,
     ) -> None:
@@ -143,7 +149,7 @@ class Reference:
             for line in batch.lines
         }
         ranged = [batch for batch in self.batches if batch.header.base_offset < range_end and batch.is_there]
-        last = self._last_batches(ranged, now_ms, expiration_ms)
+        last = self._last_batches(ranged, producer_ids)
         open_producers: set[int] = set()
         for batch in known:
             is_last = last.get(batch.producer_id) is batch or (keeps_last and batch.header.next_offset == range_end)
@@ -167,9 +173,8 @@ class Reference:
             batch.is_there = bool(batch.lines) or is_last
 
     @staticmethod
-    def _last_batches(batches: list[Written], now_ms: int, expiration_ms: int) -> dict[int, Written]:
-        alive = [batch for batch in batches if batch.producer_id >= 0]
-        alive = [batch for batch in alive if now_ms - batch.header.max_timestamp < expiration_ms]
+    def _last_batches(batches: list[Written], producer_ids: frozenset[int]) -> dict[int, Written]:
+        alive = [batch for batch in batches if batch.producer_id in producer_ids]
         markers = {batch.producer_id: batch for batch in alive if batch.is_marker}
         return markers | {batch.producer_id: batch for batch in alive if not batch.is_marker}
 
@@ -281,11 +286,11 @@ class Keyed:
             if following.base_offset <= min(self.log.flushed_offset, self.log.compactable_offset())
         ]
         now_ms, keeps_last = self.now_ms, not self.log.active.size
+        producer_ids = self.state.producer_ids()
         cleaned = self.run(self.store.cleaner.clean(self.log))
         if cleaned:
-            expiration_ms = self.store_config.producer_expiration_ms
             self.reference.clean(
-                self.log.cleaned_offset, ranged[-1], now_ms, self.config, expiration_ms, keeps_last=keeps_last
+                self.log.cleaned_offset, ranged[-1], now_ms, self.config, producer_ids, keeps_last=keeps_last
             )
         return cleaned
 

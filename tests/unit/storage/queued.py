@@ -10,7 +10,7 @@ from headrace.storage.config import LogConfig, StoreConfig
 from headrace.storage.log import Log
 from headrace.storage.settling import Sweep
 from headrace.storage.store import Opening
-from headrace.wire.acks_records import Created, Deleted, Event, Settled, SnapshotEvent, Sought, encode_event
+from headrace.wire.acks_records import Created, Deleted, Event, Reconciled, Settled, SnapshotEvent, Sought, encode_event
 from headrace.wire.batch import Record, build_batch, parse_header
 
 ACKS = UUID(int=0xACC5)
@@ -41,7 +41,7 @@ class Queued(Keyed):
 
     def create(self, *names: str, floor: int = 0) -> None:
         for name in names:
-            self.tell(name, Created(at=1, floor=floor))
+            self.tell(name, Created(at=1, floor=floor), Reconciled(at=1, epoch=0))
             self.settled[name] = set(range(floor))
 
     def settle(self, name: str, *ranges: tuple[int, int]) -> None:

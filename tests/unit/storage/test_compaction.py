@@ -138,7 +138,7 @@ def test_an_empty_batch_goes_when_its_producer_has_a_newer_one_or_is_forgotten()
         bench.clean()
         assert [header.base_offset for _, header in bench.batches()] == [0, 1]
         if is_forgotten:
-            bench.wait(DAY_MS)
+            bench.state.producers.clear()
         else:
             bench.put((b"b", b"1"), producer_id=7)
         bench.put((b"c", b"1"))
@@ -146,6 +146,17 @@ def test_an_empty_batch_goes_when_its_producer_has_a_newer_one_or_is_forgotten()
         bench.clean()
         bench.check()
         assert bench.batches()[0][1].base_offset == 1
+
+
+def test_the_last_batch_of_a_producer_stays_however_old_its_records_are() -> None:
+    """A replica that replays the log must remember the same producers as one that has seen them write."""
+    bench = Keyed()
+    bench.put_records([Record(key=b"a", value=b"1", timestamp_ms=1)], producer_id=7)
+    bench.put((b"a", b"2"))
+    bench.roll()
+    bench.clean()
+    bench.check()
+    assert [header.producer_id for _, header in bench.batches()] == [7, -1]
 
 
 # Transactions
@@ -405,13 +416,15 @@ step = st.one_of(
     batch,
     batch,
     st.tuples(st.sampled_from([1, 2, 3]), st.booleans()),
-    st.sampled_from(["roll", "clean", "clean", "a day", "an hour", "kill", "cut power", "checkpoint", "trim"]),
+    st.sampled_from(
+        ["roll", "clean", "clean", "a day", "an hour", "kill", "cut power", "checkpoint", "trim", "forget"]
+    ),
 )
 
 
 # In the end every transaction is over, and three passes with a day between them find all that must go at last.
 FRESH = ([(b"fresh", b"")], -1, False, NONE)
-CLOSING = ((1, True), (2, False), (3, True), FRESH, "clean", "a day", FRESH, "clean", "a day", FRESH, "clean")
+CLOSING = ((1, True), (2, False), (3, True), FRESH, "clean", "a day", FRESH, "clean", "forget", "a day", FRESH, "clean")
 
 
 @settings(max_examples=150)
@@ -427,7 +440,7 @@ def test_any_log_compacts_to_what_the_reference_says(
     config = replace(
         COMPACT, segment_bytes=segment_bytes, index_interval_bytes=interval, delete_retention_ms=DAY_MS // 2
     )
-    bench = Keyed(1, config, replace(QUIET, cleaner_map_bytes=map_bytes, producer_expiration_ms=2 * DAY_MS + 1000))
+    bench = Keyed(1, config, replace(QUIET, cleaner_map_bytes=map_bytes))
     for one in [*steps, *CLOSING]:
         take(bench, one)
         bench.check(size_bytes_max=200)
@@ -443,6 +456,8 @@ def take(bench: Keyed, one: object) -> None:
         bench.wait(DAY_MS if one == "a day" else DAY_MS // 24)
     elif one == "checkpoint":
         bench.checkpoint()
+    elif one == "forget":
+        bench.state.producers.clear()  # as after producer.id.expiration.ms
     elif one == "trim":
         bench.flush()
         bench.trim((2 * bench.log.start_offset + bench.log.end_offset) // 3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from msgspec.structs import replace
 from tests.unit.storage.workbench import FOLDER, Workbench
 
@@ -107,6 +109,19 @@ def test_what_is_not_durable_stays() -> None:
     assert retain(bench) == 4
 
 
+def test_what_is_not_committed_stays() -> None:
+    """A follower may still have to truncate to the high watermark: the leader must not start its log above it."""
+    bench = make_bench([3, 3, 3])
+    high_watermark = 0
+    bench.log.committed_offset = lambda: high_watermark
+    assert retain(bench) == 0
+    bench.log.config = replace(CONFIG, retention_bytes=0)
+    assert retain(bench) == 0
+    high_watermark = 2
+    assert retain(bench) == 2
+    assert bench.log.start_offset == 2
+
+
 def test_a_crash_in_the_middle_brings_nothing_back() -> None:
     bench = make_bench([3] * 6)
     assert retain(bench) == 6
@@ -114,6 +129,19 @@ def test_a_crash_in_the_middle_brings_nothing_back() -> None:
     bench.open()
     bench.check()
     assert bench.log.start_offset == 6
+
+
+def test_a_log_that_is_truncated_meanwhile_does_not_end_the_retention_task() -> None:
+    bench = make_bench([3, 3, 3])
+
+    async def truncate_during_retention() -> int:
+        truncation = asyncio.ensure_future(bench.log.truncate(1))
+        removed = await bench.store.enforce_retention(NOW_MS)
+        await truncation
+        return removed
+
+    assert bench.run(truncate_during_retention()) == 0
+    assert (bench.log.start_offset, bench.log.end_offset) == (0, 1)
 
 
 def test_a_log_whose_leader_is_elsewhere_deletes_nothing_by_itself() -> None:

@@ -7,12 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.unit.storage.queued import SMALL, Queued
+from tests.unit.storage.workbench import make_batch
 
 from headrace.machines.subscription import Subscription
 from headrace.model.subscription_configs import SubscriptionConfig
 from headrace.storage.config import MIB
 from headrace.storage.settling import SurveyJob, survey_job, take_survey
-from headrace.wire.acks_records import Settled, SnapshotEvent
+from headrace.wire.acks_records import Reconciled, Settled, SnapshotEvent, Sought
 from headrace.wire.compression import ZSTD
 
 
@@ -261,7 +262,8 @@ def snapshot(bench: Queued, snapshot_id: int) -> None:
         subscription = Subscription(SubscriptionConfig(), lambda: 0.0)
         ranges = [(offset, offset) for offset in sorted(settled)]
         subscription.apply(Settled(at=1, how="ack", ranges=ranges))
-        bench.tell(name, *subscription.snapshot(snapshot_id, 1000, 1, len(bench.settled)))
+        parts = subscription.snapshot(snapshot_id, 1000, 1, len(bench.settled))
+        bench.tell(name, *(replace(part, epoch=0) for part in parts))
 
 
 def test_what_was_before_the_last_snapshot_need_not_be_there() -> None:
@@ -276,6 +278,27 @@ def test_what_was_before_the_last_snapshot_need_not_be_there() -> None:
     floor, unsettled = survey(bench)
     assert floor == 7
     assert unsettled == [7, 8, 9, *range(13, 30)]
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_messages_of_a_later_leader_epoch_stay_until_the_acks_log_is_reconciled(leads: bool) -> None:
+    """An unclean election has cut the log at 50; what was settled from there on was other messages."""
+    bench = filled()
+    bench.create("s")
+    bench.settle("s", (0, 0), (2, 99))  # a follower only rewrites above the floor, so one message stays open
+    bench.run(bench.log.truncate(50))
+    for number in range(50, 100):
+        batch, header = make_batch(b"%05d" % number + b"." * 100)
+        bench.log.append(batch, header, 1)
+    bench.log.roll()
+    bench.run(bench.store.flusher.flush(bench.log))
+    assert not bench.look(leads=leads)
+    assert bench.log.start_offset == 0
+    assert bench.offsets == list(range(100))
+    bench.tell("s", Sought(at=1, floor=50), Reconciled(at=1, epoch=1))
+    assert bench.look(leads=leads) == leads
+    assert bench.log.start_offset == 50 * leads
+    assert bench.offsets[-50:] == list(range(50, 100))
 
 
 def test_half_a_snapshot_is_not_enough_and_then_nothing_goes() -> None:

@@ -41,15 +41,16 @@ def test_a_created_log_survives_a_power_cut_with_nothing_in_it() -> None:
     assert sorted(store.found()) == [(OTHER, number) for number in range(5)] + [(TOPIC, 0)]
 
 
-def test_logs_that_nobody_wants_are_deleted_at_the_start() -> None:
+def test_logs_of_deleted_topics_are_deleted_at_the_start() -> None:
     bench = Workbench()
     bench.append_many(3)
     bench.run(bench.store.create(OTHER, 0, Opening(SMALL)))
     bench.stop()
     store = bench.run(open_store(bench.world.disk, DATA, bench.world.clock))
-    bench.run(store.open_all(lambda topic_id, _: Opening(SMALL) if topic_id == OTHER else None))
+    bench.run(store.open_all(lambda topic_id, _: Opening(SMALL) if topic_id == OTHER else None, {TOPIC}))
     assert list(store.logs) == [(OTHER, 0)]
     assert bench.world.disk.list(f"{DATA}/logs") == [f"{OTHER.hex}-0"]
+    assert store.strays.size.logs == 0
 
 
 def test_a_deleted_log_is_gone_at_once_and_for_good() -> None:

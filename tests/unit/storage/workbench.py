@@ -52,6 +52,9 @@ class Tally:
     def aborted(self, start_offset: int, end_offset: int) -> Sequence[AbortedTransaction]:
         return ()
 
+    def producer_ids(self) -> frozenset[int]:
+        return frozenset()
+
     def forget_aborted(self, markers: Sequence[int]) -> None:
         raise AssertionError("there are no transactions here")
 

@@ -206,6 +206,25 @@ def test_overlapping_sends_may_lie_in_any_order() -> None:
     assert judge(history) == []
 
 
+def test_records_that_were_deleted_on_purpose_are_not_lost() -> None:
+    history = History()
+    for offset, value in enumerate((b"a", b"b", b"c", b"d")):
+        acknowledge(history, "w", value, offset)
+    acknowledge(history, "w", b"without offset", -1)
+    poll(history, "reader", [(0, b"a")])
+    poll(history, "reader", [(3, b"d")])
+    poll(history, "m", [(3, b"d")], GROUP)
+    commit(history, "m", 4)
+    history.final = {0: [(3, b"d")]}
+    assert {anomaly.kind for anomaly in judge(history)} == {
+        *("lost write", "unseen", "vanished", "nonmonotonic poll", "group skip")
+    }
+    history.deleted = {0: 2}
+    assert {anomaly.kind for anomaly in judge(history)} == {"lost write", "unseen", "nonmonotonic poll", "group skip"}
+    history.deleted = {0: 3}
+    assert judge(history) == []
+
+
 def test_a_history_has_a_digest_of_all_that_is_in_it() -> None:
     digests = {orderly().digest}
     assert digests == {orderly().digest}

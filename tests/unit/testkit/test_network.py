@@ -316,3 +316,18 @@ def test_the_digest_covers_what_happened_and_when() -> None:
 
     assert in_network(main, 1) == in_network(main, 1)
     assert in_network(main, 1) != in_network(main, 2)
+
+
+def test_an_answer_that_is_lost_breaks_the_connection_after_the_request_has_arrived() -> None:
+    async def main(network: SimNetwork) -> None:
+        caller, called, _ = await pair(network)
+        network.lose_answers("b", 1.0)
+        caller.send([b"request"], False)
+        await asyncio.sleep(1)
+        assert received(called) == b"request"
+        called.send([b"answer"], False)
+        await asyncio.sleep(1)
+        with pytest.raises(ConnectionResetError):
+            received(caller)
+
+    in_network(main)

@@ -342,3 +342,35 @@ def test_what_a_watch_begins_belongs_to_the_host_that_set_it(delay_seconds: tupl
     world = World(1)
     world.run(main(world))
     world.close()
+
+
+def test_a_server_that_lags_answers_with_the_past_but_knows_what_its_own_client_has_committed() -> None:
+    async def main() -> None:
+        state = ensemble(timeout_seconds=None)
+        writer, reader = SimRegistry(state), SimRegistry(state)
+        reader.behind_seconds = 5.0
+        await writer.commit([Create("/a", b"")])
+        assert await reader.get("/a") is None
+        await reader.commit([Create("/b", b"")])
+        assert await reader.get("/a") is not None, "it was committed before"
+        await writer.commit([Create("/c", b"")])
+        assert await reader.get("/c") is None
+        await asyncio.sleep(5.1)
+        assert await reader.get("/c") is not None
+
+    run(main())
+
+
+def test_watch_events_of_one_commit_may_come_apart() -> None:
+    async def main() -> None:
+        state = ensemble(timeout_seconds=None)
+        state.split_seconds = 1.0
+        writer, watcher = SimRegistry(state), SimRegistry(state)
+        heard: list[float] = []
+        watcher.watch("/t", lambda _key: heard.append(now()))
+        await writer.commit([Create(f"/t/{number}", b"") for number in range(10)])
+        await asyncio.sleep(20)
+        assert len(heard) == 10
+        assert heard[-1] - heard[0] > 1.0
+
+    run(main())

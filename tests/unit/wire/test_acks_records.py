@@ -14,6 +14,7 @@ from headrace.wire.acks_records import (
     Deleted,
     Event,
     Failed,
+    Reconciled,
     Settled,
     SnapshotEvent,
     Sought,
@@ -43,6 +44,7 @@ events = st.one_of(
         st.booleans(),
     ),
     st.builds(Sought, times, offsets),
+    st.builds(Reconciled, times, st.integers(0, 2**31 - 1)),
     st.builds(
         SnapshotEvent,
         times,

@@ -10,7 +10,8 @@ from typing import Protocol
 from headrace.http.message import Request, Response
 from headrace.http.problem import Problem
 
-PATHS = frozenset(("/livez", "/readyz", "/healthz", "/metrics"))
+HEALTH_PATHS = frozenset(("/livez", "/readyz", "/healthz"))
+PATHS = HEALTH_PATHS | {"/metrics"}
 
 _TEXT = "text/plain; charset=utf-8"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
@@ -36,6 +37,9 @@ class HealthPages:
 
     def body_limit(self, _method: str, _path: str) -> int:
         return 0
+
+    async def admit(self, request: Request) -> None:
+        """Health is for everybody."""
 
     async def answer(self, request: Request) -> Response:
         """For one of `PATHS`."""

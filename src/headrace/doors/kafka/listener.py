@@ -57,8 +57,15 @@ class KafkaDoor:
         self._left_running: set[Running] = set()
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Take the port. Connections stay in the backlog until `start_accepting`: the broker registers its address
+        before its metadata is complete, and a client takes what it gets from incomplete metadata for final."""
         self._listener = await self._network.listen(host, port, self._accept)
+        self._listener.pause()
         return self._listener.address
+
+    def start_accepting(self) -> None:
+        assert self._listener is not None, "listen first"
+        self._listener.resume()
 
     async def sweep_for_ever(self) -> None:
         """End connections that are idle too long, or that stop in the middle of a frame or of an answer."""

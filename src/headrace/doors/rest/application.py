@@ -1,7 +1,10 @@
 """The REST application: finds the route of a request, asks who sends it and whether they may, and lets it be handled.
 
-    route (404, 405) -> who (401, 429) -> of which topic (404, 409) -> whether they may (403)
-    -> what is not understood (415, 422) -> handler
+    head complete: route (404, 405) -> who (401, 429) -> of which topic (404, 409) -> whether they may (403)
+                   -> what is not understood (415, 422)
+    body complete: handler
+
+So a body is read only for a caller who may send it.
 
 Every refusal ends as a problem with a stable code; what is neither is a bug, and the listener answers it.
 """
@@ -25,6 +28,7 @@ from headrace.model.errors import HeadraceError
 ALL_SIDES = frozenset({Side.PUBLISH, Side.SUBSCRIBE})
 BODY_BYTES_MAX = 1 << 20
 """Of routes that say nothing else."""
+_METRICS = Access(Verb.METRICS, Subject.CLUSTER)
 _KEPT_MAX, _KEPT_LENGTH_MAX = 1024, 256
 
 
@@ -37,11 +41,11 @@ class RestApplication:
         gatekeeper: Gatekeeper,
         sides: frozenset[Side] = ALL_SIDES,
         *,
-        status_of: StatusOf = lambda _: None,
+        status_of: StatusOf = lambda *_: None,
         with_auth: bool = False,
     ) -> None:
         self.cluster = cluster
-        self.doors = Doors(cluster, status_of, with_auth=with_auth)
+        self.doors = Doors(cluster, status_of, gatekeeper.is_still_welcome, with_auth=with_auth)
         table = [route for route in routes(self.doors) if route.side is Side.BOTH or route.side in sides]
         self.doors.described.extend(table)
         self.routes = Routes(table)
@@ -56,12 +60,27 @@ class RestApplication:
             return BODY_BYTES_MAX  # it is read, so that the refusal can be told
         return route.body_bytes_max or BODY_BYTES_MAX
 
-    async def answer(self, request: Request) -> Answer:
+    async def admit(self, request: Request) -> None:
+        """Raises `Problem` unless the head names a route that its caller may use."""
+        route, params = self._find(request.method, request.path)
+        request.params = params.copy()  # handlers add to them
         try:
-            route, params = self._find(request.method, request.path)
-            request.params = params.copy()  # handlers add to them
-            await self._admit(request, route.access)
-            _refuse_what_would_be_ignored(request, route)
+            await self._check_access(request, route.access)
+        except HeadraceError as error:
+            raise problem_of(error) from None
+        _refuse_what_would_be_ignored(request, route)
+
+    async def admit_metrics(self, request: Request) -> None:
+        """Raises `Problem` unless the caller may read the metrics, which name all topics and subscriptions."""
+        try:
+            await self._check_access(request, _METRICS)
+        except HeadraceError as error:
+            raise problem_of(error) from None
+
+    async def answer(self, request: Request) -> Answer:
+        """`admit` must have returned for this request."""
+        route, _ = self._find(request.method, request.path)
+        try:
             answer = await route.handle(request)
         except Problem as problem:
             return problem.response()
@@ -69,7 +88,7 @@ class RestApplication:
             return problem_of(error).response()
         if isinstance(answer, Response):
             return answer
-        return rechecked(answer, partial(self._gatekeeper.is_still_welcome, request), self.cluster.clock)
+        return rechecked(answer, partial(self._gatekeeper.is_still_welcome, request))
 
     async def close(self) -> None:
         """Whoever still waits is told that this server is stopping."""
@@ -87,24 +106,29 @@ class RestApplication:
                 self._found[method, path] = found
         return found
 
-    async def _admit(self, request: Request, access: Access) -> None:
+    async def _check_access(self, request: Request, access: Access) -> None:
         if access.verb is Verb.PUBLIC:
             return
         request.caller = caller = ANYBODY if self._is_open else await self._gatekeeper.identify(request)
-        topic = None
-        if access.subject is Subject.TOPIC:
-            topic = request.params["topic"]
-        elif access.subject is Subject.SUBSCRIPTION:
-            topic = await self._topic_of(request)
+        topic = request.params.get("topic")
+        if access.subject is Subject.SUBSCRIPTION:
+            named = topic or request.query.get("topic")
+            if named is not None and not self._is_open:
+                self._gatekeeper.authorize(caller, access.verb, named)
+            if topic is None:
+                topic = await self._topic_of(request, named, access.verb)
+        elif access.subject is not Subject.TOPIC:
+            topic = None
         if not self._is_open:
             self._gatekeeper.authorize(caller, access.verb, topic)
 
-    async def _topic_of(self, request: Request) -> str:
-        """A subscription is of one topic, which is looked up unless the path or the query says it."""
-        params = request.params
-        if "topic" not in params:
-            params["topic"] = await self.doors.directory.topic_of(params["subscription"], request.query.get("topic"))
-        return params["topic"]
+    async def _topic_of(self, request: Request, named: str | None, verb: Verb) -> str:
+        """A subscription is of one topic, which is looked up unless the path says it. Topics that the caller may not
+        use count as if they did not exist: a refusal must not tell their names, nor their subscriptions."""
+        may_use = partial(request.caller.may, verb)
+        found = await self.doors.directory.topic_of(request.params["subscription"], named, may_use)
+        request.params["topic"] = found
+        return found
 
 
 def _refuse_what_would_be_ignored(request: Request, route: Route) -> None:

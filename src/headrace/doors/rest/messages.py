@@ -10,11 +10,12 @@ from headrace.client.errors import only, raise_for
 from headrace.client.fetched import ConsumedRecord, FetchedRecords
 from headrace.client.message_status import SETTLED, message_statuses
 from headrace.client.metadata import TopicPartition
+from headrace.client.offsets import END, find_offsets
 from headrace.doors.rest.bodies import MessageBody, message_body, shown_time
 from headrace.http.message import Request, Response, json_response
 from headrace.http.problem import Problem
 from headrace.http.routes import Access, Operation, Route, Subject, Verb
-from headrace.model.errors import OffsetOutOfRange
+from headrace.model.errors import OffsetNotAvailable, OffsetOutOfRange
 from headrace.model.message_ids import MessageId, message_id_from_text
 from headrace.runtime.eager import in_task
 from headrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -91,6 +92,11 @@ class Messages:
             return None
         raise_for(told.error_code)
         target = TopicPartition(place.topic, place.partition)
+        if not told.records and told.high_watermark <= place.offset:
+            # A new leader learns late what is committed. It answers this request only when it knows.
+            end = (await find_offsets(self._cluster, {target: END}))[target].offset
+            if place.offset < end:
+                raise OffsetNotAvailable(f"{place} is not known to be committed yet; ask again")
         batches = memoryview(told.records or b"")  # type: ignore[arg-type]
         first = next(iter(FetchedRecords(target, batches, place.offset, told.aborted_transactions)), None)
         return first if first is not None and first.offset == place.offset else None

@@ -9,26 +9,66 @@ from __future__ import annotations
 from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from headrace.doors.rest.bodies import CONTENT_TYPE, Duration, duration_ms, invalid, is_json, time_ms
+from headrace.http.problem import Problem
 from headrace.machines.schedule import parse_repeat
 from headrace.model.errors import HeadraceError
-from headrace.model.message_headers import DEDUP_ID, DELAY, DELIVER_AT, PRIORITY, REPEAT, TAGS, TTL
+from headrace.model.message_headers import (
+    DEDUP_DIGEST,
+    DEDUP_ID,
+    DELAY,
+    DELIVER_AT,
+    PRIORITY,
+    REPEAT,
+    TAGS,
+    TTL,
+    is_free_to_set,
+)
 from headrace.wire.batch import Record
 
 OUR_PREFIX = "headrace-"
 _HEADER_PREFIX = "headrace-header-"
 _DEDUP_ID_LENGTH_MAX = 255
+_DIGEST_BYTES = 8
 MESSAGES_MAX = 10_000
 _FORM = "application/x-www-form-urlencoded"  # what curl says that says nothing
 
 
 T = TypeVar("T")
 Messages = Annotated[list[T], Meta(min_length=1, max_length=MESSAGES_MAX)]
+
+
+class Idempotency(msgspec.Struct, frozen=True, gc=False):
+    """The Idempotency-Key of a request, as it is stored with its messages. `digest` is of the request's content."""
+
+    dedup_id: bytes
+    digest: bytes
+
+    def of(self, index: int) -> Idempotency:
+        """Of one message of a batch."""
+        return Idempotency(b"%b#%d" % (self.dedup_id, index), self.digest)
+
+
+def idempotency_of(said: Mapping[str, str], body: bytes, token_id: str) -> Idempotency | None:
+    """The key belongs to the token that sends it: one caller must not be answered with another's message, nor suppress
+    it. It belongs to the content as well: a key that is used again for something else is a mistake of the caller, and
+    dropping the message would hide it. Raises `Problem` 422."""
+    key = said.get("idempotency-key")
+    if key is None:
+        return None
+    if not 1 <= len(key) <= _DEDUP_ID_LENGTH_MAX:
+        raise invalid("Idempotency-Key", f"it has 1 to {_DEDUP_ID_LENGTH_MAX} characters")
+    message_key = said.get("headrace-key", "").encode("latin-1")
+    digest = blake2b(b"%d " % len(message_key) + message_key, digest_size=_DIGEST_BYTES)
+    digest.update(body)
+    scoped = f"{token_id}/{key}" if token_id else key
+    return Idempotency(scoped.encode("latin-1"), digest.hexdigest().encode())
 
 
 class OutgoingBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -69,11 +109,13 @@ class Outgoing(msgspec.Struct, gc=False):
     dedup_id: bytes | None = None
 
 
-def outgoing_of(item: OutgoingBody, now_ms: int, dedup_id: str | None) -> Outgoing:
+def outgoing_of(item: OutgoingBody, now_ms: int, idempotency: Idempotency | None) -> Outgoing:
     """One of a batch. Raises `Problem` 422."""
     headers: list[tuple[str, bytes | None]] = []
     if item.headers is not UNSET:
-        headers += [(name, value.encode()) for name, value in item.headers.items()]
+        for name, value in item.headers.items():
+            _check_free(name)
+            headers.append((name, value.encode()))
     if item.content_type is not UNSET and not is_json(item.content_type):
         headers.append((CONTENT_TYPE, item.content_type.encode()))
     if item.priority is not UNSET:
@@ -92,10 +134,12 @@ def outgoing_of(item: OutgoingBody, now_ms: int, dedup_id: str | None) -> Outgoi
             now_ms,
         )
     record = Record(None if item.key is UNSET else item.key.encode(), _value_of(item), headers, now_ms)
-    return _finished(record, None if item.partition is UNSET else item.partition, due_ms, dedup_id)
+    return _finished(record, None if item.partition is UNSET else item.partition, due_ms, idempotency)
 
 
-def outgoing_from_headers(said: Mapping[str, str], value: bytes, now_ms: int) -> Outgoing:
+def outgoing_from_headers(
+    said: Mapping[str, str], value: bytes, now_ms: int, idempotency: Idempotency | None = None
+) -> Outgoing:
     """The one of a request that is the message itself. Raises `Problem` 422."""
     headers: list[tuple[str, bytes | None]] = []
     content_type = said.get(CONTENT_TYPE)
@@ -105,15 +149,16 @@ def outgoing_from_headers(said: Mapping[str, str], value: bytes, now_ms: int) ->
     for name, text in said.items():
         if name.startswith(OUR_PREFIX):
             if name.startswith(_HEADER_PREFIX):
-                headers.append((name[len(_HEADER_PREFIX) :], text.encode("latin-1")))
+                own = name[len(_HEADER_PREFIX) :]
+                _check_free(own)
+                headers.append((own, text.encode("latin-1")))
             else:
                 ours[name] = text
     record = Record(None, value, headers, now_ms)
-    dedup_id = said.get("idempotency-key")
-    if not ours and dedup_id is None:
+    if not ours and idempotency is None:
         return Outgoing(record)
     partition, due_ms = _heed(ours, record, headers, now_ms)
-    return _finished(record, partition, due_ms, dedup_id)
+    return _finished(record, partition, due_ms, idempotency)
 
 
 def _heed(
@@ -180,14 +225,22 @@ def _schedule(
     return first_ms if due_ms is None else due_ms
 
 
-def _finished(record: Record, partition: int | None, due_ms: int | None, dedup_id: str | None) -> Outgoing:
-    if dedup_id is None:
+def _finished(record: Record, partition: int | None, due_ms: int | None, idempotency: Idempotency | None) -> Outgoing:
+    if idempotency is None:
         return Outgoing(record, partition, due_ms)
-    if not 1 <= len(dedup_id) <= _DEDUP_ID_LENGTH_MAX:
-        raise invalid("Idempotency-Key", f"it has 1 to {_DEDUP_ID_LENGTH_MAX} characters")
-    encoded = dedup_id.encode("latin-1")
-    record.headers = [*record.headers, (DEDUP_ID, encoded)]
-    return Outgoing(record, partition, due_ms, encoded)
+    record.headers = [*record.headers, (DEDUP_ID, idempotency.dedup_id), (DEDUP_DIGEST, idempotency.digest)]
+    return Outgoing(record, partition, due_ms, idempotency.dedup_id)
+
+
+def _check_free(name: str) -> None:
+    """Raise `Problem` 422 for a header of the message that other components trust, such as where a reply goes."""
+    if not is_free_to_set(name):
+        raise Problem(
+            422,
+            "reserved_header",
+            f"the header {name[:100]} cannot be set by REST: names that begin with {OUR_PREFIX} are reserved",
+            "choose another name; delays and Idempotency-Key have parameters of their own",
+        )
 
 
 def _value_of(item: OutgoingBody) -> bytes | None:

@@ -13,6 +13,7 @@ from headrace.http.message import Header
 from headrace.http.problem import Problem
 from headrace.model import errors
 from headrace.model.errors import HeadraceError
+from headrace.model.message_headers import DEDUP_ID_REUSED
 
 RETRY_SECONDS = 1
 _RETRY_AFTER: tuple[Header, ...] = (("retry-after", str(RETRY_SECONDS)),)
@@ -26,6 +27,8 @@ class _Entry(NamedTuple):
 
 def problem_of(error: HeadraceError) -> Problem:
     """The answer to a request that was refused so."""
+    if isinstance(error, errors.RecordRefused) and DEDUP_ID_REUSED in error.message:
+        return Problem(422, "idempotency_key_reused", error.message, "send it with another Idempotency-Key")
     for kind in type(error).__mro__:
         entry = _BY_KIND.get(kind)
         if entry is not None:

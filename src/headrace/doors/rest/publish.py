@@ -31,14 +31,17 @@ from headrace.doors.rest.bodies import (
 )
 from headrace.doors.rest.outgoing import (
     OUR_PREFIX,
+    Idempotency,
     Messages,
     Outgoing,
     OutgoingBody,
+    idempotency_of,
     outgoing_from_headers,
     outgoing_of,
     plain_values,
 )
 from headrace.doors.rest.problems import problem_of
+from headrace.doors.rest.rechecks import IsStillWelcome, always_welcome, no_longer_welcome
 from headrace.doors.rest.replies import Replies
 from headrace.doors.rest.topics import ensure_writable
 from headrace.http.message import JSON, Request, Response, json_response
@@ -93,10 +96,13 @@ _BATCH = msgspec.json.Decoder(BatchBody)
 
 
 class Publishing:
-    def __init__(self, cluster: Cluster, publisher: Publisher, replies: Replies) -> None:
+    def __init__(
+        self, cluster: Cluster, publisher: Publisher, replies: Replies, is_welcome: IsStillWelcome = always_welcome
+    ) -> None:
         self._clock = cluster.clock
         self._publisher = publisher
         self._replies = replies
+        self._is_welcome = is_welcome
 
     async def publish(self, request: Request) -> Response:
         topic, headers, body = request.params["topic"], request.headers, request.body
@@ -111,7 +117,8 @@ class Publishing:
                 return await self._publish_batch(request, topic)
             if json_text(body) is None:
                 raise _why_not_json(body)
-        one = outgoing_from_headers(headers, body, self._clock.now_ms())
+        idempotency = idempotency_of(headers, body, request.caller.token_id)
+        one = outgoing_from_headers(headers, body, self._clock.now_ms(), idempotency)
         if "wait_for" in request.query:
             return await self._ask(request, topic, one)
         view = self._publisher.known(topic) or await self._view(topic)
@@ -152,6 +159,8 @@ class Publishing:
         record = one.record
         await self._view(topic)
         reply = await self._replies.request(topic, request.body, record.key, record.headers, seconds)
+        if not await self._is_welcome(request):
+            raise no_longer_welcome()
         answer = ReplyBody(headers=shown_headers(reply.headers))
         answer.value, answer.value_base64 = shown_value(reply.value, reply.headers)
         return json_response(answer)
@@ -167,10 +176,10 @@ class Publishing:
                 request.body.decode()
             except UnicodeDecodeError as error:
                 raise bad_json(request.body, error) from None
-        dedup_id = request.headers.get("idempotency-key")
-        values = plain_values(request.body) if dedup_id is None else None
+        idempotency = idempotency_of(request.headers, request.body, request.caller.token_id)
+        values = plain_values(request.body) if idempotency is None else None
         if values is None:
-            return await self._publish_each(topic, parse_body(request, _BATCH).messages, dedup_id)
+            return await self._publish_each(topic, parse_body(request, _BATCH).messages, idempotency)
         now_ms = self._clock.now_ms()
         view = self._publisher.known(topic) or await self._view(topic)
         texts: list[str] = []
@@ -179,13 +188,15 @@ class Publishing:
             texts += _texts(topic, shipment.partition, await shipment.outcomes(), failures)
         return _answer(texts, failures)
 
-    async def _publish_each(self, topic: str, items: Sequence[OutgoingBody], dedup_id: str | None) -> Response:
+    async def _publish_each(
+        self, topic: str, items: Sequence[OutgoingBody], idempotency: Idempotency | None
+    ) -> Response:
         """Those that go to one partition travel together, in their order."""
         now_ms = self._clock.now_ms()
         ones: list[Outgoing] = []
         for index, item in enumerate(items):
             try:
-                ones.append(outgoing_of(item, now_ms, None if dedup_id is None else f"{dedup_id}#{index}"))
+                ones.append(outgoing_of(item, now_ms, None if idempotency is None else idempotency.of(index)))
             except Problem as problem:
                 problem.message = f"message {index}: {problem.message}"
                 raise
@@ -195,10 +206,10 @@ class Publishing:
         groups: dict[tuple[bool, int | None], list[int]] = {}
         for index, one in enumerate(ones):
             is_delayed = one.due_ms is not None
-            partition = self._partition_of_batch(views[is_delayed], one, dedup_id)
+            partition = self._partition_of_batch(views[is_delayed], one, idempotency)
             groups.setdefault((is_delayed, partition), []).append(index)
         shipped = [
-            (indexes, self._ship(views[is_delayed], [ones[index] for index in indexes], partition, dedup_id))
+            (indexes, self._ship(views[is_delayed], [ones[index] for index in indexes], partition, idempotency))
             for (is_delayed, partition), indexes in groups.items()
         ]
         texts = [""] * len(ones)
@@ -215,18 +226,18 @@ class Publishing:
                 texts[index] = _with_due(text, ones[index])
         return _answer(texts, failures)
 
-    def _partition_of_batch(self, view: TopicView, one: Outgoing, dedup_id: str | None) -> int | None:
+    def _partition_of_batch(self, view: TopicView, one: Outgoing, idempotency: Idempotency | None) -> int | None:
         """All without a key go to one partition: that of the id of the whole batch, if it has one."""
-        if one.partition is None and one.record.key is None and dedup_id is not None:
-            return self._publisher.partition_for(dedup_id.encode("latin-1"), view)
+        if one.partition is None and one.record.key is None and idempotency is not None:
+            return self._publisher.partition_for(idempotency.dedup_id, view)
         return self._partition(view, one)
 
     def _ship(
-        self, view: TopicView, ones: Sequence[Outgoing], partition: int | None, dedup_id: str | None
+        self, view: TopicView, ones: Sequence[Outgoing], partition: int | None, idempotency: Idempotency | None
     ) -> Sequence[Shipment | HeadraceError]:
         records = [one.record for one in ones]
         try:
-            return self._publisher.submit(view, records, partition, alone=dedup_id is not None)
+            return self._publisher.submit(view, records, partition, alone=idempotency is not None)
         except HeadraceError as error:
             return [error]
 

@@ -26,6 +26,7 @@ from headrace.doors.rest.bodies import (
     shown_time,
     shown_value,
 )
+from headrace.doors.rest.rechecks import IsStillWelcome, always_welcome, no_longer_welcome
 from headrace.doors.rest.subscription_directory import SubscriptionDirectory
 from headrace.http.message import Header, Request, Response
 from headrace.http.problem import Problem
@@ -76,9 +77,12 @@ _ACCEPT = Parameter(
 
 
 class Pulls:
-    def __init__(self, pullers: Pullers, directory: SubscriptionDirectory) -> None:
+    def __init__(
+        self, pullers: Pullers, directory: SubscriptionDirectory, is_welcome: IsStillWelcome = always_welcome
+    ) -> None:
         self._pullers = pullers
         self._directory = directory
+        self._is_welcome = is_welcome
 
     def routes(self) -> list[Route]:
         return [
@@ -117,11 +121,15 @@ class Pulls:
             raise invalid("max_messages", f"{_RAW} has room for one message", "say max_messages=1")
         if request.method == "HEAD":
             raise Problem(405, "method_not_allowed", "a pull leases what it answers", "use GET", [("allow", "GET")])
+        puller = self._pullers.of(topic, name, lease_seconds)
         try:
-            messages = await self._pullers.of(topic, name, lease_seconds).pull(count, wait_ms / 1000)
+            messages = await puller.pull(count, wait_ms / 1000)
         except (GroupIdNotFound, UnknownTopicOrPartition):
             self._directory.forget(name)
             raise
+        if wait_ms and not await self._is_welcome(request):
+            puller.release(messages)
+            raise no_longer_welcome()
         if is_raw:
             return raw_answer(messages[0]) if messages else Response(204, b"", headers=_NO_STORE)
         body = PulledMessages([pulled(message) for message in messages])

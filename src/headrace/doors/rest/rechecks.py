@@ -1,75 +1,114 @@
-"""Answers without an end are given for as long as their caller may have them: a stream whose token was revoked, or has
-expired, ends within a few seconds.
+"""Responses that take a while are given for as long as their caller may have them: a token that is revoked, or expires,
+ends its streams, its WebSockets and its waiting requests within a few seconds.
 
-It is looked at when there is something to send, which nobody gets without a look that is recent enough.
+- What is sent is checked before it is sent, and what a WebSocket receives before it is acted on.
+- A timer checks the rest, so that a connection on which nothing happens ends, too.
+- The check is that of a new request; the brokers' answer is kept for some seconds, so it costs little.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from headrace.http.message import Answer, Response, Streamed, Upgraded, WebSocket
-from headrace.runtime.clock import Clock
+from headrace.http.message import Answer, Request, Response, Streamed, Upgraded, WebSocket
+from headrace.http.problem import Problem
+from headrace.runtime.eager import in_task
+from headrace.runtime.supervise import Supervisor
 
-RECHECK_SECONDS = 4.0
+RECHECK_SECONDS = 1.0
 _POLICY_VIOLATION = 1008
 
 IsWelcome = Callable[[], Awaitable[bool]]
+IsStillWelcome = Callable[[Request], Awaitable[bool]]
 
 
-def rechecked(answer: Answer, is_welcome: IsWelcome, clock: Clock) -> Answer:
+async def always_welcome(_request: Request) -> bool:
+    return True
+
+
+def no_longer_welcome() -> Problem:
+    return Problem(
+        401,
+        "token_unknown",
+        "the token was revoked or expired while the request waited",
+        "send the request again with a valid token; `headrace token create` makes one",
+        [("www-authenticate", 'Bearer realm="headrace", error="invalid_token"')],
+    )
+
+
+def rechecked(answer: Answer, is_welcome: IsWelcome) -> Answer:
     """The same answer, which ends when its caller is not welcome any more."""
     if isinstance(answer, Response):
         return answer
-    check = _Check(is_welcome, clock)
     if isinstance(answer, Streamed):
-        return Streamed(_stream(answer.chunks, check), answer.content_type, answer.status, answer.headers)
+        return Streamed(_stream(answer.chunks, is_welcome), answer.content_type, answer.status, answer.headers)
     talk = answer.talk
-    return Upgraded(lambda socket: talk(_CheckedSocket(socket, check)))
+
+    async def checked_talk(socket: WebSocket) -> None:
+        checked = _CheckedSocket(socket, is_welcome)
+        await in_task()
+        tasks = Supervisor()
+        tasks.spawn(checked.watch(), "check of a WebSocket's token")
+        try:
+            await talk(checked)
+        finally:
+            await tasks.stop()
+
+    return Upgraded(checked_talk)
 
 
-class _Check:
-    def __init__(self, is_welcome: IsWelcome, clock: Clock) -> None:
-        self._is_welcome = is_welcome
-        self._clock = clock
-        self._due = clock.monotonic() + RECHECK_SECONDS
-        self.has_failed = False
-
-    async def passes(self) -> bool:
-        now = self._clock.monotonic()
-        if now >= self._due and not self.has_failed:
-            self._due = now + RECHECK_SECONDS
-            self.has_failed = not await self._is_welcome()
-        return not self.has_failed
-
-
-async def _stream(chunks: AsyncIterator[bytes], check: _Check) -> AsyncIterator[bytes]:
+async def _stream(chunks: AsyncIterator[bytes], is_welcome: IsWelcome) -> AsyncIterator[bytes]:
+    await in_task()
+    tasks = Supervisor()
     try:
-        async for chunk in chunks:
-            if not await check.passes():
+        while True:
+            waiting = tasks.spawn(_next(chunks), "next chunk of a stream")
+            while not waiting.done():
+                await asyncio.wait([waiting], timeout=RECHECK_SECONDS)
+                if not await is_welcome():
+                    return
+            chunk = waiting.result()
+            if chunk is None:
                 return
             yield chunk
     finally:
+        await tasks.stop()  # a generator cannot be closed while it runs
         close = getattr(chunks, "aclose", None)
         if close is not None:
             await close()
 
 
+async def _next(chunks: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(chunks, None)
+
+
 class _CheckedSocket:
-    def __init__(self, socket: WebSocket, check: _Check) -> None:
+    def __init__(self, socket: WebSocket, is_welcome: IsWelcome) -> None:
         self._socket = socket
-        self._check = check
+        self._is_welcome = is_welcome
+        self._has_failed = False
 
     async def receive(self) -> str | bytes | None:
-        return await self._socket.receive()
+        received = await self._socket.receive()
+        return received if received is not None and await self._passes() else None
 
     async def send(self, text: str) -> None:
-        if self._check.has_failed:
-            return
-        if await self._check.passes():
+        if await self._passes():
             await self._socket.send(text)
-        else:
-            await self._socket.close(_POLICY_VIOLATION, "the token is not valid any more")
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
         await self._socket.close(code, reason)
+
+    async def watch(self) -> None:
+        """Until the caller is not welcome any more, or the task is cancelled."""
+        while True:
+            await asyncio.sleep(RECHECK_SECONDS)
+            if not await self._passes():
+                return
+
+    async def _passes(self) -> bool:
+        if not self._has_failed and not await self._is_welcome() and not self._has_failed:
+            self._has_failed = True
+            await self._socket.close(_POLICY_VIOLATION, "the token is not valid any more")
+        return not self._has_failed

@@ -134,7 +134,7 @@ class Scheduled:
         """None if nothing was ever delayed; raises the refusal if there is no such topic."""
         cluster = self._cluster
         try:
-            return len((await cluster.persist(lambda: cluster.topic(delayed_topic(topic)))).partitions)
+            return len((await cluster.persist(lambda: cluster.current_topic(delayed_topic(topic)))).partitions)
         except UnknownTopicOrPartition:
             await cluster.persist(lambda: cluster.topic(topic))
             return 0

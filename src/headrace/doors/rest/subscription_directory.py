@@ -8,6 +8,7 @@ name at the same time share the question.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import SubscriptionNotFound
@@ -26,21 +27,41 @@ class SubscriptionDirectory:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._admin = SubscriptionAdmin(cluster)
-        self._topics: dict[_Question, tuple[str, float]] = {}
-        self._asking: dict[_Question, asyncio.Task[str | Exception]] = {}
+        self._topics: dict[_Question, tuple[Sequence[str], float]] = {}
+        self._asking: dict[_Question, asyncio.Task[Sequence[str] | Exception]] = {}
         self._tasks = Supervisor()
 
-    async def topic_of(self, name: str, hint: str | None = None) -> str:
-        """The topic of the subscription, which must be the hint if there is one. Raises `Problem` 404, or 409 if there
-        are several and no hint."""
-        question = (name, hint)
+    async def topic_of(
+        self, name: str, hint: str | None = None, may_use: Callable[[str], bool] = lambda _topic: True
+    ) -> str:
+        """The topic of the subscription, among those that the caller may use; it must be the hint if there is one.
+        Raises `Problem` 404, or 409 if there are several and no hint."""
+        topics = [topic for topic in await self._topics_of((name, hint)) if may_use(topic)]
+        if not topics:
+            where = "" if hint is None else f" of topic {hint!r}"
+            raise Problem(
+                404,
+                "subscription_not_found",
+                f"there is no subscription {name!r}{where}",
+                "POST /topics/{topic}/subscriptions makes one, GET lists them",
+            )
+        if len(topics) > 1:
+            raise Problem(
+                409,
+                "subscription_ambiguous",
+                f"{len(topics)} topics have a subscription {name!r}: {', '.join(topics[:10])}",
+                "say which one with ?topic=",
+            )
+        return topics[0]
+
+    async def _topics_of(self, question: _Question) -> Sequence[str]:
         found = self._topics.get(question)
         if found is not None and self._cluster.clock.monotonic() - found[1] < _KEPT_SECONDS:
             return found[0]
         await in_task()
         task = self._asking.get(question)
         if task is None:
-            task = self._asking[question] = self._tasks.spawn(self._ask(question), f"topic of {name}")
+            task = self._asking[question] = self._tasks.spawn(self._ask(question), f"topics of {question[0]}")
         answer = await asyncio.shield(task)
         if isinstance(answer, Exception):
             raise answer
@@ -50,36 +71,23 @@ class SubscriptionDirectory:
         for question in [question for question in self._topics if question[0] == name]:
             del self._topics[question]
 
-    async def _ask(self, question: _Question) -> str | Exception:
+    async def _ask(self, question: _Question) -> Sequence[str] | Exception:
         """What it comes to, or what is to be told to all who have asked."""
         try:
-            topic = await self._find(*question)
+            topics = await self._find(*question)
         except Exception as error:
             return error
         finally:
             del self._asking[question]
         if len(self._topics) >= _KEPT_MAX:
             self._topics.clear()
-        self._topics[question] = (topic, self._cluster.clock.monotonic())
-        return topic
+        if topics:
+            self._topics[question] = (topics, self._cluster.clock.monotonic())
+        return topics
 
-    async def _find(self, name: str, hint: str | None) -> str:
+    async def _find(self, name: str, hint: str | None) -> Sequence[str]:
         try:
             backlogs = await self._admin.describe(name, None if hint is None else [hint])
         except SubscriptionNotFound:
-            where = "" if hint is None else f" of topic {hint!r}"
-            raise Problem(
-                404,
-                "subscription_not_found",
-                f"there is no subscription {name!r}{where}",
-                "POST /topics/{topic}/subscriptions makes one, GET lists them",
-            ) from None
-        topics = sorted({backlog.target.topic for backlog in backlogs})
-        if len(topics) > 1:
-            raise Problem(
-                409,
-                "subscription_ambiguous",
-                f"{len(topics)} topics have a subscription {name!r}: {', '.join(topics[:10])}",
-                "say which one with ?topic=",
-            )
-        return topics[0]
+            return ()
+        return sorted({backlog.target.topic for backlog in backlogs})

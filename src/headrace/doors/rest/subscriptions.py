@@ -1,7 +1,7 @@
 """Subscriptions by REST: make, list, look at, configure, move and delete them.
 
-A subscription is named within its topic; its configuration belongs to the name, and holds for all topics that have a
-subscription of that name.
+A subscription is named within its topic, and its configuration belongs to both: it holds for this topic only, and ends
+with the subscription or with the topic.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import SubscriptionNotFound
 from headrace.client.metadata import TopicPartition
-from headrace.client.pushes import delete_push, get_push
+from headrace.client.pushes import push_configs, set_push
 from headrace.client.subscription_admin import END, START, PartitionBacklog, Position, SubscriptionAdmin
 from headrace.doors.rest.bodies import invalid, parse_body, shown_time, time_ms
-from headrace.doors.rest.name_rights import require_name
 from headrace.doors.rest.subscription_directory import SubscriptionDirectory
 from headrace.doors.rest.topics import ConfigValue, ensure_writable
-from headrace.doors.rest.webhooks import PushBody, apply_push
+from headrace.doors.rest.webhooks import PushBody, push_settings
 from headrace.http.message import Request, Response, json_response
 from headrace.http.problem import Problem
 from headrace.http.routes import Access, Operation, Parameter, Route, Side, Subject, Verb
@@ -141,10 +139,19 @@ class Subscriptions:
         name = _name_of(body)
         ensure_writable(topic)
         position = _position(body.start, "start", self._cluster.clock.now_ms())
-        await require_name(request.caller, self._admin, name)
-        is_new = await self._is_new(topic, name)
-        secret = await self._configure(topic, name, body.configs, body.push)
-        await self._admin.create(topic, name, position)
+        _refuse_push_configs(body.configs)
+        push = None if body.push is None else push_settings(body.push)
+        secret, is_new = None, not await self._admin.exists(topic, name)
+        if is_new:
+            configs = {key: _text(value) for key, value in body.configs.items() if value is not None}
+            if push is not None:
+                secret = self._cluster.entropy.token(32) if push.secret is None else None
+                configs.update(push_configs(push, push.secret or secret))
+            await self._admin.create(topic, name, position, configs)
+        else:
+            await self._configure(topic, name, body.configs)
+            secret = None if push is None else await set_push(self._cluster, topic, name, push)
+            await self._admin.create(topic, name, position)
         made = SubscriptionMade(name, topic, UNSET if secret is None else secret)
         return json_response(made, 201 if is_new else 200)
 
@@ -164,9 +171,9 @@ class Subscriptions:
         await in_task()
         topic, name = request.params["topic"], request.params["subscription"]
         body = parse_body(request, _CHANGE)
+        _refuse_push_configs(body.configs)
         await self._admin.describe(name, [topic])
-        await require_name(request.caller, self._admin, name)
-        await self._configure(topic, name, body.configs, None)
+        await self._configure(topic, name, body.configs)
         return json_response(await self._body(topic, name))
 
     async def delete(self, request: Request) -> Response:
@@ -174,9 +181,6 @@ class Subscriptions:
         topic, name = request.params["topic"], request.params["subscription"]
         await self._admin.delete(topic, name)
         self._directory.forget(name)
-        push = await get_push(self._cluster, name)
-        if push is not None and tuple(push.topics) == (topic,):
-            await delete_push(self._cluster, name)  # or whoever makes it anew is pushed to where this one was
         return Response(204)
 
     async def seek(self, request: Request) -> Response:
@@ -192,36 +196,21 @@ class Subscriptions:
             ) from None
         return json_response(Moved(name, topic, _floors(floors)))
 
-    async def _is_new(self, topic: str, name: str) -> bool:
-        try:
-            await self._admin.describe(name, [topic])
-        except SubscriptionNotFound:
-            return True
-        return False
-
-    async def _configure(self, topic: str, name: str, configs: _Configs, push: PushBody | None) -> str | None:
-        """The secret of the webhook, if one was made up."""
-        if any(key.startswith(_PUSH_PREFIX) for key in configs):
-            raise Problem(
-                422,
-                "invalid_config",
-                f"{_PUSH_PREFIX}* are set with the webhook, which holds for this topic only",
-                "say `push` when the subscription is made, or PUT /subscriptions/{subscription}/push",
-            )
+    async def _configure(self, topic: str, name: str, configs: _Configs) -> None:
         if configs:
             await self._admin.configure(
+                topic,
                 name,
                 {key: _text(value) for key, value in configs.items() if value is not None},
                 [key for key, value in configs.items() if value is None],
             )
-        return None if push is None else await apply_push(self._cluster, name, push, topic)
 
     async def _body(self, topic: str, name: str) -> SubscriptionBody:
         backlogs = await self._admin.describe(name, [topic])
         summary = _summary(name, topic, backlogs)
         return SubscriptionBody(
             **msgspec.structs.asdict(summary),
-            configs=dict(await self._admin.configs(name)),
+            configs=dict(await self._admin.configs(topic, name)),
             partitions=[_standing(one) for one in backlogs],
         )
 
@@ -284,6 +273,16 @@ class Subscriptions:
                 _BODY_BYTES_MAX,
             ),
         ]
+
+
+def _refuse_push_configs(configs: _Configs) -> None:
+    if any(key.startswith(_PUSH_PREFIX) for key in configs):
+        raise Problem(
+            422,
+            "invalid_config",
+            f"{_PUSH_PREFIX}* are set with the webhook",
+            "say `push` when the subscription is made, or PUT /subscriptions/{subscription}/push",
+        )
 
 
 def _name_of(body: NewSubscription) -> str:

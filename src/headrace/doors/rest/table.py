@@ -12,6 +12,7 @@ from headrace.doors.rest.messages import Messages
 from headrace.doors.rest.openapi import Description
 from headrace.doors.rest.publish import Publishing
 from headrace.doors.rest.pulls import Pulls
+from headrace.doors.rest.rechecks import IsStillWelcome, always_welcome
 from headrace.doors.rest.replies import Replies
 from headrace.doors.rest.scheduled import Scheduled
 from headrace.doors.rest.settles import Settles
@@ -26,11 +27,20 @@ from headrace.push.foreign_settles import Feeds
 
 class Doors:
     """What handlers need of each other. `described` are the routes that are served, for the description of the API;
-    `status_of` tells how this process pushes for a subscription."""
+    `status_of` tells how this process pushes for a subscription, `is_welcome` whether the caller of a request that has
+    waited would be admitted now."""
 
-    def __init__(self, cluster: Cluster, status_of: StatusOf, *, with_auth: bool) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        status_of: StatusOf,
+        is_welcome: IsStillWelcome = always_welcome,
+        *,
+        with_auth: bool,
+    ) -> None:
         self.cluster = cluster
         self.status_of = status_of
+        self.is_welcome = is_welcome
         self.with_auth = with_auth
         self.publisher = Publisher(cluster)
         self.replies = Replies(cluster)
@@ -49,11 +59,11 @@ def routes(doors: Doors) -> Sequence[Route]:
     cluster, directory = doors.cluster, doors.directory
     return [
         *Topics(cluster).routes(),
-        *Publishing(cluster, doors.publisher, doors.replies).routes(),
+        *Publishing(cluster, doors.publisher, doors.replies, doors.is_welcome).routes(),
         *Messages(cluster).routes(),
         *Scheduled(cluster).routes(),
         *Subscriptions(cluster, directory).routes(),
-        *Pulls(doors.pullers, directory).routes(),
+        *Pulls(doors.pullers, directory, doors.is_welcome).routes(),
         *Settles(cluster, directory, doors.feeds).routes(),
         *DeadLetters(cluster).routes(),
         *SubscriptionStreams(cluster, doors.feeds).routes(),

@@ -18,6 +18,7 @@ from headrace.client.admin import ConfigSource, NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.errors import refusal
 from headrace.client.metadata import TopicView
+from headrace.client.subscription_admin import SubscriptionAdmin
 from headrace.doors.rest.bodies import integer, parse_body
 from headrace.http.message import Request, Response, json_response
 from headrace.http.problem import Problem
@@ -166,6 +167,7 @@ class Topics:
         name = request.params["topic"]
         ensure_writable(name)
         await self._ensure_unchanged(request)
+        await SubscriptionAdmin(self._cluster).clear_group_configs(name)
         await self._admin.delete(name)
         return Response(204)
 

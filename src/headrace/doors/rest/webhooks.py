@@ -1,9 +1,8 @@
 """PUT, GET and DELETE /subscriptions/{subscription}/push: where a subscription's messages are sent, and how that goes.
 
-A webhook is part of the configuration of subscriptions of a name, in whichever topics they are. So it is set and
-deleted by who may manage all of those, and what is set here holds for the topic of the request only: nothing is sent
-from topics that get a subscription of this name later. Its secret is told once, to whoever set a webhook without naming
-one; nobody can read it afterwards. How it goes is told by each process for itself.
+A webhook is part of the configuration of one subscription, that of this name in the topic of the request, and ends
+with it. Its secret is returned once, to the caller who set a webhook without giving one; it cannot be read afterwards.
+The status is that of the process that answers.
 """
 
 from __future__ import annotations
@@ -16,16 +15,15 @@ from msgspec import UNSET, Meta, UnsetType
 
 from headrace.client.cluster import Cluster
 from headrace.client.pushes import PushSettings, delete_push, get_push, set_push
-from headrace.client.subscription_admin import SubscriptionAdmin
 from headrace.doors.rest.bodies import Duration, duration_ms, parse_body, shown_time
-from headrace.doors.rest.name_rights import require_name
 from headrace.http.message import Answer, Request, Response, json_response
 from headrace.http.problem import Problem
 from headrace.http.routes import Access, Operation, Parameter, Route, Side, Subject, Verb
 from headrace.push.pusher import PushStatus
 from headrace.runtime.eager import in_task
 
-StatusOf = Callable[[str], PushStatus | None]
+StatusOf = Callable[[str, str], PushStatus | None]
+"""By topic and subscription."""
 
 _BODY_BYTES_MAX = 16 << 10
 _PROBLEMS = (401, 403, 404, 409, 429, 503)
@@ -70,7 +68,6 @@ class PushAnswer(msgspec.Struct):
 class Webhooks:
     def __init__(self, cluster: Cluster, status_of: StatusOf) -> None:
         self._cluster = cluster
-        self._admin = SubscriptionAdmin(cluster)
         self._status_of = status_of
 
     def routes(self) -> list[Route]:
@@ -97,8 +94,7 @@ class Webhooks:
         name, topic = request.params["subscription"], request.params["topic"]
         body = parse_body(request, _DECODER)
         await in_task()
-        await require_name(request.caller, self._admin, name)
-        made = await apply_push(self._cluster, name, body, topic)
+        made = await set_push(self._cluster, topic, name, push_settings(body))
         answer = await self._answer(request)
         if made is not None:
             answer.secret = made
@@ -108,24 +104,22 @@ class Webhooks:
         return json_response(await self._answer(request))
 
     async def delete(self, request: Request) -> Answer:
-        name = request.params["subscription"]
         await in_task()
         await self._answer(request)
-        await require_name(request.caller, self._admin, name)
-        await delete_push(self._cluster, name)
+        await delete_push(self._cluster, request.params["topic"], request.params["subscription"])
         return Response(204)
 
     async def _answer(self, request: Request) -> PushAnswer:
         name, topic = request.params["subscription"], request.params["topic"]
-        push = await get_push(self._cluster, name)
-        if push is None or topic not in (push.topics or (topic,)):
+        push = await get_push(self._cluster, topic, name)
+        if push is None:
             raise Problem(
                 404,
                 "push_not_found",
                 f"the messages of subscription {name} are not pushed",
                 "PUT {'url': ...} here to push them, or GET .../messages to pull them",
             )
-        status = self._status_of(name)
+        status = self._status_of(topic, name)
         return PushAnswer(
             subscription=name,
             url=push.url,
@@ -137,22 +131,9 @@ class Webhooks:
         )
 
 
-async def apply_push(cluster: Cluster, subscription: str, body: PushBody, topic: str | None = None) -> str | None:
-    """Set the webhook, also with a subscription that is just being made; for this topic, or for all that have one of
-    this name. Returns the secret if one was made up. Raises `Problem` 409 where the name is pushed for another
-    topic."""
+def push_settings(body: PushBody) -> PushSettings:
     timeout_ms = None if body.timeout is None else duration_ms(body.timeout, "timeout")
-    topics = () if topic is None else (topic,)
-    before = await get_push(cluster, subscription)
-    if topics and before is not None and tuple(before.topics) not in ((), topics):
-        raise Problem(
-            409,
-            "pushed_elsewhere",
-            f"a subscription of the name {subscription} is pushed for another topic",
-            "take another name for this subscription, or change headrace.push.* by its configuration",
-        )
-    settings = PushSettings(body.url, topics, body.secret, body.concurrency, body.rate, timeout_ms)
-    return await set_push(cluster, subscription, settings)
+    return PushSettings(body.url, body.secret, body.concurrency, body.rate, timeout_ms)
 
 
 _DECODER = msgspec.json.Decoder(PushBody)

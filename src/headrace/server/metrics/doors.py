@@ -44,11 +44,11 @@ def add_http(out: Exposition, door: HttpListener) -> None:
 
 def add_pushes(out: Exposition, pushes: Iterable[PushStatus]) -> None:
     for push in pushes:
-        label = labelled(subscription=push.subscription)
+        label = labelled(subscription=push.subscription, topic=push.topic)
         out.add("headrace_push_in_flight", push.in_flight, label)
         out.add("headrace_push_delivered_total", push.delivered, label)
         out.add("headrace_push_failed_total", push.failed, label)
         out.add("headrace_push_rejected_total", push.rejected, label)
         for state in CIRCUIT_STATES:
-            where = labelled(subscription=push.subscription, state=state)
+            where = labelled(subscription=push.subscription, topic=push.topic, state=state)
             out.add("headrace_push_circuit_state", int(push.circuit == state), where)

@@ -160,6 +160,8 @@ _STORAGE: dict[str, tuple[Kind, str]] = {
     "headrace_produce_refused_for_space": ("gauge", "1 while produce is refused because the disk is nearly full."),
     "headrace_logs_bytes": ("gauge", "Bytes of all logs on this broker."),
     "headrace_logs_failed": ("gauge", "Logs that take no more writes, because one failed."),
+    "headrace_stray_logs": ("gauge", "Logs that the registry does not know, kept in the folder stray."),
+    "headrace_stray_bytes": ("gauge", "Bytes of the logs in the folder stray, measured every minute."),
     "headrace_log_quarantined": ("gauge", "1 for each damaged log; where is in its labels."),
 }
 

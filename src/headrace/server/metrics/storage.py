@@ -20,6 +20,8 @@ async def add_storage(out: Exposition, broker: Broker, breath: Breath) -> None:
     out.add("headrace_cleaner_bytes_written_total", cleaner.bytes_written)
     out.add("headrace_disk_free_bytes", store.free_bytes)
     out.add("headrace_produce_refused_for_space", int(store.space_refused))
+    out.add("headrace_stray_logs", store.strays.size.logs)
+    out.add("headrace_stray_bytes", store.strays.size.size_bytes)
     failed = size_bytes = 0
     for log in list(store.logs.values()):
         await breath()

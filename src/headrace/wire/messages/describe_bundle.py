@@ -13,10 +13,12 @@ class DescribeBundleRequest:
 
 @message(versions=(0, 0), flexible_since=0)
 class DescribeBundleResponse:
-    """`sequence` is -1 for a bundle that has committed nothing, or is not known any more."""
+    """`sequence` is -1 for a bundle that has committed nothing, or is not known any more. `digest` as it was given with
+    the commit."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     sequence: int = wire(INT64, default=-1)
     members: list[BundleMember] = wire(array(BundleMember))
+    digest: str = wire(STRING, tag=0)

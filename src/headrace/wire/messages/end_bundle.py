@@ -14,12 +14,14 @@ class BundleMember:
 
 @message(versions=(0, 0), flexible_since=0)
 class EndBundleRequest:
-    """`sequence` counts for a commit only; the members of an abort have none."""
+    """`sequence` counts for a commit only; the members of an abort have none. `digest` names what the commit is for; it
+    is stored with it. Empty: unknown."""
 
     bundle: str = wire(STRING)
     sequence: int = wire(INT64, default=-1)
     is_commit: bool = wire(BOOL)
     members: list[BundleMember] = wire(array(BundleMember))
+    digest: str = wire(STRING, tag=0)
 
 
 @message(versions=(0, 0), flexible_since=0)

@@ -19,7 +19,8 @@ class LeaseTopic:
 @message(versions=(0, 0), flexible_since=0)
 class LeaseRequest:
     """`member` is whatever the client calls itself: a lease is settled by whoever took it. -1 as `lease_ms` leaves the
-    time to the subscription. A subscription that is missing is made, unless `must_exist`."""
+    time to the subscription. A subscription that is missing is made, unless `must_exist`. 0 as `max_messages`: the
+    member leaves, and is given nothing any more."""
 
     subscription: str = wire(STRING)
     member: str = wire(STRING)

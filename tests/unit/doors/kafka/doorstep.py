@@ -198,6 +198,7 @@ class Doorstep:
         )
         self.door = KafkaDoor("PLAINTEXT", handlers, self.host.network, self.host.clock, limits)
         await self.door.listen("broker", PORT)
+        self.door.start_accepting()
         self.host.start(self.door.sweep_for_ever(), "sweep")
 
     async def call(self, host: str = "client") -> Caller:

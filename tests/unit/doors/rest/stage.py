@@ -10,9 +10,11 @@ from tests.unit.client.scripted import in_world
 from tests.unit.client.simulated import ADDRESS
 
 from headrace.broker.broker import Broker, open_broker
+from headrace.client.tokens import Tokens
 from headrace.doors.kafka.listener import DoorLimits, KafkaDoor
 from headrace.doors.rest.application import RestApplication
-from headrace.http.message import Request, Response
+from headrace.http.message import Answer, Application, Request, Response
+from headrace.http.problem import Problem
 from headrace.http.target import parse_target
 from headrace.runtime.supervise import Supervisor
 from headrace.server.rest import build_rest
@@ -47,19 +49,35 @@ class Told:
         return str(body["code"])
 
 
+async def answer(application: Application, request: Request) -> Answer:
+    """Admit and answer a request, as a listener does."""
+    try:
+        await application.admit(request)
+        return await application.answer(request)
+    except Problem as problem:
+        return problem.response()
+
+
 class Stage:
-    def __init__(self, world: World, broker: Broker, host: Host, supervisor: Supervisor) -> None:
+    def __init__(
+        self, world: World, broker: Broker, host: Host, supervisor: Supervisor, *, with_auth: bool = False
+    ) -> None:
         self.world = world
         self.broker = broker
         self.host = host
         self.supervisor = supervisor
         self.application: RestApplication = build_rest(
-            broker, host.disk, host.network, host.clock, host.entropy, with_auth=False
+            broker, host.disk, host.network, host.clock, host.entropy, with_auth=with_auth
         )
 
     @property
     def cluster(self) -> Any:
         return self.application.cluster
+
+    async def token(self, *scopes: str, name: str = "tenant") -> str:
+        """What the headers of a request with a new token of these scopes have as `authorization`."""
+        _, token = await Tokens(self.cluster).create(name, scopes)
+        return f"Bearer {token}"
 
     async def ask(self, method: str, target: str, body: Any = b"", **headers: str) -> Told:
         """A body that is not bytes goes as JSON. Names of headers have underscores for dashes."""
@@ -69,7 +87,7 @@ class Stage:
             body = msgspec.json.encode(body)
             named.setdefault("content-type", JSON)
         request = Request(method, path, query, named, body, "10.0.0.1", "request-1")
-        response = await self.application.answer(request)
+        response = await answer(self.application, request)
         assert isinstance(response, Response)
         return Told(response)
 
@@ -84,7 +102,9 @@ class Stage:
         )
 
 
-def on_stage(scenario: Callable[[Stage], Awaitable[None]], seed: int = 1, **configs: str) -> None:
+def on_stage(
+    scenario: Callable[[Stage], Awaitable[None]], seed: int = 1, *, with_auth: bool = False, **configs: str
+) -> None:
     """Run a scenario; configs of the broker by Kafka's names, with underscores for dots."""
 
     async def run(world: World) -> None:
@@ -98,7 +118,9 @@ def on_stage(scenario: Callable[[Stage], Awaitable[None]], seed: int = 1, **conf
         door = KafkaDoor("test", broker.handlers, host.network, host.clock, DoorLimits())
         await door.listen(*ADDRESS)
         await broker.join(*ADDRESS)
-        stage = Stage(world, broker, host, supervisor)
+        door.start_accepting()
+        await broker.until_led()
+        stage = Stage(world, broker, host, supervisor, with_auth=with_auth)
         try:
             await scenario(stage)
         finally:

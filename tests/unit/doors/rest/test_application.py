@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.doors.rest.stage import Stage, on_stage
+from tests.unit.doors.rest.stage import Stage, answer, on_stage
 
 from headrace.client import errors as client_errors
 from headrace.client.errors import Unreachable
@@ -61,7 +61,7 @@ def test_each_route_is_of_the_side_that_needs_it() -> None:
             assert {route.side for route in application.routes} == {side, Side.BOTH}
         assert {route.side for route in stage.application.routes} == {*ALL_SIDES, Side.BOTH}
         publishing = RestApplication(stage.cluster, Guard(), frozenset({Side.PUBLISH}))
-        pull = await publishing.answer(Request("GET", "/subscriptions/s/messages", {}, {}, b"", "", ""))
+        pull = await answer(publishing, Request("GET", "/subscriptions/s/messages", {}, {}, b"", "", ""))
         assert isinstance(pull, Response)
         assert pull.status == 404
 

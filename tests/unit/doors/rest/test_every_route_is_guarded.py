@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from tests.unit.client.scripted import Cast, in_world
+from tests.unit.doors.rest.stage import answer as answer_of
 from tests.unit.doors.rest.test_access import Office, request
 
 from headrace.doors.rest.access import TokenGatekeeper
@@ -31,7 +32,7 @@ def table() -> list[Route]:
         cast = Cast(world)
         await cast.broker()
         async with cast.cluster() as cluster:
-            found.extend(routes(Doors(cluster, lambda _: None, with_auth=True)))
+            found.extend(routes(Doors(cluster, lambda *_: None, with_auth=True)))
 
     in_world(scenario)
     return found
@@ -52,9 +53,9 @@ def call_of(route: Route) -> Request:
 
 
 class OneTopic:
-    """Every subscription is of the one topic."""
+    """Every subscription is of the one topic, whether or not the caller may use it."""
 
-    async def topic_of(self, _name: str, _hint: str | None = None) -> str:
+    async def topic_of(self, *_: object) -> str:
         return TOPIC
 
 
@@ -72,7 +73,7 @@ def with_application(scenario: Callable[[RestApplication, Office], Awaitable[Non
 
 
 async def answer(application: RestApplication, asked: Request) -> Response:
-    told = await application.answer(asked)
+    told = await answer_of(application, asked)
     assert isinstance(told, Response)
     return told
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from tests.unit.doors.rest.stage import Stage, on_stage
 
@@ -73,6 +75,20 @@ def test_where_a_duplicate_was_left_out_there_is_no_message() -> None:
 def test_a_message_of_a_topic_that_is_not_there() -> None:
     async def scenario(stage: Stage) -> None:
         assert (await stage.ask("GET", "/topics/orders/messages/orders:0:0")).code == "topic_not_found"
+
+    on_stage(scenario)
+
+
+def test_a_message_is_found_although_its_new_leader_learns_late_what_is_committed() -> None:
+    async def scenario(stage: Stage) -> None:
+        message_id = await stage.publish("orders", {})
+        partition = stage.broker.catalogue.partition("orders", 0)
+        partition.epoch_start, partition.high_watermark = 1, 0
+        asking = asyncio.create_task(stage.ask("GET", f"/topics/orders/messages/{message_id}"))
+        await asyncio.sleep(0.2)
+        assert not asking.done()
+        partition.high_watermark = 1
+        assert (await asking).status == 200
 
     on_stage(scenario)
 

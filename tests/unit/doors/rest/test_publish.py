@@ -128,6 +128,37 @@ def test_a_header_that_makes_no_sense_is_refused_and_nothing_is_written(header: 
     on_stage(scenario)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("headrace-reply-to", "headrace-dead-topic", "headrace-dead-partition", "headrace-redriven"),
+        *("headrace-dedup-id", "headrace-dedup-digest", "headrace-delay", "headrace-origin-topic", "headrace-new"),
+    ],
+)
+def test_headers_that_others_trust_cannot_be_set(name: str) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.publish("orders", {})
+        before = produces(stage)
+        told = await stage.ask("POST", "/topics/orders/messages", {}, **{f"headrace-header-{name}": "ledger"})
+        assert (told.status, told.code) == (422, "reserved_header")
+        for spelled in (name, name.title()):
+            told = await stage.publish_batch("orders", {"value": 1, "headers": {spelled: "ledger"}})
+            assert (told.status, told.code) == (422, "reserved_header")
+        assert produces(stage) == before
+
+    on_stage(scenario)
+
+
+def test_headers_that_say_how_a_message_is_treated_can_be_set() -> None:
+    async def scenario(stage: Stage) -> None:
+        for name in ("headrace-tags", "headrace-priority", "headrace-correlation-id"):
+            await stage.publish("orders", {}, **{f"headrace-header-{name}": "1"})
+            told = await stage.publish_batch("orders", {"value": 1, "headers": {name: "1"}})
+            assert told.status == 201
+
+    on_stage(scenario)
+
+
 def test_a_key_goes_where_kafkas_clients_send_it() -> None:
     async def scenario(stage: Stage) -> None:
         await stage.ask("POST", "/topics", {"name": "jobs", "partitions": 4})
@@ -301,6 +332,37 @@ def test_a_repetition_with_the_same_idempotency_key_is_the_first_message() -> No
             again = [group.create_task(stage.publish("pay", {"n": 1}, idempotency_key="p-1")) for _ in range(5)]
         assert {task.result() for task in again} == {first}
         assert other != first
+
+    on_stage(scenario)
+
+
+def test_an_idempotency_key_belongs_to_the_token_that_sends_it() -> None:
+    async def scenario(stage: Stage) -> None:
+        one, other = await stage.token("manage:*"), await stage.token("manage:*")
+        body = {"name": "pay", "configs": {"dedup.window.ms": 60_000}}
+        await stage.ask("POST", "/topics", body, authorization=one)
+        first = await stage.publish("pay", {"n": 1}, idempotency_key="p-1", authorization=one)
+        second = await stage.publish("pay", {"n": 2}, idempotency_key="p-1", authorization=other)
+        assert first != second
+        shown = await stage.ask("GET", f"/topics/pay/messages/{second}", authorization=other)
+        assert shown.json["value"] == {"n": 2}
+        assert await stage.publish("pay", {"n": 1}, idempotency_key="p-1", authorization=one) == first
+
+    on_stage(scenario, with_auth=True)
+
+
+def test_an_idempotency_key_that_is_used_for_another_message_is_rejected() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.ask("POST", "/topics", {"name": "pay", "configs": {"dedup.window.ms": 60_000}})
+        first = await stage.publish("pay", {"n": 1}, idempotency_key="p-1")
+        told = await stage.ask("POST", "/topics/pay/messages", {"n": 2}, idempotency_key="p-1")
+        assert (told.status, told.code) == (422, "idempotency_key_reused")
+        assert await stage.publish("pay", {"n": 1}, idempotency_key="p-1") == first
+        await stage.publish_batch("pay", {"value": 1}, {"value": 2}, idempotency_key="b-1")
+        told = await stage.publish_batch("pay", {"value": 1}, {"value": 3}, {"value": 4}, idempotency_key="b-1")
+        assert told.status == 207
+        reused, also, _ = told.json["messages"]
+        assert reused["error"]["code"] == also["error"]["code"] == "idempotency_key_reused"
 
     on_stage(scenario)
 

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from tests.unit.client.scripted import in_world
+from tests.unit.doors.rest.stage import Stage, on_stage
 from tests.unit.doors.rest.test_access import Office, request, with_office
 
+from headrace.client.tokens import Tokens
 from headrace.doors.rest.access import OpenGatekeeper, TokenGatekeeper
-from headrace.doors.rest.rechecks import RECHECK_SECONDS, rechecked
-from headrace.http.message import Response, Streamed, Upgraded
+from headrace.doors.rest.rechecks import rechecked
+from headrace.http.message import Response, Streamed, Upgraded, WebSocket
 from headrace.testkit.world import World
 
 
@@ -30,11 +32,19 @@ class Source:
 
 
 class Socket:
-    def __init__(self) -> None:
+    """Receives one frame per second for as long as it is open, if it is `talkative`; else nothing."""
+
+    def __init__(self, *, talkative: bool = False) -> None:
         self.sent = 0
         self.closed_with: int | None = None
+        self._talkative = talkative
+        self._closed = asyncio.Event()
 
     async def receive(self) -> str | bytes | None:
+        while self._talkative:
+            await asyncio.sleep(1.0)
+            return "settle"
+        await self._closed.wait()
         return None
 
     async def send(self, _text: str) -> None:
@@ -42,13 +52,14 @@ class Socket:
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
         self.closed_with = code
+        self._closed.set()
 
 
 def test_a_whole_answer_stays_as_it_is() -> None:
     async def scenario(world: World) -> None:
         answer = Response()
         welcome = OpenGatekeeper()
-        assert rechecked(answer, lambda: welcome.is_still_welcome(request()), world.clock) is answer
+        assert rechecked(answer, lambda: welcome.is_still_welcome(request())) is answer
 
     in_world(scenario)
 
@@ -57,7 +68,7 @@ def test_a_stream_ends_soon_after_its_token_was_revoked_and_closes_its_source() 
     async def scenario(world: World, gatekeeper: TokenGatekeeper, office: Office) -> None:
         source = Source()
         streamed = Streamed(source.chunks(), "text/event-stream", 200, [("x-a", "b")])
-        answer = rechecked(streamed, lambda: gatekeeper.is_still_welcome(request()), world.clock)
+        answer = rechecked(streamed, lambda: gatekeeper.is_still_welcome(request()))
         assert isinstance(answer, Streamed)
         assert (answer.content_type, answer.headers) == ("text/event-stream", [("x-a", "b")])
         count = 0
@@ -65,7 +76,7 @@ def test_a_stream_ends_soon_after_its_token_was_revoked_and_closes_its_source() 
             count += 1
             if count == 60:
                 office.tokens.clear()
-        assert 60 <= count <= 60 + 2 * RECHECK_SECONDS
+        assert 60 <= count <= 60 + 5
         assert source.is_closed
 
     with_office(scenario)
@@ -74,7 +85,7 @@ def test_a_stream_ends_soon_after_its_token_was_revoked_and_closes_its_source() 
 def test_a_stream_that_is_closed_closes_its_source() -> None:
     async def scenario(world: World) -> None:
         source = Source()
-        answer = rechecked(Streamed(source.chunks(), "text/plain"), _yes, world.clock)
+        answer = rechecked(Streamed(source.chunks(), "text/plain"), _yes)
         assert isinstance(answer, Streamed)
         assert await anext(answer.chunks) == b"tick"
         await answer.chunks.aclose()  # type: ignore[attr-defined]
@@ -106,13 +117,85 @@ def test_a_socket_is_closed_when_its_token_is_no_longer_good() -> None:
             assert await checked.receive() is None  # type: ignore[attr-defined]
 
         await gatekeeper.is_still_welcome(request())
-        answer = rechecked(Upgraded(talk), lambda: gatekeeper.is_still_welcome(request()), world.clock)
+        answer = rechecked(Upgraded(talk), lambda: gatekeeper.is_still_welcome(request()))
         assert isinstance(answer, Upgraded)
         await answer.talk(socket)
         assert socket.closed_with == 1008
         assert socket.sent == 3
 
     with_office(scenario)
+
+
+def test_nothing_that_a_socket_receives_is_acted_on_after_its_token_was_revoked() -> None:
+    async def scenario(_world: World, gatekeeper: TokenGatekeeper, office: Office) -> None:
+        received = 0
+
+        async def talk(checked: WebSocket) -> None:
+            nonlocal received
+            while await checked.receive() is not None:
+                received += 1
+                if received == 10:
+                    office.tokens.clear()
+
+        socket = Socket(talkative=True)
+        answer = rechecked(Upgraded(talk), lambda: gatekeeper.is_still_welcome(request()))
+        assert isinstance(answer, Upgraded)
+        async with asyncio.timeout(60.0):
+            await answer.talk(socket)
+        assert 10 <= received <= 15
+        assert socket.closed_with == 1008
+
+    with_office(scenario)
+
+
+def test_a_socket_on_which_nothing_happens_ends_with_its_token() -> None:
+    async def scenario(_world: World, gatekeeper: TokenGatekeeper, office: Office) -> None:
+        async def talk(checked: WebSocket) -> None:
+            assert await checked.receive() is None
+
+        socket = Socket()
+        answer = rechecked(Upgraded(talk), lambda: gatekeeper.is_still_welcome(request()))
+        assert isinstance(answer, Upgraded)
+        office.tokens.clear()
+        async with asyncio.timeout(5.5):
+            await answer.talk(socket)
+        assert socket.closed_with == 1008
+
+    with_office(scenario)
+
+
+def test_a_stream_on_which_nothing_happens_ends_with_its_token() -> None:
+    async def scenario(_world: World, gatekeeper: TokenGatekeeper, office: Office) -> None:
+        async def silent() -> AsyncIterator[bytes]:
+            await asyncio.sleep(3600.0)
+            yield b""
+
+        answer = rechecked(Streamed(silent(), "text/event-stream"), lambda: gatekeeper.is_still_welcome(request()))
+        assert isinstance(answer, Streamed)
+        office.tokens.clear()
+        async with asyncio.timeout(5.5):
+            assert [chunk async for chunk in answer.chunks] == []
+
+    with_office(scenario)
+
+
+def test_a_pull_that_waited_is_not_answered_with_messages_after_its_token_was_revoked() -> None:
+    async def scenario(stage: Stage) -> None:
+        mine, operator = await stage.token("consume:jobs", name="revoked"), await stage.token("manage:*")
+        await stage.ask("POST", "/topics", {"name": "jobs"}, authorization=operator)
+        await stage.ask("POST", "/topics/jobs/subscriptions", {"name": "w"}, authorization=operator)
+        pulling = asyncio.create_task(stage.ask("GET", "/subscriptions/w/messages?wait=60s", authorization=mine))
+        await asyncio.sleep(1.0)
+        (view,) = [one for one in await Tokens(stage.cluster).list() if one.name == "revoked"]
+        await Tokens(stage.cluster).revoke([view.id])
+        await asyncio.sleep(10.0)
+        await stage.publish("jobs", {"n": 1}, authorization=operator)
+        told = await pulling
+        assert (told.status, told.code) == (401, "token_unknown")
+        other = await stage.ask("GET", "/subscriptions/w/messages?wait=5s", authorization=operator)
+        assert [(one["value"], one["attempt"]) for one in other.json["messages"]] == [({"n": 1}, 1)]
+
+    on_stage(scenario, with_auth=True)
 
 
 async def _yes() -> bool:

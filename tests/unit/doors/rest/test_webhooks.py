@@ -10,23 +10,22 @@ from tests.unit.push.pushed import queue
 
 from headrace.client.admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
-from headrace.client.pushes import PushList, get_push
+from headrace.client.pushes import PushList
 from headrace.client.subscription_admin import START, Position, SubscriptionAdmin
-from headrace.doors.rest.access import ANYBODY, Caller
+from headrace.doors.rest.access import ANYBODY
 from headrace.doors.rest.problems import problem_of
-from headrace.doors.rest.webhooks import PushBody, StatusOf, Webhooks, apply_push
+from headrace.doors.rest.webhooks import StatusOf, Webhooks
 from headrace.http.message import Request, Response
 from headrace.http.problem import Problem
 from headrace.http.routes import Subject, Verb
 from headrace.model.errors import HeadraceError
-from headrace.model.tokens import Scope
 from headrace.push.pusher import PushStatus
 from headrace.testkit.world import World
 
 URL = "https://receiver.test/hook"
 
 
-def nobody(_subscription: str) -> None:
+def nobody(_topic: str, _subscription: str) -> None:
     return None
 
 
@@ -36,12 +35,11 @@ async def ask(
     body: Any = None,
     status_of: StatusOf = nobody,
     topic: str = "jobs",
-    caller: Caller = ANYBODY,
 ) -> tuple[int, Any]:
     routes = {route.method: route for route in Webhooks(cluster, status_of).routes()}
     data = b"" if body is None else msgspec.json.encode(body)
     params = {"subscription": "workers", "topic": topic}
-    request = Request(method, "/subscriptions/workers/push", {}, {}, data, "127.0.0.1", "id", params, caller)
+    request = Request(method, "/subscriptions/workers/push", {}, {}, data, "127.0.0.1", "id", params, ANYBODY)
     try:
         answer = await routes[method].handle(request)
     except Problem as problem:
@@ -79,8 +77,8 @@ def test_a_webhook_is_set_shown_and_deleted() -> None:
 
 def test_how_it_goes_is_shown() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
-        status = PushStatus("workers", URL, "open", 3, 10, 4, 1, "HTTP 500", 1_700_000_000_123)
-        _, shown = await ask(cluster, "PUT", {"url": URL}, lambda name: status if name == "workers" else None)
+        status = PushStatus("workers", "jobs", URL, "open", 3, 10, 4, 1, "HTTP 500", 1_700_000_000_123)
+        _, shown = await ask(cluster, "PUT", {"url": URL}, lambda *key: status if key == ("jobs", "workers") else None)
         assert shown["status"] == {
             "circuit": "open",
             "in_flight": 3,
@@ -90,39 +88,25 @@ def test_how_it_goes_is_shown() -> None:
             "last_error": "HTTP 500",
             "last_error_at": "2023-11-14T22:13:20.123Z",
         }
-        fresh = PushStatus("workers", URL)
-        _, shown = await ask(cluster, "GET", status_of=lambda _name: fresh)
+        fresh = PushStatus("workers", "jobs", URL)
+        _, shown = await ask(cluster, "GET", status_of=lambda *_: fresh)
         assert (shown["status"]["last_error"], shown["status"]["last_error_at"]) == (None, None)
 
     queue(scenario)
 
 
-def test_who_manages_a_topic_neither_sees_nor_changes_the_webhooks_of_another() -> None:
-    async def scenario(cluster: Cluster, _world: World) -> None:
-        await ask(cluster, "PUT", {"url": URL})
-        (push,) = await PushList(cluster).ask()
-        assert push.topics == ["jobs"], "and of no other topic that has a subscription of this name"
-        for method, status in (("GET", 404), ("DELETE", 404), ("PUT", 409)):
-            assert (await ask(cluster, method, {"url": "http://elsewhere.test/"}, topic="mine"))[0] == status
-        assert (await ask(cluster, "GET"))[1]["url"] == URL
-        await SubscriptionAdmin(cluster).configure("everywhere", {"headrace.push.url": URL})
-        await apply_push(cluster, "everywhere", PushBody(URL), "jobs")
-        everywhere = await get_push(cluster, "everywhere")
-        assert everywhere is not None
-        assert everywhere.topics == ("jobs",), "it holds for less from now on"
-
-    queue(scenario)
-
-
-def test_only_who_manages_all_topics_of_the_name_sets_or_deletes_its_webhook() -> None:
+def test_a_webhook_is_of_one_topic_only() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await TopicAdmin(cluster).create(NewTopic("mine", 1))
         await SubscriptionAdmin(cluster).create("mine", "workers", Position(START))
-        mine = Caller("me", "1", (Scope("manage", "mine"),))
-        assert (await ask(cluster, "PUT", {"url": URL}, topic="mine", caller=mine))[0] == 403
-        assert (await ask(cluster, "PUT", {"url": URL}, topic="mine"))[0] == 200
-        assert (await ask(cluster, "DELETE", topic="mine", caller=mine))[0] == 403
-        assert (await ask(cluster, "GET", topic="mine", caller=mine))[0] == 200
+        await ask(cluster, "PUT", {"url": URL})
+        (push,) = await PushList(cluster).ask()
+        assert push.topics == ["jobs"], "and of no other topic that has a subscription of this name"
+        assert (await ask(cluster, "GET", topic="mine"))[0] == (await ask(cluster, "DELETE", topic="mine"))[0] == 404
+        assert (await ask(cluster, "PUT", {"url": "http://elsewhere.test/"}, topic="mine"))[0] == 200
+        assert (await ask(cluster, "GET"))[1]["url"] == URL
+        assert (await ask(cluster, "DELETE", topic="mine"))[0] == 204
+        assert (await ask(cluster, "GET"))[1]["url"] == URL
 
     queue(scenario)
 

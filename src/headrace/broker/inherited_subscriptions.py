@@ -1,0 +1,78 @@
+"""Find the subscriptions that a partition inherits because it was added to its topic after they were created.
+
+A subscription that exists begins at offset 0 of every partition that is added later: nobody has seen its messages, so
+beginning at the end, as `share.auto.offset.reset` may say for a new subscription, would lose them. The leader of the
+added partition asks the leaders of the partitions that are older, and serves no subscription before all of them have
+responded.
+
+- The inherited subscriptions are created by one batch, the first of the acks log. The next leader finds the log blank
+  and asks again if that batch was not committed.
+- Loads that wait at the same time share one query, or adding n partitions to n would take n * n requests.
+- A load only takes the result of a query that began after the load: an earlier one may miss a subscription that was
+  created before the partition was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from headrace.model.errors import HeadraceError
+from headrace.model.names import ACKS_PREFIX
+
+if TYPE_CHECKING:
+    from headrace.broker.acks_log import AcksLead
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.2
+
+FindNames = Callable[[Collection[tuple[str, int]]], Awaitable[frozenset[str]]]
+"""The names of all subscriptions of these partitions. Raises unless every leader has responded."""
+
+
+class InheritedSubscriptions:
+    def __init__(self, find_names: FindNames) -> None:
+        self._find_names = find_names
+        self._queries: WeakValueDictionary[tuple[str, int], _Query] = WeakValueDictionary()
+
+    async def find(self, acks: AcksLead, older_partitions: int) -> list[str]:
+        """The subscriptions of the topic's first `older_partitions` partitions, when they can be created here. Retries
+        until the leadership of the acks log ends, and then raises `NotLeader`."""
+        topic, index = acks.partition.topic.removeprefix(ACKS_PREFIX), acks.partition.index
+        is_logged = False
+        while True:
+            try:
+                names = await self._join_query(topic, older_partitions)
+                acks.ensure_writable()
+                return sorted(names)
+            except HeadraceError as error:
+                if not is_logged:
+                    log.warning(
+                        "subscriptions wait for older partitions: topic=%s partition=%d: %s", topic, index, error
+                    )
+                    is_logged = True
+            await asyncio.sleep(_RETRY_SECONDS)
+            acks.ensure_held()
+
+    async def _join_query(self, topic: str, older_partitions: int) -> frozenset[str]:
+        query = self._queries.setdefault((topic, older_partitions), _Query())
+        begun = query.begun
+        async with query.lock:
+            if query.names is None or query.begun == begun:
+                query.begun += 1
+                query.names = None
+                query.names = await self._find_names([(topic, index) for index in range(older_partitions)])
+            return query.names
+
+
+class _Query:
+    __slots__ = ("__weakref__", "begun", "lock", "names")
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.lock = asyncio.Lock()
+        self.names: frozenset[str] | None = None

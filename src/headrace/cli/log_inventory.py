@@ -1,0 +1,100 @@
+"""What the data folders of stopped brokers hold: their logs, read to the end, and the records of their topics.
+
+Every batch is read and its checksum verified: a damaged header must not decide which producer ids count as used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import UUID
+
+from headrace.broker.folder_start import FolderStart, read_start
+from headrace.cli.data_folder import segments_in
+from headrace.cli.failure import Failure
+from headrace.cli.stored_batches import Unreadable, stored_batches
+from headrace.machines.registry_rebuild import LogEnd, LogKey
+from headrace.model.topic_record import TopicRecord
+from headrace.registry.producer_id_floor import read_floor
+from headrace.runtime.disk import SystemDisk
+from headrace.storage.folder import LOG_FOLDER
+from headrace.storage.stray import STRAY, StrayLog, stray_logs
+from headrace.storage.topic_files import TOPICS, decode_topic_file
+
+
+def broker_folders(data: Path) -> list[Path]:
+    """The folder itself, or those of `headrace serve --brokers N`."""
+    folders = [data] if (data / "logs").is_dir() else sorted(path.parent for path in data.glob("broker-*/logs"))
+    if not folders:
+        raise Failure(f"{data} is not a data folder: it has no folder logs; name another with --data")
+    return folders
+
+
+@contextmanager
+def locked(folders: Sequence[Path]) -> Iterator[SystemDisk]:
+    """No broker runs on these folders meanwhile."""
+    disk = SystemDisk()
+    try:
+        for folder in folders:
+            disk.lock(str(folder))
+        yield disk
+    finally:
+        disk.close()
+
+
+class Inventory:
+    """All that was found. `topics` are the newest files of each topic; `damaged` says what could not be read."""
+
+    def __init__(self) -> None:
+        self.starts: list[FolderStart] = []
+        self.topics: dict[UUID, TopicRecord] = {}
+        self.logs: dict[LogKey, dict[int, LogEnd]] = {}
+        self.producer_id_max = -1
+        self.producer_id_floor = 0
+        self.epoch_max = -1
+        self.damaged: list[str] = []
+        self._written: dict[UUID, float] = {}
+
+    def add_folder(self, disk: SystemDisk, folder: Path, strays: Sequence[StrayLog] | None = None) -> None:
+        """Read the logs of a broker: all of them, or only these stray ones."""
+        start = read_start(disk, str(folder))
+        if start is None:
+            raise Failure(f"{folder}/broker is missing, so the node id is not known; start the broker once")
+        self.starts.append(start)
+        self.producer_id_floor = max(self.producer_id_floor, read_floor(disk, str(folder)))
+        for path in (*folder.glob(f"{TOPICS}/*.json"), *folder.glob(f"{STRAY}/*.json")):
+            self._add_topic(path)
+        chosen = stray_logs(disk, str(folder)) if strays is None else strays
+        for log in chosen:
+            if LOG_FOLDER.fullmatch(log.name):  # not a second one of the same partition
+                self._add_log(log.key, start.node_id, folder / STRAY / log.name)
+        for path in (folder / "logs").iterdir() if strays is None else ():
+            if found := LOG_FOLDER.fullmatch(path.name):
+                self._add_log((UUID(hex=found[1]), int(found[2])), start.node_id, path)
+
+    def _add_topic(self, path: Path) -> None:
+        record, written = decode_topic_file(path.read_bytes()), path.stat().st_mtime
+        if record is None:
+            self.damaged.append(f"{path} is damaged and does not count")
+        elif written > self._written.get(record.id, -1):
+            self.topics[record.id], self._written[record.id] = record, written
+
+    def _add_log(self, key: LogKey, node_id: int, path: Path) -> None:
+        epoch, end = -1, 0
+        for segment in segments_in(path):
+            end = max(end, int(segment.stem))
+            try:
+                for batch in stored_batches(segment):
+                    if batch.fault is not None:
+                        self.damaged.append(f"{segment} at byte {batch.position}: {batch.fault}")
+                        break
+                    header, marker = batch.header, batch.marker
+                    epoch, end = max(epoch, header.leader_epoch), header.next_offset
+                    self.producer_id_max = max(self.producer_id_max, header.producer_id)
+                    if marker is not None:
+                        self.epoch_max = max(self.epoch_max, marker.coordinator_epoch)
+            except Unreadable as bad:
+                self.damaged.append(f"{segment} at byte {bad.position}: {bad.reason}")
+        self.epoch_max = max(self.epoch_max, epoch)
+        self.logs.setdefault(key, {})[node_id] = LogEnd(epoch, end)

@@ -1,0 +1,167 @@
+"""`headrace log stray`, `adopt` and `purge-stray`: logs that the registry does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import click
+from msgspec.structs import replace
+
+from headrace.cli.failure import Failure
+from headrace.cli.log_inventory import Inventory, broker_folders, locked
+from headrace.cli.output import chat, output_option, print_rows
+from headrace.cli.registry import data_option, open_at, plan_for, raise_producer_ids, registry_option, tell, write_plan
+from headrace.cli.session import confirm, dry_run_option, run, yes_option
+from headrace.machines.registry_rebuild import RebuildPlan
+from headrace.model.names import check_topic_name
+from headrace.model.topic_record import TopicRecord
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.disk import SystemDisk
+from headrace.storage.stray import STRAY, StrayLog, purge_strays, stray_logs
+from headrace.storage.topic_files import read_topic_files
+
+_COLUMNS = ("topic", "partition", "bytes", "id", "folder")
+_all_option = click.option("--all", "is_all", is_flag=True, help="All stray logs.")
+
+
+@click.command()
+@data_option
+@output_option
+def stray(data: Path, output: str | None) -> None:
+    """List the logs that the registry does not know."""
+    print_rows([_row(folder, log, record) for folder, log, record in _strays(data)], _COLUMNS, output)
+
+
+@click.command()
+@click.argument("topics", metavar="[TOPIC]...", nargs=-1)
+@_all_option
+@click.option("--as", "name", metavar="NAME", help="Give the topic this name; of one TOPIC only.")
+@data_option
+@registry_option
+@dry_run_option
+@output_option
+def adopt(
+    topics: Sequence[str],
+    *,
+    is_all: bool,
+    name: str | None,
+    data: Path,
+    registry: str | None,
+    dry_run: bool,
+    output: str | None,
+) -> None:
+    """Let the registry know the topics of stray logs again; TOPIC is a name or an id.
+
+    The broker is stopped. Its next start moves the logs back and serves them. Topics that are co-located with TOPIC
+    (subscriptions, delayed messages) come with it.
+    """
+    if name is not None:
+        check_topic_name(name)
+    folders = broker_folders(data)
+    with locked(folders) as disk:
+        inventory = Inventory()
+        chosen = _chosen(data, topics, is_all=is_all)
+        for folder in folders:
+            inventory.add_folder(disk, folder, [log for where, log, _ in chosen if where == folder])
+        if name is not None:
+            _rename(inventory, name)
+        plan = run(_adopt(data, registry, inventory, disk, writes=not dry_run))
+    tell(plan, inventory, output)
+    if plan.is_empty:
+        raise Failure("nothing could be adopted; see above")
+    chat("nothing was changed" if dry_run else "start the broker: it moves the logs back")
+
+
+@click.command("purge-stray")
+@click.argument("topics", metavar="[TOPIC]...", nargs=-1)
+@_all_option
+@data_option
+@yes_option
+@dry_run_option
+@output_option
+def purge_stray(
+    topics: Sequence[str], *, is_all: bool, data: Path, yes: bool, dry_run: bool, output: str | None
+) -> None:
+    """Delete stray logs for good; the broker may run."""
+    chosen = _chosen(data, topics, is_all=is_all)
+    rows = [_row(folder, log, record) for folder, log, record in chosen]
+    if not dry_run:
+        confirm(f"Delete {len(chosen)} stray logs in {data}?", yes)
+        for folder in broker_folders(data):
+            purge_strays(SystemDisk(), str(folder), [log for where, log, _ in chosen if where == folder])
+    print_rows(rows, _COLUMNS, output)
+    chat(f"{len(chosen)} stray logs {'would be ' if dry_run else ''}deleted")
+
+
+_Found = tuple[Path, StrayLog, TopicRecord | None]
+
+
+def _strays(data: Path) -> list[_Found]:
+    disk, found = SystemDisk(), []
+    for folder in broker_folders(data):
+        records = read_topic_files(disk, str(folder / STRAY))
+        found += [(folder, log, records.get(log.topic_id)) for log in stray_logs(disk, str(folder))]
+    return found
+
+
+def _chosen(data: Path, topics: Sequence[str], *, is_all: bool) -> list[_Found]:
+    if is_all == bool(topics):
+        raise click.UsageError("name the topics, or say --all; `headrace log stray` lists them")
+    found = _strays(data)
+    if is_all:
+        return found
+    names = set(topics)
+    ids = {log.topic_id for _, log, record in found if names & _names(log, record)}
+    missing = names.difference(*(_names(log, record) for _, log, record in found))
+    if missing:
+        raise Failure(f"there is no stray log of {', '.join(sorted(missing))}; `headrace log stray` lists them")
+    return [one for one in found if one[1].topic_id in ids or (one[2] is not None and one[2].owner in ids)]
+
+
+def _names(log: StrayLog, record: TopicRecord | None) -> set[str]:
+    return {str(log.topic_id), log.topic_id.hex, *(() if record is None else (record.name,))}
+
+
+def _rename(inventory: Inventory, name: str) -> None:
+    owners = {topic_id for topic_id, _ in inventory.logs if not _is_colocated(inventory, topic_id)}
+    if len(owners) != 1:
+        raise click.UsageError("--as names one topic; adopt the others by themselves")
+    (topic_id,) = owners
+    known = inventory.topics.get(topic_id)
+    if known is None:  # of an older version, or its file is damaged: all but the name has its default
+        known = TopicRecord(name=name, id=topic_id, partitions=1, created_ms=SystemClock().now_ms())
+    for one in [record for record in inventory.topics.values() if record.owner == topic_id]:
+        inventory.topics[one.id] = replace(one, name=one.name.removesuffix(known.name) + name)
+    inventory.topics[topic_id] = replace(known, name=name)
+
+
+def _is_colocated(inventory: Inventory, topic_id: UUID) -> bool:
+    record = inventory.topics.get(topic_id)
+    return record is not None and record.owner is not None
+
+
+async def _adopt(data: Path, url: str | None, inventory: Inventory, disk: SystemDisk, *, writes: bool) -> RebuildPlan:
+    registry = await open_at(data, url, disk)
+    try:
+        plan = await plan_for(registry, inventory, adopts=True)
+        plan.raised = {key: epoch for key, epoch in plan.raised.items() if key in inventory.logs}
+        if writes:
+            await raise_producer_ids(registry, inventory)
+            await write_plan(registry, plan)
+        return plan
+    finally:
+        await registry.close()
+
+
+def _row(folder: Path, log: StrayLog, record: TopicRecord | None) -> dict[str, Any]:
+    path = folder / STRAY / log.name
+    return {
+        "topic": None if record is None else record.name,
+        "partition": log.partition,
+        "bytes": sum(file.stat().st_size for file in path.iterdir()),
+        "id": str(log.topic_id),
+        "folder": str(path),
+    }

@@ -1,0 +1,142 @@
+"""What a registry lacks, decided from the logs in the data folders: topics, partitions, leader epochs. Pure.
+
+- Replicas are the brokers that hold a log. In sync are those whose log is the most complete: the highest leader epoch,
+  and of that the highest end offset. Such a log has everything that was committed.
+- Leader epochs grow by a margin beyond all that were seen, because an epoch in which nothing was written has left no
+  trace in the logs, and clients ignore metadata of an epoch that is lower than one that they know.
+- A topic whose name belongs to another topic now is left out, and so is a co-located topic whose owner is missing: the
+  controller would delete it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from headrace.model.partition_record import NO_EPOCH, NO_LEADER, PartitionRecord
+from headrace.model.topic_record import TopicRecord
+
+EPOCH_MARGIN = 1_000_000
+PRODUCER_ID_MARGIN = 1_000_000
+
+LogKey = tuple[UUID, int]
+
+
+class LogEnd(NamedTuple):
+    """How far a log reaches; of two logs of a partition, the greater one is the more complete."""
+
+    leader_epoch: int
+    offset: int
+
+
+class RebuildPlan(msgspec.Struct):
+    """`created` and `grown` with the new partitions' records; `raised` are partitions that get this leader epoch."""
+
+    created: list[tuple[TopicRecord, list[PartitionRecord]]] = []
+    grown: list[tuple[TopicRecord, int, list[PartitionRecord]]] = []
+    raised: dict[LogKey, int] = {}
+    problems: list[str] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.created or self.grown or self.raised)
+
+
+def plan_rebuild(
+    known: Iterable[TopicRecord],
+    places: Mapping[LogKey, PartitionRecord],
+    found: Mapping[UUID, TopicRecord],
+    logs: Mapping[LogKey, Mapping[int, LogEnd]],
+    *,
+    epoch_floor: int = 0,
+) -> RebuildPlan:
+    """`known` and `places` are in the registry, `found` beside the logs; `logs` by broker. `epoch_floor`: the highest
+    epoch seen anywhere, also in the markers of transaction coordinators."""
+    plan = RebuildPlan()
+    by_name = {record.name: record for record in known}
+    by_id = {record.id: record for record in by_name.values()}
+    # Owners before the topics that are co-located with them, and of one name the newest.
+    for record in sorted(found.values(), key=lambda one: (one.owner is not None, -one.created_ms, one.name)):
+        held = [key for key in logs if key[0] == record.id]
+        if not held:
+            continue
+        if record.id in by_id:
+            _grow(plan, by_id[record.id], record, logs, held, epoch_floor)
+        elif record.name in by_name:
+            plan.problems.append(f"topic {record.name} ({record.id}): another topic has this name; adopt it with --as")
+        elif record.owner is not None and record.owner not in by_id:
+            plan.problems.append(f"topic {record.name} ({record.id}): the topic that it belongs to is missing")
+        else:
+            count = max(record.partitions, 1 + max(index for _, index in held))
+            whole = replace(record, partitions=count)
+            plan.created.append((whole, _records(plan, whole, 0, logs, held, epoch_floor)))
+            by_name[record.name] = by_id[record.id] = whole
+    for topic_id in {topic_id for topic_id, _ in logs} - found.keys() - by_id.keys():
+        plan.problems.append(f"topic id {topic_id}: no topic file, so its name is not known; adopt it with --as NAME")
+    _raise_epochs(plan, places, logs, epoch_floor)
+    return plan
+
+
+def _grow(
+    plan: RebuildPlan,
+    known: TopicRecord,
+    found: TopicRecord,
+    logs: Mapping[LogKey, Mapping[int, LogEnd]],
+    held: list[LogKey],
+    epoch_floor: int,
+) -> None:
+    total = max(found.partitions, 1 + max(index for _, index in held))
+    if total > known.partitions:
+        grown = replace(known, partitions=total)
+        plan.grown.append((known, total, _records(plan, grown, known.partitions, logs, held, epoch_floor)))
+
+
+def _records(
+    plan: RebuildPlan,
+    topic: TopicRecord,
+    first: int,
+    logs: Mapping[LogKey, Mapping[int, LogEnd]],
+    held: list[LogKey],
+    epoch_floor: int,
+) -> list[PartitionRecord]:
+    everywhere = sorted({node_id for key in held for node_id in logs[key]})
+    records = []
+    for index in range(first, topic.partitions):
+        ends = logs.get((topic.id, index), {})
+        if not ends:
+            plan.problems.append(f"{topic.name}-{index}: no log was found; it begins empty")
+        nodes = sorted(ends) or everywhere
+        turn = index % len(nodes)
+        best = max(ends.values(), default=LogEnd(NO_EPOCH, 0))
+        in_sync = [node_id for node_id in nodes if ends.get(node_id, best) == best]
+        records.append(
+            PartitionRecord(
+                replicas=(*nodes[turn:], *nodes[:turn]),
+                isr=tuple(in_sync),
+                leader=NO_LEADER,
+                leader_epoch=max(best.leader_epoch, epoch_floor) + EPOCH_MARGIN,
+            )
+        )
+    return records
+
+
+def _raise_epochs(
+    plan: RebuildPlan,
+    places: Mapping[LogKey, PartitionRecord],
+    logs: Mapping[LogKey, Mapping[int, LogEnd]],
+    epoch_floor: int,
+) -> None:
+    """A registry that lacks anything is older than the logs: then all epochs in it may have been used."""
+    seen = {key: max(end.leader_epoch for end in ends.values()) for key, ends in logs.items() if ends}
+    is_older = bool(plan.created or plan.grown) or any(
+        epoch > places[key].leader_epoch for key, epoch in seen.items() if key in places
+    )
+    if is_older:
+        plan.raised = {
+            key: max(record.leader_epoch, seen.get(key, NO_EPOCH), epoch_floor) + EPOCH_MARGIN
+            for key, record in places.items()
+        }

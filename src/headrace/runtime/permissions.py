@@ -1,0 +1,36 @@
+"""Who may read what Headrace writes: the user that it runs as, and nobody else.
+
+Folders are created with 0700 and files with 0600, whatever the umask: logs hold messages, the registry holds the
+secrets of webhooks. The modes are given where things are created; a umask would also change what the rest of a process
+that embeds a broker creates. What exists keeps its mode, and `exposed` says how to change it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def create_file(path: str) -> None:
+    """Make an empty file where there is none."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
+
+
+def opener(path: str, flags: int) -> int:
+    """For `open`."""
+    return os.open(path, flags, FILE_MODE)
+
+
+def exposed(path: str) -> str | None:
+    """A warning if users other than the owner may access this file or folder; None if they may not."""
+    mode = os.stat(path).st_mode
+    if not mode & _OTHERS:
+        return None
+    is_folder = stat.S_ISDIR(mode)
+    command = f"chmod {'-R ' if is_folder else ''}go= {path}"
+    return f"other users may access {path} mode={stat.S_IMODE(mode):04o}; run `{command}`"
