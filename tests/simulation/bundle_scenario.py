@@ -103,7 +103,9 @@ class BundleScenario:
     async def _fail(self) -> None:
         names = [driver.name for driver in self.drivers]
         count = self.random.choice((0, 1, 1, 2))
-        faults = Faults(self.world, self.cluster, names, self.random, is_alone=count == 1 and not self.crash_chance)
+        faults = Faults(
+            self.world, self.cluster, names, self.random, may_replace_disk=count == 1 and not self.crash_chance
+        )
         calm_seconds = self.random.choice((0.05, 0.2, 0.6))
         streams = [asyncio.create_task(faults.run(calm_seconds)) for _ in range(count)]
         await asyncio.sleep(self.random.uniform(*FAULTS_SECONDS))

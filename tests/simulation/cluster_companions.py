@@ -44,11 +44,11 @@ class CompanionAsker(Client):
 class CompanionScenario(ClusterScenario):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.clients.append(self._client(CompanionAsker, "companion-asker"))
+        self.clients.append(self.client(CompanionAsker, "companion-asker"))
 
     async def _recover(self) -> None:
         await super()._recover()
-        await self._until_none(lambda: list(astray(self.cluster)))
+        await self.until_none(lambda: list(astray(self.cluster)))
 
 
 def astray(cluster: SimCluster) -> Iterator[str]:

@@ -77,7 +77,7 @@ def let_join_who_is_behind(patch: pytest.MonkeyPatch) -> None:
 
 CONTROLS: dict[Plant, int] = {
     truncate_to_own_watermark: 29,
-    acknowledge_before_the_flush: 42,
+    acknowledge_before_the_flush: 261,
     fetch_without_a_look_at_epochs: 5,
     preside_while_in_doubt: 27,
     elect_in_the_same_epoch: 2,

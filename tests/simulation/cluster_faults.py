@@ -19,12 +19,20 @@ DELAYS = (0.001, 0.02, 0.2)
 
 
 class Faults:
-    """`is_alone`: no other faults happen meanwhile."""
+    """`may_replace_disk`: no other faults happen meanwhile, and every partition has another replica. `extra`: faults
+    that the seed's features bring, which happen besides those that are drawn here."""
 
     def __init__(
-        self, world: World, cluster: SimCluster, clients: Sequence[str], random: Random, *, is_alone: bool
+        self,
+        world: World,
+        cluster: SimCluster,
+        clients: Sequence[str],
+        random: Random,
+        *,
+        may_replace_disk: bool,
+        extra: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
-        self.is_alone = is_alone
+        self.may_replace_disk = may_replace_disk
         self._world = world
         self._cluster = cluster
         self._clients = clients
@@ -53,6 +61,7 @@ class Faults:
             self._replace_disk,
         ]
         self._kinds = random.sample(every, random.choice((1, 2, 4, len(every))))
+        self._kinds += extra
 
     async def run(self, calm_seconds: float) -> None:
         """One after the other, for ever."""
@@ -141,7 +150,7 @@ class Faults:
     async def _replace_disk(self) -> None:
         """Only when all the others have everything, and are left alone until it has been copied again."""
         broker = self._one()
-        if self.is_alone and broker.is_up and not self._cluster.unwell():
+        if self.may_replace_disk and broker.is_up and not self._cluster.unwell():
             broker.kill()
             broker.host.replace_disk()
             await broker.start()

@@ -25,6 +25,7 @@ from tests.simulation.cluster_clients import (
 )
 from tests.simulation.cluster_copier import COPIER, Copier, original
 from tests.simulation.cluster_faults import Faults
+from tests.simulation.features.feature import Feature
 from tests.simulation.pipeliner import Pipeliner
 
 from headrace.client.admin import NewTopic, TopicAdmin
@@ -81,17 +82,21 @@ class ClusterScenario:
         settings |= {name: value for name, value in TINY_SETTINGS.items() if self.random.random() < 0.25}
         if self.random.random() < 0.5:
             self.topic_configs |= TINY_TOPIC_CONFIGS
+        self.features = self.draw_features()
+        for feature in self.features:
+            settings |= feature.settings
+            self.topic_configs |= feature.topic_configs
         self.world.network.fabric.retry_seconds = self.random.choice((0.0, 0.5, 8.0))
         self.cluster = SimCluster(self.world, self.random.choice((3, 3, 3, 3, 4, 5)), settings)
         for broker in self.cluster.brokers.values():
             broker.host.disk.delay_seconds = self.random.choice(DISK_DELAYS)
-        self.watcher = self._client(Watcher, "watcher")
-        self.writers = self._some(SlowWriter, "writer", (1, 1, 2)) + self._some(Pipeliner, "pipeliner", (0, 1))
-        self.members = self._some(Member, "member", (0, 1, 2))
-        self.copiers = self._some(Copier, "copier", (0, 1, 1), self.copies)
+        self.watcher = self.client(Watcher, "watcher")
+        self.writers = self.some(SlowWriter, "writer", (1, 1, 2)) + self.some(Pipeliner, "pipeliner", (0, 1))
+        self.members = self.some(Member, "member", (0, 1, 2))
+        self.copiers = self.some(Copier, "copier", (0, 1, 1), self.copies)
         for copier in self.copiers:
             copier.is_newer = self.random.random() < 0.5
-        self.operators = self._some(Operator, "operator", (0, 1))
+        self.operators = self.some(Operator, "operator", (0, 1))
         for operator in self.operators:
             operator.brokers = list(self.cluster.brokers)
         self.clients: list[Client] = [
@@ -99,9 +104,9 @@ class ClusterScenario:
             *self.members,
             *self.copiers,
             *self.operators,
-            *self._some(Reader, "reader", (0, 1)),
-            *self._some(CommittedReader, "committed-reader", (0, min(1, len(self.copiers))), self.copies),
-            *self._some(Surveyor, "surveyor", (0, 1)),
+            *self.some(Reader, "reader", (0, 1)),
+            *self.some(CommittedReader, "committed-reader", (0, min(1, len(self.copiers))), self.copies),
+            *self.some(Surveyor, "surveyor", (0, 1)),
             *([self.watcher] if self.members else []),
         ]
         self.missing = ""
@@ -115,7 +120,13 @@ class ClusterScenario:
         finally:
             self.world.close()
             gc.enable()
-        return judge_replicated(self.orders) + (judge_copy(self.orders, self.copies, original) if self.copiers else [])
+        found = judge_replicated(self.orders)
+        found += judge_copy(self.orders, self.copies, original) if self.copiers else []
+        return found + [anomaly for feature in self.features for anomaly in feature.anomalies()]
+
+    def draw_features(self) -> list[Feature]:
+        """What this seed has besides the clients and faults of every scenario."""
+        return []
 
     @property
     def digest(self) -> str:
@@ -123,9 +134,12 @@ class ClusterScenario:
 
     async def _main(self) -> None:
         await self.cluster.start_all()
+        await self.until_none(self.cluster.unknown_brokers)
         admin = TopicAdmin(self.writers[0].cluster)
         for name in (TOPIC, COPIES):
             await admin.create(NewTopic(name, PARTITIONS, REPLICAS, self.topic_configs))
+        for feature in self.features:
+            await feature.prepare(admin)
         async with asyncio.TaskGroup() as group:
             for client in self.clients:
                 self.tasks[client.name] = group.create_task(client.run(), name=client.name)
@@ -134,17 +148,28 @@ class ClusterScenario:
             await self._recover()
             for client in self.clients:
                 client.is_done = True
-        await self._until_none(self.cluster.unlike)
+        await self.until_none(self.cluster.unlike)
         alarm.cancel()
-        await self._client(Auditor, "auditor").run()
-        await self._client(CopiesAuditor, "copies-auditor", self.copies).run()
+        for feature in self.features:
+            feature.audit()
+        await self.client(Auditor, "auditor").run()
+        await self.client(CopiesAuditor, "copies-auditor", self.copies).run()
         for name, history in ((TOPIC, self.orders), (COPIES, self.copies)):
             history.replicas = {index: self.cluster.replicas(name, index) for index in range(PARTITIONS)}
 
     async def _fail(self) -> None:
         names = [client.name for client in self.clients]
         count = self.random.choice((0, 1, 1, 1, 2, 2))
-        faults = Faults(self.world, self.cluster, names, self.random, is_alone=count == 1)
+        if any(feature.is_calm for feature in self.features):
+            count = 0
+        faults = Faults(
+            self.world,
+            self.cluster,
+            names,
+            self.random,
+            may_replace_disk=count == 1 and all(feature.may_replace_disk for feature in self.features),
+            extra=[fault for feature in self.features for fault in feature.faults()],
+        )
         calm_seconds = self.random.choice((0.05, 0.2, 0.6))
         streams = [asyncio.create_task(faults.run(calm_seconds)) for _ in range(count)]
         await asyncio.sleep(self.random.uniform(*FAULTS_SECONDS))
@@ -166,19 +191,22 @@ class ClusterScenario:
         self.missing = "not all brokers are up"
         await self.cluster.heal()
         healed = self.orders.now
+        healed_in = {id(client.history): client.history.now for client in self.clients}
         for operator in self.operators:
             operator.is_done = True
         for copier in self.copiers:
             copier.hurries = True
-        await self._until_none(lambda: self._silent_since(healed))
+        await self.until_none(lambda: self._silent_since(healed))
         for writer in self.writers:
             writer.is_done = True
-        await self._until_none(lambda: self._at_work(*self.writers, *self.operators))
-        await self._until_none(self.cluster.unwell)
+        await self.until_none(lambda: self.at_work(*self.writers, *self.operators))
+        for feature in self.features:
+            await feature.recover(healed_in)
+        await self.until_none(self.cluster.unwell)
         while not await self._have_caught_up():
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _until_none(self, missing: Callable[[], list[str]]) -> None:
+    async def until_none(self, missing: Callable[[], list[str]]) -> None:
         while found := missing():
             self.missing = "; ".join(found)
             await asyncio.sleep(LOOK_SECONDS)
@@ -187,7 +215,7 @@ class ClusterScenario:
         written = {send.client for send in self.orders.sends if send.is_ok and send.began > moment}
         return [f"{writer.name} does not get through" for writer in self.writers if writer.name not in written]
 
-    def _at_work(self, *clients: Client) -> list[str]:
+    def at_work(self, *clients: Client) -> list[str]:
         return [f"{client.name} is not done" for client in clients if not self.tasks[client.name].done()]
 
     async def _have_caught_up(self) -> bool:
@@ -205,11 +233,15 @@ class ClusterScenario:
         self.missing = f"the groups do not catch up: {stands} instead of {wanted}"
         return all(stand == wanted for stand in stands)
 
-    def _some(
+    def latest_clock_ms(self) -> int:
+        """The time by the fastest clock of any broker."""
+        return max(broker.host.clock.now_ms() for broker in self.cluster.brokers.values())
+
+    def some(
         self, kind: type[ClientT], name: str, counts: Sequence[int], history: History | None = None
     ) -> list[ClientT]:
         """As many of them as the seed draws: not every kind of client is there in every story."""
-        return [self._client(kind, f"{name}{number}", history) for number in range(self.random.choice(counts))]
+        return [self.client(kind, f"{name}{number}", history) for number in range(self.random.choice(counts))]
 
-    def _client(self, kind: type[ClientT], name: str, history: History | None = None) -> ClientT:
+    def client(self, kind: type[ClientT], name: str, history: History | None = None) -> ClientT:
         return kind(self.world.host(name), self.cluster.bootstrap, history or self.orders, self.seed)

@@ -7,7 +7,7 @@ end of a message is an ack: when the backlog is empty, somebody has acked each, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from tests.simulation.clients import PARTITIONS, TOPIC, Client
@@ -30,6 +30,10 @@ class Worker(Client):
     """`acked` was answered, `tried` may have taken effect."""
 
     hurries = False
+    topic, subscription = TOPIC, NAME
+    configs: Mapping[str, str] = CONFIGS
+    counts: tuple[int, ...] = (1, 5, 30)
+    pause_seconds = 0.1
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)  # type: ignore[arg-type]
@@ -39,17 +43,19 @@ class Worker(Client):
 
     async def work(self) -> None:
         admin = SubscriptionAdmin(self.cluster)
-        await admin.create(TOPIC, NAME, Position(START))
-        await admin.configure(NAME, CONFIGS)
-        async with Subscription(self.cluster, TOPIC, NAME) as subscription:
+        await admin.create(self.topic, self.subscription, Position(START), self.configs)
+        async with Subscription(self.cluster, self.topic, self.subscription) as subscription:
             while not self.is_done:
                 with suppress(HeadraceError):
-                    for message in await subscription.lease(self.random.choice((1, 5, 30)), wait_seconds=0.5):
-                        self.delivered.append(message.receipt)
-                        await self._settle(subscription, message)
-                await self.think(0.01 if self.hurries else 0.1)
+                    for message in await subscription.lease(self.random.choice(self.counts), wait_seconds=0.5):
+                        self.receive(message)
+                        await self.settle(subscription, message)
+                await self.think(0.01 if self.hurries else self.pause_seconds)
 
-    async def _settle(self, subscription: Subscription, message: Message) -> None:
+    def receive(self, message: Message) -> None:
+        self.delivered.append(message.receipt)
+
+    async def settle(self, subscription: Subscription, message: Message) -> None:
         fate = 1.0 if self.hurries else self.random.random()
         if fate < 0.1:
             return  # its lease runs out
@@ -59,36 +65,34 @@ class Worker(Client):
         if fate < 0.3:
             await subscription.extend([message], lease_seconds=3.0)
             await self.think(1.0)
-        await self._ack(message.receipt)
+        await self.ack(message.receipt)
 
-    async def _ack(self, receipt: Receipt) -> None:
-        """Once: a repetition that finds the message settled could not say by whom."""
-        place = receipt.id
-        item = SettleItem(first=place.offset, last=place.offset, attempt=receipt.attempt, how=ACK)
-        asked = SettleTopic(place.topic, [SettlePartition(place.partition, receipt.epoch, [item])])
-        leader = (await self.cluster.partition(place.topic, place.partition)).leader
+    async def ack(self, receipt: Receipt) -> None:
         self.tried.append(receipt)
+        if await self.settle_once(receipt, ACK):
+            self.acked.append(receipt)
+
+    async def settle_once(self, receipt: Receipt, how: int) -> bool:
+        """Whether it was answered and accepted. A repetition that finds the message settled could not say by whom."""
+        place = receipt.id
+        item = SettleItem(first=place.offset, last=place.offset, attempt=receipt.attempt, how=how)
+        asked = SettleTopic(place.topic, [SettlePartition(place.partition, receipt.epoch, [item])])
         try:
-            answer: SettleResponse = await self.cluster.call(
-                SettleRequest(NAME, receipt.member, [asked]), node_id=leader
-            )
-        except HeadraceError:
-            self.cluster.distrust()
-            return
-        (told,) = answer.topics[0].partitions
-        try:
+            leader = (await self.cluster.partition(place.topic, place.partition)).leader
+            request = SettleRequest(self.subscription, receipt.member, [asked])
+            answer: SettleResponse = await self.cluster.call(request, node_id=leader)
+            (told,) = answer.topics[0].partitions
             raise_for(told.error_code, told.error_message)
         except HeadraceError:
             self.cluster.distrust()
-            return
-        if not told.refused:
-            self.acked.append(receipt)
+            return False
+        return not told.refused
 
 
 class QueueScenario(ClusterScenario):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.workers = self._some(Worker, "worker", (1, 2, 3))
+        self.workers = self.some(Worker, "worker", (1, 2, 3))
         self.clients += self.workers
 
     def run(self) -> list[Anomaly]:

@@ -1,7 +1,7 @@
-"""Runs many seeds of the cluster's simulation side by side and tells which fail, and how to repeat them.
+"""Runs many seeds of the cluster's widened simulation side by side and tells which fail, and how to repeat them.
 
 python -m tests.simulation.many --seeds 1-2000 --jobs 2
-python -m tests.simulation.many --seeds 1-500 --controls        the first seed that shows each planted bug
+python -m tests.simulation.many --seeds 1-2000 --controls       the first seed that shows each planted bug
 """
 
 from __future__ import annotations
@@ -11,21 +11,26 @@ import logging
 import multiprocessing
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import pytest
-from tests.simulation.cluster_controls import CONTROLS
+from tests.simulation.cluster_controls import CONTROLS, Plant
 from tests.simulation.cluster_scenario import ClusterScenario
+from tests.simulation.features.feature import Feature
+from tests.simulation.finding_controls import FINDING_CONTROLS
+from tests.simulation.wide_scenario import WideScenario, features_of
 
 REPORT_EVERY = 100
 
 
 class Outcome(NamedTuple):
+    """`why`: what went wrong, if anything did."""
+
     seed: int
     why: str | None
-    """What went wrong, if anything did."""
+    cpu_seconds: float
 
 
 def main() -> int:
@@ -39,12 +44,13 @@ def main() -> int:
     return _run_all(arguments.seeds, arguments.jobs)
 
 
-def failure_of(seed: int) -> Outcome:
+def failure_of(seed: int, kind: type[ClusterScenario] = WideScenario) -> Outcome:
+    began = time.process_time()
     try:
-        anomalies = ClusterScenario(seed).run()
+        why = "; ".join(map(str, kind(seed).run()[:3])) or None
     except Exception as error:  # whatever it is, the other seeds are to be run as well
-        return Outcome(seed, _told(error))
-    return Outcome(seed, "; ".join(map(str, anomalies[:3])) or None)
+        why = _told(error)
+    return Outcome(seed, why, time.process_time() - began)
 
 
 def _told(error: BaseException) -> str:
@@ -55,15 +61,17 @@ def _told(error: BaseException) -> str:
 
 
 def _run_all(seeds: range, jobs: int) -> int:
-    began, failed = time.monotonic(), []
+    began, failed, cpu_seconds = time.monotonic(), [], 0.0
     with _outcomes(seeds, jobs) as outcomes:
-        for count, (seed, why) in enumerate(outcomes, 1):
+        for count, (seed, why, seconds) in enumerate(outcomes, 1):
+            cpu_seconds += seconds
             if why is not None:
                 failed.append(seed)
                 _say(f"seed {seed}: {why}\n    make sim SEED={seed} SEEDS=1")
             if count % REPORT_EVERY == 0 or count == len(seeds):
                 per_minute = count / (time.monotonic() - began) * 60
-                _say(f"{count} of {len(seeds)} seeds, {per_minute:.0f} per minute, {len(failed)} failed")
+                each = f"{cpu_seconds / count:.2f} s of processor time each"
+                _say(f"{count} of {len(seeds)} seeds, {per_minute:.0f} per minute, {each}, {len(failed)} failed")
     return 1 if failed else 0
 
 
@@ -73,10 +81,29 @@ def _find_controls(seeds: range) -> int:
     for plant in CONTROLS:
         with pytest.MonkeyPatch.context() as patch:
             plant(patch)
-            found = next((outcome for outcome in map(failure_of, seeds) if outcome.why), None)
-        missed += found is None
-        _say(f"{plant.__name__}: " + (f"seed {found.seed}: {found.why}" if found else "not found"))
+            missed += not _report_control(plant, (failure_of(seed, ClusterScenario) for seed in seeds), "")
+    for control in FINDING_CONTROLS:
+        with pytest.MonkeyPatch.context() as patch:
+            control.plant(patch)
+            outcomes = map(failure_of, seeds_with(control.feature, seeds))
+            missed += not _report_control(control.plant, outcomes, control.shows)
     return 1 if missed else 0
+
+
+def _report_control(plant: Plant, outcomes: Iterable[Outcome], shows: str) -> bool:
+    """Whether one of the outcomes shows the bug."""
+    found = next((outcome for outcome in outcomes if shows_bug(outcome, shows)), None)
+    _say(f"{plant.__name__}: " + (f"seed {found.seed}: {found.why}" if found else "not found"))
+    return found is not None
+
+
+def shows_bug(outcome: Outcome, shows: str) -> bool:
+    return outcome.why is not None and shows in outcome.why
+
+
+def seeds_with(feature: type[Feature], seeds: Iterable[int]) -> Iterator[int]:
+    """Those that draw the feature: no other can show a bug that only it can."""
+    return (seed for seed in seeds if feature in features_of(seed))
 
 
 @contextmanager

@@ -99,12 +99,12 @@ def answer_before_the_decision_is_durable(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "shown_by"),
     [
-        (store_members_one_by_one, 23),
+        (store_members_one_by_one, 9),
         (take_any_sequence, 5),
         (take_a_sequence_for_committed_whoever_asks, 8),
         (forget_the_sequence_with_the_lead, 2),
-        (commit_those_who_can, 7),
-        (commit_whoever_has_the_id_now, 7),
+        (commit_those_who_can, 4),
+        (commit_whoever_has_the_id_now, 12),
         (answer_before_the_decision_is_durable, 27),
     ],
     ids=lambda plant: getattr(plant, "__name__", None),

@@ -1,0 +1,261 @@
+"""What the parts of a seed's weather have in common, and the clients that several of them use.
+
+A feature is made before the cluster, so that it can set its brokers up. It draws from a `Random` of its own: adding a
+feature to the list does not change what the others draw.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.simulation.clients import IMPATIENT, PATIENT, Client
+
+from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.cluster_admin import ClusterAdmin
+from headrace.client.metadata import TopicPartition
+from headrace.client.producer import Delivery, Header, Producer, ProducerSettings
+from headrace.client.subscription_admin import SubscriptionAdmin
+from headrace.model.errors import HeadraceError, TopicAlreadyExists
+from headrace.testkit.anomalies import (
+    Anomaly,
+    duplicates,
+    inconsistent_offsets,
+    nonmonotonic_sends,
+    real_time_order,
+    unexpected,
+)
+from headrace.testkit.cluster import SimCluster
+from headrace.testkit.history import History, Send
+from headrace.wire.batch import parse_header, read_records
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster_scenario import ClusterScenario
+    from tests.simulation.cluster_workers import Worker
+
+Fault = Callable[[], Awaitable[None]]
+LONG_MAX = str(2**63 - 1)
+DAY_MS = 86_400_000
+LOOK_SECONDS = 0.25
+RECORD_BYTES_MAX = 1 << 24
+WITHOUT_GAPS = (inconsistent_offsets, duplicates, unexpected, nonmonotonic_sends, real_time_order)
+"""The rules that hold for a log from which messages are removed on purpose."""
+
+
+class Feature:
+    settings: Mapping[str, str] = {}
+    """Of the brokers."""
+    topic_configs: Mapping[str, str] = {}
+    """Of the topics that every scenario has."""
+    may_replace_disk = True
+    """Every topic of the feature has another replica."""
+    needs_broker_clocks = False
+    """It waits for a time that one broker has set and another may have to keep."""
+    is_calm = False
+    """Without faults more can be demanded."""
+
+    def __init__(self, scenario: ClusterScenario) -> None:
+        self.scenario = scenario
+        self.random = Random(f"{type(self).__name__} {scenario.seed}")
+        self.writers: list[Client] = []
+        self.others: list[Client] = []
+
+    @property
+    def clients(self) -> list[Client]:
+        return [*self.writers, *self.others]
+
+    def attach(self) -> None:
+        """Make the clients; the cluster is there, but not up."""
+
+    async def prepare(self, admin: TopicAdmin) -> None:
+        """Create the topics; no fault has happened yet."""
+
+    def faults(self) -> list[Fault]:
+        return []
+
+    async def recover(self, healed: Mapping[int, int]) -> None:
+        """Nothing fails any more: every writer gets through once more, then all come to their end."""
+        await self.scenario.until_none(lambda: list(self._silent(healed)))
+        for client in self.clients:
+            client.is_done = True
+        await self.scenario.until_none(lambda: self.scenario.at_work(*self.clients))
+
+    def audit(self) -> None:
+        """Note what the logs hold; all is well, and all clients are done."""
+
+    def anomalies(self) -> Iterator[Anomaly]:
+        return iter(())
+
+    def _silent(self, healed: Mapping[int, int]) -> Iterator[str]:
+        for writer in self.writers:
+            sends = writer.history.sends
+            if not any(
+                one.client == writer.name and one.is_ok and one.began > healed[id(writer.history)] for one in sends
+            ):
+                yield f"{writer.name} does not get through"
+
+
+# Clients
+
+
+class Draft(NamedTuple):
+    """A record that is to be written."""
+
+    value: bytes
+    partition: int
+    key: bytes | None = None
+    headers: tuple[Header, ...] = ()
+    timestamp_ms: int = 0
+
+
+@dataclass(slots=True)
+class Sent:
+    """What was written, and when that began and was acknowledged, in virtual time."""
+
+    draft: Draft
+    began_seconds: float
+    ended_seconds: float | None = None
+    send: Send | None = None
+
+
+class TopicWriter(Client):
+    """An idempotent producer to the topic of a feature. `draft` says what it writes; `counts` are how many records it
+    has under way at a time, `pause_seconds` how long it then waits."""
+
+    topic: str
+    draft: Callable[[TopicWriter, int], Draft]
+    counts: tuple[int, ...] = (1, 2, 5)
+    pause_seconds = 0.3
+    producing = ProducerSettings(
+        delivery_timeout_seconds=60.0, topic_wait_seconds=PATIENT.deadline_seconds, linger_seconds=0.02
+    )
+    number = 0
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)  # type: ignore[arg-type]
+        self.sent: dict[bytes, Sent] = {}
+
+    async def work(self) -> None:
+        async with Producer(self.cluster, self.producing) as producer:
+            while not self.is_done:
+                async with asyncio.TaskGroup() as under_way:
+                    for _ in range(self.random.choice(self.counts)):
+                        self.number += 1
+                        with suppress(HeadraceError):  # such as a partition that is not known yet
+                            send, delivery = await self.submit(producer, self.draft(self, self.number))
+                            under_way.create_task(self._settle(send, delivery))
+                await self.think(self.pause_seconds)
+
+    async def submit(self, producer: Producer, draft: Draft) -> tuple[Send, Delivery]:
+        value, partition, key, headers, timestamp_ms = draft
+        send = self.begin(draft)
+        delivery = await producer.submit(
+            self.topic, value, partition=partition, key=key, headers=headers, timestamp_ms=timestamp_ms
+        )
+        return send, delivery
+
+    def begin(self, draft: Draft) -> Send:
+        self.sent[draft.value] = sent = Sent(draft, asyncio.get_running_loop().time())
+        sent.send = self.history.begin_send(self.name, draft.partition, draft.value)
+        return sent.send
+
+    def end(self, send: Send, offset: int) -> None:
+        self.history.end_send(send, offset)
+        self.sent[send.value].ended_seconds = asyncio.get_running_loop().time()
+
+    async def _settle(self, send: Send, delivery: Delivery) -> None:
+        with suppress(HeadraceError):  # then it may be in the log or not, now or later
+            self.end(send, (await delivery).offset)
+
+
+class Mover(Client):
+    """Moves the replicas of a topic from broker to broker."""
+
+    settings = IMPATIENT
+    targets: list[TopicPartition]
+    brokers: list[int]
+    replicas: int
+
+    async def work(self) -> None:
+        admin = ClusterAdmin(self.cluster)
+        while not self.is_done:
+            await self.think(1.5)
+            with suppress(HeadraceError):
+                await admin.move({self.random.choice(self.targets): self.random.sample(self.brokers, self.replicas)})
+
+
+async def create_topic(admin: TopicAdmin, topic: NewTopic) -> None:
+    with suppress(TopicAlreadyExists):  # by an attempt whose response was lost
+        await admin.create(topic)
+
+
+async def until_drained(scenario: ClusterScenario, topic: str, name: str, workers: Sequence[Worker]) -> None:
+    """Let the workers of a subscription hurry until nothing is left for them, and then end them."""
+    for worker in workers:
+        worker.hurries, worker.counts = True, (30,)
+    admin, places = SubscriptionAdmin(scenario.watcher.cluster), scenario.cluster.places
+    while True:
+        try:
+            described = {one.target.partition: one.backlog for one in await admin.describe(name, [topic])}
+            left, partitions = sum(described.values()), {index for one, index, _ in places() if one == topic}
+            scenario.missing = f"{left} messages of {topic} are not settled in {sorted(described)} of {partitions}"
+            if not left and described.keys() == partitions:
+                break
+        except HeadraceError as error:
+            scenario.missing = f"the backlog of {topic} cannot be had: {error}"
+        await asyncio.sleep(LOOK_SECONDS)
+    for worker in workers:
+        worker.is_done = True
+    await scenario.until_none(lambda: scenario.at_work(*workers))
+
+
+# What the logs hold
+
+
+class Stored(NamedTuple):
+    """A record in the log of the partition's leader; its transaction may have been aborted."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int
+
+
+class StoredPartition(NamedTuple):
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    records: list[Stored]
+
+
+def stored(cluster: SimCluster, topic: str) -> dict[int, StoredPartition]:
+    """What each partition of a topic holds below its high watermark, read from its leader's disk."""
+    found = {}
+    for name, index, place in cluster.places():
+        if name != topic:
+            continue
+        partition = cluster.replica(place.leader, topic, index)
+        assert partition is not None, f"{topic}-{index} has no leader"
+        start, end = partition.log.start_offset, partition.high_watermark
+        records = []
+        for _, batch in cluster.replicas(topic, index)[place.leader].batches:
+            header = parse_header(batch)
+            if not header.is_control:
+                records += [
+                    Stored(index, one.offset, one.key, one.value, tuple(one.headers), one.timestamp_ms)
+                    for one in read_records(memoryview(batch), header, RECORD_BYTES_MAX)
+                    if start <= one.offset < end
+                ]
+        found[index] = StoredPartition(start, end, partition.log.size_bytes, records)
+    return found
+
+
+def note_final(history: History, found: Mapping[int, StoredPartition]) -> None:
+    for index, partition in found.items():
+        history.final[index] = [(one.offset, one.value or b"") for one in partition.records]

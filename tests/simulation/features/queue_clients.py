@@ -1,0 +1,158 @@
+"""The clients of a queue: workers that also reject, writers in transactions, and one that adds partitions."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+from tests.simulation.clients import IMPATIENT, PATIENT, Client
+from tests.simulation.cluster_workers import Worker
+from tests.simulation.features.feature import TopicWriter
+
+from headrace.client.admin import TopicAdmin
+from headrace.client.leased import Message, Receipt
+from headrace.client.settling import REJECT
+from headrace.client.subscription import Subscription
+from headrace.client.transactions import TransactionalProducer, TransactionSettings
+from headrace.model.errors import HeadraceError
+from headrace.testkit.clock import START_MS
+from headrace.testkit.history import Send
+
+POISON = b"poison"
+TRANSACTION_SECONDS = 5.0
+LEASE_SECONDS = 1.5
+# How soon clients learn of added partitions. By default it takes five minutes: too long for a scenario that must end
+# within one. Writers are first, so that there is something in a partition when the workers find it.
+WRITER_METADATA_SECONDS, WORKER_METADATA_SECONDS = 1.0, 10.0
+
+
+class Delivered(NamedTuple):
+    """A message that a worker was given. `granted_seconds`: when the broker leased it, in virtual time.
+    `settles_before`: how many acks and rejects had been sent when the worker took it."""
+
+    receipt: Receipt
+    key: bytes | None
+    value: bytes
+    headers: dict[str, bytes | None]
+    granted_seconds: float
+    settles_before: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.receipt.id.partition, self.receipt.id.offset
+
+
+class QueueLog:
+    """What all the workers of a subscription did and saw, in order."""
+
+    def __init__(self) -> None:
+        self.delivered: list[Delivered] = []
+        self.settles: list[tuple[int, int]] = []
+        """Places of messages whose ack or reject was sent."""
+        self.rejected: list[tuple[int, int]] = []
+        """Places of messages whose reject was answered."""
+
+
+class QueueWorker(Worker):
+    """Rejects poison, or gives it back until it dies."""
+
+    settings = replace(PATIENT, metadata_age_seconds_max=WORKER_METADATA_SECONDS)
+    log: QueueLog
+
+    def receive(self, message: Message) -> None:
+        super().receive(message)
+        granted_seconds = (message.leased_until_ms - START_MS) / 1000 - LEASE_SECONDS
+        one = Delivered(
+            message.receipt,
+            message.key,
+            message.value or b"",
+            dict(message.headers),
+            granted_seconds,
+            len(self.log.settles),
+        )
+        self.log.delivered.append(one)
+
+    async def settle(self, subscription: Subscription, message: Message) -> None:
+        if not (message.value or b"").startswith(POISON):
+            await super().settle(subscription, message)
+        elif self.random.random() < 0.7:
+            await self._reject(message.receipt)
+        else:
+            await subscription.nack([message], delay_seconds=0.1)
+
+    async def ack(self, receipt: Receipt) -> None:
+        self.log.settles.append((receipt.id.partition, receipt.id.offset))
+        await super().ack(receipt)
+
+    async def _reject(self, receipt: Receipt) -> None:
+        place = receipt.id.partition, receipt.id.offset
+        self.log.settles.append(place)
+        if await self.settle_once(receipt, REJECT):
+            self.log.rejected.append(place)
+
+
+class JobWriter(TopicWriter):
+    settings = replace(PATIENT, metadata_age_seconds_max=WRITER_METADATA_SECONDS)
+
+
+class TransactionWriter(JobWriter):
+    """Writes in transactions, of which it aborts some and forgets others, which the coordinator ends after a while."""
+
+    settings = replace(JobWriter.settings, deadline_seconds=4.0)
+
+    async def work(self) -> None:
+        life = 0
+        while not self.is_done:
+            life += 1
+            # A transaction that is forgotten stays open, so the next one needs another id.
+            producer = TransactionalProducer(
+                self.cluster, f"{self.name}-{life}", TransactionSettings(timeout_seconds=TRANSACTION_SECONDS)
+            )
+            with suppress(HeadraceError):
+                while not self.is_done and await self._transaction(producer):
+                    await self.think(self.pause_seconds)
+            await producer._drop_producer()
+            await self.think(self.pause_seconds)
+
+    async def _transaction(self, producer: TransactionalProducer) -> bool:
+        """Whether another one may follow."""
+        await producer.begin()
+        sends: list[tuple[Send, int]] = []
+        for _ in range(self.random.choice(self.counts)):
+            self.number += 1
+            draft = self.draft(self, self.number)
+            value, partition, key, headers, _ = draft
+            send = self.begin(draft)
+            delivery = await producer.submit(self.topic, value, partition=partition, key=key, headers=headers)
+            sends.append((send, (await delivery).offset))
+        fate = self.random.random()
+        await self.think(0.3)
+        if fate < 0.15:
+            return False
+        if fate < 0.3:
+            await producer.abort()
+            self.history.aborted.update(send.value for send, _ in sends)
+            return True
+        await producer.commit()
+        for send, offset in sends:
+            self.end(send, offset)
+        return True
+
+
+class Grower(Client):
+    """Adds partitions; `partitions` is how many there are for sure."""
+
+    settings = IMPATIENT
+    topic: str
+    partitions: int
+    limit: int
+
+    async def work(self) -> None:
+        admin = TopicAdmin(self.cluster)
+        while not self.is_done and self.partitions < self.limit:
+            await self.think(2.0)
+            with suppress(HeadraceError):
+                await admin.add_partitions(self.topic, self.partitions + 1)
+            with suppress(HeadraceError):
+                self.partitions = len((await admin.describe(self.topic)).partitions)

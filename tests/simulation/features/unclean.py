@@ -1,0 +1,166 @@
+"""A topic for which an operator orders unclean elections, and which may not wait for the disk.
+
+What was acknowledged may be lost only by that: a message that was sent after the last unclean election of its partition
+is there, or was delivered to a worker. Brokers that may have lost what they acknowledged from memory leave the in-sync
+set by themselves, so that this, too, ends with an unclean election.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from tests.simulation.clients import IMPATIENT, Client
+from tests.simulation.features.feature import (
+    LONG_MAX,
+    Draft,
+    Fault,
+    Feature,
+    TopicWriter,
+    create_topic,
+    note_final,
+    stored,
+    until_drained,
+)
+from tests.simulation.features.queue_clients import QueueLog, QueueWorker
+
+from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.cluster_admin import ClusterAdmin
+from headrace.client.metadata import TopicPartition
+from headrace.client.subscription_admin import START, Position, SubscriptionAdmin
+from headrace.model.errors import HeadraceError
+from headrace.model.partition_record import NO_LEADER
+from headrace.registry.interface import Operation, SessionState, Set, is_beneath
+from headrace.registry.partitions import PARTITIONS_KEY
+from headrace.testkit.anomalies import Anomaly
+from headrace.testkit.cluster import SimCluster
+from headrace.testkit.history import History
+from headrace.testkit.registry import SimRegistry
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster_scenario import ClusterScenario
+
+TOPIC, NAME = "risky", "riskers"
+SUBSCRIPTION = {"share.delivery.count.limit": "1000", "share.record.lock.duration.ms": "1000"}
+
+
+class Elector(Client):
+    """Orders an unclean election wherever the partition has no leader."""
+
+    settings = IMPATIENT
+    sim: SimCluster
+
+    async def work(self) -> None:
+        admin = ClusterAdmin(self.cluster)
+        while not self.is_done:
+            await self.think(0.5)
+            if any(name == TOPIC and record.leader == NO_LEADER for name, _, record in self.sim.places()):
+                with suppress(HeadraceError):
+                    await admin.elect_unclean([TopicPartition(TOPIC, 0)])
+
+
+class Unclean(Feature):
+    needs_broker_clocks = True
+    settings = {"log.cleaner.backoff.ms": "300"}
+
+    def __init__(self, scenario: ClusterScenario) -> None:
+        super().__init__(scenario)
+        self.replicas = self.random.choice((2, 3))
+        self.is_acked = self.random.random() < 0.6
+        self.configs = {
+            "min.insync.replicas": "1",
+            "flush.messages": self.random.choice(("1", "1", "20")),
+            "retention.ms": "-1",
+            "message.timestamp.after.max.ms": LONG_MAX,
+            "segment.bytes": str(self.random.choice((300, 1000))),
+            **({"retention.mode": "acked"} if self.is_acked else {}),
+        }
+        self.history, self.log = History(has_gaps=True), QueueLog()
+        self.workers: list[QueueWorker] = []
+        self.last_unclean = -1
+        """The moment in the history when an unclean election was last tried."""
+
+    def attach(self) -> None:
+        writer = self.scenario.client(TopicWriter, "risky-writer", self.history)
+        writer.topic, writer.draft, writer.pause_seconds = TOPIC, self._draft, 0.15
+        self.writer, self.writers = writer, [writer]
+        elector = self.scenario.client(Elector, "elector", self.history)
+        elector.sim = self.scenario.cluster
+        self.others = [elector]
+        if self.is_acked:
+            worker = self.scenario.client(QueueWorker, "risky-worker", self.history)
+            worker.topic, worker.subscription, worker.configs, worker.log = TOPIC, NAME, SUBSCRIPTION, self.log
+            self.workers = [worker]
+        registry = self.scenario.cluster.registry
+        inner = registry.on_commit
+        assert inner is not None
+
+        def on_commit(client: SimRegistry, operations: Sequence[Operation], state: SessionState | None) -> None:
+            inner(client, operations, state)
+            self._look_for_unclean(operations)
+
+        registry.on_commit = on_commit
+
+    @property
+    def clients(self) -> list[Client]:
+        return [*super().clients, *self.workers]
+
+    def _draft(self, writer: TopicWriter, number: int) -> Draft:
+        return Draft(f"{writer.name}-{number}".encode(), 0, timestamp_ms=writer.cluster.clock.now_ms())
+
+    def _look_for_unclean(self, operations: Sequence[Operation]) -> None:
+        entries = self.scenario.cluster.registry.entries
+        for operation in operations:
+            if isinstance(operation, Set) and is_beneath(operation.key, PARTITIONS_KEY) and operation.key in entries:
+                before: Any = msgspec.json.decode(entries[operation.key].value)
+                after: Any = msgspec.json.decode(operation.value)
+                if before.get("unclean_epoch") != after.get("unclean_epoch"):
+                    self.last_unclean = self.history.now
+
+    async def prepare(self, admin: TopicAdmin) -> None:
+        await create_topic(admin, NewTopic(TOPIC, 1, self.replicas, self.configs))
+        if self.is_acked:
+            await SubscriptionAdmin(self.scenario.watcher.cluster).create(TOPIC, NAME, Position(START), SUBSCRIPTION)
+
+    def faults(self) -> list[Fault]:
+        return [self._force_unclean_election]
+
+    async def _force_unclean_election(self) -> None:
+        """Let the followers be down until the leader is in sync with none of them, and then the leader."""
+        cluster = self.scenario.cluster
+        record = next(record for name, _, record in cluster.places() if name == TOPIC)
+        if record.leader not in cluster.brokers:
+            return
+        followers = [cluster.brokers[node_id] for node_id in record.replicas if node_id != record.leader]
+        for broker in followers:
+            broker.kill()
+        await asyncio.sleep(self.random.choice((2.5, 3.5)))
+        leader = cluster.brokers[record.leader]
+        leader.kill()
+        for broker in followers:
+            if broker.is_down:
+                await broker.start()
+        await asyncio.sleep(self.random.choice((0.5, 2.0)))
+        if leader.is_down:
+            await leader.start()
+
+    async def recover(self, healed: Mapping[int, int]) -> None:
+        workers, self.workers = self.workers, []
+        await super().recover(healed)
+        self.workers = workers
+        if workers:
+            await until_drained(self.scenario, TOPIC, NAME, workers)
+
+    def audit(self) -> None:
+        note_final(self.history, stored(self.scenario.cluster, TOPIC))
+
+    def anomalies(self) -> Iterator[Anomaly]:
+        there = {value for log in self.history.final.values() for _, value in log}
+        there |= {one.value for one in self.log.delivered}
+        for send in self.history.sends:
+            if send.is_ok and send.began > self.last_unclean and send.value not in there:
+                detail = f"{send.value!r} at {send.offset} was sent at {send.began}, after {self.last_unclean}"
+                yield Anomaly("lost, but not by an unclean election", send.partition, detail)

@@ -1,0 +1,129 @@
+"""Bugs that Headrace once had, planted again: each reverts one fix, and the widened scenario must find it.
+
+With each stand the feature that shows it, so that other seeds need not be run, and the first seed that does.
+`python -m tests.simulation.many --seeds 1-2000 --controls` looks for all of them anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+from uuid import UUID
+
+import pytest
+from tests.simulation.cluster_controls import Plant
+from tests.simulation.features.clocks import Clocks
+from tests.simulation.features.feature import Feature
+from tests.simulation.features.queue import Queue
+from tests.simulation.features.registry import LaggingRegistry
+from tests.simulation.features.retention import Retention
+from tests.simulation.features.unclean import Unclean
+
+from headrace.broker.acks_log import AcksLead
+from headrace.broker.catalogue import Catalogue
+from headrace.broker.inherited_subscriptions import InheritedSubscriptions
+from headrace.broker.partition import Partition
+from headrace.broker.replica_fetcher import Followed, ReplicaFetcher
+from headrace.registry.partitions import PartitionRecords
+from headrace.registry.topics import Topics
+from headrace.storage import retention, settling
+from headrace.storage.log import Log
+from headrace.storage.reading import ColdRead, LogSlice
+from headrace.wire.batch import BatchHeader
+
+
+class Control(NamedTuple):
+    """`shows`: what the report of a seed that finds the bug says."""
+
+    plant: Plant
+    feature: type[Feature]
+    shows: str
+    first_seed: int
+
+
+def take_an_unknown_dead_letter_for_gone(patch: pytest.MonkeyPatch) -> None:
+    """A message above the high watermark of a new leader was settled without a copy."""
+    patch.setattr(Partition, "ensure_committed", lambda *_: None)
+
+
+def forget_producers_by_record_timestamps(patch: pytest.MonkeyPatch) -> None:
+    """Followers took the time of a producer's last record for the time of its last append."""
+    expire = Catalogue.expire
+
+    def expire_by_timestamps(self: Catalogue) -> None:
+        expire(self)
+        for topic in self._by_name.values():
+            for partition in topic.replicas.values():
+                if not partition.is_leader:
+                    _forget_old(partition, self._clock.now_ms() - self.config.producer_id_expiration_ms)
+
+    patch.setattr(Catalogue, "expire", expire_by_timestamps)
+
+
+def _forget_old(partition: Partition, oldest_ms: int) -> None:
+    states = partition.state.producers
+    for producer_id, producer in list(states._producers.items()):
+        if producer.last_timestamp_ms <= oldest_ms and states.transactions.first_offset(producer_id) < 0:
+            del states._producers[producer_id]
+
+
+def refuse_a_batch_that_holds_the_log_start(patch: pytest.MonkeyPatch) -> None:
+    """A new follower of a log that starts inside a batch never caught up."""
+
+    async def leave_as_it_is(_self: ReplicaFetcher, _followed: Followed, _first: BatchHeader) -> None:
+        pass
+
+    patch.setattr(ReplicaFetcher, "_restart_at_batch", leave_as_it_is)
+
+
+def retain_above_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    """Retention deleted what was flushed here, but not committed."""
+    patch.setattr(retention, "deletable_offset", lambda log: log.flushed_offset)
+
+
+def remove_orphans_by_the_mirror(patch: pytest.MonkeyPatch) -> None:
+    """A new controller removed the partitions of a topic that was just being created."""
+
+    async def remove(self: Topics, topic_ids: Iterable[UUID]) -> None:
+        for topic_id in list(topic_ids):
+            await PartitionRecords(self._registry).remove_all(topic_id)
+
+    patch.setattr(Topics, "remove_orphaned_partitions", remove)
+
+
+def stop_at_a_gap(patch: pytest.MonkeyPatch) -> None:
+    """A read at a gap that reaches to the end returned an empty slice at the same offset, for ever."""
+    read = Log.read
+
+    def read_without_progress(self: Log, offset: int, size_bytes_max: int, end_offset: int) -> LogSlice | ColdRead:
+        piece = read(self, offset, size_bytes_max, end_offset)
+        is_gap = isinstance(piece, LogSlice) and not len(piece)
+        return LogSlice(None, 0, 0, offset) if is_gap else piece
+
+    patch.setattr(Log, "read", read_without_progress)
+
+
+def begin_at_the_end_of_added_partitions(patch: pytest.MonkeyPatch) -> None:
+    """A known subscription lost what was first written to a partition that was added."""
+
+    async def find_none(_self: InheritedSubscriptions, _acks: AcksLead, _older: int) -> list[str]:
+        return []
+
+    patch.setattr(InheritedSubscriptions, "find", find_none)
+
+
+def trust_acks_of_an_earlier_leader_epoch(patch: pytest.MonkeyPatch) -> None:
+    """After an unclean election, acked retention deleted new messages at offsets that had been acked."""
+    patch.setattr(settling, "_is_reconciled", lambda *_: True)
+
+
+FINDING_CONTROLS = (
+    Control(take_an_unknown_dead_letter_for_gone, Queue, "settled by nobody", 1),
+    Control(forget_producers_by_record_timestamps, Clocks, "duplicate in partition", 11),
+    Control(refuse_a_batch_that_holds_the_log_start, Retention, "StillUnwell", 87),
+    Control(retain_above_the_high_watermark, Retention, "would be cut to", 1),
+    Control(remove_orphans_by_the_mirror, LaggingRegistry, "has no record", 1),
+    Control(stop_at_a_gap, Queue, "BrokerFailed", 1),
+    Control(begin_at_the_end_of_added_partitions, Queue, "settled by nobody", 5),
+    Control(trust_acks_of_an_earlier_leader_epoch, Unclean, "not by an unclean election", 93),
+)

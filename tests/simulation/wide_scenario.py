@@ -1,0 +1,65 @@
+"""A cluster's story with weather: each seed draws a few features, with their own topics, clients, faults and rules.
+
+What every scenario has goes on besides, with fewer clients, so that a seed stays cheap. Some seeds draw no feature.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from tests.simulation.cluster_scenario import ClusterScenario
+from tests.simulation.features.clocks import Clocks
+from tests.simulation.features.dedup import Dedup
+from tests.simulation.features.delays import Delays
+from tests.simulation.features.feature import Feature
+from tests.simulation.features.groups import Groups
+from tests.simulation.features.lost_answers import LostAnswers
+from tests.simulation.features.queue import Queue
+from tests.simulation.features.registry import LaggingRegistry
+from tests.simulation.features.retention import Retention
+from tests.simulation.features.unclean import Unclean
+
+FEATURES: tuple[type[Feature], ...] = (
+    Clocks,
+    LostAnswers,
+    LaggingRegistry,
+    Retention,
+    Queue,
+    Unclean,
+    Dedup,
+    Delays,
+    Groups,
+)
+COUNTS = (0, 1, 1, 2, 2, 2, 3)
+LEFT_OUT_CHANCE = 0.6
+
+
+def features_of(seed: int) -> list[type[Feature]]:
+    random = Random(f"features {seed}")
+    drawn = set(random.sample(FEATURES, random.choice(COUNTS)))
+    if Delays in drawn:
+        drawn.discard(Clocks)  # which decide when a delayed message is due
+    return [kind for kind in FEATURES if kind in drawn]
+
+
+class WideScenario(ClusterScenario):
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        if self.features:
+            self._leave_out()
+        for feature in self.features:
+            feature.attach()
+            self.clients += feature.clients
+
+    def draw_features(self) -> list[Feature]:
+        return [kind(self) for kind in features_of(self.seed)]
+
+    def _leave_out(self) -> None:
+        """Drop some of the clients that every scenario has, but for one writer."""
+        random = Random(f"left out {self.seed}")
+        kept = [self.watcher, random.choice(self.writers)]
+        self.clients = [one for one in self.clients if one in kept or random.random() > LEFT_OUT_CHANCE]
+        self.writers = [one for one in self.writers if one in self.clients]
+        self.members = [one for one in self.members if one in self.clients]
+        self.copiers = [one for one in self.copiers if one in self.clients]
+        self.operators = [one for one in self.operators if one in self.clients]
