@@ -20,7 +20,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--session-timeout", type=float, default=3.0, metavar="SECONDS")
+    parser.add_argument("--brokers", type=int, default=4, help="with four, brokers are also drained")
     parser.add_argument("--rate", type=float, default=300.0, help="records in a second")
+    parser.add_argument("--queue-rate", type=float, default=25.0, help="messages in a second")
+    parser.add_argument("--servers", type=int, default=3, choices=(1, 3), help="of ZooKeeper")
     parser.add_argument("--report", type=Path, default=report.ROOT / "docs" / "chaos", metavar="DIR")
     parser.add_argument("--keep", action="store_true", help="keep logs, histories and data though all is well")
     parser.add_argument("--clean", action="store_true", help="clear away what a killed harness left, and do no more")
@@ -32,7 +35,18 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leave through the clean-up, as Ctrl-C does
     folder = Path(tempfile.mkdtemp(prefix="headrace-chaos-"))
     sys.stderr.write(f"seed {options.seed}, {options.minutes:g} minutes, in {folder}\n")
-    outcome = run(Options(options.seed, options.minutes * 60, folder, options.session_timeout, rate=options.rate))
+    outcome = run(
+        Options(
+            options.seed,
+            options.minutes * 60,
+            folder,
+            options.session_timeout,
+            brokers=options.brokers,
+            servers=options.servers,
+            rate=options.rate,
+            queue_rate=options.queue_rate,
+        )
+    )
     page = report.write(outcome, options.report, f"{options.minutes:g}-minutes-seed-{options.seed}")
     for violation in outcome.violations:
         sys.stderr.write(f"VIOLATION {violation}\n")

@@ -28,6 +28,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from tests.chaos.names import FEEDER
 
 QUICK = {
     # A host that is cut off answers nothing at all: without these a client waits a minute until it asks another.
@@ -38,6 +39,8 @@ QUICK = {
     "log_level": 0,
 }
 IN_FLIGHT_MAX = 2000
+COUNT_SECONDS = 3.0
+"""How often a writer looks whether its topic has grown."""
 MEMBERSHIP_SECONDS = 12.0
 """After so long a member leaves its group and joins it again, so that there are rebalances without faults, too."""
 FLUSH_SECONDS = 120.0
@@ -46,15 +49,13 @@ PATIENCE_SECONDS = 45.0
 coordinator that vanished from the metadata and came back (its issues 5511 and 3740), whatever the cluster does."""
 GAVE_UP = 75
 
-FEEDER = "feeder"
-
 _stops: list[int] = []
 
 
 def main(role: str, name: str, bootstrap: str, topic: str, partitions: str, rate: str, group: str) -> None:
     signal.signal(signal.SIGTERM, lambda number, _: _stops.append(number))
-    if role == "writer":
-        Writer(name, bootstrap, topic, int(partitions), float(rate)).run()
+    if role in ("writer", "growing-writer"):
+        Writer(name, bootstrap, topic, int(partitions), float(rate), follows_growth=role != "writer").run()
     elif role == "reader":
         read(bootstrap, topic, int(partitions))
     else:
@@ -70,8 +71,11 @@ def tell(*what: Any) -> None:
 class Writer:
     """Unique values to all partitions in turn, so many in a second, as an idempotent producer with acks=all."""
 
-    def __init__(self, name: str, bootstrap: str, topic: str, partitions: int, rate: float) -> None:
+    def __init__(
+        self, name: str, bootstrap: str, topic: str, partitions: int, rate: float, *, follows_growth: bool
+    ) -> None:
         self._name, self._topic, self._partitions, self._rate = name, topic, partitions, rate
+        self._follows_growth = follows_growth
         self._settings = {
             **QUICK,
             "bootstrap.servers": bootstrap,
@@ -83,6 +87,7 @@ class Writer:
         }
         self._producer = Producer(self._settings)
         self._number, self._began = 0, time.monotonic()
+        self._counted = self._began
 
     def run(self) -> None:
         while not _stops:
@@ -97,6 +102,8 @@ class Writer:
             tell("error", time.monotonic_ns(), f"{left} records were neither acknowledged nor refused")
 
     def _work(self) -> None:
+        if self._follows_growth and time.monotonic() > self._counted + COUNT_SECONDS:
+            self._count_partitions()
         due = int((time.monotonic() - self._began) * self._rate)
         if len(self._producer) >= IN_FLIGHT_MAX or self._number >= due:
             # What could not be sent in time is left out: an outage is not followed by a flood.
@@ -107,6 +114,14 @@ class Writer:
             self._send(self._number)
             self._number += 1
             self._producer.poll(0)
+
+    def _count_partitions(self) -> None:
+        try:
+            self._partitions = len(self._producer.list_topics(self._topic, timeout=1.0).topics[self._topic].partitions)
+        except KafkaException:
+            return
+        finally:
+            self._counted = time.monotonic()
 
     def _send(self, number: int) -> None:
         partition = number % self._partitions

@@ -1,10 +1,10 @@
-"""Three brokers and their ZooKeeper servers, each on a host of its own, and who plays which part at present."""
+"""The brokers and their ZooKeeper servers, each on a host of its own, and who plays which part at present."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.chaos import disks, namespaces
 from tests.chaos.claims import claim, leftovers
 from tests.chaos.disks import SmallDisk
+from tests.chaos.names import REPLICAS
 from tests.chaos.namespaces import Host, Namespaces
 from tests.chaos.nodes import BrokerNode, Node, ZooKeeperNode
 from tests.integration.process import PATIENCE_SECONDS, free_ports, wait_until
@@ -20,8 +21,6 @@ from tests.integration.raw import RawConnection
 
 from headrace.broker.state_log import java_hash
 
-BROKERS = 3
-REPLICAS = 3
 MIN_IN_SYNC = 2
 SETTINGS = {
     "log.segment.bytes": "1048576",
@@ -45,19 +44,22 @@ class View:
     controller: int
     brokers: frozenset[int]
     topic_ids: dict[str, str]
+    replicas: dict[tuple[str, int], tuple[int, ...]]
     leaders: dict[tuple[str, int], int]
     behind: tuple[str, ...]
     """partitions that lack a replica in their in-sync set, in words"""
 
-    @property
-    def is_well(self) -> bool:
-        return len(self.brokers) == BROKERS and not self.behind and self.brokers.issuperset(self.leaders.values())
+    def is_well(self, brokers: int) -> bool:
+        """Whether so many brokers are up, all partitions have leaders, and all replicas are in sync."""
+        return len(self.brokers) == brokers and not self.behind and self.brokers.issuperset(self.leaders.values())
 
 
 class Cluster:
     """`close` ends every process and takes hosts and disks away; the folder stays."""
 
-    def __init__(self, folder: Path, servers: int, session_seconds: float, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, brokers: int, servers: int, session_seconds: float, note: Callable[[str], None]
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.session_seconds, self._note = folder, session_seconds, note
         self._stack = ExitStack()
@@ -66,7 +68,7 @@ class Cluster:
             self._stack.callback(self._claim.release)
             self.why_no_network = namespaces.why_not()
             self.why_no_disks = disks.why_not(folder)
-            names = [*(f"b{n}" for n in range(1, BROKERS + 1)), *(f"z{n}" for n in range(1, servers + 1)), "c1", "c2"]
+            names = [*(f"b{n}" for n in range(1, brokers + 1)), *(f"z{n}" for n in range(1, servers + 1)), "c1", "c2"]
             self._stack.callback(namespaces.remove, self._claim.number)
             self.network = Namespaces(self._claim, names) if self.why_no_network is None else None
             self._hosts = {name: Host(name, "127.0.0.1") for name in names}
@@ -76,7 +78,7 @@ class Cluster:
             for node in self.zookeepers:
                 node.peers = self.zookeepers
             registry = f"zookeeper://{','.join(node.address for node in self.zookeepers)}/chaos"
-            self.brokers = [self._broker(number, registry) for number in range(1, BROKERS + 1)]
+            self.brokers = [self._broker(number, registry) for number in range(1, brokers + 1)]
         except BaseException:
             self._stack.close()
             raise
@@ -97,20 +99,32 @@ class Cluster:
         for broker in self.brokers:
             broker.wait_ready()
 
-    def create_topics(self, partitions: dict[str, int]) -> None:
-        topics = [NewTopic(name, count, REPLICAS) for name, count in partitions.items()]
+    def create_topic(
+        self, name: str, partitions: int, replicas: int = REPLICAS, configs: Mapping[str, str] | None = None
+    ) -> None:
+        """Return when every broker knows it: clients may ask any of them."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        for created in admin.create_topics(topics).values():
+        for created in admin.create_topics([NewTopic(name, partitions, replicas, config=dict(configs or {}))]).values():
             created.result(PATIENCE_SECONDS)
+
+        def everybody_knows() -> bool:
+            views = [view_of(broker) for broker in self.brokers]
+            return all(view is not None and view.leaders.get((name, partitions - 1), -1) >= 0 for view in views)
+
+        wait_until(everybody_knows, f"every broker knows topic {name!r}")
 
     def has_topic(self, name: str) -> bool:
         """Whether any broker knows it."""
         return any(name in view.topic_ids for view in map(view_of, self.brokers) if view is not None)
 
-    def folder_names(self, topics: Sequence[str]) -> list[str]:
-        """How the folders are called in which the partitions of these topics lie."""
+    def log_folders(self, topics: Sequence[str]) -> dict[str, list[Path]]:
+        """The folders of all replicas of the partitions of these topics, by the name of the folder."""
         told = next(filter(None, map(view_of, self.brokers)))
-        return [f"{told.topic_ids[topic]}-{index}" for topic, index in told.leaders if topic in topics]
+        data = {broker.number: broker.data for broker in self.brokers}
+        names = {place: f"{told.topic_ids[place[0]]}-{place[1]}" for place in told.leaders if place[0] in topics}
+        return {
+            name: [data[number] / "logs" / name for number in told.replicas[place]] for place, name in names.items()
+        }
 
     def close(self) -> None:
         try:
@@ -166,7 +180,7 @@ class Cluster:
         def all_in_sync() -> bool:
             self.revive()
             views.update({broker.name: view_of(broker) for broker in self.brokers})
-            return all(view is not None and view.is_well for view in views.values())
+            return all(view is not None and view.is_well(len(self.brokers)) for view in views.values())
 
         try:
             wait_until(all_in_sync, "all replicas are in sync", seconds)
@@ -214,6 +228,7 @@ def view_of(broker: BrokerNode) -> View | None:
         told.controller_id,
         frozenset(each.node_id for each in told.brokers),
         {topic.name: topic.topic_id.hex for topic in told.topics},
+        {place: tuple(partition.replica_nodes) for place, partition in partitions.items()},
         {place: partition.leader_id for place, partition in partitions.items()},
         tuple(
             f"{topic}-{index} has {list(found.isr_nodes)} of {list(found.replica_nodes)}, led by {found.leader_id}"

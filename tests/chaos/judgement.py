@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import leaves_majority
+from tests.chaos.names import GROUP, MEMBERS, NUMBERS, SOURCE, WRITERS
+from tests.chaos.nodes import Node
 from tests.chaos.outcome import Outcome, span
 from tests.chaos.transcript import Log, Transcript, history_of
-from tests.chaos.workload import GROUP, MEMBERS, NUMBERS, SOURCE, WRITERS
 from tests.compat.copier import ABORTED
 
 from headrace.testkit.anomalies import judge
@@ -27,19 +28,32 @@ def of_history(transcripts: Mapping[str, Transcript], final: Mapping[str, Mappin
     found = list[str]()
     for topic in (NUMBERS, SOURCE):
         clients = {name: transcript for name, transcript in transcripts.items() if WRITERS.get(name, NUMBERS) == topic}
-        history = history_of(clients, dict.fromkeys(MEMBERS, GROUP), final[topic])
-        anomalies = defaultdict[str, list[str]](list)
-        for anomaly in judge(history):
-            anomalies[anomaly.kind].append(f"{anomaly} of {topic}")
-        for kind, sentences in anomalies.items():
-            found += few(sentences, kind)
-    found += [f"{name} broke off before it was told to" for name, one in transcripts.items() if not one.is_complete]
-    found += [
-        f"{name}: {error}"
-        for name in WRITERS
-        for error in transcripts[name].errors  # a writer tells only of what it could not bring to its end
+        found += of_topic(topic, clients, dict.fromkeys(MEMBERS, GROUP), final[topic])
+    return found + of_clients(transcripts, WRITERS)
+
+
+def of_topic(
+    topic: str,
+    clients: Mapping[str, Transcript],
+    groups: Mapping[str, str],
+    final: Mapping[int, Log],
+    deleted: Mapping[int, int] | None = None,
+) -> list[str]:
+    """The rules of the simulation for one topic. `deleted`: see `History.deleted`."""
+    history = history_of(clients, groups, final)
+    history.deleted.update(deleted or {})
+    anomalies = defaultdict[str, list[str]](list)
+    for anomaly in judge(history):
+        anomalies[anomaly.kind].append(f"{anomaly} of {topic}")
+    return [sentence for kind, sentences in anomalies.items() for sentence in few(sentences, kind)]
+
+
+def of_clients(transcripts: Mapping[str, Transcript], writers: Iterable[str]) -> list[str]:
+    """Clients that ended too early, and writers that report an error, which they do only of what they gave up."""
+    return [
+        *(f"{name} broke off before it was told to" for name, one in transcripts.items() if not one.is_complete),
+        *(f"{name}: {error}" for name in writers for error in few(transcripts[name].errors, f"error of {name}")),
     ]
-    return found
 
 
 def of_copies(source: Sequence[bytes], copies: Sequence[bytes]) -> list[str]:
@@ -58,13 +72,17 @@ def of_copies(source: Sequence[bytes], copies: Sequence[bytes]) -> list[str]:
 
 def of_logs(cluster: Cluster) -> list[str]:
     """Bugs that the brokers told of themselves."""
+    return logged_bugs(cluster.brokers)
+
+
+def logged_bugs(nodes: Iterable[Node]) -> list[str]:
     found = list[str]()
-    for broker in cluster.brokers:
-        if not broker.log_path.exists():
+    for node in nodes:
+        if not node.log_path.exists():
             continue
-        lines = enumerate(broker.log_path.read_text(errors="replace").splitlines(), 1)
-        told = [f"{broker.log_path}:{number}: {line}" for number, line in lines if BUGS.search(line)]
-        found += few(told, f"line in the log of {broker.name}")
+        lines = enumerate(node.log_path.read_text(errors="replace").splitlines(), 1)
+        told = [f"{node.log_path}:{number}: {line}" for number, line in lines if BUGS.search(line)]
+        found += few(told, f"line in the log of {node.name}")
     return found
 
 

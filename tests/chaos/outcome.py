@@ -20,11 +20,15 @@ class Options:
     seconds: float
     folder: Path
     session_seconds: float = 3.0
+    brokers: int = 3
+    """with four, the administrator also drains brokers"""
     servers: int = 3
     """of ZooKeeper: one, or three"""
     rate: float = 300.0
     source_rate: float = 12.0
     queue_rate: float = 25.0
+    rest_rate: float = 8.0
+    changing_rate: float = 20.0
     plan: tuple[Round, ...] = ()
     """the rounds to go through once; else they are drawn from the seed until the time is up"""
 

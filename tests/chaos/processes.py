@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from tests.chaos.client import GAVE_UP
 from tests.chaos.namespaces import Host
 from tests.chaos.nodes import WITH_PARENT
 from tests.chaos.transcript import Transcript
@@ -27,14 +28,32 @@ class Processes:
         folder.mkdir()
         self._folder = folder
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._starts: dict[str, tuple[Host, Sequence[str]]] = {}
+        self.given_up = 0
 
     def launch(self, host: Host, name: str, module: Sequence[str]) -> Path:
         """Run a module with its arguments; the path of what it prints, to which a later start adds."""
-        command = [*host.prefix, *WITH_PARENT, sys.executable, "-m", *module]
+        return self.launch_command(host, name, [sys.executable, "-m", *module])
+
+    def launch_command(self, host: Host, name: str, program: Sequence[str]) -> Path:
+        """The same for any program."""
+        self._starts[name] = host, program
+        command = [*host.prefix, *WITH_PARENT, *program]
         out_path = self._folder / f"{name}.jsonl"
         with out_path.open("ab") as out, self.log_path(name).open("ab") as log:
             self._running[name] = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=log)
         return out_path
+
+    def restart(self, name: str) -> None:
+        """Start a client anew that has ended."""
+        host, program = self._starts[name]
+        self.launch_command(host, name, program)
+
+    def restart_given_up(self, name: str) -> None:
+        """Start a client anew if it gave up its library, which hangs."""
+        if self.exit_code(name) == GAVE_UP:
+            self.given_up += 1
+            self.restart(name)
 
     def log_path(self, name: str) -> Path:
         return self._folder / f"{name}.log"

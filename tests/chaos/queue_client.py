@@ -29,6 +29,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from tests.chaos.client import tell
+from tests.chaos.names import JOBS
 
 from headrace import AsyncClient, AsyncMessage, LeaseLost, Receipt
 from headrace.client.cluster import ClientSettings, Cluster, connect
@@ -39,7 +40,7 @@ from headrace.client.subscription import LeasingRules, Subscription
 from headrace.model.errors import HeadraceError, InvalidRecordState
 from headrace.wire.messages.settle import SettleItem, SettlePartition, SettleRequest, SettleResponse, SettleTopic
 
-JOBS, SUBSCRIPTION = "jobs", "workers"
+SUBSCRIPTION = "workers"
 DELIVERIES_MAX = 8
 """Then a message dies. One that is neither poison nor stubborn comes nowhere near."""
 ORDINARY, POISON, STUBBORN = "ordinary", "poison", "stubborn"

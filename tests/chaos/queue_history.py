@@ -61,26 +61,26 @@ class QueueHistory:
     log: Mapping[str, str] = field(default_factory=dict)
     dead: Sequence[DeadCopy] = ()
 
-    def counts(self) -> dict[str, int]:
-        """For the report."""
+    def counts(self, queue: str) -> dict[str, int]:
+        """For the report, under the name of the queue."""
         acknowledged = [one for one in self.publishes.values() if one.ended is not None]
         settles = [one for one in self.deliveries if one.how is not None]
         refused = Counter(one.how == LATE for one in settles if one.is_refused)
         answered = sum(one.settled is not None for one in settles)
         return {
-            "queue: messages acknowledged": len(acknowledged),
-            "queue: of these delayed": sum(one.due is not None for one in acknowledged),
-            "queue: of these cancelled in time": sum(one.cancelled is not None for one in acknowledged),
-            "queue: messages in the topic": len(self.log),
-            "queue: deliveries": len(self.deliveries),
-            "queue: most deliveries of one message": max(
+            f"{queue}: messages acknowledged": len(acknowledged),
+            f"{queue}: of these delayed": sum(one.due is not None for one in acknowledged),
+            f"{queue}: of these cancelled in time": sum(one.cancelled is not None for one in acknowledged),
+            f"{queue}: messages in the topic": len(self.log),
+            f"{queue}: deliveries": len(self.deliveries),
+            f"{queue}: most deliveries of one message": max(
                 Counter(one.id for one in self.deliveries).values(), default=0
             ),
-            "queue: acks, nacks and rejects taken": answered,
-            "queue: acks after the lease refused": refused[True],
-            "queue: others refused": refused[False],
-            "queue: others not answered": len(settles) - answered - refused.total(),
-            "queue: dead letters": len(self.dead),
+            f"{queue}: acks, nacks and rejects taken": answered,
+            f"{queue}: acks after the lease refused": refused[True],
+            f"{queue}: others refused": refused[False],
+            f"{queue}: others not answered": len(settles) - answered - refused.total(),
+            f"{queue}: dead letters": len(self.dead),
         }
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from tests.chaos.judgement import few
 from tests.chaos.queue_client import DELIVERIES_MAX, LATE, ORDINARY
 from tests.chaos.queue_history import Delivery, QueueHistory
-from tests.chaos.queue_workload import PUBLISHER
 from tests.chaos.transcript import Transcript
 
 SLACK_MS = 10
@@ -24,12 +23,12 @@ def of_queue(history: QueueHistory) -> list[str]:
     return [sentence for rule in RULES for sentence in few(rule(history), rule.__name__.replace("_", " "))]
 
 
-def of_queue_clients(transcripts: Mapping[str, Transcript]) -> list[str]:
+def of_queue_clients(transcripts: Mapping[str, Transcript], publisher: str) -> list[str]:
     """Who could not do its work. Members find the cluster out of reach now and then, and go on; a publisher tells only
     of what it could not bring to its end."""
     return [
         *(f"{name} broke off before it was told to" for name, one in transcripts.items() if not one.is_complete),
-        *few([f"{PUBLISHER}: {error}" for error in transcripts[PUBLISHER].errors], "not published"),
+        *few([f"{publisher}: {error}" for error in transcripts[publisher].errors], "not published"),
     ]
 
 

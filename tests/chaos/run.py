@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from tests.chaos import judgement, replicas
 from tests.chaos.availability import Acknowledgements
 from tests.chaos.cluster import ROLES, Cluster
 from tests.chaos.faults import Injected, inject, kinds_possible
+from tests.chaos.names import COPIERS, COPIES, GROUP, NUMBERS, SOURCE
 from tests.chaos.nodes import Node
 from tests.chaos.outcome import Options, Outcome
 from tests.chaos.processes import Stuck
-from tests.chaos.queue_client import JOBS
-from tests.chaos.queue_judgement import of_queue, of_queue_clients
-from tests.chaos.queue_workload import LOGS
+from tests.chaos.queue_workload import ACKS, LOGS
+from tests.chaos.reading import read_all
 from tests.chaos.schedule import ALONE, QUIET, Planned, Round, rounds
-from tests.chaos.workload import (
-    COPIERS,
-    COPIES,
-    GROUP,
-    NUMBERS,
-    PARTITIONS,
-    SOURCE,
-    Workload,
-    read_all,
-)
+from tests.chaos.workload import Workload
 
 LOOK_SECONDS = 0.1
 WARM_UP_SECONDS = 5.0
@@ -37,11 +28,11 @@ OWNERS = {"group coordinator": GROUP, "transaction coordinator": COPIERS[0]}
 
 def run(options: Options) -> Outcome:
     outcome = Outcome(options)
-    cluster = Cluster(options.folder / "cluster", options.servers, options.session_seconds, outcome.note)
-    workload = Workload(cluster, options.folder / "clients", options.rate, options.source_rate, options.queue_rate)
+    folder = options.folder / "cluster"
+    cluster = Cluster(folder, options.brokers, options.servers, options.session_seconds, outcome.note)
+    workload = Workload(cluster, options)
     try:
         cluster.start()
-        cluster.create_topics(PARTITIONS)
         workload.start()
         _Chaos(cluster, workload, outcome).hurt()
         _drain(cluster, workload, outcome)
@@ -150,12 +141,13 @@ def _drain(cluster: Cluster, workload: Workload, outcome: Outcome) -> None:
     final = {topic: read_all(cluster.bootstrap, topic) for topic in (NUMBERS, SOURCE)}
     ends = {partition: log[-1][0] + 1 if log else 0 for partition, log in final[NUMBERS].items()}
     source = [value for log in final[SOURCE].values() for _, value in log]
-    for wait in (
+    waits: tuple[Callable[[], None], ...] = (
         partial(workload.wait_read, ends),
         partial(workload.wait_committed, ends),
         partial(workload.wait_copied, len(source)),
-        workload.queue.wait_settled,
-    ):
+        *(part.wait_finished for part in workload.parts),
+    )
+    for wait in waits:
         try:
             wait()
         except Stuck as stuck:
@@ -163,7 +155,6 @@ def _drain(cluster: Cluster, workload: Workload, outcome: Outcome) -> None:
     workload.stop_readers()
     workload.kill()
     copies = [value for log in read_all(cluster.bootstrap, COPIES).values() for _, value in log]
-    queue = workload.queue.history(read_all(cluster.bootstrap, JOBS))
     outcome.note("drained")
     outcome.counts |= {
         "records acknowledged in numbers": sum(1 for _ in workload.acknowledged()),
@@ -172,21 +163,24 @@ def _drain(cluster: Cluster, workload: Workload, outcome: Outcome) -> None:
         "records in copies": len(copies),
         "starts of copiers": workload.copier_starts,
         "members started anew because their library waited for ever": workload.given_up,
-    } | queue.counts()
+    }
     outcome.violations += judgement.of_history(workload.transcripts, final)
     outcome.violations += judgement.of_copies(source, copies)
-    outcome.violations += of_queue_clients(workload.queue.transcripts) + of_queue(queue)
+    for part in workload.parts:
+        outcome.counts |= part.counts()
+        outcome.violations += part.judge()
 
 
 def _compare(cluster: Cluster, outcome: Outcome) -> None:
     """Stop the brokers in order, and look at what lies on their disks."""
     cluster.wait_in_sync()
-    compared = cluster.folder_names((NUMBERS, SOURCE, COPIES, *LOGS))
+    equal = cluster.log_folders((NUMBERS, SOURCE, COPIES, *LOGS))
+    growing = cluster.log_folders((ACKS,))  # a leader that takes over while the others stop writes that it reconciled
     for broker in cluster.brokers:
         code = broker.terminate()
         if code != 0:
             outcome.violations.append(f"{broker.name} ended with exit code {code} on SIGTERM")
-    logs, size, found = replicas.compare([broker.data for broker in cluster.brokers], compared)
+    logs, size, found = replicas.compare(equal, growing)
     outcome.counts |= {"logs compared": logs, "bytes compared": size}
     outcome.violations += found
     for broker in cluster.brokers:

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from tests.chaos import judgement, replicas
 from tests.chaos.availability import Acknowledgements
-from tests.chaos.client import FEEDER
 from tests.chaos.faults import Injected
+from tests.chaos.names import FEEDER, MEMBERS, NUMBERS, READER, SOURCE, WRITERS
 from tests.chaos.outcome import Options, Outcome
 from tests.chaos.schedule import Planned
 from tests.chaos.transcript import Log, Transcript
-from tests.chaos.workload import MEMBERS, NUMBERS, READER, SOURCE, WRITERS
 
 Lines = dict[str, list[list[Any]]]
 
@@ -115,23 +114,30 @@ def test_a_stall_is_told_for_the_whole_and_for_the_partition_that_fared_worst() 
 
 
 def write_log(folder: Path, *segments: bytes) -> Path:
-    log = folder / "logs" / "topic-0"
-    log.mkdir(parents=True)
+    folder.mkdir()
     for number, content in enumerate(segments):
-        (log / f"{number:020}.log").write_bytes(content)
+        (folder / f"{number:020}.log").write_bytes(content)
     return folder
 
 
 def test_replicas_are_compared_as_logs_however_they_are_cut_into_segments(tmp_path: Path) -> None:
     folders = [write_log(tmp_path / "1", b"abc", b"def"), write_log(tmp_path / "2", b"abcd", b"ef")]
-    assert replicas.compare(folders, ["topic-0"]) == (1, 6, [])
+    assert replicas.compare({"topic-0": folders}, {}) == (1, 6, [])
 
 
 def test_replicas_that_diverged_or_are_short_or_missing_are_found(tmp_path: Path) -> None:
     first = write_log(tmp_path / "1", b"abcdef")
-    _, _, found = replicas.compare([first, write_log(tmp_path / "2", b"abXdef")], ["topic-0"])
+    _, _, found = replicas.compare({"topic-0": [first, write_log(tmp_path / "2", b"abXdef")]}, {})
     assert "differ at byte 2" in found[0]
-    _, _, found = replicas.compare([first, write_log(tmp_path / "3", b"abc")], ["topic-0"])
+    _, _, found = replicas.compare({"topic-0": [first, write_log(tmp_path / "3", b"abc")]}, {})
     assert "differ in length" in found[0]
-    _, _, found = replicas.compare([first, tmp_path / "4"], ["topic-0"])
+    _, _, found = replicas.compare({"topic-0": [first, tmp_path / "4"]}, {})
     assert "replica missing" in found[0]
+
+
+def test_a_log_that_grows_while_brokers_stop_may_be_longer_but_not_different(tmp_path: Path) -> None:
+    first = write_log(tmp_path / "1", b"abcdef")
+    longer, other = write_log(tmp_path / "2", b"abcdefgh"), write_log(tmp_path / "3", b"abXdefgh")
+    assert replicas.compare({}, {"topic-0": [first, longer]}) == (1, 6, [])
+    _, _, found = replicas.compare({}, {"topic-0": [first, other]})
+    assert "differ at byte 2" in found[0]

@@ -176,7 +176,7 @@ def test_a_publisher_that_gave_up_and_a_worker_that_broke_off_are_found(tmp_path
         path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
         transcripts[name] = Transcript(path)
         transcripts[name].read_on()
-    assert of_queue_clients(transcripts) == [
+    assert of_queue_clients(transcripts, PUBLISHER) == [
         "worker-1 broke off before it was told to",
         "publisher: no answer",
     ]

@@ -3,48 +3,63 @@
     numbers   written at the full rate, read by the reader and by the group
     source    written slowly, copied in transactions to `copies` (see tests/compat/copier.py)
     jobs      a queue (see tests/chaos/queue_workload.py)
+    rest-jobs a queue behind two gateways (see tests/chaos/rest_workload.py)
+    changing  what the administrator works on (see tests/chaos/admin_workload.py)
 
 Every client is a process on a host that can be cut off; the harness itself reads only when all is healed.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from tests.chaos.client import FEEDER, FLUSH_SECONDS, GAVE_UP
+from tests.chaos.admin_workload import Administration
+from tests.chaos.client import FLUSH_SECONDS
 from tests.chaos.cluster import Cluster
+from tests.chaos.names import (
+    COPIERS,
+    COPIES,
+    GROUP,
+    MEMBERS,
+    NUMBERS,
+    READER,
+    SOURCE,
+    WRITERS,
+)
 from tests.chaos.namespaces import Host
-from tests.chaos.processes import DRAIN_SECONDS, Processes, Stuck, wait_drained
-from tests.chaos.queue_client import JOBS
+from tests.chaos.outcome import Options
+from tests.chaos.parts import Part
+from tests.chaos.processes import Processes, wait_drained
 from tests.chaos.queue_workload import QueueWorkload
-from tests.chaos.transcript import Log, Transcript
+from tests.chaos.reading import committed_offsets, read_all
+from tests.chaos.rest_workload import RestQueue
+from tests.chaos.transcript import Transcript
 from tests.compat.copier import TARGET_PARTITIONS
 from tests.integration.process import PATIENCE_SECONDS
 
-NUMBERS, SOURCE, COPIES = "numbers", "source", "copies"
-PARTITIONS = {NUMBERS: 6, SOURCE: 4, COPIES: TARGET_PARTITIONS, JOBS: 3}
-GROUP = "members"
-WRITERS = {"w1": NUMBERS, "w2": NUMBERS, FEEDER: SOURCE}
-READER = "reader"
-MEMBERS = ("member-1", "member-2")
-COPIERS = ("copier-1", "copier-2")
+PARTITIONS = {NUMBERS: 6, SOURCE: 4, COPIES: TARGET_PARTITIONS}
 
 
 class Workload:
-    def __init__(self, cluster: Cluster, folder: Path, rate: float, source_rate: float, queue_rate: float) -> None:
+    def __init__(self, cluster: Cluster, options: Options) -> None:
         self._cluster = cluster
-        self._rates = {NUMBERS: rate / 2, SOURCE: source_rate}
-        self._processes = Processes(folder)
-        self.queue = QueueWorkload(cluster, self._processes, queue_rate)
+        self._rates = {NUMBERS: options.rate / 2, SOURCE: options.source_rate}
+        self._processes = Processes(options.folder / "clients")
         self.transcripts: dict[str, Transcript] = {}
         self.copier_starts = 0
-        self.given_up = 0
+        self.parts: list[Part] = [
+            QueueWorkload(cluster, self._processes, options.queue_rate),
+            RestQueue(cluster, self._processes, options.seed, options.rest_rate),
+            Administration(cluster, self._processes, options.seed, options.changing_rate),
+        ]
+
+    @property
+    def given_up(self) -> int:
+        return self._processes.given_up
 
     def start(self) -> None:
+        for topic, partitions in PARTITIONS.items():
+            self._cluster.create_topic(topic, partitions)
         first, second = self._cluster.client_hosts
         for name, topic in WRITERS.items():
             self._launch_client(first, "writer", name, topic)
@@ -53,7 +68,8 @@ class Workload:
             self._launch_client(second, "member", name, NUMBERS)
         for name in COPIERS:
             self._launch_copier(name)
-        self.queue.start()
+        for part in self.parts:
+            part.start()
 
     def supervise(self) -> None:
         """Start copiers that ended, as those do that were fenced or refused, and members whose library hangs. The
@@ -62,20 +78,21 @@ class Workload:
             if self._processes.exit_code(name) is not None:
                 self._launch_copier(name)
         for name in MEMBERS:
-            if self._processes.exit_code(name) == GAVE_UP:
-                self.given_up += 1
-                self._launch_client(self._cluster.client_hosts[1], "member", name, NUMBERS)
+            self._processes.restart_given_up(name)
         self._processes.read_on(self.transcripts)
-        self.queue.supervise()
+        for part in self.parts:
+            part.supervise()
 
     def stop_writers(self) -> None:
         self._processes.stop(WRITERS, FLUSH_SECONDS + PATIENCE_SECONDS)
-        self.queue.stop_publisher()
+        for part in self.parts:
+            part.stop_writers()
         self._read_on()
 
     def stop_readers(self) -> None:
         self._processes.stop((READER, *MEMBERS), PATIENCE_SECONDS)
-        self.queue.stop_members()
+        for part in self.parts:
+            part.stop_readers()
         self._read_on()
 
     def acknowledged(self) -> Iterator[tuple[float, int]]:
@@ -89,6 +106,8 @@ class Workload:
 
     def kill(self) -> None:
         """Whatever still runs; the copiers end in no other way."""
+        for part in self.parts:
+            part.kill()
         self._processes.kill()
 
     # --- when the writers have ended and all is healed ---
@@ -148,43 +167,3 @@ class Workload:
         self.copier_starts += 1
         arguments = ["tests.compat.copier", "confluent", self._cluster.bootstrap, SOURCE, COPIES, name]
         self._processes.launch(self._cluster.client_hosts[0], name, arguments)
-
-
-def read_all(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[int, Log]:
-    """One pass over a topic from its beginning to its present end."""
-    settings = {
-        "bootstrap.servers": bootstrap,
-        "group.id": "reads everything",
-        "isolation.level": isolation,
-        "enable.auto.commit": False,
-        "enable.partition.eof": True,
-        "fetch.wait.max.ms": 50,
-        "log_level": 0,
-    }
-    unfinished = set(range(PARTITIONS[topic]))
-    logs: dict[int, Log] = {partition: [] for partition in unfinished}
-    deadline = time.monotonic() + DRAIN_SECONDS
-    with closing(Consumer(settings)) as consumer:
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in unfinished])
-        while unfinished:
-            if time.monotonic() > deadline:
-                raise Stuck(f"{topic} cannot be read to its end within {DRAIN_SECONDS:.0f} s")
-            for message in consumer.consume(1000, timeout=0.2):
-                error, partition = message.error(), message.partition() or 0
-                if error is None:
-                    logs[partition].append((message.offset() or 0, message.value() or b""))
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    unfinished.discard(partition)
-    return logs
-
-
-def committed_offsets(bootstrap: str, group: str, topic: str) -> dict[int, int]:
-    """What the group has committed, as far as its coordinator answers at all."""
-    settings = {"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0}
-    with closing(Consumer(settings)) as consumer:
-        try:
-            places = [TopicPartition(topic, partition) for partition in range(PARTITIONS[topic])]
-            found = consumer.committed(places, timeout=10.0)
-        except KafkaException:
-            return {}
-    return {place.partition: max(place.offset, 0) for place in found}
