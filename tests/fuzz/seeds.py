@@ -6,6 +6,7 @@ import gzip
 
 import cramjam
 import zstandard
+from tests.fuzz.http_reader import CORPUS
 from tests.fuzz.targets import REQUESTS
 from tests.integration.batches import batch, good_batch, malformed_batches, records
 from tests.integration.raw import encode_request, request_versions
@@ -24,6 +25,8 @@ def seeds(target: str) -> list[bytes]:
         return batches()
     if target == "soundness":
         return [keys + one for keys in (b"k", b"-") for one in batches()]
+    if target == "http":
+        return [bytes([cut]) + one for cut in (0, 10, 255) for one in CORPUS]
     if target == "compression":
         return compressed()
     return segments()

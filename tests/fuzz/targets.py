@@ -13,6 +13,8 @@ from contextlib import suppress
 from typing import cast
 from uuid import UUID
 
+from tests.fuzz.http_reader import http
+
 from headrace.model.errors import HeadraceError
 from headrace.native.soundness import is_surely_sound
 from headrace.storage.log import Log, LogSlice
@@ -180,4 +182,5 @@ TARGETS: dict[str, Target] = {
     "soundness": soundness,
     "compression": compression,
     "recovery": recovery,
+    "http": http,
 }

@@ -11,6 +11,7 @@ import tracemalloc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.fuzz import http_reader, rest
 from tests.fuzz.seeds import seeds
 from tests.fuzz.targets import TARGETS, UNPACKED_MAX
 
@@ -76,6 +77,34 @@ def test_only_typed_errors_come_out_of_any_bytes(name: str) -> None:
 def test_every_well_formed_input_passes(name: str) -> None:
     for seed in SEEDS[name]:
         TARGETS[name](seed)
+
+
+def test_the_http_reader_survives_a_thousand_mutated_requests_and_attacks() -> None:
+    """`python -m tests.fuzz.http_reader` runs a million."""
+    report = http_reader.run(seed=1, inputs=max(5 * EXAMPLES, 1000))
+    assert report.grown_bytes < http_reader.GROWTH_BYTES_MAX
+    assert {200, 400, 401, 405, 413} <= set(report.statuses)
+
+
+def test_no_tenant_reaches_another_by_random_rest_requests() -> None:
+    """`python -m tests.fuzz.rest` runs a million."""
+    report = rest.run(seed=1, inputs=max(EXAMPLES, 200))
+    assert report.grown_bytes < rest.GROWTH_BYTES_MAX
+    assert {200, 201, 401, 403, 404, 422} <= set(report.statuses)
+    refused = report.statuses[401] + report.statuses[403]
+    assert refused < report.statuses.total() / 2, "half of the inputs get past authorization"
+
+
+def test_the_rest_fuzzer_finds_a_tenant_that_reaches_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest, "scope_of", lambda _tenant: "manage:*")
+    with pytest.raises(rest.Failure, match=r"has changed|got what is"):
+        rest.run(seed=1, inputs=1000)
+
+
+def test_the_rest_fuzzer_finds_a_loop_without_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest, "STEPS_MAX", 1000)
+    with pytest.raises(rest.Failure, match=r"seed 1, input \d+, .*TooManySteps"):
+        rest.run(seed=1, inputs=1000)
 
 
 @pytest.mark.parametrize("name", ["frame", "request", "batch", "sealed_batch", "compression"])

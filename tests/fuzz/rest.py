@@ -1,0 +1,264 @@
+"""Fuzz the REST application with the tokens of three tenants: `python -m tests.fuzz.rest --inputs 1000000 --jobs 2`.
+
+The application runs over a whole broker in a simulated world, without sockets. Of each input it is checked that
+
+- it ends within `STEPS_MAX` calls of Python functions, so that a loop without progress is a failure and no time-out;
+- the response is no 5xx (except 504, when no reply comes in time);
+- nothing of the two other tenants has changed: topics, their configuration, the number of their messages,
+  subscriptions, their positions, their configuration;
+- the response names no hidden topic and holds no message of another tenant;
+- memory is bounded: worlds begin anew, and the process must not grow from one to the next.
+
+A failure names the seed of the world and the number of the input: `--seed SEED --inputs 1000` repeats it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import resource
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from random import Random
+from typing import Any, NamedTuple
+
+from tests.fuzz.rest_requests import Requests, Tenant
+from tests.fuzz.steps import StepLimit, TooManySteps
+from tests.unit.doors.rest.stage import Stage, on_stage
+
+from headrace.broker.subscription_configs import SubscriptionConfigs
+from headrace.doors.rest.application import RestApplication
+from headrace.http.message import Request, Response, Streamed
+from headrace.http.problem import Problem
+
+TENANTS = ("alphaq", "betaw", "gammax")
+WORLD_INPUTS = 1000
+PROCESS_INPUTS = 20_000
+WARM_UP_INPUTS = 5000  # what is loaded or kept once is there by then
+REPAIR_INPUTS = 50
+STEPS_MAX = 1_000_000
+GROWTH_BYTES_MAX = 256 << 20
+_NO_REPLY = 504
+
+
+class Failure(AssertionError):
+    """An input that does what no input may."""
+
+
+class Socket:
+    """A WebSocket whose other end sends a few frames and closes."""
+
+    def __init__(self, frames: list[str | bytes]) -> None:
+        self.frames = frames
+        self.sent: list[str] = []
+
+    async def receive(self) -> str | bytes | None:
+        await asyncio.sleep(0.001)
+        return self.frames.pop() if self.frames else None
+
+    async def send(self, text: str) -> None:
+        self.sent.append(text)
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        self.sent.append(f"{code} {reason}")
+
+
+class RestFuzzer:
+    """One world: each tenant has topics with a subscription, and a token."""
+
+    def __init__(self, stage: Stage, random: Random, statuses: Counter[int]) -> None:
+        self._stage = stage
+        self._random = random
+        self._statuses = statuses
+        self._operator = ""
+        self._requests = Requests(random, [*stage.application.doors.described])
+        self.tenants = [Tenant(name, hidden=_hidden(name), secret=_secret(name)) for name in TENANTS]
+        self.request: Request | None = None
+        self._state: dict[str, Any] = {}
+
+    async def begin(self) -> None:
+        self._operator = await self._stage.token("manage:*")
+        for tenant in self.tenants:
+            tenant.token = await self._stage.token(scope_of(tenant.name), name=tenant.name)
+
+    async def repair(self) -> None:
+        """Create again what tenants have deleted, so that most requests find something."""
+        for tenant in self.tenants:
+            for topic in tenant.topics:
+                configs = {"dedup.window.ms": 60_000}
+                await self._create("/topics", {"name": topic, "partitions": 2, "configs": configs})
+                for name in dict.fromkeys(tenant.subscriptions):
+                    await self._create(f"/topics/{topic}/subscriptions", {"name": name, "start": "earliest"})
+        self._state = state(self._stage)
+
+    async def _create(self, path: str, body: dict[str, Any]) -> None:
+        told = await self._stage.ask("POST", path, body, authorization=self._operator)
+        assert told.status in (200, 201, 409), told.raw
+
+    async def input(self) -> None:
+        """One request of one tenant, or of a client without a token."""
+        tenant = self._random.choice(self.tenants)
+        others = [other for other in self.tenants if other is not tenant]
+        request = self.request = self._requests.draw(tenant, others)
+        status, told = await self._respond(request, tenant)
+        self._statuses[status] += 1
+        if status >= 500 and status != _NO_REPLY:
+            raise Failure(f"{status} {told[:500]!r} to {request}")
+        before, self._state = self._state, state(self._stage)
+        for other in others:
+            was, became = before[other.name], self._state[other.name]
+            if was != became:
+                raise Failure(f"{tenant.name} has changed {other.name}: {was} became {became} by {request}")
+            for marker in (other.hidden.encode(), other.secret.encode()):
+                if marker in told:
+                    raise Failure(f"{tenant.name} got what is {other.name}'s: {told[:1000]!r} to {request}")
+
+    async def _respond(self, request: Request, tenant: Tenant) -> tuple[int, bytes]:
+        application: RestApplication = self._stage.application
+        try:
+            await application.admit(request)
+            answer = await application.answer(request)
+        except Problem as problem:
+            answer = problem.response()
+        if isinstance(answer, Response):
+            tenant.learn(request, answer.body)
+            return answer.status, answer.body + repr(answer.headers).encode()
+        if isinstance(answer, Streamed):
+            chunks = [await anext(answer.chunks)]
+            with suppress(TimeoutError, StopAsyncIteration):
+                async with asyncio.timeout(0.05):
+                    chunks.append(await anext(answer.chunks))
+            await answer.chunks.aclose()  # type: ignore[attr-defined]
+            return answer.status, b"".join(chunks)
+        socket = Socket([self._requests.frame() for _ in range(self._random.randrange(4))])
+        await answer.talk(socket)
+        return 101, "\n".join(socket.sent).encode()
+
+
+class Floors(dict[str, int | None]):
+    """How far subscriptions are; None for one that has had dead letters, which timers make."""
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, Floors)
+        both = ((floor, other.get(name)) for name, floor in self.items())
+        return self.keys() == other.keys() and all(a == b or a is None or b is None for a, b in both)
+
+    __hash__ = None
+
+
+def state(stage: Stage) -> dict[str, Any]:
+    """What each tenant has. What timers change by themselves (leases, dead letters) is left out."""
+    found: dict[str, dict[str, Any]] = {tenant: {} for tenant in TENANTS}
+    broker = stage.broker
+    for topic in broker.catalogue:
+        tenant = topic.name.removeprefix("__delayed.").partition(".")[0]
+        if tenant in found and not topic.name.endswith(".dlq"):
+            ends = [partition.log.end_offset for partition in topic.led.values()]
+            found[tenant][topic.name] = (topic.id, ends, topic.record.configs)
+    for led in broker.subscriptions:
+        topic_name, index = led.place[0].removeprefix("__acks."), led.place[1]
+        tenant = topic_name.partition(".")[0]
+        if tenant in found and not topic_name.endswith(".dlq"):
+            floors = {
+                name: None if one.tally.dead or one.tally.discarded else one.floor
+                for name, one in led.subscriptions.items()
+            }
+            found[tenant][f"{topic_name}-{index}"] = Floors(floors)
+    configs: SubscriptionConfigs = broker.subscription_configs
+    for (topic_id, name), overrides in configs._overrides.items():
+        owner = broker.catalogue.find_by_id(topic_id)
+        if owner is not None and (tenant := owner.name.partition(".")[0]) in found:
+            found[tenant][f"{owner.name}/{name}"] = dict(overrides)
+    return found
+
+
+def scope_of(tenant: str) -> str:
+    return f"manage:{tenant}.*"
+
+
+def _hidden(tenant: str) -> str:
+    """Part of the name of a topic that no request of another tenant names."""
+    return f"hidden-{tenant}"
+
+
+def _secret(tenant: str) -> str:
+    """Part of every message of the tenant, and of no request of another."""
+    return f"secret-{tenant}"
+
+
+def run_world(seed: int, inputs: int, statuses: Counter[int]) -> int:
+    """Returns how many steps an input took at most."""
+    steps_max = 0
+    at = ""
+
+    async def scenario(stage: Stage) -> None:
+        nonlocal steps_max, at
+        fuzzer = RestFuzzer(stage, Random(seed), statuses)
+        await fuzzer.begin()
+        for number in range(inputs):
+            if number % REPAIR_INPUTS == 0:
+                await fuzzer.repair()
+            try:
+                with StepLimit(STEPS_MAX) as limit:
+                    await fuzzer.input()
+            finally:
+                at = f"input {number}, {fuzzer.request}"
+            steps_max = max(steps_max, limit.steps)
+
+    try:
+        on_stage(scenario, seed, with_auth=True, auto_create_topics_enable="true")
+    except (Exception, TooManySteps) as error:
+        sys.settrace(None)
+        raise Failure(f"seed {seed}, {at}: {error!r}") from error
+    return steps_max
+
+
+class Report(NamedTuple):
+    statuses: Counter[int]
+    steps_max: int
+    grown_bytes: int
+
+
+def run(seed: int, inputs: int) -> Report:
+    """Worlds one after the other."""
+    statuses: Counter[int] = Counter()
+    steps_max, before = 0, 0
+    for first in range(0, inputs, WORLD_INPUTS):
+        steps_max = max(steps_max, run_world(seed + first // WORLD_INPUTS, min(WORLD_INPUTS, inputs - first), statuses))
+        if first <= WARM_UP_INPUTS:
+            before = _rss_bytes()
+    return Report(statuses, steps_max, _rss_bytes() - before)
+
+
+def _rss_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--inputs", type=int, default=1_000_000)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    began, statuses, steps_max, grown_max = time.monotonic(), Counter[int](), 0, 0
+    firsts = range(0, options.inputs, PROCESS_INPUTS)
+    seeds = [options.seed + first // WORLD_INPUTS for first in firsts]
+    counts = [min(PROCESS_INPUTS, options.inputs - first) for first in firsts]
+    with ProcessPoolExecutor(options.jobs, max_tasks_per_child=1) as pool:
+        for report in pool.map(run, seeds, counts):
+            statuses += report.statuses
+            steps_max = max(steps_max, report.steps_max)
+            grown_max = max(grown_max, report.grown_bytes)
+            sys.stdout.write(
+                f"{statuses.total()} inputs in {time.monotonic() - began:.0f} s, at most {steps_max} steps, "
+                f"memory grew by {grown_max >> 10} KiB, responses {dict(sorted(statuses.items()))}\n"
+            )
+            sys.stdout.flush()
+    return 1 if grown_max > GROWTH_BYTES_MAX else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
