@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import closing
 from typing import Any
@@ -127,12 +128,35 @@ def test_two_members_share_the_partitions_and_the_rest_falls_to_the_one_who_stay
     create_topic(address, name, 4)
     # A leader of kafka-python may assign nothing when it has not seen the topic yet, and mends it at the next refresh.
     config = {"partition_assignment_strategy": [assignor], "heartbeat_interval_ms": 200, "metadata_max_age_ms": 1000}
-    with closing(group_consumer(address, name, **config)) as stays:
-        with closing(group_consumer(address, name, **config)) as leaves:
-            wait_until(lambda: _partitions(stays) == _partitions(leaves) == 2, "each member has two partitions")
-        wait_until(lambda: _partitions(stays) == 4, "the one who stays has all four")
+    with PolledMember(group_consumer(address, name, **config)) as stays:
+        with PolledMember(group_consumer(address, name, **config)) as leaves:
+            wait_until(lambda: stays.partitions == leaves.partitions == 2, "each member has two partitions")
+        wait_until(lambda: stays.partitions == 4, "the one who stays has all four")
 
 
-def _partitions(consumer: Any) -> int:
-    consumer.poll(timeout_ms=50)
-    return len(consumer.assignment())
+class PolledMember:
+    """A consumer that its own thread polls, as an application would.
+
+    Two consumers that one thread polls in turn, each for a few milliseconds, may never complete a rebalance on a slow
+    machine: each gives up its join before the other is polled again.
+    """
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._poll, daemon=True)
+        self.partitions = 0
+
+    def _poll(self) -> None:
+        with closing(self._consumer):
+            while not self._closing.is_set():
+                self._consumer.poll(timeout_ms=500)
+                self.partitions = len(self._consumer.assignment())
+
+    def __enter__(self) -> PolledMember:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        self._thread.join()
