@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import pytest
+from tests.simulation.admin_controls import ADMIN_CONTROLS
 from tests.simulation.cluster_controls import CONTROLS, Plant
 from tests.simulation.cluster_scenario import ClusterScenario
 from tests.simulation.features.feature import Feature
@@ -82,7 +83,7 @@ def _find_controls(seeds: range) -> int:
         with pytest.MonkeyPatch.context() as patch:
             plant(patch)
             missed += not _report_control(plant, (failure_of(seed, ClusterScenario) for seed in seeds), "")
-    for control in FINDING_CONTROLS:
+    for control in (*FINDING_CONTROLS, *ADMIN_CONTROLS):
         with pytest.MonkeyPatch.context() as patch:
             control.plant(patch)
             outcomes = map(failure_of, seeds_with(control.feature, seeds))

@@ -17,6 +17,7 @@ from tests.simulation.features.lost_answers import LostAnswers
 from tests.simulation.features.queue import Queue
 from tests.simulation.features.registry import LaggingRegistry
 from tests.simulation.features.retention import Retention
+from tests.simulation.features.rolled_back_registry import RolledBackRegistry
 from tests.simulation.features.unclean import Unclean
 
 FEATURES: tuple[type[Feature], ...] = (
@@ -30,6 +31,10 @@ FEATURES: tuple[type[Feature], ...] = (
     Delays,
     Groups,
 )
+ADMIN_FEATURES: tuple[type[Feature], ...] = (RolledBackRegistry,)
+"""What operators do to a whole cluster. Drawn by themselves, at most one per seed, so that adding them has not changed
+what a seed draws from `FEATURES`."""
+ADMIN_CHANCE = 0.25
 COUNTS = (0, 1, 1, 2, 2, 2, 3)
 LEFT_OUT_CHANCE = 0.6
 
@@ -39,7 +44,14 @@ def features_of(seed: int) -> list[type[Feature]]:
     drawn = set(random.sample(FEATURES, random.choice(COUNTS)))
     if Delays in drawn:
         drawn.discard(Clocks)  # which decide when a delayed message is due
-    return [kind for kind in FEATURES if kind in drawn]
+    # With a slow registry, a start takes up to 20 s: too long for features that restart all brokers, again and again.
+    administrative = [] if LaggingRegistry in drawn else _admin_features_of(seed)
+    return [kind for kind in FEATURES if kind in drawn] + administrative
+
+
+def _admin_features_of(seed: int) -> list[type[Feature]]:
+    random = Random(f"admin features {seed}")
+    return [random.choice(ADMIN_FEATURES)] if random.random() < ADMIN_CHANCE else []
 
 
 class WideScenario(ClusterScenario):

@@ -21,16 +21,20 @@ from uuid import UUID
 
 from headrace.broker.broker import Broker
 from headrace.broker.partition import Partition
+from headrace.model.errors import HeadraceError
 from headrace.model.partition_record import PartitionRecord
-from headrace.registry.brokers import CONTROLLER_EPOCH_KEY, CONTROLLER_KEY
-from headrace.registry.interface import Check, Create, Operation, SessionState, is_beneath
+from headrace.registry.brokers import CONTROLLER_EPOCH_KEY, CONTROLLER_KEY, LIVE_KEY
+from headrace.registry.interface import Check, Create, Entry, Operation, SessionState, is_beneath
 from headrace.registry.partitions import PARTITIONS_KEY, decode_partition, parse_partition_key, partition_key
 from headrace.registry.topics import TOPICS_KEY, decode_topic
-from headrace.testkit.brokers import SimBroker
+from headrace.runtime.disk import Disk
+from headrace.storage.segment import LOG
+from headrace.storage.stray import STRAY, STRAY_FOLDER
+from headrace.testkit.brokers import DATA, SimBroker
 from headrace.testkit.history import Replica
 from headrace.testkit.registry import SimRegistry, SimRegistryState
 from headrace.testkit.world import World
-from headrace.wire.batch import parse_header
+from headrace.wire.batch import HEADER_SIZE, parse_header
 
 SESSION_SECONDS = 2.0
 REGISTRY_DELAY = (0.0001, 0.003)
@@ -123,6 +127,27 @@ class SimCluster:
         for a, b in permutations(range(len(names)), 2):
             if (a - b) % len(names) not in (1, len(names) - 1) or (len(names) == 3 and {a, b} == {0, 2}):
                 self._world.network.cut(names[a], names[b], one_way=True)
+
+    # The registry's backup
+
+    def back_up_registry(self) -> dict[str, Entry]:
+        """All keys but those that belong to a session."""
+        return {
+            key: entry
+            for key, entry in self.registry.entries.items()
+            if key != CONTROLLER_KEY and not is_beneath(key, LIVE_KEY)
+        }
+
+    def restore_registry(self, copy: Mapping[str, Entry]) -> None:
+        """Replace the registry by a backup. All brokers are down; no session survives. A leader epoch in which nothing
+        was written has left no trace on any disk: it may be used again."""
+        assert all(broker.is_down for broker in self.brokers.values()), "a broker runs"
+        for key in list(self.registry.entries):
+            self.registry.expire_holder(key)
+        self.registry.entries = dict(copy)
+        written = {epoch for broker in self.brokers.values() for epoch in _written_epochs(broker.host.disk)}
+        self._leads = {epoch: start for epoch, start in self._leads.items() if epoch in written}
+        self._controllers.clear()  # they count in the registry alone, and no process of an earlier epoch is left
 
     # How they are
 
@@ -229,6 +254,22 @@ def _batches(partition: Partition) -> Iterator[tuple[int, bytes]]:
             header = parse_header(memoryview(content), position)
             yield header.base_offset, content[position : position + header.size_bytes]
             position += header.size_bytes
+
+
+def _written_epochs(disk: Disk) -> Iterator[tuple[UUID, int, int]]:
+    """The leader epochs of batches on a disk, with topic id and partition; also of a tail that recovery will cut."""
+    folders = [f"{DATA}/{parent}" for parent in ("logs", STRAY) if disk.exists(f"{DATA}/{parent}")]
+    for path in [f"{folder}/{name}" for folder in folders for name in disk.list(folder)]:
+        found = STRAY_FOLDER.fullmatch(path.rpartition("/")[2])
+        for name in disk.list(path) if found else ():
+            content, position = disk.read(f"{path}/{name}") if name.endswith(LOG) else b"", 0
+            while found and position + HEADER_SIZE <= len(content):
+                try:
+                    header = parse_header(memoryview(content), position)
+                except HeadraceError:
+                    break
+                yield UUID(hex=found[1]), int(found[2]), header.leader_epoch
+                position += header.size_bytes
 
 
 async def _start(broker: SimBroker) -> None:

@@ -1,0 +1,43 @@
+"""Bugs for the features that administer a cluster: each must be found by a seed that draws the feature.
+
+Noted as in finding_controls. `python -m tests.simulation.many --seeds 1-2000 --controls` looks for them anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from uuid import UUID
+
+import pytest
+from tests.simulation.features.rolled_back_registry import RolledBackRegistry
+from tests.simulation.finding_controls import Control
+
+from headrace.broker import broker
+from headrace.registry.producer_ids import ProducerIds
+from headrace.registry.topics import Topics
+
+
+def trust_an_older_registry(patch: pytest.MonkeyPatch) -> None:
+    """Leader epochs that logs hold are used again, and so are producer ids."""
+
+    async def trust(*_: object) -> None:
+        pass
+
+    patch.setattr(broker, "raise_older_registry", trust)
+    begin = ProducerIds.__init__
+    patch.setattr(ProducerIds, "__init__", lambda self, registry, _floor=None: begin(self, registry))
+
+
+def delete_unknown_logs(patch: pytest.MonkeyPatch) -> None:
+    """As before decision 024: a log is deleted if the registry does not know its topic."""
+
+    async def deleted(_self: Topics, topic_ids: Collection[UUID]) -> set[UUID]:
+        return set(topic_ids)
+
+    patch.setattr(Topics, "deleted", deleted)
+
+
+ADMIN_CONTROLS = (
+    Control(trust_an_older_registry, RolledBackRegistry, "(I11)", 3),
+    Control(delete_unknown_logs, RolledBackRegistry, "log deleted", 3),
+)

@@ -1,0 +1,326 @@
+"""A registry that is set back to an older copy of itself while all brokers are down, as an operator restores a backup.
+
+Topics that were created since, leader epochs, in-sync sets, the starts of brokers and producer ids are older then. The
+operator runs `headrace registry rebuild` before the start, or starts without it and adopts the stray logs later. What
+docs/operations.md, decision 024 and `broker/older_registry.py` promise:
+
+- No log is deleted. A log that the registry does not know moves to `stray/`, and is back with all its records when its
+  topic is adopted.
+- No producer id is handed out twice, and no leader epoch of a partition has two leaders (watched by `SimCluster`).
+- An acknowledged record of a topic that the copy knows is not lost, if every replica that the copy calls in sync or
+  eligible still was so when the brokers stopped. This is not promised where such a replica has fallen behind, or its
+  partition was moved away (operations.md, "Replicated topics"); the operator does not use the copy then.
+- What only the registry knows (configs of groups and subscriptions, drained brokers) is as old as the copy; a copy in
+  which it differs is not used either. A topic whose name is used again by a start without `rebuild`, such as
+  `__consumer_offsets`, cannot be adopted: if the copy lacks one that others depend on, the operator runs `rebuild`.
+- Without `rebuild`, a broker raises leader epochs only if its own folder shows that the registry is older. If the first
+  broker to start sees nothing, it uses epochs again in which another broker, still down, has written (seed 151 showed
+  it). So the operator starts without `rebuild` only if every broker was started since the copy was taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from tests.simulation.clients import IMPATIENT, Client
+from tests.simulation.features.feature import (
+    LOOK_SECONDS,
+    WITHOUT_GAPS,
+    Draft,
+    Feature,
+    TopicWriter,
+    create_topic,
+    note_final,
+    stored,
+)
+from tests.simulation.features.registry_tools import adopt, rebuild
+
+from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.errors import raise_for
+from headrace.client.producer import Delivery, Producer
+from headrace.model.errors import HeadraceError
+from headrace.model.partition_record import PartitionRecord
+from headrace.model.topic_record import TopicRecord
+from headrace.registry.brokers import BROKERS_KEY, CONTROLLER_EPOCH_KEY, decode_number
+from headrace.registry.interface import Entry, is_beneath
+from headrace.registry.partitions import PARTITIONS_KEY, decode_partition
+from headrace.registry.producer_ids import PRODUCER_IDS_KEY
+from headrace.registry.topics import TOMBSTONES_KEY, TOPICS_KEY, decode_topic
+from headrace.storage.folder import folder_name
+from headrace.storage.stray import stray_logs
+from headrace.testkit.anomalies import Anomaly, unseen
+from headrace.testkit.brokers import DATA
+from headrace.testkit.history import History, Send
+from headrace.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster_scenario import ClusterScenario
+
+TOPIC = "ledger"
+PARTITIONS = 2
+LATE, BRIEF = "late", "brief"
+LATE_TOPICS = 3
+PATIENCE = 20  # looks at a registry with which the copy cannot be used
+DOWN_SECONDS = (0.0, 0.0, 0.3, 2.5)
+RESTORED = (TOPICS_KEY, PARTITIONS_KEY, TOMBSTONES_KEY, BROKERS_KEY, PRODUCER_IDS_KEY, CONTROLLER_EPOCH_KEY)
+"""What may differ between the copy and the registry: the promises above cover it."""
+
+Entries = Mapping[str, Entry]
+
+
+class RegistryOperator(Client):
+    """Copies the registry, and restores the copy a while later, if it still can be used then."""
+
+    feature: RolledBackRegistry
+
+    async def work(self) -> None:
+        for _ in range(self.random.choice((1, 1, 2))):
+            await self.think(0.8)
+            copy = self.feature.scenario.cluster.back_up_registry()
+            if self.random.random() < 0.7:
+                await self._restart_all()
+            await self.think(1.5)
+            await self.feature.roll_back(copy)
+            await self.think(0.5)
+            while self.feature.missing_topics():
+                await self.feature.adopt()
+
+    async def _restart_all(self) -> None:
+        """One after the other."""
+        for broker in self.feature.scenario.cluster.brokers.values():
+            broker.kill()
+            await broker.start()
+
+
+class LateCreator(Client):
+    """Creates topics while the others write; `created` are the numbers of those whose creation was confirmed."""
+
+    settings = IMPATIENT
+
+    async def work(self) -> None:
+        self.created: list[int] = []
+        admin = TopicAdmin(self.cluster)
+        for number in range(LATE_TOPICS):
+            await self.think(1.5)
+            if self.is_done:
+                return
+            with suppress(HeadraceError):
+                await admin.create(NewTopic(f"{LATE}{number}", 1, self.random.choice((1, 2, 3))))
+                self.created.append(number)
+
+
+class LateWriter(TopicWriter):
+    """Writes to the topics that were created late. In its history, a partition is the number of a topic."""
+
+    creator: LateCreator
+
+    async def work(self) -> None:
+        while not self.creator.created and not self.is_done:
+            await self.think(0.1)
+        await super().work()
+
+    async def submit(self, producer: Producer, draft: Draft) -> tuple[Send, Delivery]:
+        send = self.begin(draft)
+        return send, await producer.submit(f"{LATE}{draft.partition}", draft.value, partition=0)
+
+
+class IdCollector(Client):
+    """Asks for producer ids all the time."""
+
+    settings = IMPATIENT
+
+    async def work(self) -> None:
+        self.ids: list[int] = []
+        while not self.is_done:
+            with suppress(HeadraceError):
+                response: InitProducerIdResponse = await self.cluster.call(InitProducerIdRequest())
+                raise_for(response.error_code)
+                self.ids.append(response.producer_id)
+            await self.think(0.2)
+
+
+class RolledBackRegistry(Feature):
+    settings = {"auto.create.topics.enable": "false"}  # or a writer would create a topic of the same name
+
+    def __init__(self, scenario: ClusterScenario) -> None:
+        super().__init__(scenario)
+        self.replicas = self.random.choice((1, 2, 3, 3))
+        self.may_replace_disk = False  # the topics that are created late may have one replica
+        self.configs = {"min.insync.replicas": str(min(self.replicas, self.random.choice((1, 2))))}
+        self.rebuilds = self.random.random() < 0.4
+        self.history, self.late_history = History(), History()
+        self.names: dict[UUID, str] = {}
+        self.lost_logs: list[str] = []
+        self.strays: list[str] = []
+
+    def attach(self) -> None:
+        client = self.scenario.client
+        writer = client(TopicWriter, "ledger-writer", self.history)
+        writer.topic, writer.draft, writer.pause_seconds = TOPIC, self._draft, 0.15
+        self.writers = [writer]
+        self.operator = client(RegistryOperator, "registry-operator", self.history)
+        self.operator.feature = self
+        self.creator = client(LateCreator, "late-creator", self.late_history)
+        late = client(LateWriter, "late-writer", self.late_history)
+        late.creator, late.draft = self.creator, self._late_draft
+        self.creator.created = []
+        self.collector = client(IdCollector, "id-collector", self.history)
+        self.others = [self.operator, self.creator, late, self.collector]
+
+    def _draft(self, writer: TopicWriter, number: int) -> Draft:
+        value = f"{writer.name}-{number}".encode()
+        return Draft(value, self.random.randrange(PARTITIONS), timestamp_ms=writer.cluster.clock.now_ms())
+
+    def _late_draft(self, writer: TopicWriter, number: int) -> Draft:
+        return Draft(f"{writer.name}-{number}".encode(), self.random.choice(self.creator.created))
+
+    async def prepare(self, admin: TopicAdmin) -> None:
+        await create_topic(admin, NewTopic(TOPIC, PARTITIONS, self.replicas, self.configs))
+
+    # What the operator does
+
+    async def roll_back(self, copy: Entries) -> None:
+        """Stop all brokers, put the copy in place if it can be used, and start them in any order."""
+        cluster = self.scenario.cluster
+        for _ in range(PATIENCE):
+            if _is_usable(copy, cluster.back_up_registry()):
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+        await self._stop_all()
+        now, before = cluster.back_up_registry(), self._logs()
+        if _is_usable(copy, now):
+            if self.rebuilds or not _can_start_without_rebuild(copy, now):
+                copy = await rebuild(cluster, copy, self.names)
+            self._restore(copy)
+        for broker in self.random.sample(list(cluster.brokers.values()), len(cluster.brokers)):
+            await asyncio.sleep(self.random.choice(DOWN_SECONDS))
+            if broker.is_down:
+                await broker.start()
+        self.lost_logs += [f"broker {node_id}: {name}" for node_id, name in sorted(before - self._logs())]
+
+    async def adopt(self) -> None:
+        """Stop all brokers, let the registry know the topics of stray logs again, and start the brokers."""
+        cluster = self.scenario.cluster
+        await self._stop_all()
+        self._restore(await adopt(cluster, cluster.back_up_registry(), self.names))
+        await cluster.start_all()
+
+    def _restore(self, entries: Entries) -> None:
+        """Unless a fault has started a broker meanwhile."""
+        cluster = self.scenario.cluster
+        if all(broker.is_down for broker in cluster.brokers.values()):
+            cluster.restore_registry(entries)
+
+    async def _stop_all(self) -> None:
+        """In order, or all at the same moment, so that none acknowledges anything without the others. A topic that does
+        not wait for the disk needs an orderly stop, or nobody leads it until an unclean election is ordered."""
+        topics = _topics(self.scenario.cluster.registry.entries).values()
+        is_risky = any(int(topic.configs.get("flush.messages", "1")) > 1 for topic in topics)
+        if is_risky or self.random.random() < 0.2:
+            await asyncio.gather(*(broker.stop() for broker in self.scenario.cluster.up))
+        loses_power = self.random.random() < 0.5
+        for broker in self.scenario.cluster.brokers.values():
+            if loses_power:
+                broker.cut_power()
+            else:
+                broker.kill()
+
+    def missing_topics(self) -> list[str]:
+        known = _topics(self.scenario.cluster.registry.entries)
+        return [name for number in self.creator.created if (name := f"{LATE}{number}") not in known]
+
+    async def recover(self, healed: Mapping[int, int]) -> None:
+        self.creator.is_done = True
+        await self.scenario.until_none(lambda: self.scenario.at_work(self.operator, self.creator))
+        await self.scenario.until_none(self.scenario.cluster.unwell)
+        await super().recover(healed)
+
+    def _logs(self) -> set[tuple[int, str]]:
+        """The logs of this feature's topics that each broker has, wherever they lie."""
+        entries = self.scenario.cluster.registry.entries
+        self.names |= {record.id: record.name for record in _topics(entries).values()}
+        found = set()
+        for node_id, broker in self.scenario.cluster.brokers.items():
+            held = {*broker.host.disk.list(f"{DATA}/logs"), *(one.name for one in stray_logs(broker.host.disk, DATA))}
+            found |= {(node_id, name) for name in held & self._own_folders()}
+        return found
+
+    def _stray_logs(self) -> set[tuple[int, str]]:
+        return {
+            (node_id, stray.name)
+            for node_id, broker in self.scenario.cluster.brokers.items()
+            for stray in stray_logs(broker.host.disk, DATA)
+            if self.names.get(stray.topic_id, "").startswith((TOPIC, LATE))
+        }
+
+    def _own_folders(self) -> set[str]:
+        own = [topic_id for topic_id, name in self.names.items() if name.startswith((TOPIC, LATE))]
+        return {folder_name((topic_id, index)) for topic_id in own for index in range(PARTITIONS)}
+
+    # What must hold
+
+    def audit(self) -> None:
+        cluster = self.scenario.cluster
+        note_final(self.history, stored(cluster, TOPIC))
+        self.strays = [f"broker {node_id}: {name}" for node_id, name in sorted(self._stray_logs())]
+        for number in self.creator.created:
+            found = stored(cluster, f"{LATE}{number}")
+            note_final(self.late_history, {number: found[0]} if found else {})
+
+    def anomalies(self) -> Iterator[Anomaly]:
+        for history in (self.history, self.late_history):
+            for rule in (*WITHOUT_GAPS, unseen):
+                yield from rule(history)
+        for name in self.lost_logs:
+            yield Anomaly("log deleted", 0, name)
+        for name in self.missing_topics():
+            yield Anomaly("topic not adopted", 0, name)
+        for name in self.strays:
+            yield Anomaly("log still stray", 0, name)
+        for producer_id, count in Counter(self.collector.ids).items():
+            if count > 1:
+                yield Anomaly("producer id handed out twice", 0, str(producer_id))
+
+
+def _is_usable(copy: Entries, now: Entries) -> bool:
+    """Whether the copy can be restored without a loss: see the module's docstring."""
+    others = {key: one.value for key, one in now.items() if not _is_restored(key)}
+    if others != {key: one.value for key, one in copy.items() if not _is_restored(key)}:
+        return False
+    complete = _partitions(now)
+    return all(
+        {*record.isr, *record.elr} <= {*complete[key].isr, *complete[key].elr}
+        for key, record in _partitions(copy).items()
+        if key in complete
+    )
+
+
+def _is_restored(key: str) -> bool:
+    return any(key == one or is_beneath(key, one) for one in RESTORED)
+
+
+def _can_start_without_rebuild(copy: Entries, now: Entries) -> bool:
+    """Whether every broker was started since, and the copy lacks nothing but topics that only this feature, or nobody,
+    writes to."""
+    known = _topics(copy)
+    starts = [key for key in now if is_beneath(key, BROKERS_KEY)]
+    if any(key in copy and decode_number(now[key]) <= decode_number(copy[key]) for key in starts):
+        return False
+    return all(
+        name.startswith((LATE, BRIEF)) or (name in known and known[name].partitions == record.partitions)
+        for name, record in _topics(now).items()
+    )
+
+
+def _topics(entries: Entries) -> dict[str, TopicRecord]:
+    found = (decode_topic(entry) for key, entry in entries.items() if is_beneath(key, TOPICS_KEY))
+    return {record.name: record for record in found}
+
+
+def _partitions(entries: Entries) -> dict[str, PartitionRecord]:
+    return {key: decode_partition(entry) for key, entry in entries.items() if is_beneath(key, PARTITIONS_KEY)}
