@@ -13,6 +13,7 @@ from tests.chaos import report
 from tests.chaos.cluster import clean
 from tests.chaos.outcome import Options
 from tests.chaos.run import run
+from tests.chaos.schedule import KINDS
 
 
 def main() -> int:
@@ -24,6 +25,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=300.0, help="records in a second")
     parser.add_argument("--queue-rate", type=float, default=25.0, help="messages in a second")
     parser.add_argument("--servers", type=int, default=3, choices=(1, 3), help="of ZooKeeper")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=(), metavar="KIND", help="only these faults")
     parser.add_argument("--report", type=Path, default=report.ROOT / "docs" / "chaos", metavar="DIR")
     parser.add_argument("--keep", action="store_true", help="keep logs, histories and data though all is well")
     parser.add_argument("--clean", action="store_true", help="clear away what a killed harness left, and do no more")
@@ -45,6 +47,7 @@ def main() -> int:
             servers=options.servers,
             rate=options.rate,
             queue_rate=options.queue_rate,
+            kinds=tuple(options.kinds),
         )
     )
     page = report.write(outcome, options.report, f"{options.minutes:g}-minutes-seed-{options.seed}")

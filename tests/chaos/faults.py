@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable
@@ -82,6 +83,20 @@ def _kill(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> H
     (node,) = nodes
     node.kill()
     return node.launch
+
+
+def _kill_all(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    """All in the same moment: none sees another go, and nobody is left to take over."""
+    for node in nodes:
+        node.signal(signal.SIGKILL)
+    for node in nodes:
+        node.kill()
+    return partial(_launch_all, nodes)
+
+
+def _launch_all(nodes: tuple[Node, ...]) -> None:
+    for node in nodes:
+        node.launch()
 
 
 def _pause(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
@@ -225,6 +240,7 @@ _INJECTORS: dict[str, Callable[[Cluster, tuple[Node, ...], random.Random], Heal]
     "kill": _kill,
     "pause": _pause,
     "rolling restart": _rolling_restart,
+    "cluster kill": _kill_all,
     QUIET: _quiet,
     "cut off": _cut_off,
     "cut from cluster": _cut_from_cluster,

@@ -29,6 +29,8 @@ class Options:
     queue_rate: float = 25.0
     rest_rate: float = 8.0
     changing_rate: float = 20.0
+    kinds: tuple[str, ...] = ()
+    """the kinds of faults to draw from; else all that are possible"""
     plan: tuple[Round, ...] = ()
     """the rounds to go through once; else they are drawn from the seed until the time is up"""
 

@@ -56,6 +56,9 @@ class _Chaos:
     def hurt(self) -> None:
         options, outcome = self._outcome.options, self._outcome
         kinds, outcome.impossible = kinds_possible(self._cluster)
+        if options.kinds:
+            kinds = [kind for kind in kinds if kind in options.kinds]
+            assert kinds, f"none of {', '.join(options.kinds)} is possible here: {outcome.impossible}"
         self._watch(WARM_UP_SECONDS)
         outcome.began = time.monotonic()
         drawn = rounds(random.Random(options.seed), kinds, ROLES, options.session_seconds)

@@ -21,8 +21,9 @@ NEED_NETWORK = (
 NEED_DISKS = ("frozen disk", "full disk")
 NEED_STRACE = ("slow disk",)
 NEED_ENSEMBLE = ("zookeeper kill", "zookeeper pause", "zookeeper cut off")
-ALONE = ("majority ring", "rolling restart", QUIET)
-KINDS = ("kill", "pause", "rolling restart", QUIET, *NEED_NETWORK, *NEED_DISKS, *NEED_STRACE, *NEED_ENSEMBLE[:2])
+OF_ALL_BROKERS = ("rolling restart", "cluster kill")
+ALONE = ("majority ring", *OF_ALL_BROKERS, QUIET)
+KINDS = ("kill", "pause", *OF_ALL_BROKERS, QUIET, *NEED_NETWORK, *NEED_DISKS, *NEED_STRACE, *NEED_ENSEMBLE[:2])
 
 
 @dataclass(frozen=True, slots=True)
