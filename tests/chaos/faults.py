@@ -206,6 +206,16 @@ def _frozen_disk(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Rando
     return disk.thaw
 
 
+def _power_cut(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    """Of one broker or of all at once: killed, and all that they have not synced is lost."""
+    heal = _kill_all(cluster, nodes, chance)
+    for node in nodes:
+        disk = _broker((node,)).disk
+        assert disk is not None
+        disk.cut_power()
+    return heal
+
+
 def _full_disk(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
     disk = _broker(nodes).disk
     assert disk is not None
@@ -253,6 +263,8 @@ _INJECTORS: dict[str, Callable[[Cluster, tuple[Node, ...], random.Random], Heal]
     "frozen disk": _frozen_disk,
     "full disk": _full_disk,
     "slow disk": _slow_disk,
+    "power cut": _power_cut,
+    "cluster power cut": _power_cut,
     "zookeeper kill": _kill,
     "zookeeper pause": _pause,
     "zookeeper cut off": _cut_off,

@@ -18,12 +18,12 @@ NEED_NETWORK = (
     *("cut off", "cut from cluster", "cut from brokers", "cut from registry", "deaf", "mute", "packet loss"),
     *("majority ring", "zookeeper cut off"),
 )
-NEED_DISKS = ("frozen disk", "full disk")
+NEED_DISKS = ("frozen disk", "full disk", "power cut", "cluster power cut")
 NEED_STRACE = ("slow disk",)
 NEED_ENSEMBLE = ("zookeeper kill", "zookeeper pause", "zookeeper cut off")
-OF_ALL_BROKERS = ("rolling restart", "cluster kill")
+OF_ALL_BROKERS = ("rolling restart", "cluster kill", "cluster power cut")
 ALONE = ("majority ring", *OF_ALL_BROKERS, QUIET)
-KINDS = ("kill", "pause", *OF_ALL_BROKERS, QUIET, *NEED_NETWORK, *NEED_DISKS, *NEED_STRACE, *NEED_ENSEMBLE[:2])
+KINDS = ("kill", "pause", *OF_ALL_BROKERS[:2], QUIET, *NEED_NETWORK, *NEED_DISKS, *NEED_STRACE, *NEED_ENSEMBLE[:2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def _role(kind: str) -> str:
 def _lasts(kind: str, hold: float, session_seconds: float, chance: random.Random) -> float:
     if kind.endswith("pause"):
         return chance.choice(PAUSES) * session_seconds
-    if kind.endswith("kill"):
+    if kind.endswith(("kill", "power cut")):
         return chance.choice((0.0, hold / 2, hold))  # back at once, which others may not even notice, or later
     if kind == "frozen disk":
         return chance.uniform(1.0, 3.0) * session_seconds
