@@ -12,6 +12,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.chaos import disks, namespaces
 from tests.chaos.claims import claim, leftovers
+from tests.chaos.damage import Damage
 from tests.chaos.disks import SmallDisk
 from tests.chaos.names import REPLICAS
 from tests.chaos.namespaces import Host, Namespaces
@@ -62,6 +63,7 @@ class Cluster:
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.session_seconds, self._note = folder, session_seconds, note
+        self.damages: list[Damage] = []
         self._stack = ExitStack()
         try:
             self._claim = claim(folder)

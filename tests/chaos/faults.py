@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from tests.chaos.cluster import Cluster
+from tests.chaos.cluster import Cluster, view_of
+from tests.chaos.damage import damage_one, repair
+from tests.chaos.names import COPIES, NUMBERS, SOURCE
 from tests.chaos.nodes import BrokerNode, Node
 from tests.chaos.schedule import (
     KINDS,
@@ -26,8 +28,10 @@ from tests.chaos.schedule import (
     QUIET,
     Planned,
 )
+from tests.integration.process import wait_until
 
 FSYNC_DELAY_MS = 150
+FAILING_FSYNC_EVERY = 7
 LOSS_PERCENT = 25
 
 Heal = Callable[[], None]
@@ -216,6 +220,20 @@ def _power_cut(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random)
     return heal
 
 
+def _corrupted_file(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    """A byte changes while the broker is down. Two other replicas have what was there."""
+    broker = _broker(nodes)
+    wait_until(lambda: any(map(view_of, cluster.brokers)), "a broker describes the cluster")
+    copies = cluster.log_folders((NUMBERS, SOURCE, COPIES)).values()
+    here = [folder for folders in copies for folder in folders if folder.is_relative_to(broker.data)]
+    broker.kill()
+    damage = damage_one(broker, [folder for folder in here if folder.exists()], chance)
+    if damage is None:
+        return broker.launch
+    cluster.damages.append(damage)
+    return partial(repair, damage)
+
+
 def _full_disk(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
     disk = _broker(nodes).disk
     assert disk is not None
@@ -225,19 +243,42 @@ def _full_disk(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random)
 
 def _slow_disk(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
     """Every fsync takes longer; and as strace looks at every call, everything does, a little."""
-    process = _broker(nodes).process
-    if process is None:
+    return _trace_syncs(_broker(nodes), f"delay_exit={FSYNC_DELAY_MS * 1000}")
+
+
+def _failing_fsync(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    """Some or all are answered with EIO and not carried out. A log that failed stays so until the broker is started
+    again (I23): the healing stops it in order, or cuts the power, which shows what was really synced."""
+    broker = _broker(nodes)
+    end = _trace_syncs(broker, chance.choice(("error=EIO", f"error=EIO:when=1+{FAILING_FSYNC_EVERY}")))
+    cuts_power = broker.disk is not None and chance.random() < 0.5
+
+    def heal() -> None:
+        end()
+        if not cuts_power and broker.is_running:
+            broker.terminate()
+        broker.kill()
+        if cuts_power and broker.disk is not None:
+            broker.disk.cut_power()
+        broker.launch()
+
+    return heal
+
+
+def _trace_syncs(broker: BrokerNode, fault: str) -> Heal:
+    """Let every fsync and fdatasync of the broker meet this fault."""
+    if broker.process is None:
         return _nothing
     calls = "fdatasync,fsync"
-    inject = f"inject={calls}:delay_exit={FSYNC_DELAY_MS * 1000}"
-    command = ["strace", "-f", "-qq", "-p", str(process.pid), "-e", f"trace={calls}", "-e", inject, "-o", "/dev/null"]
+    where = ("-p", str(broker.process.pid), "-e", f"trace={calls}", "-e", f"inject={calls}:{fault}")
+    command = ["strace", "-f", "-qq", *where, "-o", "/dev/null"]
     tracer = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return partial(_end_tracer, tracer)
 
+    def end() -> None:
+        tracer.terminate()
+        tracer.wait()
 
-def _end_tracer(tracer: subprocess.Popen[bytes]) -> None:
-    tracer.terminate()
-    tracer.wait()
+    return end
 
 
 def _broker(nodes: tuple[Node, ...]) -> BrokerNode:
@@ -263,6 +304,8 @@ _INJECTORS: dict[str, Callable[[Cluster, tuple[Node, ...], random.Random], Heal]
     "frozen disk": _frozen_disk,
     "full disk": _full_disk,
     "slow disk": _slow_disk,
+    "failing fsync": _failing_fsync,
+    "corrupted file": _corrupted_file,
     "power cut": _power_cut,
     "cluster power cut": _power_cut,
     "zookeeper kill": _kill,

@@ -26,6 +26,7 @@ CHECKS = (
     "every confirmed operation of the administrator was in force after the healing, as each broker described it",
     "writers, reader, group, copiers and workers came to their ends after the healing, and all replicas were in sync",
     "the replicas on the disks are equal byte for byte, and every file is sound (`headrace log verify`)",
+    "every log that was damaged while its broker was down was quarantined and copied again from the others",
     "no broker logged a traceback or an assertion",
     "writes went on in every round that left a majority",
 )

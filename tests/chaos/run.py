@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from tests.chaos import judgement, replicas
+from tests.chaos import damage, judgement, replicas
 from tests.chaos.availability import Acknowledgements
 from tests.chaos.cluster import ROLES, Cluster
 from tests.chaos.faults import Injected, inject, kinds_possible
@@ -17,7 +17,7 @@ from tests.chaos.outcome import Options, Outcome
 from tests.chaos.processes import Stuck
 from tests.chaos.queue_workload import ACKS, LOGS
 from tests.chaos.reading import read_all
-from tests.chaos.schedule import ALONE, QUIET, Planned, Round, rounds
+from tests.chaos.schedule import OF_ALL, QUIET, Planned, Round, rounds
 from tests.chaos.workload import Workload
 
 LOOK_SECONDS = 0.1
@@ -112,7 +112,7 @@ class _Chaos:
         cluster = self._cluster
         if planned.kind == QUIET:
             return ()
-        if planned.kind in ALONE:
+        if planned.kind in OF_ALL:
             return tuple(cluster.nodes if planned.kind == "majority ring" else cluster.brokers)
         wanted: Node
         if planned.is_of_zookeeper:
@@ -184,8 +184,8 @@ def _compare(cluster: Cluster, outcome: Outcome) -> None:
         if code != 0:
             outcome.violations.append(f"{broker.name} ended with exit code {code} on SIGTERM")
     logs, size, found = replicas.compare(equal, growing)
-    outcome.counts |= {"logs compared": logs, "bytes compared": size}
-    outcome.violations += found
+    outcome.counts |= {"logs damaged": len(cluster.damages), "logs compared": logs, "bytes compared": size}
+    outcome.violations += found + damage.judge(cluster.damages)
     for broker in cluster.brokers:
         outcome.violations += replicas.verify(broker.data)
     outcome.note("replicas compared")
