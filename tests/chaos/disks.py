@@ -59,13 +59,13 @@ class SmallDisk:
         _run("fsfreeze", "--unfreeze", str(self.folder))
 
     def cut_power(self) -> None:
-        """Drop what was not synced, and mount what is left. Nobody may have a file open."""
+        """Drop what was not synced, and mount what is left. The broker has ended, or is about to."""
         descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.ioctl(descriptor, _SHUTDOWN, _WITHOUT_LOG_FLUSH)
         finally:
             os.close(descriptor)
-        _run("umount", str(self.folder))
+        wait_until(self._is_unmounted, f"nobody uses {self.folder}")  # a worker process outlives its broker a little
         wait_until(lambda: not self._is_attached(), f"no loop device has {self.image}")
         self._mount()
 
@@ -76,6 +76,9 @@ class SmallDisk:
 
     def _mount(self) -> None:
         _run("mount", "-o", "loop", str(self.image), str(self.folder))
+
+    def _is_unmounted(self) -> bool:
+        return subprocess.run(["umount", str(self.folder)], check=False, capture_output=True).returncode == 0
 
     def _is_attached(self) -> bool:
         files = Path("/sys/block").glob("loop*/loop/backing_file")

@@ -23,7 +23,7 @@ class Options:
     brokers: int = 3
     """with four, the administrator also drains brokers"""
     servers: int = 3
-    """of ZooKeeper: one, or three"""
+    """of ZooKeeper: one, or three; none: all brokers are children of one process, and share a registry in SQLite"""
     rate: float = 300.0
     source_rate: float = 12.0
     queue_rate: float = 25.0

@@ -17,7 +17,7 @@ from tests.chaos.outcome import Options, Outcome
 from tests.chaos.processes import Stuck
 from tests.chaos.queue_workload import ACKS, LOGS
 from tests.chaos.reading import read_all
-from tests.chaos.schedule import OF_ALL, QUIET, Planned, Round, rounds
+from tests.chaos.schedule import NEED_DISKS, OF_ALL, OF_NO_NODE, Planned, Round, rounds
 from tests.chaos.workload import Workload
 
 LOOK_SECONDS = 0.1
@@ -110,9 +110,9 @@ class _Chaos:
     def _targets(self, planned: Planned, hurt: Sequence[str]) -> tuple[Node, ...] | None:
         """Whom it is done to; None when everybody of the kind is hurt already."""
         cluster = self._cluster
-        if planned.kind == QUIET:
+        if planned.kind in OF_NO_NODE:
             return ()
-        if planned.kind in OF_ALL:
+        if planned.kind in OF_ALL or (cluster.parent is not None and planned.kind in NEED_DISKS):
             return tuple(cluster.nodes if planned.kind == "majority ring" else cluster.brokers)
         wanted: Node
         if planned.is_of_zookeeper:
@@ -179,7 +179,7 @@ def _compare(cluster: Cluster, outcome: Outcome) -> None:
     cluster.wait_in_sync()
     equal = cluster.log_folders((NUMBERS, SOURCE, COPIES, *LOGS))
     growing = cluster.log_folders((ACKS,))  # a leader that takes over while the others stop writes that it reconciled
-    for broker in cluster.brokers:
+    for broker in cluster.broker_processes:
         code = broker.terminate()
         if code != 0:
             outcome.violations.append(f"{broker.name} ended with exit code {code} on SIGTERM")

@@ -20,7 +20,9 @@ NEED_NETWORK = (
 )
 NEED_DISKS = ("frozen disk", "full disk", "power cut", "cluster power cut")
 NEED_STRACE = ("slow disk", "failing fsync")
+NEED_CLOCKS = ("clock jump", "client clock jump")
 NEED_ENSEMBLE = ("zookeeper kill", "zookeeper pause", "zookeeper cut off")
+OF_NO_NODE = (QUIET, "client clock jump")
 OF_ALL_BROKERS = ("rolling restart", "cluster kill", "cluster power cut")
 OF_ALL = ("majority ring", *OF_ALL_BROKERS, QUIET)
 ALONE = (*OF_ALL, "corrupted file")
@@ -33,8 +35,15 @@ KINDS = (
     *NEED_NETWORK,
     *NEED_DISKS,
     *NEED_STRACE,
+    *NEED_CLOCKS,
     *NEED_ENSEMBLE[:2],
 )
+
+ON_ONE_HOST = (
+    *("kill", "pause", QUIET, "cluster kill", "cluster power cut", "full disk", "frozen disk"),
+    *NEED_CLOCKS,
+)
+"""What can be done to brokers that are children of one process, and share a disk and a registry in SQLite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +92,8 @@ def _role(kind: str) -> str:
     """Whom a kind is always done to; else the roles of brokers take turns."""
     if kind in NEED_ENSEMBLE:
         return "leader of ZooKeeper"
+    if kind == "client clock jump":
+        return "some clients"
     return "all" if kind in OF_ALL else ""
 
 

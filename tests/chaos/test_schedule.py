@@ -7,7 +7,7 @@ from itertools import islice
 
 from tests.chaos.cluster import ROLES
 from tests.chaos.faults import _INJECTORS, Injected, leaves_majority
-from tests.chaos.schedule import ALONE, KINDS, OF_ALL_BROKERS, Planned, Round, rounds
+from tests.chaos.schedule import ALONE, KINDS, OF_ALL_BROKERS, ON_ONE_HOST, Planned, Round, rounds
 
 SESSION_SECONDS = 3.0
 
@@ -31,6 +31,16 @@ def test_what_takes_the_whole_cluster_comes_alone() -> None:
         kinds = [fault.kind for fault in one.faults]
         assert 1 <= len(kinds) <= 3
         assert len(kinds) == 1 or not set(kinds) & set(ALONE)
+
+
+def test_on_one_host_every_kind_comes_that_makes_sense_there() -> None:
+    assert set(ON_ONE_HOST) < set(KINDS)
+    drawn_kinds = {
+        fault.kind
+        for one in islice(rounds(random.Random(7), ON_ONE_HOST, ROLES, SESSION_SECONDS), 20)
+        for fault in one.faults
+    }
+    assert drawn_kinds == set(ON_ONE_HOST)
 
 
 def test_there_is_a_way_to_inject_every_kind() -> None:
