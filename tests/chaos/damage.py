@@ -18,9 +18,13 @@ from pathlib import Path
 from struct import Struct
 
 from tests.chaos.nodes import BrokerNode
-from tests.integration.process import wait_until
+from tests.integration.process import PATIENCE_SECONDS, wait_until
+
+from headrace.storage.scrub import IDLE_SECONDS
 
 BATCHES_MIN = 10
+SCRUB_SECONDS = 2 * IDLE_SECONDS + PATIENCE_SECONDS
+"""Enough for a second pass of the scrubber, which rests between two."""
 _FRAME = Struct(">qi")
 _LEADER_EPOCH = range(12, 16)
 
@@ -96,7 +100,11 @@ def repair(damage: Damage) -> None:
     broker = damage.broker
     broker.launch()
     broker.wait_ready()
-    wait_until(lambda: damage.is_quarantined or not damage.log.exists(), f"{broker.name} finds the damage: {damage}")
+    wait_until(
+        lambda: damage.is_quarantined or not damage.log.exists(),
+        f"{broker.name} finds the damage: {damage}",
+        SCRUB_SECONDS,
+    )
     damage.is_moved = not damage.is_quarantined
     if damage.is_there and damage.is_found_while_running:
         broker.terminate()
