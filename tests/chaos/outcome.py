@@ -23,12 +23,14 @@ class Options:
     brokers: int = 3
     """with four, the administrator also drains brokers"""
     servers: int = 3
-    """of ZooKeeper: one, or three"""
+    """of ZooKeeper: one, or three; none: all brokers are children of one process, and share a registry in SQLite"""
     rate: float = 300.0
     source_rate: float = 12.0
     queue_rate: float = 25.0
     rest_rate: float = 8.0
     changing_rate: float = 20.0
+    kinds: tuple[str, ...] = ()
+    """the kinds of faults to draw from; else all that are possible"""
     plan: tuple[Round, ...] = ()
     """the rounds to go through once; else they are drawn from the seed until the time is up"""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from collections import defaultdict
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from tests.chaos.availability import Stay
 from tests.chaos.faults import Injected, leaves_majority
-from tests.chaos.outcome import Outcome
+from tests.chaos.outcome import Options, Outcome
 
 ROOT = Path(__file__).parents[2]
 BAR_SECONDS = 10
@@ -26,6 +27,7 @@ CHECKS = (
     "every confirmed operation of the administrator was in force after the healing, as each broker described it",
     "writers, reader, group, copiers and workers came to their ends after the healing, and all replicas were in sync",
     "the replicas on the disks are equal byte for byte, and every file is sound (`headrace log verify`)",
+    "every log that was damaged while its broker was down was quarantined and copied again from the others",
     "no broker logged a traceback or an assertion",
     "writes went on in every round that left a majority",
 )
@@ -48,6 +50,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "commit": _commit(),
         "seconds": round(outcome.ended - began, 1),
         "session_timeout_seconds": options.session_seconds,
+        "registry": "zookeeper" if options.servers else "sqlite",
         "zookeeper_servers": options.servers,
         "records_per_second_wanted": options.rate,
         "violations": outcome.violations,
@@ -86,7 +89,7 @@ def _page(outcome: Outcome, content: dict[str, Any]) -> list[str]:
     summary = (
         f"{verdict} {sum(len(one['faults']) for one in rounds)} faults in {len(rounds)} rounds; "
         f"commit `{content['commit']}`; session timeout {content['session_timeout_seconds']:g} s. Again: "
-        f"`make chaos MINUTES={max(1, round(outcome.options.seconds / 60))} SEED={content['seed']}`."
+        f"`{_command(outcome.options)}`."
     )
     lines = [
         f"# Chaos: {content['seconds'] / 60:.0f} minutes, seed {content['seed']}",
@@ -120,6 +123,14 @@ def _page(outcome: Outcome, content: dict[str, Any]) -> list[str]:
     if ended:
         lines += ["Started again by the harness:", "", *(f"- {what}" for what in ended), ""]
     return lines
+
+
+def _command(options: Options) -> str:
+    """What runs the same schedule again."""
+    words = ["python -m tests.chaos", f"--minutes {options.seconds / 60:g}", f"--seed {options.seed}"]
+    words += [] if options.servers else ["--registry sqlite"]
+    words += ["--kinds", *map(shlex.quote, options.kinds)] if options.kinds else []
+    return " ".join(words)
 
 
 def _availability(outcome: Outcome) -> list[str]:

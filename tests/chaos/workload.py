@@ -37,6 +37,8 @@ from tests.chaos.transcript import Transcript
 from tests.compat.copier import TARGET_PARTITIONS
 from tests.integration.process import PATIENCE_SECONDS
 
+WRONG_CLOCKS = ("w1", MEMBERS[0], COPIERS[0])
+"""Clients whose wall clock may jump. They note moments of the monotonic clock; clients of queues note wall time."""
 PARTITIONS = {NUMBERS: 6, SOURCE: 4, COPIES: TARGET_PARTITIONS}
 
 
@@ -160,10 +162,13 @@ class Workload:
         group = GROUP if role == "member" else ""
         rate = str(self._rates[topic])
         arguments = [role, name, self._cluster.bootstrap, topic, str(PARTITIONS[topic]), rate, group]
+        host = self._cluster.wrong_clock_host(host) if name in WRONG_CLOCKS else host
         path = self._processes.launch(host, name, ["tests.chaos.client", *arguments])
         self.transcripts.setdefault(name, Transcript(path))
 
     def _launch_copier(self, name: str) -> None:
         self.copier_starts += 1
         arguments = ["tests.compat.copier", "confluent", self._cluster.bootstrap, SOURCE, COPIES, name]
-        self._processes.launch(self._cluster.client_hosts[0], name, arguments)
+        host = self._cluster.client_hosts[0]
+        host = self._cluster.wrong_clock_host(host) if name in WRONG_CLOCKS else host
+        self._processes.launch(host, name, arguments)

@@ -24,6 +24,7 @@ from headrace.storage.config import MIB
 from headrace.storage.epochs import EpochCache
 from headrace.storage.errors import CorruptionReport
 from headrace.storage.flushed import FlushedPoint
+from headrace.storage.folder import SUSPECT
 from headrace.storage.lookup import reindexed
 from headrace.storage.scan import BadBatch, checked_batches, replayed
 from headrace.storage.segment import COPIED_GAPS, DELETED, GAPS, LOG, NAME_DIGITS, SUFFIXES, Segment, file_name
@@ -82,6 +83,8 @@ class Recovery:
         if not self.segments:
             self.end_offset = min([self.start_offset, *bases[:1]])
         yield
+        if SUSPECT in names and self.quarantined is None:
+            yield from self._check_below_checkpoint()
         if self.quarantined is None:
             yield from self._scan(bases)
         if not self.segments or self.segments[-1].cleaned is not None:  # nothing is appended to a cleaned segment
@@ -168,6 +171,23 @@ class Recovery:
             segment.adopt_indexes(reindexed(segment, segment.open(), segment.size, self._index_interval_bytes))
         except BadBatch as bad:
             self.quarantined = CorruptionReport(segment.path, bad.position, segment.base_offset, bad.reason)
+
+    def _check_below_checkpoint(self) -> Iterator[None]:
+        """The last process found damage while it ran. It may lie where no start looks, and only damage that is known
+        at the start lets a replica be copied again."""
+        for segment in self.segments:
+            budget = STEP_BYTES
+            try:
+                for _, header in checked_batches(segment.open(), 0, segment.size, None, segment.gaps):
+                    budget -= header.size_bytes
+                    if budget <= 0:
+                        budget = STEP_BYTES
+                        yield
+            except BadBatch as bad:
+                offset = segment.base_offset if bad.offset is None else bad.offset
+                self.quarantined = CorruptionReport(segment.path, bad.position, offset, bad.reason)
+                return
+        self._disk.remove(f"{self.folder}/{SUSPECT}")
 
     def _scan(self, bases: list[int]) -> Iterator[None]:
         """Check every batch behind the checkpoint, segment by segment."""

@@ -23,7 +23,16 @@ from headrace.storage.config import MIB, LogConfig, StoreConfig
 from headrace.storage.errors import LogDeleted
 from headrace.storage.flushed import LogKey
 from headrace.storage.flusher import Flusher
-from headrace.storage.folder import LOG_FOLDER, Found, folder_name, remove_folders, set_aside, take_folder, write_marker
+from headrace.storage.folder import (
+    LOG_FOLDER,
+    Found,
+    folder_name,
+    mark_suspect,
+    remove_folders,
+    set_aside,
+    take_folder,
+    write_marker,
+)
 from headrace.storage.log import Log
 from headrace.storage.recovery import Recovery
 from headrace.storage.scrub import scrub_forever
@@ -238,6 +247,9 @@ class LogStore:
 
     async def _save_last(self, log: Log) -> None:
         try:
+            if log.quarantined is not None:
+                await self._disk.run(mark_suspect, self._disk, log.folder)
+                return
             await self.flusher.flush(log)
             if log.usable and log.checkpoint_offset != log.end_offset:
                 log.active.index_time()  # as rolling does: Kafka's tools look for the newest timestamp there

@@ -67,3 +67,27 @@ def test_a_log_that_is_written_by_this_process_needs_no_scrub() -> None:
     bench = Workbench()
     bench.append_many(10)
     assert bench.run(scrub_step(bench.log)) == 0
+
+
+def test_damage_below_the_checkpoint_is_found_again_at_the_next_start() -> None:
+    """A replica with a damaged log copies it anew only if the damage is known at the start."""
+    bench = reopened()
+    bench.world.disk.flip_bit(FIRST_SEGMENT, 500)
+    bench.scrub()
+    bench.stop()
+    bench.open()
+    assert bench.log.quarantined is not None
+    assert bench.log.quarantined.path == FIRST_SEGMENT
+
+
+def test_a_log_whose_damage_is_gone_at_the_next_start_is_used_again() -> None:
+    bench = reopened()
+    bench.world.disk.flip_bit(FIRST_SEGMENT, 500)
+    bench.scrub()
+    bench.world.disk.flip_bit(FIRST_SEGMENT, 500)
+    for _ in range(2):
+        bench.stop()
+        bench.open()
+        assert bench.log.quarantined is None
+        bench.append_many(1)
+        bench.check()
