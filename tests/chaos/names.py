@@ -5,6 +5,7 @@ from __future__ import annotations
 NUMBERS, SOURCE, COPIES = "numbers", "source", "copies"
 JOBS = "jobs"
 REST_JOBS = "rest-jobs"
+SHARED = "shared"
 CHANGING = "changing"
 """grown, trimmed and reassigned by the administrator; two replicas, so that it can be moved among three brokers"""
 SCRATCH = "scratch-"

@@ -28,6 +28,7 @@ class Options:
     source_rate: float = 12.0
     queue_rate: float = 25.0
     rest_rate: float = 8.0
+    share_rate: float = 20.0
     changing_rate: float = 20.0
     plan: tuple[Round, ...] = ()
     """the rounds to go through once; else they are drawn from the seed until the time is up"""

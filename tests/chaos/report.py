@@ -23,6 +23,8 @@ CHECKS = (
     "no message was delivered after its ack or reject was answered, and no ack was taken after its lease had ended",
     "a message that is due later came once, not before its time, and not at all if it was cancelled",
     "the same of the queue behind two gateways that were killed and stopped",
+    "every acknowledged record of the share group was delivered and accepted, or is a dead letter",
+    "no record was delivered again after a confirmed accept or reject; released ones were, up to the delivery limit",
     "every confirmed operation of the administrator was in force after the healing, as each broker described it",
     "writers, reader, group, copiers and workers came to their ends after the healing, and all replicas were in sync",
     "the replicas on the disks are equal byte for byte, and every file is sound (`headrace log verify`)",

@@ -4,6 +4,7 @@
     source    written slowly, copied in transactions to `copies` (see tests/compat/copier.py)
     jobs      a queue (see tests/chaos/queue_workload.py)
     rest-jobs a queue behind two gateways (see tests/chaos/rest_workload.py)
+    shared    a Kafka share group (see tests/chaos/share_workload.py)
     changing  what the administrator works on (see tests/chaos/admin_workload.py)
 
 Every client is a process on a host that can be cut off; the harness itself reads only when all is healed.
@@ -33,6 +34,7 @@ from tests.chaos.processes import Processes, wait_drained
 from tests.chaos.queue_workload import QueueWorkload
 from tests.chaos.reading import committed_offsets, read_all
 from tests.chaos.rest_workload import RestQueue
+from tests.chaos.share_workload import ShareGroup
 from tests.chaos.transcript import Transcript
 from tests.compat.copier import TARGET_PARTITIONS
 from tests.integration.process import PATIENCE_SECONDS
@@ -50,6 +52,7 @@ class Workload:
         self.parts: list[Part] = [
             QueueWorkload(cluster, self._processes, options.queue_rate),
             RestQueue(cluster, self._processes, options.seed, options.rest_rate),
+            ShareGroup(cluster, self._processes, options.share_rate),
             Administration(cluster, self._processes, options.seed, options.changing_rate),
         ]
 
