@@ -29,6 +29,7 @@ class Options:
     queue_rate: float = 25.0
     rest_rate: float = 8.0
     share_rate: float = 20.0
+    java_rate: float = 40.0
     changing_rate: float = 20.0
     plan: tuple[Round, ...] = ()
     """the rounds to go through once; else they are drawn from the seed until the time is up"""
@@ -41,6 +42,8 @@ class Outcome:
     options: Options
     impossible: dict[str, str] = field(default_factory=dict)
     """kinds of faults that cannot be had here, and why"""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """the same of clients"""
     began: float = 0.0
     ended: float = 0.0
     rounds: list[list[Injected]] = field(default_factory=list)

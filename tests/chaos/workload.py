@@ -5,6 +5,7 @@
     jobs      a queue (see tests/chaos/queue_workload.py)
     rest-jobs a queue behind two gateways (see tests/chaos/rest_workload.py)
     shared    a Kafka share group (see tests/chaos/share_workload.py)
+    java-numbers written and read by Kafka's Java clients (see tests/chaos/java_workload.py)
     changing  what the administrator works on (see tests/chaos/admin_workload.py)
 
 Every client is a process on a host that can be cut off; the harness itself reads only when all is healed.
@@ -14,9 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tests.chaos import java_workload
 from tests.chaos.admin_workload import Administration
 from tests.chaos.client import FLUSH_SECONDS
 from tests.chaos.cluster import Cluster
+from tests.chaos.java_workload import JavaClients
 from tests.chaos.names import (
     COPIERS,
     COPIES,
@@ -55,6 +58,12 @@ class Workload:
             ShareGroup(cluster, self._processes, options.share_rate),
             Administration(cluster, self._processes, options.seed, options.changing_rate),
         ]
+        self.left_out: dict[str, str] = {}
+        """parts that cannot work here, and why"""
+        if (reason := java_workload.why_not()) is None:
+            self.parts.append(JavaClients(cluster, self._processes, options.java_rate))
+        else:
+            self.left_out["Java producer and consumers"] = reason
 
     @property
     def given_up(self) -> int:
