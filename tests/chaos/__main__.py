@@ -14,6 +14,8 @@ from tests.chaos.cluster import clean
 from tests.chaos.outcome import Options
 from tests.chaos.run import run
 
+LONG_MINUTES = 20
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
@@ -24,6 +26,11 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=300.0, help="records in a second")
     parser.add_argument("--queue-rate", type=float, default=25.0, help="messages in a second")
     parser.add_argument("--servers", type=int, default=3, choices=(1, 3), help="of ZooKeeper")
+    parser.add_argument(
+        "--spark",
+        action=argparse.BooleanOptionalAction,
+        help=f"let a Spark query copy a topic; by default in runs of {LONG_MINUTES} minutes and more",
+    )
     parser.add_argument("--report", type=Path, default=report.ROOT / "docs" / "chaos", metavar="DIR")
     parser.add_argument("--keep", action="store_true", help="keep logs, histories and data though all is well")
     parser.add_argument("--clean", action="store_true", help="clear away what a killed harness left, and do no more")
@@ -45,6 +52,7 @@ def main() -> int:
             servers=options.servers,
             rate=options.rate,
             queue_rate=options.queue_rate,
+            spark=options.minutes >= LONG_MINUTES if options.spark is None else options.spark,
         )
     )
     page = report.write(outcome, options.report, f"{options.minutes:g}-minutes-seed-{options.seed}")

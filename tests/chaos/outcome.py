@@ -30,6 +30,9 @@ class Options:
     rest_rate: float = 8.0
     share_rate: float = 20.0
     java_rate: float = 40.0
+    spark_rate: float = 30.0
+    spark: bool = False
+    """whether a Spark query takes part"""
     changing_rate: float = 20.0
     plan: tuple[Round, ...] = ()
     """the rounds to go through once; else they are drawn from the seed until the time is up"""

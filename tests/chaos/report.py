@@ -20,6 +20,7 @@ CHECKS = (
     "a group's offsets never went back behind an acknowledged commit, and no record was skipped",
     "all this also holds for Kafka's own Java producer and consumers, if they took part",
     "the copies made in transactions are the source, each once, and nothing of what was aborted",
+    "the rows that a Spark query copied are its source, each once, if it took part",
     "every acknowledged message of the queue was delivered and acked, or is a dead letter, once, as are all rejected",
     "no message was delivered after its ack or reject was answered, and no ack was taken after its lease had ended",
     "a message that is due later came once, not before its time, and not at all if it was cancelled",

@@ -6,6 +6,7 @@
     rest-jobs a queue behind two gateways (see tests/chaos/rest_workload.py)
     shared    a Kafka share group (see tests/chaos/share_workload.py)
     java-numbers written and read by Kafka's Java clients (see tests/chaos/java_workload.py)
+    spark-source copied by a Spark query to `spark-copies` (see tests/chaos/spark_workload.py)
     changing  what the administrator works on (see tests/chaos/admin_workload.py)
 
 Every client is a process on a host that can be cut off; the harness itself reads only when all is healed.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.chaos import java_workload
+from tests.chaos import java_workload, spark_workload
 from tests.chaos.admin_workload import Administration
 from tests.chaos.client import FLUSH_SECONDS
 from tests.chaos.cluster import Cluster
@@ -38,11 +39,14 @@ from tests.chaos.queue_workload import QueueWorkload
 from tests.chaos.reading import committed_offsets, read_all
 from tests.chaos.rest_workload import RestQueue
 from tests.chaos.share_workload import ShareGroup
+from tests.chaos.spark_workload import SparkCopy
 from tests.chaos.transcript import Transcript
 from tests.compat.copier import TARGET_PARTITIONS
 from tests.integration.process import PATIENCE_SECONDS
 
 PARTITIONS = {NUMBERS: 6, SOURCE: 4, COPIES: TARGET_PARTITIONS}
+
+SPARK_IS_OFF = "it costs much and is off in short runs (--spark)"
 
 
 class Workload:
@@ -64,6 +68,10 @@ class Workload:
             self.parts.append(JavaClients(cluster, self._processes, options.java_rate))
         else:
             self.left_out["Java producer and consumers"] = reason
+        if (reason := spark_workload.why_not() if options.spark else SPARK_IS_OFF) is None:
+            self.parts.append(SparkCopy(cluster, self._processes, options.seed, options.spark_rate))
+        else:
+            self.left_out["Spark query"] = reason
 
     @property
     def given_up(self) -> int:
