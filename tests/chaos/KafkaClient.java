@@ -120,7 +120,7 @@ public class KafkaClient {
         settings.put("auto.offset.reset", "earliest");
         settings.put("fetch.max.wait.ms", "100");
         settings.put("request.timeout.ms", "5000");
-        settings.put("default.api.timeout.ms", "10000");
+        settings.put("default.api.timeout.ms", "30000");
         if (protocol.equals("classic")) {
             settings.put("session.timeout.ms", "4000");
             settings.put("heartbeat.interval.ms", "500");
@@ -153,9 +153,8 @@ public class KafkaClient {
 
     /** One membership: join, read and commit for a while, leave. */
     static void read(Properties settings, String topic) {
-        KafkaConsumer<String, String> consumer =
-                new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer());
-        try (consumer) {
+        try (KafkaConsumer<String, String> consumer =
+                new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer())) {
             consumer.subscribe(List.of(topic), new CommittedOffsets(consumer));
             long joined = System.nanoTime();
             while (!isStopped && System.nanoTime() - joined < MEMBERSHIP_NANOS) {
@@ -165,7 +164,8 @@ public class KafkaClient {
                 }
                 flush();
             }
-        } catch (KafkaException error) { // the member begins anew
+        } catch (KafkaException error) {
+            // The member begins anew. Also a consumer whose own threads do not start in time: the machine may be busy.
             tellError(error);
         }
         flush();
