@@ -16,6 +16,7 @@ from tests.chaos.run import run
 from tests.chaos.schedule import KINDS
 
 REGISTRY_HELP = "sqlite: one host that runs `headrace serve --brokers N`, instead of one for each broker"
+LONG_MINUTES = 20
 
 
 def main() -> int:
@@ -29,6 +30,11 @@ def main() -> int:
     parser.add_argument("--queue-rate", type=float, default=25.0, help="messages in a second")
     parser.add_argument("--servers", type=int, default=3, choices=(1, 3), help="of ZooKeeper")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=(), metavar="KIND", help="only these faults")
+    parser.add_argument(
+        "--spark",
+        action=argparse.BooleanOptionalAction,
+        help=f"let a Spark query copy a topic; by default in runs of {LONG_MINUTES} minutes and more",
+    )
     parser.add_argument("--report", type=Path, default=report.ROOT / "docs" / "chaos", metavar="DIR")
     parser.add_argument("--keep", action="store_true", help="keep logs, histories and data though all is well")
     parser.add_argument("--clean", action="store_true", help="clear away what a killed harness left, and do no more")
@@ -52,6 +58,7 @@ def main() -> int:
             rate=options.rate,
             queue_rate=options.queue_rate,
             kinds=tuple(options.kinds),
+            spark=options.minutes >= LONG_MINUTES if options.spark is None else options.spark,
         )
     )
     page = report.write(outcome, options.report, f"{options.minutes:g}-minutes-seed-{options.seed}")

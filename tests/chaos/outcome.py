@@ -28,6 +28,11 @@ class Options:
     source_rate: float = 12.0
     queue_rate: float = 25.0
     rest_rate: float = 8.0
+    share_rate: float = 20.0
+    java_rate: float = 40.0
+    spark_rate: float = 30.0
+    spark: bool = False
+    """whether a Spark query takes part"""
     changing_rate: float = 20.0
     kinds: tuple[str, ...] = ()
     """the kinds of faults to draw from; else all that are possible"""
@@ -42,6 +47,8 @@ class Outcome:
     options: Options
     impossible: dict[str, str] = field(default_factory=dict)
     """kinds of faults that cannot be had here, and why"""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """the same of clients"""
     began: float = 0.0
     ended: float = 0.0
     rounds: list[list[Injected]] = field(default_factory=list)

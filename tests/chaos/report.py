@@ -19,11 +19,15 @@ CHECKS = (
     "every acknowledged record is in the log, at the offset that was told, once, in the order of sending",
     "nobody was given a record that was never sent, or another one for the same offset, or was taken back or past one",
     "a group's offsets never went back behind an acknowledged commit, and no record was skipped",
+    "all this also holds for Kafka's own Java producer and consumers, if they took part",
     "the copies made in transactions are the source, each once, and nothing of what was aborted",
+    "the rows that a Spark query copied are its source, each once, if it took part",
     "every acknowledged message of the queue was delivered and acked, or is a dead letter, once, as are all rejected",
     "no message was delivered after its ack or reject was answered, and no ack was taken after its lease had ended",
     "a message that is due later came once, not before its time, and not at all if it was cancelled",
     "the same of the queue behind two gateways that were killed and stopped",
+    "every acknowledged record of the share group was delivered and accepted, or is a dead letter",
+    "no record was delivered again after a confirmed accept or reject; released ones were, up to the delivery limit",
     "every confirmed operation of the administrator was in force after the healing, as each broker described it",
     "writers, reader, group, copiers and workers came to their ends after the healing, and all replicas were in sync",
     "the replicas on the disks are equal byte for byte, and every file is sound (`headrace log verify`)",
@@ -56,6 +60,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "violations": outcome.violations,
         "counts": outcome.counts,
         "impossible": outcome.impossible,
+        "left_out": outcome.left_out,
         "rounds": [_round(outcome, faults) for faults in outcome.rounds if faults],
         "events": [[round(moment - began, 1), what] for moment, what in outcome.events],
         "acknowledged_per_second": outcome.acknowledgements.per_second(began, outcome.ended),
@@ -117,8 +122,8 @@ def _page(outcome: Outcome, content: dict[str, Any]) -> list[str]:
         ),
         "",
     ]
-    if outcome.impossible:
-        lines += ["Not to be had here:", "", *(f"- {kind}: {why}" for kind, why in outcome.impossible.items()), ""]
+    if missing := outcome.impossible | outcome.left_out:
+        lines += ["Not to be had here:", "", *(f"- {kind}: {why}" for kind, why in missing.items()), ""]
     ended = [what for _, what in outcome.events if "by itself" in what]
     if ended:
         lines += ["Started again by the harness:", "", *(f"- {what}" for what in ended), ""]

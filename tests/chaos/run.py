@@ -11,7 +11,7 @@ from tests.chaos import damage, judgement, replicas
 from tests.chaos.availability import Acknowledgements
 from tests.chaos.cluster import ROLES, Cluster
 from tests.chaos.faults import Injected, inject, kinds_possible
-from tests.chaos.names import COPIERS, COPIES, GROUP, NUMBERS, SOURCE
+from tests.chaos.names import COPIERS, COPIES, GROUP, JAVA_NUMBERS, NUMBERS, SHARED, SOURCE, SPARK_SOURCE
 from tests.chaos.nodes import Node
 from tests.chaos.outcome import Options, Outcome
 from tests.chaos.processes import Stuck
@@ -31,6 +31,7 @@ def run(options: Options) -> Outcome:
     folder = options.folder / "cluster"
     cluster = Cluster(folder, options.brokers, options.servers, options.session_seconds, outcome.note)
     workload = Workload(cluster, options)
+    outcome.left_out = workload.left_out
     try:
         cluster.start()
         workload.start()
@@ -177,7 +178,7 @@ def _drain(cluster: Cluster, workload: Workload, outcome: Outcome) -> None:
 def _compare(cluster: Cluster, outcome: Outcome) -> None:
     """Stop the brokers in order, and look at what lies on their disks."""
     cluster.wait_in_sync()
-    equal = cluster.log_folders((NUMBERS, SOURCE, COPIES, *LOGS))
+    equal = cluster.log_folders((NUMBERS, SOURCE, COPIES, SHARED, JAVA_NUMBERS, SPARK_SOURCE, *LOGS))
     growing = cluster.log_folders((ACKS,))  # a leader that takes over while the others stop writes that it reconciled
     for broker in cluster.broker_processes:
         code = broker.terminate()
