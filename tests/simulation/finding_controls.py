@@ -13,17 +13,20 @@ from uuid import UUID
 import pytest
 from tests.simulation.cluster_controls import Plant
 from tests.simulation.features.clocks import Clocks
+from tests.simulation.features.dedup import Dedup
 from tests.simulation.features.feature import Feature
 from tests.simulation.features.queue import Queue
 from tests.simulation.features.registry import LaggingRegistry
 from tests.simulation.features.retention import Retention
 from tests.simulation.features.unclean import Unclean
 
+from headrace.broker import dedup
 from headrace.broker.acks_log import AcksLead
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.inherited_subscriptions import InheritedSubscriptions
 from headrace.broker.partition import Partition
 from headrace.broker.replica_fetcher import Followed, ReplicaFetcher
+from headrace.machines.ready_window import ReadyWindow
 from headrace.registry.partitions import PartitionRecords
 from headrace.registry.topics import Topics
 from headrace.storage import retention, settling
@@ -117,13 +120,31 @@ def trust_acks_of_an_earlier_leader_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settling, "_is_reconciled", lambda *_: True)
 
 
+def forget_ids_by_record_timestamps(patch: pytest.MonkeyPatch) -> None:
+    """A new leader took a record's timestamp for the time at which its dedup id arrived. The ids of a publisher whose
+    clock was behind by more than the window were forgotten with every change of leader."""
+
+    def timestamp_ms(self: dedup._Arrivals, batch: BatchHeader) -> int:
+        now_ms = self._latest_ms[-1]
+        return min(batch.max_timestamp, now_ms)
+
+    patch.setattr(dedup._Arrivals, "latest_ms", timestamp_ms)
+
+
+def rank_by_record_timestamps(patch: pytest.MonkeyPatch) -> None:
+    """Messages of high priority with old timestamps overtook those of low priority for longer than their slack."""
+    patch.setattr(ReadyWindow, "_arrival_ms", lambda _self, timestamp_ms, now_ms: min(timestamp_ms, now_ms))
+
+
 FINDING_CONTROLS = (
     Control(take_an_unknown_dead_letter_for_gone, Queue, "settled by nobody", 1),
     Control(forget_producers_by_record_timestamps, Clocks, "duplicate in partition", 11),
-    Control(refuse_a_batch_that_holds_the_log_start, Retention, "StillUnwell", 87),
+    Control(refuse_a_batch_that_holds_the_log_start, Retention, "StillUnwell", 9),
     Control(retain_above_the_high_watermark, Retention, "would be cut to", 1),
     Control(remove_orphans_by_the_mirror, LaggingRegistry, "has no record", 1),
     Control(stop_at_a_gap, Queue, "BrokerFailed", 1),
     Control(begin_at_the_end_of_added_partitions, Queue, "settled by nobody", 5),
     Control(trust_acks_of_an_earlier_leader_epoch, Unclean, "not by an unclean election", 93),
+    Control(forget_ids_by_record_timestamps, Dedup, "duplicate in partition", 26),
+    Control(rank_by_record_timestamps, Queue, "starved", 456),
 )
