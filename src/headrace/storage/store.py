@@ -349,16 +349,19 @@ class LogStore:
 
 
 async def _in_parallel(work: Callable[[T], Coroutine[Any, Any, None]], items: list[T]) -> None:
-    """Do this for every item, a few at a time."""
+    """Do this for every item, a few at a time. Raises the first failure itself, so that callers can handle its type."""
     remaining = iter(items)
 
     async def go_on() -> None:
         for item in remaining:
             await work(item)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(CALLS_AT_ONCE, len(items))):
-            group.create_task(go_on())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(CALLS_AT_ONCE, len(items))):
+                group.create_task(go_on())
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
 
 
 def _step_all(recoveries: list[Recovery]) -> list[bool]:
