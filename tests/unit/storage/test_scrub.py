@@ -67,3 +67,24 @@ def test_a_log_that_is_written_by_this_process_needs_no_scrub() -> None:
     bench = Workbench()
     bench.append_many(10)
     assert bench.run(scrub_step(bench.log)) == 0
+
+
+def test_damage_that_was_found_below_the_checkpoint_is_still_known_after_a_restart() -> None:
+    bench = reopened()
+    bench.world.disk.flip_bit(FIRST_SEGMENT, 500)
+    bench.scrub()
+    bench.stop()
+    bench.open()
+    assert bench.log.quarantined is not None
+    assert bench.log.quarantined.path == FIRST_SEGMENT
+
+
+def test_a_segment_that_is_sound_after_all_is_used_again() -> None:
+    bench = reopened()
+    bench.world.disk.flip_bit(FIRST_SEGMENT, 500)
+    bench.scrub()
+    bench.stop()
+    bench.world.disk.flip_bit(FIRST_SEGMENT, 500)
+    bench.open()
+    assert bench.log.quarantined is None
+    assert len(bench.records()) == 40
