@@ -110,6 +110,11 @@ class SimDisk:
         """Let the next such operation on a path like `pattern` fail once."""
         self._faults.append(_Fault(operation, pattern, error))
 
+    @property
+    def pending_failures(self) -> int:
+        """How many of the operations that `fail_next` has named are still to come."""
+        return len(self._faults)
+
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
         """Let one bit rot, where it is stored as well as in the page cache."""
         self._note("flip", path, position)

@@ -17,7 +17,7 @@ from tests.simulation.features.storage_faults import PARTITIONS, WEIGHT, Storage
 from headrace.client.admin import TopicAdmin
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import HeadraceError
-from headrace.testkit.brokers import DATA
+from headrace.testkit.brokers import DATA, SimBroker
 from headrace.testkit.disk import Operation
 
 FILES = (
@@ -41,7 +41,10 @@ FILES = (
     "*",
 )
 FOLDERS = (DATA, f"{DATA}/logs", f"{DATA}/logs/*", f"{DATA}/topics", "*")
-STAYS_SECONDS = (0.2, 1.0, 3.0)
+WAITS_SECONDS = 1.0
+STAYS_SECONDS = (0.0, 0.02, 0.1, 1.0)
+OWN_CHANCE = 0.4
+LOOK_SECONDS = 0.005
 FAILURES = (1, 1, 1, 3)
 
 
@@ -96,15 +99,38 @@ class FailingSyncs(StorageFeature):
         return self.random.choice(FILES), "sync"
 
     async def _fail_at_run_time(self) -> None:
-        broker = self.random.choice(self.scenario.cluster.up or list(self.scenario.cluster.brokers.values()))
-        for _ in range(self.random.choice(FAILURES)):
-            broker.fail_next_sync(*self._draw())
+        """The power goes soon after a sync has failed: until the next write to the same page, nothing but the broker
+        knows that the page is not on the disk."""
+        broker, pattern = self._own_log() if self.random.random() < OWN_CHANCE else (None, "")
+        if broker is None:
+            broker = self.random.choice(self.scenario.cluster.up or list(self.scenario.cluster.brokers.values()))
+            for _ in range(self.random.choice(FAILURES)):
+                broker.fail_next_sync(*self._draw())
+        else:
+            broker.fail_next_sync(pattern)
+        await self._until_failed(broker)
         await asyncio.sleep(self.random.choice(STAYS_SECONDS))
         if self.random.random() < 0.7:
             broker.cut_power()
         else:
             broker.kill()
         await self.start_again(broker)
+
+    def _own_log(self) -> tuple[SimBroker | None, str]:
+        """A broker that leads a partition of the topic, and the pattern of its log files."""
+        cluster = self.scenario.cluster
+        for index in self.random.sample(range(PARTITIONS), PARTITIONS):
+            for broker in cluster.up:
+                partition = cluster.replica(broker.node_id, self.topic, index)
+                if partition is not None and partition.is_leader:
+                    return broker, f"{partition.log.folder}/*.log"
+        return None, ""
+
+    async def _until_failed(self, broker: SimBroker) -> None:
+        loop, disk = asyncio.get_running_loop(), broker.host.disk
+        pending, deadline = disk.pending_failures, loop.time() + WAITS_SECONDS
+        while disk.pending_failures == pending and loop.time() < deadline:
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _fail_at_start(self) -> None:
         """The first start may fail, the second one finds what it has left behind."""
