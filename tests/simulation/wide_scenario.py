@@ -1,6 +1,7 @@
 """A cluster's story with weather: each seed draws a few features, with their own topics, clients, faults and rules.
 
 What every scenario has goes on besides, with fewer clients, so that a seed stays cheap. Some seeds draw no feature.
+Features about broken storage are drawn apart, one at most, so that seeds without one stay as they were.
 """
 
 from __future__ import annotations
@@ -8,12 +9,15 @@ from __future__ import annotations
 from random import Random
 
 from tests.simulation.cluster_scenario import ClusterScenario
+from tests.simulation.features.bit_flips import BitFlips
 from tests.simulation.features.clocks import Clocks
 from tests.simulation.features.dedup import Dedup
 from tests.simulation.features.delays import Delays
+from tests.simulation.features.failing_syncs import FailingSyncs
 from tests.simulation.features.feature import Feature
 from tests.simulation.features.groups import Groups
 from tests.simulation.features.lost_answers import LostAnswers
+from tests.simulation.features.lost_folders import LostFolders
 from tests.simulation.features.queue import Queue
 from tests.simulation.features.registry import LaggingRegistry
 from tests.simulation.features.retention import Retention
@@ -30,6 +34,8 @@ FEATURES: tuple[type[Feature], ...] = (
     Delays,
     Groups,
 )
+STORAGE_FEATURES: tuple[type[Feature], ...] = (BitFlips, FailingSyncs, LostFolders)
+STORAGE_CHANCE = 0.25
 COUNTS = (0, 1, 1, 2, 2, 2, 3)
 LEFT_OUT_CHANCE = 0.6
 
@@ -39,7 +45,12 @@ def features_of(seed: int) -> list[type[Feature]]:
     drawn = set(random.sample(FEATURES, random.choice(COUNTS)))
     if Delays in drawn:
         drawn.discard(Clocks)  # which decide when a delayed message is due
-    return [kind for kind in FEATURES if kind in drawn]
+    return [kind for kind in FEATURES if kind in drawn] + _storage_features_of(seed)
+
+
+def _storage_features_of(seed: int) -> list[type[Feature]]:
+    random = Random(f"storage draw {seed}")
+    return [random.choice(STORAGE_FEATURES)] if random.random() < STORAGE_CHANCE else []
 
 
 class WideScenario(ClusterScenario):

@@ -3,7 +3,6 @@
 <data>/clean-shutdown       holds the broker epoch; written last at a clean stop, removed first at start
 <data>/flushed-offsets      see flushed
 <data>/logs/<topic id, hex>-<partition>/               see log
-<data>/logs/<topic id, hex>-<partition>/suspect        damage was found while the broker ran: check all of the log
 <data>/logs/<topic id, hex>-<partition>.deleted/       about to be removed
 <data>/logs/<topic id, hex>-<partition>.damaged-1/     set aside, for whoever wants to look at it; never removed by us
 """
@@ -24,7 +23,6 @@ logger = logging.getLogger(__name__)
 LOG_FOLDER = re.compile(r"([0-9a-f]{32})-(\d{1,9})")
 DAMAGED_FOLDER = re.compile(LOG_FOLDER.pattern + r"\.damaged-\d+")
 MARKER = "clean-shutdown"
-SUSPECT = "suspect"  # in the folder of a log
 
 
 class Found(NamedTuple):
@@ -65,11 +63,6 @@ def take_folder(disk: Disk, path: str) -> Found:
 def write_marker(disk: Disk, path: str, broker_epoch: int) -> None:
     """All is in order."""
     disk.write_atomically(f"{path}/{MARKER}", b"%d" % broker_epoch)
-
-
-def mark_suspect(disk: Disk, folder: str) -> None:
-    """Let the next start check the whole log, also below its checkpoint."""
-    disk.write_atomically(f"{folder}/{SUSPECT}", b"")
 
 
 def remove_folders(disk: Disk, parent: str, folders: list[str], flushed: FlushedOffsets) -> None:

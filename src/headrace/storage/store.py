@@ -27,7 +27,6 @@ from headrace.storage.folder import (
     LOG_FOLDER,
     Found,
     folder_name,
-    mark_suspect,
     remove_folders,
     set_aside,
     take_folder,
@@ -247,9 +246,6 @@ class LogStore:
 
     async def _save_last(self, log: Log) -> None:
         try:
-            if log.quarantined is not None:
-                await self._disk.run(mark_suspect, self._disk, log.folder)
-                return
             await self.flusher.flush(log)
             if log.usable and log.checkpoint_offset != log.end_offset:
                 log.active.index_time()  # as rolling does: Kafka's tools look for the newest timestamp there
@@ -361,16 +357,19 @@ class LogStore:
 
 
 async def _in_parallel(work: Callable[[T], Coroutine[Any, Any, None]], items: list[T]) -> None:
-    """Do this for every item, a few at a time."""
+    """Do this for every item, a few at a time. Raises the first failure itself, so that callers can handle its type."""
     remaining = iter(items)
 
     async def go_on() -> None:
         for item in remaining:
             await work(item)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(CALLS_AT_ONCE, len(items))):
-            group.create_task(go_on())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(CALLS_AT_ONCE, len(items))):
+                group.create_task(go_on())
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
 
 
 def _step_all(recoveries: list[Recovery]) -> list[bool]:

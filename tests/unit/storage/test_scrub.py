@@ -69,8 +69,7 @@ def test_a_log_that_is_written_by_this_process_needs_no_scrub() -> None:
     assert bench.run(scrub_step(bench.log)) == 0
 
 
-def test_damage_below_the_checkpoint_is_found_again_at_the_next_start() -> None:
-    """A replica with a damaged log copies it anew only if the damage is known at the start."""
+def test_damage_that_was_found_below_the_checkpoint_is_still_known_after_a_restart() -> None:
     bench = reopened()
     bench.world.disk.flip_bit(FIRST_SEGMENT, 500)
     bench.scrub()
@@ -91,3 +90,12 @@ def test_a_log_whose_damage_is_gone_at_the_next_start_is_used_again() -> None:
         assert bench.log.quarantined is None
         bench.append_many(1)
         bench.check()
+
+
+def test_a_flipped_bit_in_the_base_offset_of_a_segment_is_found() -> None:
+    """No checksum covers the base offset of a batch; only what is before it tells what it must be."""
+    bench = reopened()
+    bench.world.disk.flip_bit(FIRST_SEGMENT, 4)
+    bench.scrub()
+    assert bench.log.quarantined is not None
+    assert bench.log.quarantined.position == 0
