@@ -298,7 +298,7 @@ class RequestReader:
         self._unread = length
         self.phase = BODY
         self.deadline = self.now + self._door.limits.body_seconds
-        self.admission = Admission(self._door, request, self._on_admission)
+        self.admission = Admission(self._door, request, self.now, self._on_admission)
         try:
             self.conclude_admission()
         except Problem as problem:

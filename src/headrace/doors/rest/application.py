@@ -2,9 +2,9 @@
 
     head complete: route (404, 405) -> who (401, 429) -> of which topic (404, 409) -> whether they may (403)
                    -> what is not understood (415, 422)
-    body complete: handler
+    body complete: if it came later than the head, the same again -> handler
 
-So a body is read only for a caller who may send it.
+So a body is read only for a caller who may send it, and carried out only for one who still may.
 
 Every refusal ends as a problem with a stable code; what is neither is a bug, and the listener answers it.
 """
