@@ -27,7 +27,7 @@ from headrace.model.errors import HeadraceError
 
 ALL_SIDES = frozenset({Side.PUBLISH, Side.SUBSCRIBE})
 BODY_BYTES_MAX = 1 << 20
-"""Of routes that say nothing else."""
+"""Of routes that take a body and say nothing else."""
 _METRICS = Access(Verb.METRICS, Subject.CLUSTER)
 _KEPT_MAX, _KEPT_LENGTH_MAX = 1024, 256
 
@@ -54,11 +54,13 @@ class RestApplication:
         self._found: dict[tuple[str, str], tuple[Route, dict[str, str]]] = {}
 
     def body_limit(self, method: str, path: str) -> int:
+        """0 for a route that takes no body: all public ones are such, so no body is kept for a caller without a
+        token."""
         try:
             route, _ = self._find(method, path)
         except Problem:
-            return BODY_BYTES_MAX  # it is read, so that the refusal can be told
-        return route.body_bytes_max or BODY_BYTES_MAX
+            return BODY_BYTES_MAX  # `admit` refuses it, and a short body is read and dropped
+        return 0 if route.operation.body is None else route.body_bytes_max or BODY_BYTES_MAX
 
     async def admit(self, request: Request) -> None:
         """Raises `Problem` unless the head names a route that its caller may use."""
