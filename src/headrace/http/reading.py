@@ -224,6 +224,8 @@ class RequestReader:
         target = self._url.decode("ascii")
         path, query = parse_target(target)
         if (authority := authority_of(target)) is not None:
+            if not authority:
+                self._refuse(refusals.malformed("its target names no host"))
             headers["host"] = authority
         if path[:1] != "/" and path != "*":
             self._refuse(refusals.malformed("its target must be a path"))
