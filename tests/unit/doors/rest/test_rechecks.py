@@ -10,6 +10,10 @@ from tests.unit.doors.rest.stage import Stage, on_stage
 from tests.unit.doors.rest.test_access import Office, request, with_office
 from tests.unit.http.visitors import House
 
+from headrace.client.consumer import Consumer
+from headrace.client.fetched import ConsumedRecord
+from headrace.client.metadata import TopicPartition
+from headrace.client.requests import Responder
 from headrace.client.tokens import Tokens
 from headrace.doors.health.pages import HealthPages
 from headrace.doors.rest.access import OpenGatekeeper, TokenGatekeeper
@@ -238,6 +242,41 @@ def test_a_publish_whose_body_is_complete_after_its_token_was_revoked_stores_not
             assert (visitor.answer().status, visitor.answer().code) == (401, "token_unknown")
             told = await stage.ask("GET", "/topics/slow", authorization=operator)
             assert told.status == 404  # the first message would have created it
+
+    on_stage(scenario, with_auth=True)
+
+
+def test_a_reply_that_comes_after_the_token_was_revoked_is_not_returned() -> None:
+    async def scenario(stage: Stage) -> None:
+        mine, operator = await stage.token("publish:sums", name="revoked"), await stage.token("manage:*")
+        await stage.ask("POST", "/topics", {"name": "sums"}, authorization=operator)
+        is_revoked = asyncio.Event()
+        replied = asyncio.Event()
+
+        async def reply_late(_request: ConsumedRecord) -> bytes:
+            await is_revoked.wait()
+            replied.set()
+            return b"too late"
+
+        async def work() -> None:
+            async with (
+                Responder(stage.cluster) as responder,
+                Consumer(stage.cluster, partitions={TopicPartition("sums", 0): 0}) as consumer,
+            ):
+                await responder.answer(consumer, reply_late)
+
+        worker = stage.supervisor.spawn(work(), "worker")
+        target = "/topics/sums/messages?wait_for=reply&timeout=50s"
+        asking = asyncio.create_task(stage.ask("POST", target, {"n": 1}, authorization=mine))
+        await asyncio.sleep(1.0)
+        await _revoke(stage, "revoked")
+        await asyncio.sleep(10.0)
+        is_revoked.set()
+        told = await asking
+        assert replied.is_set()
+        assert (told.status, told.code) == (401, "token_unknown")
+        worker.cancel()
+        await asyncio.wait([worker])
 
     on_stage(scenario, with_auth=True)
 
