@@ -25,7 +25,7 @@ def trust_what_was_not_checked(patch: pytest.MonkeyPatch) -> None:
 
 def forget_damage_at_a_restart(patch: pytest.MonkeyPatch) -> None:
     """Damage below the checkpoint was known to the process only that found it, and the log was never copied again."""
-    patch.setattr(Recovery, "_look_for_damage", lambda _: None)
+    patch.setattr(Recovery, "_look_for_damage", lambda _: iter(()))
 
 
 def cut_off_damage(patch: pytest.MonkeyPatch) -> None:
