@@ -86,6 +86,7 @@ class SimCluster:
         for broker in self.brokers.values():
             broker.host.disk.capacity_bytes = ROOMY
             broker.host.disk.crash_after(ROOMY)
+            broker.host.disk.forget_failures()
             self.reconnect(broker)
             if broker.may_fail:
                 broker.kill()  # as its alarm asks an operator to do

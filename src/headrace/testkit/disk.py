@@ -110,6 +110,10 @@ class SimDisk:
         """Let the next such operation on a path like `pattern` fail once."""
         self._faults.append(_Fault(operation, pattern, error))
 
+    def forget_failures(self) -> None:
+        """Let nothing fail that `fail_next` has named and that is still to come."""
+        self._faults.clear()
+
     @property
     def pending_failures(self) -> int:
         """How many of the operations that `fail_next` has named are still to come."""

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from tests.simulation.clients import Client, told
-from tests.simulation.features.feature import Draft, Feature, TopicWriter, create_topic, note_final, stored
+from tests.simulation.features.feature import LONG_MAX, Draft, Feature, TopicWriter, create_topic, note_final, stored
 
 from headrace.broker.partition import Partition
 from headrace.client.admin import NewTopic, TopicAdmin
@@ -118,6 +118,8 @@ class StorageFeature(Feature):
             "min.insync.replicas": str(min(2, self.replica_count)),
             "segment.bytes": str(self.random.choice((600, 3000, 100_000))),
             "index.interval.bytes": "300",
+            "retention.ms": "-1",  # clocks may be wrong
+            "message.timestamp.after.max.ms": LONG_MAX,
         }
         self.history = History()
 
