@@ -13,6 +13,10 @@ from tests.chaos import report
 from tests.chaos.cluster import clean
 from tests.chaos.outcome import Options
 from tests.chaos.run import run
+from tests.chaos.schedule import KINDS
+
+REGISTRY_HELP = "sqlite: one host that runs `headrace serve --brokers N`, instead of one for each broker"
+LONG_MINUTES = 20
 
 
 def main() -> int:
@@ -20,14 +24,22 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--session-timeout", type=float, default=3.0, metavar="SECONDS")
-    parser.add_argument("--brokers", type=int, default=4, help="with four, brokers are also drained")
+    parser.add_argument("--brokers", type=int, help="4, or 3 on one host; with four, brokers are also drained")
+    parser.add_argument("--registry", choices=("zookeeper", "sqlite"), default="zookeeper", help=REGISTRY_HELP)
     parser.add_argument("--rate", type=float, default=300.0, help="records in a second")
     parser.add_argument("--queue-rate", type=float, default=25.0, help="messages in a second")
     parser.add_argument("--servers", type=int, default=3, choices=(1, 3), help="of ZooKeeper")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=(), metavar="KIND", help="only these faults")
+    parser.add_argument(
+        "--spark",
+        action=argparse.BooleanOptionalAction,
+        help=f"let a Spark query copy a topic; by default in runs of {LONG_MINUTES} minutes and more",
+    )
     parser.add_argument("--report", type=Path, default=report.ROOT / "docs" / "chaos", metavar="DIR")
     parser.add_argument("--keep", action="store_true", help="keep logs, histories and data though all is well")
     parser.add_argument("--clean", action="store_true", help="clear away what a killed harness left, and do no more")
     options = parser.parse_args()
+    on_one_host = options.registry == "sqlite"
     for cleared in clean():
         sys.stderr.write(f"cleared away: {cleared}\n")
     if options.clean:
@@ -41,10 +53,12 @@ def main() -> int:
             options.minutes * 60,
             folder,
             options.session_timeout,
-            brokers=options.brokers,
-            servers=options.servers,
+            brokers=options.brokers or (3 if on_one_host else 4),
+            servers=0 if on_one_host else options.servers,
             rate=options.rate,
             queue_rate=options.queue_rate,
+            kinds=tuple(options.kinds),
+            spark=options.minutes >= LONG_MINUTES if options.spark is None else options.spark,
         )
     )
     page = report.write(outcome, options.report, f"{options.minutes:g}-minutes-seed-{options.seed}")

@@ -49,11 +49,12 @@ PATIENCE_SECONDS = 45.0
 coordinator that vanished from the metadata and came back (its issues 5511 and 3740), whatever the cluster does."""
 GAVE_UP = 75
 
-_stops: list[int] = []
+stops: list[int] = []
+"""The signals that told this process to stop."""
 
 
 def main(role: str, name: str, bootstrap: str, topic: str, partitions: str, rate: str, group: str) -> None:
-    signal.signal(signal.SIGTERM, lambda number, _: _stops.append(number))
+    signal.signal(signal.SIGTERM, lambda number, _: stops.append(number))
     if role in ("writer", "growing-writer"):
         Writer(name, bootstrap, topic, int(partitions), float(rate), follows_growth=role != "writer").run()
     elif role == "reader":
@@ -90,7 +91,7 @@ class Writer:
         self._counted = self._began
 
     def run(self) -> None:
-        while not _stops:
+        while not stops:
             try:
                 self._work()
             except KafkaException as error:
@@ -151,7 +152,7 @@ def read(bootstrap: str, topic: str, partitions: int) -> None:
     }
     with closing(Consumer(settings)) as consumer:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
-        while not _stops:
+        while not stops:
             tell_poll(consumer.consume(500, timeout=0.2))
             sys.stdout.flush()
 
@@ -188,11 +189,11 @@ class Member:
         }
 
     def run(self) -> None:
-        while not _stops:
+        while not stops:
             consumer = Consumer(self._settings)
             consumer.subscribe([self._topic], on_assign=self._look)
             leaves = time.monotonic() + MEMBERSHIP_SECONDS
-            while not _stops and time.monotonic() < leaves:
+            while not stops and time.monotonic() < leaves:
                 ends = tell_poll(consumer.consume(500, timeout=0.2))
                 if ends:
                     self._commit(consumer, ends)

@@ -1,4 +1,8 @@
-"""The brokers and their ZooKeeper servers, each on a host of its own, and who plays which part at present."""
+"""The brokers and their registry, and who plays which part at present.
+
+With ZooKeeper, each broker and each server has a host of its own. Without a server (`servers` is 0), all brokers are
+children of one process on one host, and their registry is a file of SQLite.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.chaos import disks, namespaces
+from tests.chaos import clocks, disks, namespaces
 from tests.chaos.claims import claim, leftovers
+from tests.chaos.clocks import WrongClock
+from tests.chaos.damage import Damage
 from tests.chaos.disks import SmallDisk
 from tests.chaos.names import REPLICAS
 from tests.chaos.namespaces import Host, Namespaces
 from tests.chaos.nodes import BrokerNode, Node, ZooKeeperNode
+from tests.chaos.one_host import ChildBroker, HostNode
+from tests.integration.ensemble import ports_in_a_row
 from tests.integration.process import PATIENCE_SECONDS, free_ports, wait_until
 from tests.integration.raw import RawConnection
 
@@ -34,6 +42,7 @@ SETTINGS = {
 }
 METADATA, METADATA_VERSION = 3, 12
 ANSWER_SECONDS = 2.0
+ONE_HOST = "h1"
 ROLES = ("leader", "follower", "controller", "group coordinator", "transaction coordinator", "any")
 
 
@@ -62,41 +71,64 @@ class Cluster:
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.session_seconds, self._note = folder, session_seconds, note
+        self.damages: list[Damage] = []
+        self.wrong_clocks: list[tuple[int, int]] = []
+        """from when to when the wall clock of a broker was wrong, in milliseconds of the right one"""
         self._stack = ExitStack()
         try:
             self._claim = claim(folder)
             self._stack.callback(self._claim.release)
             self.why_no_network = namespaces.why_not()
             self.why_no_disks = disks.why_not(folder)
-            names = [*(f"b{n}" for n in range(1, brokers + 1)), *(f"z{n}" for n in range(1, servers + 1)), "c1", "c2"]
+            self.why_no_clocks = clocks.why_not(folder)
+            numbers = range(1, brokers + 1)
+            broker_hosts = [f"b{number}" for number in numbers] if servers else [ONE_HOST]
+            names = [*broker_hosts, *(f"z{number}" for number in range(1, servers + 1)), "c1", "c2"]
             self._stack.callback(namespaces.remove, self._claim.number)
             self.network = Namespaces(self._claim, names) if self.why_no_network is None else None
             self._hosts = {name: Host(name, "127.0.0.1") for name in names}
             if self.network is not None:
                 self._hosts = self.network.hosts
+            self._clock_library = clocks.compile_library(folder) if self.why_no_clocks is None else None
+            self.client_clock = self._wrong_clock("clients")
             self.zookeepers = [self._zookeeper(number) for number in range(1, servers + 1)]
             for node in self.zookeepers:
                 node.peers = self.zookeepers
-            registry = f"zookeeper://{','.join(node.address for node in self.zookeepers)}/chaos"
-            self.brokers = [self._broker(number, registry) for number in range(1, brokers + 1)]
+            self.parent: HostNode | None = None
+            self.brokers: Sequence[BrokerNode]
+            if servers:
+                registry = f"zookeeper://{','.join(node.address for node in self.zookeepers)}/chaos"
+                self.brokers = [self._broker(number, registry) for number in numbers]
+            else:
+                self.parent = self._one_host(brokers)
+                self.brokers = [_child(self.parent, number) for number in numbers]
         except BaseException:
             self._stack.close()
             raise
         self.client_hosts = [self._hosts["c1"], self._hosts["c2"]]
         self.bootstrap = ",".join(broker.address for broker in self.brokers)
 
+    def wrong_clock_host(self, host: Host) -> Host:
+        """The same host, for clients whose clock can be set wrong."""
+        return host if self.client_clock is None else self.client_clock.on(host)
+
+    @property
+    def broker_processes(self) -> Sequence[BrokerNode]:
+        """What the harness starts and stops: the brokers, or the parent of all."""
+        return self.brokers if self.parent is None else [self.parent]
+
     @property
     def nodes(self) -> Sequence[Node]:
-        return [*self.brokers, *self.zookeepers]
+        return [*self.broker_processes, *self.zookeepers]
 
     def start(self) -> None:
         for node in self.zookeepers:
             node.launch()
         for node in self.zookeepers:
             node.wait_ready()
-        for broker in self.brokers:
+        for broker in self.broker_processes:
             broker.launch()
-        for broker in self.brokers:
+        for broker in self.broker_processes:
             broker.wait_ready()
 
     def create_topic(
@@ -201,10 +233,35 @@ class Cluster:
         )
         if self.network is None:
             broker.kafka_port, broker.http_port = free_ports(2)
-        if self.why_no_disks is None:
-            broker.disk = SmallDisk(self.folder / f"{name}-disk")
-            self._stack.callback(broker.disk.close)
+        self._equip(broker)
         return broker
+
+    def _one_host(self, count: int) -> HostNode:
+        parent = HostNode(
+            ONE_HOST,
+            self._hosts[ONE_HOST],
+            self.folder / ONE_HOST,
+            session_seconds=self.session_seconds,
+            settings=SETTINGS,
+            count=count,
+        )
+        if self.network is None:
+            ports = ports_in_a_row(2 * count)
+            parent.kafka_port, parent.http_port = ports[0], ports[count]
+        self._equip(parent)
+        return parent
+
+    def _equip(self, broker: BrokerNode) -> None:
+        """With a clock and a disk of its own, where they are to be had."""
+        broker.clock = self._wrong_clock(broker.name)
+        if broker.clock is not None:
+            broker.host = broker.clock.on(broker.host)
+        if self.why_no_disks is None:
+            broker.disk = SmallDisk(self.folder / f"{broker.name}-disk")
+            self._stack.callback(broker.disk.close)
+
+    def _wrong_clock(self, name: str) -> WrongClock | None:
+        return None if self._clock_library is None else WrongClock(self._clock_library, self.folder / f"{name}-clock")
 
     def _zookeeper(self, number: int) -> ZooKeeperNode:
         name = f"z{number}"
@@ -212,6 +269,20 @@ class Cluster:
         if self.network is None:
             node.client_port, node.quorum_port, node.election_port = free_ports(3)
         return node
+
+
+def _child(parent: HostNode, number: int) -> ChildBroker:
+    return ChildBroker(
+        f"b{number}",
+        parent.host,
+        parent.folder,
+        number=number,
+        kafka_port=parent.kafka_port + number - 1,
+        http_port=parent.http_port + number - 1,
+        disk=parent.disk,
+        clock=parent.clock,
+        parent=parent,
+    )
 
 
 def view_of(broker: BrokerNode) -> View | None:

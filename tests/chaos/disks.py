@@ -1,18 +1,32 @@
 """A small file system of its own for each broker: a file with ext4 in it, mounted through a loop device.
 
-So one broker's disk can be full or stand still while the others' are well.
+So one broker's disk can be full, stand still or lose its power while the others' are well.
+
+Invariants:
+
+- After `cut_power`, the disk has what was synced and whatever the kernel had written back by itself. Dirty pages and
+  transactions of the journal that were not committed are gone: ext4 is shut down without a flush of its journal, as
+  xfstests do it, and the mount that follows recovers from the journal.
+- A disk has one loop device at a time. Hosts are namespaces with copies of all mounts; each disk is mounted on a
+  shared mount, so that an unmount takes place in all of them. A copy left over would keep the old file system alive.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.integration.process import wait_until
+
 DISK_BYTES = 768 * 2**20
 BALLAST = "ballast"
+_SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN
+_WITHOUT_LOG_FLUSH = struct.pack("I", 2)  # EXT4_GOING_FLAGS_NOLOGFLUSH
 TOOLS = ("mkfs.ext4", "mount", "umount", "fsfreeze", "fallocate")
 
 
@@ -23,7 +37,9 @@ class SmallDisk:
         with self.image.open("wb") as file:
             file.truncate(DISK_BYTES)  # sparse: what is not written takes no room
         _run("mkfs.ext4", "-q", "-m", "0", str(self.image))
-        _run("mount", "-o", "loop", str(self.image), str(self.folder))
+        _run("mount", "--bind", str(self.folder), str(self.folder))
+        _run("mount", "--make-shared", str(self.folder))
+        self._mount()
 
     def fill(self) -> None:
         """Take every block that is free."""
@@ -42,9 +58,31 @@ class SmallDisk:
     def thaw(self) -> None:
         _run("fsfreeze", "--unfreeze", str(self.folder))
 
+    def cut_power(self) -> None:
+        """Drop what was not synced, and mount what is left. The broker has ended, or is about to."""
+        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.ioctl(descriptor, _SHUTDOWN, _WITHOUT_LOG_FLUSH)
+        finally:
+            os.close(descriptor)
+        wait_until(self._is_unmounted, f"nobody uses {self.folder}")  # a worker process outlives its broker a little
+        wait_until(lambda: not self._is_attached(), f"no loop device has {self.image}")
+        self._mount()
+
     def close(self) -> None:
         """The file stays, for a closer look: `mount -o loop` shows what is in it."""
-        unmount(self.folder)
+        for _ in ("the file system", "the shared mount that it stands on"):
+            unmount(self.folder)
+
+    def _mount(self) -> None:
+        _run("mount", "-o", "loop", str(self.image), str(self.folder))
+
+    def _is_unmounted(self) -> bool:
+        return subprocess.run(["umount", str(self.folder)], check=False, capture_output=True).returncode == 0
+
+    def _is_attached(self) -> bool:
+        files = Path("/sys/block").glob("loop*/loop/backing_file")
+        return any(_text(file) == str(self.image) for file in files)
 
 
 def why_not(folder: Path) -> str | None:
@@ -73,6 +111,13 @@ def unmount(folder: Path) -> None:
     # A disk that was left frozen cannot be unmounted; one that is not frozen refuses to be thawed.
     subprocess.run(["fsfreeze", "--unfreeze", str(folder)], check=False, capture_output=True)
     _run("umount", "--lazy", str(folder))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:  # the device was given up meanwhile
+        return ""
 
 
 def _run(*command: str) -> None:

@@ -8,25 +8,37 @@ from __future__ import annotations
 
 import random
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from tests.chaos.cluster import Cluster
+from tests.chaos.clocks import WrongClock
+from tests.chaos.cluster import Cluster, view_of
+from tests.chaos.damage import damage_one, repair
+from tests.chaos.disks import SmallDisk
+from tests.chaos.names import COPIES, NUMBERS, SOURCE
 from tests.chaos.nodes import BrokerNode, Node
 from tests.chaos.schedule import (
     KINDS,
+    NEED_CLOCKS,
     NEED_DISKS,
     NEED_ENSEMBLE,
     NEED_NETWORK,
     NEED_STRACE,
+    ON_ONE_HOST,
     QUIET,
     Planned,
 )
+from tests.integration.process import wait_until
 
 FSYNC_DELAY_MS = 150
+FAILING_FSYNC_EVERY = 7
+OUT_OF_SERVICE = r"CRITICAL .* out of service: .*Input/output error"
+"""What a broker must tell its operator when its disk fails."""
+CLOCK_JUMPS_SECONDS = (20.0, 300.0, 3600.0, 6 * 3600.0)
 LOSS_PERCENT = 25
 
 Heal = Callable[[], None]
@@ -52,13 +64,18 @@ class Injected:
 def kinds_possible(cluster: Cluster) -> tuple[list[str], dict[str, str]]:
     """The kinds that can be injected here, and why the others cannot."""
     reasons: dict[str, str] = {}
+    if cluster.parent is not None:
+        of_others = [kind for kind in KINDS if kind not in ON_ONE_HOST]
+        reasons |= dict.fromkeys(of_others, "all brokers are children of one process, and SQLite is their registry")
     if cluster.why_no_network is not None:
         reasons |= dict.fromkeys(NEED_NETWORK, cluster.why_no_network)
     if cluster.why_no_disks is not None:
         reasons |= dict.fromkeys(NEED_DISKS, cluster.why_no_disks)
     if shutil.which("strace") is None:
         reasons |= dict.fromkeys(NEED_STRACE, "strace is not installed")
-    if len(cluster.zookeepers) < 3:
+    if cluster.why_no_clocks is not None:
+        reasons |= dict.fromkeys(NEED_CLOCKS, cluster.why_no_clocks)
+    if cluster.parent is None and len(cluster.zookeepers) < 3:
         reasons |= dict.fromkeys(NEED_ENSEMBLE, "there is one ZooKeeper server only")
     return [kind for kind in KINDS if kind not in reasons], reasons
 
@@ -82,6 +99,23 @@ def _kill(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> H
     (node,) = nodes
     node.kill()
     return node.launch
+
+
+def _kill_all(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    """All in the same moment: none sees another go, and nobody is left to take over."""
+    if cluster.parent is not None:
+        cluster.parent.kill()
+        return cluster.parent.launch
+    for node in nodes:
+        node.signal(signal.SIGKILL)
+    for node in nodes:
+        node.kill()
+    return partial(_launch_all, nodes)
+
+
+def _launch_all(nodes: tuple[Node, ...]) -> None:
+    for node in nodes:
+        node.launch()
 
 
 def _pause(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
@@ -181,38 +215,120 @@ def _majority_ring(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Ran
     return _drop(cluster, pairs)
 
 
+# --- clocks ---
+
+
+def _clock_jump(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    """Of a broker that runs: what it decides by time it must decide as before (I35), but for delays."""
+    began = time.time_ns() // 10**6
+    set_right = _set_wrong(_broker(nodes).clock, chance)
+
+    def heal() -> None:
+        set_right()
+        cluster.wrong_clocks.append((began, time.time_ns() // 10**6))
+
+    return heal
+
+
+def _client_clock_jump(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    """What these clients write is stamped with a wrong time."""
+    return _set_wrong(cluster.client_clock, chance)
+
+
+def _set_wrong(clock: WrongClock | None, chance: random.Random) -> Heal:
+    assert clock is not None
+    clock.set_wrong(chance.choice((-1, 1)) * chance.choice(CLOCK_JUMPS_SECONDS))
+    return partial(clock.set_wrong, 0.0)
+
+
 # --- disks ---
 
 
 def _frozen_disk(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
-    disk = _broker(nodes).disk
-    assert disk is not None
+    """Of one broker, or of the host that all are on."""
+    (disk,) = _disks(nodes)
     disk.freeze()
     return disk.thaw
 
 
+def _power_cut(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    """Of one broker or of all at once: killed, and all that they have not synced is lost."""
+    heal = _kill_all(cluster, nodes, chance)
+    for disk in _disks(nodes):
+        disk.cut_power()
+    return heal
+
+
+def _corrupted_file(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    """A byte changes while the broker is down. Two other replicas have what was there."""
+    broker = _broker(nodes)
+    wait_until(lambda: any(map(view_of, cluster.brokers)), "a broker describes the cluster")
+    copies = cluster.log_folders((NUMBERS, SOURCE, COPIES)).values()
+    here = [folder for folders in copies for folder in folders if folder.is_relative_to(broker.data)]
+    if chance.random() < 0.5:
+        broker.kill()
+    else:  # all of its logs lie below their checkpoints then, where recovery does not look
+        broker.terminate()
+    damage = damage_one(broker, [folder for folder in here if folder.exists()], chance)
+    if damage is None:
+        return broker.launch
+    cluster.damages.append(damage)
+    return partial(repair, damage)
+
+
 def _full_disk(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
-    disk = _broker(nodes).disk
-    assert disk is not None
+    """Of one broker, or of the host that all are on."""
+    (disk,) = _disks(nodes)
     disk.fill()
     return disk.empty
 
 
 def _slow_disk(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
     """Every fsync takes longer; and as strace looks at every call, everything does, a little."""
-    process = _broker(nodes).process
-    if process is None:
+    return _trace_syncs(_broker(nodes), f"delay_exit={FSYNC_DELAY_MS * 1000}")
+
+
+def _failing_fsync(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
+    """Some or all are answered with EIO and not carried out. A log that failed stays so until the broker is started
+    again (I23): the healing stops it in order, or cuts the power, which shows what was really synced."""
+    broker = _broker(nodes)
+    broker.excused = OUT_OF_SERVICE
+    end = _trace_syncs(broker, chance.choice(("error=EIO", f"error=EIO:when=1+{FAILING_FSYNC_EVERY}")))
+    cuts_power = broker.disk is not None and chance.random() < 0.5
+
+    def heal() -> None:
+        end()
+        if not cuts_power and broker.is_running:
+            broker.terminate()
+        broker.kill()
+        if cuts_power and broker.disk is not None:
+            broker.disk.cut_power()
+        broker.launch()
+
+    return heal
+
+
+def _trace_syncs(broker: BrokerNode, fault: str) -> Heal:
+    """Let every fsync and fdatasync of the broker meet this fault."""
+    if broker.process is None:
         return _nothing
     calls = "fdatasync,fsync"
-    inject = f"inject={calls}:delay_exit={FSYNC_DELAY_MS * 1000}"
-    command = ["strace", "-f", "-qq", "-p", str(process.pid), "-e", f"trace={calls}", "-e", inject, "-o", "/dev/null"]
+    where = ("-p", str(broker.process.pid), "-e", f"trace={calls}", "-e", f"inject={calls}:{fault}")
+    command = ["strace", "-f", "-qq", *where, "-o", "/dev/null"]
     tracer = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return partial(_end_tracer, tracer)
+
+    def end() -> None:
+        tracer.terminate()
+        tracer.wait()
+
+    return end
 
 
-def _end_tracer(tracer: subprocess.Popen[bytes]) -> None:
-    tracer.terminate()
-    tracer.wait()
+def _disks(nodes: tuple[Node, ...]) -> list[SmallDisk]:
+    """Each once: brokers on one host share theirs."""
+    found = {id(disk): disk for node in nodes if (disk := _broker((node,)).disk) is not None}
+    assert found
+    return list(found.values())
 
 
 def _broker(nodes: tuple[Node, ...]) -> BrokerNode:
@@ -225,6 +341,7 @@ _INJECTORS: dict[str, Callable[[Cluster, tuple[Node, ...], random.Random], Heal]
     "kill": _kill,
     "pause": _pause,
     "rolling restart": _rolling_restart,
+    "cluster kill": _kill_all,
     QUIET: _quiet,
     "cut off": _cut_off,
     "cut from cluster": _cut_from_cluster,
@@ -234,9 +351,15 @@ _INJECTORS: dict[str, Callable[[Cluster, tuple[Node, ...], random.Random], Heal]
     "mute": _mute,
     "packet loss": _packet_loss,
     "majority ring": _majority_ring,
+    "clock jump": _clock_jump,
+    "client clock jump": _client_clock_jump,
     "frozen disk": _frozen_disk,
     "full disk": _full_disk,
     "slow disk": _slow_disk,
+    "failing fsync": _failing_fsync,
+    "corrupted file": _corrupted_file,
+    "power cut": _power_cut,
+    "cluster power cut": _power_cut,
     "zookeeper kill": _kill,
     "zookeeper pause": _pause,
     "zookeeper cut off": _cut_off,

@@ -6,6 +6,7 @@ Whatever happens to the harness, its processes end with it: each asks the kernel
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.chaos.clocks import WrongClock
 from tests.chaos.disks import SmallDisk
 from tests.chaos.namespaces import Host
 from tests.integration.process import PATIENCE_SECONDS, wait_until
@@ -32,6 +34,8 @@ class Node:
     folder: Path
     process: subprocess.Popen[bytes] | None = None
     is_meant_to_run: bool = False
+    excused: str = ""
+    """a pattern of log lines that look like bugs and tell of a fault that was injected"""
 
     def command(self) -> list[str]:
         raise NotImplementedError
@@ -103,13 +107,17 @@ class Node:
     def log_path(self) -> Path:
         return self.folder / "log.txt"
 
+    def excuses(self, line: str) -> bool:
+        return bool(self.excused) and re.search(self.excused, line) is not None
+
     def log_tail(self, lines: int = 40) -> str:
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
 
 
 @dataclass
 class BrokerNode(Node):
-    """`disk` is None where no small disks are to be had; then its data lies in its folder."""
+    """`disk` is None where no small disks are to be had; then its data lies in its folder. `clock` is None where no
+    clock can be set wrong."""
 
     number: int = 0
     kafka_port: int = 9092
@@ -118,6 +126,7 @@ class BrokerNode(Node):
     session_seconds: float = 6.0
     settings: dict[str, str] = field(default_factory=dict)
     disk: SmallDisk | None = None
+    clock: WrongClock | None = None
 
     @property
     def address(self) -> str:

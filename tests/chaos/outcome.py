@@ -23,12 +23,19 @@ class Options:
     brokers: int = 3
     """with four, the administrator also drains brokers"""
     servers: int = 3
-    """of ZooKeeper: one, or three"""
+    """of ZooKeeper: one, or three; none: all brokers are children of one process, and share a registry in SQLite"""
     rate: float = 300.0
     source_rate: float = 12.0
     queue_rate: float = 25.0
     rest_rate: float = 8.0
+    share_rate: float = 20.0
+    java_rate: float = 40.0
+    spark_rate: float = 30.0
+    spark: bool = False
+    """whether a Spark query takes part"""
     changing_rate: float = 20.0
+    kinds: tuple[str, ...] = ()
+    """the kinds of faults to draw from; else all that are possible"""
     plan: tuple[Round, ...] = ()
     """the rounds to go through once; else they are drawn from the seed until the time is up"""
 
@@ -40,6 +47,8 @@ class Outcome:
     options: Options
     impossible: dict[str, str] = field(default_factory=dict)
     """kinds of faults that cannot be had here, and why"""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """the same of clients"""
     began: float = 0.0
     ended: float = 0.0
     rounds: list[list[Injected]] = field(default_factory=list)

@@ -60,6 +60,12 @@ class QueueHistory:
     deliveries: list[Delivery] = field(default_factory=list)
     log: Mapping[str, str] = field(default_factory=dict)
     dead: Sequence[DeadCopy] = ()
+    wrong_clocks: Sequence[tuple[int, int]] = ()
+    """from when to when the wall clock of a broker was wrong"""
+
+    def is_clock_right(self, began: int, ended: int) -> bool:
+        """Whether the brokers' wall clocks were right all the time between these moments."""
+        return all(ended < wrong_from or until < began for wrong_from, until in self.wrong_clocks)
 
     def counts(self, queue: str) -> dict[str, int]:
         """For the report, under the name of the queue."""

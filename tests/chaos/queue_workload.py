@@ -81,4 +81,5 @@ class QueueWorkload(Part):
         if self._history is None:
             self.supervise()
             self._history = self._queue.history(self.transcripts)
+            self._history.wrong_clocks = self._cluster.wrong_clocks
         return self._history

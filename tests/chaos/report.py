@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from collections import defaultdict
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from tests.chaos.availability import Stay
 from tests.chaos.faults import Injected, leaves_majority
-from tests.chaos.outcome import Outcome
+from tests.chaos.outcome import Options, Outcome
 
 ROOT = Path(__file__).parents[2]
 BAR_SECONDS = 10
@@ -18,14 +19,19 @@ CHECKS = (
     "every acknowledged record is in the log, at the offset that was told, once, in the order of sending",
     "nobody was given a record that was never sent, or another one for the same offset, or was taken back or past one",
     "a group's offsets never went back behind an acknowledged commit, and no record was skipped",
+    "all this also holds for Kafka's own Java producer and consumers, if they took part",
     "the copies made in transactions are the source, each once, and nothing of what was aborted",
+    "the rows that a Spark query copied are its source, each once, if it took part",
     "every acknowledged message of the queue was delivered and acked, or is a dead letter, once, as are all rejected",
     "no message was delivered after its ack or reject was answered, and no ack was taken after its lease had ended",
     "a message that is due later came once, not before its time, and not at all if it was cancelled",
     "the same of the queue behind two gateways that were killed and stopped",
+    "every acknowledged record of the share group was delivered and accepted, or is a dead letter",
+    "no record was delivered again after a confirmed accept or reject; released ones were, up to the delivery limit",
     "every confirmed operation of the administrator was in force after the healing, as each broker described it",
     "writers, reader, group, copiers and workers came to their ends after the healing, and all replicas were in sync",
     "the replicas on the disks are equal byte for byte, and every file is sound (`headrace log verify`)",
+    "every log that was damaged while its broker was down was quarantined and copied again from the others",
     "no broker logged a traceback or an assertion",
     "writes went on in every round that left a majority",
 )
@@ -48,11 +54,13 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "commit": _commit(),
         "seconds": round(outcome.ended - began, 1),
         "session_timeout_seconds": options.session_seconds,
+        "registry": "zookeeper" if options.servers else "sqlite",
         "zookeeper_servers": options.servers,
         "records_per_second_wanted": options.rate,
         "violations": outcome.violations,
         "counts": outcome.counts,
         "impossible": outcome.impossible,
+        "left_out": outcome.left_out,
         "rounds": [_round(outcome, faults) for faults in outcome.rounds if faults],
         "events": [[round(moment - began, 1), what] for moment, what in outcome.events],
         "acknowledged_per_second": outcome.acknowledgements.per_second(began, outcome.ended),
@@ -86,7 +94,7 @@ def _page(outcome: Outcome, content: dict[str, Any]) -> list[str]:
     summary = (
         f"{verdict} {sum(len(one['faults']) for one in rounds)} faults in {len(rounds)} rounds; "
         f"commit `{content['commit']}`; session timeout {content['session_timeout_seconds']:g} s. Again: "
-        f"`make chaos MINUTES={max(1, round(outcome.options.seconds / 60))} SEED={content['seed']}`."
+        f"`{_command(outcome.options)}`."
     )
     lines = [
         f"# Chaos: {content['seconds'] / 60:.0f} minutes, seed {content['seed']}",
@@ -114,12 +122,20 @@ def _page(outcome: Outcome, content: dict[str, Any]) -> list[str]:
         ),
         "",
     ]
-    if outcome.impossible:
-        lines += ["Not to be had here:", "", *(f"- {kind}: {why}" for kind, why in outcome.impossible.items()), ""]
+    if missing := outcome.impossible | outcome.left_out:
+        lines += ["Not to be had here:", "", *(f"- {kind}: {why}" for kind, why in missing.items()), ""]
     ended = [what for _, what in outcome.events if "by itself" in what]
     if ended:
         lines += ["Started again by the harness:", "", *(f"- {what}" for what in ended), ""]
     return lines
+
+
+def _command(options: Options) -> str:
+    """What runs the same schedule again."""
+    words = ["python -m tests.chaos", f"--minutes {options.seconds / 60:g}", f"--seed {options.seed}"]
+    words += [] if options.servers else ["--registry sqlite"]
+    words += ["--kinds", *map(shlex.quote, options.kinds)] if options.kinds else []
+    return " ".join(words)
 
 
 def _availability(outcome: Outcome) -> list[str]:

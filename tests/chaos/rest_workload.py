@@ -170,4 +170,5 @@ class RestQueue(Part):
         if self._history is None:
             self._processes.read_on(self.transcripts)
             self._history = self._queue.history(self.transcripts)
+            self._history.wrong_clocks = self._cluster.wrong_clocks
         return self._history

@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from tests.chaos import judgement, replicas
+from tests.chaos import damage, judgement, replicas
 from tests.chaos.availability import Acknowledgements
 from tests.chaos.cluster import ROLES, Cluster
 from tests.chaos.faults import Injected, inject, kinds_possible
-from tests.chaos.names import COPIERS, COPIES, GROUP, NUMBERS, SOURCE
+from tests.chaos.names import COPIERS, COPIES, GROUP, JAVA_NUMBERS, NUMBERS, SHARED, SOURCE, SPARK_SOURCE
 from tests.chaos.nodes import Node
 from tests.chaos.outcome import Options, Outcome
 from tests.chaos.processes import Stuck
 from tests.chaos.queue_workload import ACKS, LOGS
 from tests.chaos.reading import read_all
-from tests.chaos.schedule import ALONE, QUIET, Planned, Round, rounds
+from tests.chaos.schedule import NEED_DISKS, OF_ALL, OF_NO_NODE, Planned, Round, rounds
 from tests.chaos.workload import Workload
 
 LOOK_SECONDS = 0.1
@@ -31,6 +31,7 @@ def run(options: Options) -> Outcome:
     folder = options.folder / "cluster"
     cluster = Cluster(folder, options.brokers, options.servers, options.session_seconds, outcome.note)
     workload = Workload(cluster, options)
+    outcome.left_out = workload.left_out
     try:
         cluster.start()
         workload.start()
@@ -56,6 +57,9 @@ class _Chaos:
     def hurt(self) -> None:
         options, outcome = self._outcome.options, self._outcome
         kinds, outcome.impossible = kinds_possible(self._cluster)
+        if options.kinds:
+            kinds = [kind for kind in kinds if kind in options.kinds]
+            assert kinds, f"none of {', '.join(options.kinds)} is possible here: {outcome.impossible}"
         self._watch(WARM_UP_SECONDS)
         outcome.began = time.monotonic()
         drawn = rounds(random.Random(options.seed), kinds, ROLES, options.session_seconds)
@@ -107,9 +111,9 @@ class _Chaos:
     def _targets(self, planned: Planned, hurt: Sequence[str]) -> tuple[Node, ...] | None:
         """Whom it is done to; None when everybody of the kind is hurt already."""
         cluster = self._cluster
-        if planned.kind == QUIET:
+        if planned.kind in OF_NO_NODE:
             return ()
-        if planned.kind in ALONE:
+        if planned.kind in OF_ALL or (cluster.parent is not None and planned.kind in NEED_DISKS):
             return tuple(cluster.nodes if planned.kind == "majority ring" else cluster.brokers)
         wanted: Node
         if planned.is_of_zookeeper:
@@ -174,15 +178,15 @@ def _drain(cluster: Cluster, workload: Workload, outcome: Outcome) -> None:
 def _compare(cluster: Cluster, outcome: Outcome) -> None:
     """Stop the brokers in order, and look at what lies on their disks."""
     cluster.wait_in_sync()
-    equal = cluster.log_folders((NUMBERS, SOURCE, COPIES, *LOGS))
+    equal = cluster.log_folders((NUMBERS, SOURCE, COPIES, SHARED, JAVA_NUMBERS, SPARK_SOURCE, *LOGS))
     growing = cluster.log_folders((ACKS,))  # a leader that takes over while the others stop writes that it reconciled
-    for broker in cluster.brokers:
+    for broker in cluster.broker_processes:
         code = broker.terminate()
         if code != 0:
             outcome.violations.append(f"{broker.name} ended with exit code {code} on SIGTERM")
     logs, size, found = replicas.compare(equal, growing)
-    outcome.counts |= {"logs compared": logs, "bytes compared": size}
-    outcome.violations += found
+    outcome.counts |= {"logs damaged": len(cluster.damages), "logs compared": logs, "bytes compared": size}
+    outcome.violations += found + damage.judge(cluster.damages)
     for broker in cluster.brokers:
         outcome.violations += replicas.verify(broker.data)
     outcome.note("replicas compared")

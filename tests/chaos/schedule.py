@@ -1,7 +1,7 @@
 """What is injected, when and for how long: decided by a seed alone. Pure.
 
 Every kind comes once before any comes again, so that a short run meets as many as it can; roles likewise. Kinds that
-take the whole cluster come alone, others by one to three at a time.
+take the whole cluster, or whose healing is a procedure, come alone; others by one to three at a time.
 """
 
 from __future__ import annotations
@@ -18,11 +18,32 @@ NEED_NETWORK = (
     *("cut off", "cut from cluster", "cut from brokers", "cut from registry", "deaf", "mute", "packet loss"),
     *("majority ring", "zookeeper cut off"),
 )
-NEED_DISKS = ("frozen disk", "full disk")
-NEED_STRACE = ("slow disk",)
+NEED_DISKS = ("frozen disk", "full disk", "power cut", "cluster power cut")
+NEED_STRACE = ("slow disk", "failing fsync")
+NEED_CLOCKS = ("clock jump", "client clock jump")
 NEED_ENSEMBLE = ("zookeeper kill", "zookeeper pause", "zookeeper cut off")
-ALONE = ("majority ring", "rolling restart", QUIET)
-KINDS = ("kill", "pause", "rolling restart", QUIET, *NEED_NETWORK, *NEED_DISKS, *NEED_STRACE, *NEED_ENSEMBLE[:2])
+OF_NO_NODE = (QUIET, "client clock jump")
+OF_ALL_BROKERS = ("rolling restart", "cluster kill", "cluster power cut")
+OF_ALL = ("majority ring", *OF_ALL_BROKERS, QUIET)
+ALONE = (*OF_ALL, "corrupted file")
+KINDS = (
+    "kill",
+    "pause",
+    "corrupted file",
+    *OF_ALL_BROKERS[:2],
+    QUIET,
+    *NEED_NETWORK,
+    *NEED_DISKS,
+    *NEED_STRACE,
+    *NEED_CLOCKS,
+    *NEED_ENSEMBLE[:2],
+)
+
+ON_ONE_HOST = (
+    *("kill", "pause", QUIET, "cluster kill", "cluster power cut", "full disk", "frozen disk"),
+    *NEED_CLOCKS,
+)
+"""What can be done to brokers that are children of one process, and share a disk and a registry in SQLite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +92,15 @@ def _role(kind: str) -> str:
     """Whom a kind is always done to; else the roles of brokers take turns."""
     if kind in NEED_ENSEMBLE:
         return "leader of ZooKeeper"
-    return "all" if kind in ALONE else ""
+    if kind == "client clock jump":
+        return "some clients"
+    return "all" if kind in OF_ALL else ""
 
 
 def _lasts(kind: str, hold: float, session_seconds: float, chance: random.Random) -> float:
     if kind.endswith("pause"):
         return chance.choice(PAUSES) * session_seconds
-    if kind.endswith("kill"):
+    if kind.endswith(("kill", "power cut")) or kind == "corrupted file":
         return chance.choice((0.0, hold / 2, hold))  # back at once, which others may not even notice, or later
     if kind == "frozen disk":
         return chance.uniform(1.0, 3.0) * session_seconds

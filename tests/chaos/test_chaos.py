@@ -40,4 +40,6 @@ def test_nothing_is_lost_doubled_or_reordered_whatever_is_killed_cut_paused_or_f
     assert injected
     for kind, reason in outcome.impossible.items():
         figures.add(f"not injected: {kind}, because {reason}")
+    for clients, reason in outcome.left_out.items():
+        figures.add(f"left out: {clients}, because {reason}")
     figures.add(f"{len(injected)} faults, {outcome.counts}")

@@ -60,8 +60,10 @@ class Story:
             ],
         }
 
-    def judged(self) -> list[str]:
-        return of_queue(queue_history_of(self.lines, self.log, self.dead))
+    def judged(self, *wrong_clocks: tuple[int, int]) -> list[str]:
+        history = queue_history_of(self.lines, self.log, self.dead)
+        history.wrong_clocks = wrong_clocks
+        return of_queue(history)
 
 
 @pytest.fixture
@@ -127,6 +129,19 @@ def test_a_late_ack_that_was_accepted_is_found(story: Story) -> None:
 def test_a_delivery_before_its_time_is_found(story: Story) -> None:
     story.lines[FIRST][6] = ["lease", 2, "ordinary p-4", "jobs:1:1", 1, 4900, 6900]
     assert ["too early" in one and "100 ms before it was due" in one for one in story.judged()] == [True]
+
+
+def test_a_message_that_waits_while_a_clock_is_wrong_may_come_before_its_time(story: Story) -> None:
+    story.lines[FIRST][6] = ["lease", 2, "ordinary p-4", "jobs:1:1", 1, 4900, 6900]
+    assert story.judged((900, 1100)) == []
+    assert story.judged((4000, 9000)) == []
+    assert ["too early" in one for one in story.judged((100, 900), (5100, 9000))] == [True]
+
+
+def test_a_nack_and_a_lease_do_not_notice_a_wrong_clock(story: Story) -> None:
+    story.lines[SECOND][0] = ["lease", 0, "ordinary p-0", "jobs:0:0", 2, 1400, 3400]
+    story.lines[STRAGGLER][2] = ["settled", 0, 2160]
+    assert ["late ack" in one or "back too early" in one for one in story.judged((0, 9000))] == [True, True]
 
 
 def test_a_delivery_before_the_delay_of_its_nack_is_found(story: Story) -> None:

@@ -6,8 +6,8 @@ import random
 from itertools import islice
 
 from tests.chaos.cluster import ROLES
-from tests.chaos.faults import _INJECTORS
-from tests.chaos.schedule import ALONE, KINDS, Round, rounds
+from tests.chaos.faults import _INJECTORS, Injected, leaves_majority
+from tests.chaos.schedule import ALONE, KINDS, OF_ALL_BROKERS, ON_ONE_HOST, Planned, Round, rounds
 
 SESSION_SECONDS = 3.0
 
@@ -33,5 +33,24 @@ def test_what_takes_the_whole_cluster_comes_alone() -> None:
         assert len(kinds) == 1 or not set(kinds) & set(ALONE)
 
 
+def test_on_one_host_every_kind_comes_that_makes_sense_there() -> None:
+    assert set(ON_ONE_HOST) < set(KINDS)
+    drawn_kinds = {
+        fault.kind
+        for one in islice(rounds(random.Random(7), ON_ONE_HOST, ROLES, SESSION_SECONDS), 20)
+        for fault in one.faults
+    }
+    assert drawn_kinds == set(ON_ONE_HOST)
+
+
 def test_there_is_a_way_to_inject_every_kind() -> None:
     assert set(_INJECTORS) == set(KINDS)
+
+
+def test_writes_may_stop_when_all_brokers_are_hurt() -> None:
+    names = ("b1", "b2", "b3")
+    for kind in OF_ALL_BROKERS:
+        planned = Planned(kind, "all", 10.0)
+        fault = Injected(planned, names, 0.0, 10.0, lambda: None)
+        # A rolling restart hurts one broker at a time, so it must leave writes possible.
+        assert leaves_majority([fault]) == (kind == "rolling restart")

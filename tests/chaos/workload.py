@@ -4,6 +4,9 @@
     source    written slowly, copied in transactions to `copies` (see tests/compat/copier.py)
     jobs      a queue (see tests/chaos/queue_workload.py)
     rest-jobs a queue behind two gateways (see tests/chaos/rest_workload.py)
+    shared    a Kafka share group (see tests/chaos/share_workload.py)
+    java-numbers written and read by Kafka's Java clients (see tests/chaos/java_workload.py)
+    spark-source copied by a Spark query to `spark-copies` (see tests/chaos/spark_workload.py)
     changing  what the administrator works on (see tests/chaos/admin_workload.py)
 
 Every client is a process on a host that can be cut off; the harness itself reads only when all is healed.
@@ -13,9 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tests.chaos import java_workload, spark_workload
 from tests.chaos.admin_workload import Administration
 from tests.chaos.client import FLUSH_SECONDS
 from tests.chaos.cluster import Cluster
+from tests.chaos.java_workload import JavaClients
 from tests.chaos.names import (
     COPIERS,
     COPIES,
@@ -33,11 +38,17 @@ from tests.chaos.processes import Processes, wait_drained
 from tests.chaos.queue_workload import QueueWorkload
 from tests.chaos.reading import committed_offsets, read_all
 from tests.chaos.rest_workload import RestQueue
+from tests.chaos.share_workload import ShareGroup
+from tests.chaos.spark_workload import SparkCopy
 from tests.chaos.transcript import Transcript
 from tests.compat.copier import TARGET_PARTITIONS
 from tests.integration.process import PATIENCE_SECONDS
 
+WRONG_CLOCKS = ("w1", MEMBERS[0], COPIERS[0])
+"""Clients whose wall clock may jump. They note moments of the monotonic clock; clients of queues note wall time."""
 PARTITIONS = {NUMBERS: 6, SOURCE: 4, COPIES: TARGET_PARTITIONS}
+
+SPARK_IS_OFF = "it costs much and is off in short runs (--spark)"
 
 
 class Workload:
@@ -50,8 +61,19 @@ class Workload:
         self.parts: list[Part] = [
             QueueWorkload(cluster, self._processes, options.queue_rate),
             RestQueue(cluster, self._processes, options.seed, options.rest_rate),
+            ShareGroup(cluster, self._processes, options.share_rate),
             Administration(cluster, self._processes, options.seed, options.changing_rate),
         ]
+        self.left_out: dict[str, str] = {}
+        """parts that cannot work here, and why"""
+        if (reason := java_workload.why_not()) is None:
+            self.parts.append(JavaClients(cluster, self._processes, options.java_rate))
+        else:
+            self.left_out["Java producer and consumers"] = reason
+        if (reason := spark_workload.why_not() if options.spark else SPARK_IS_OFF) is None:
+            self.parts.append(SparkCopy(cluster, self._processes, options.seed, options.spark_rate))
+        else:
+            self.left_out["Spark query"] = reason
 
     @property
     def given_up(self) -> int:
@@ -160,10 +182,13 @@ class Workload:
         group = GROUP if role == "member" else ""
         rate = str(self._rates[topic])
         arguments = [role, name, self._cluster.bootstrap, topic, str(PARTITIONS[topic]), rate, group]
+        host = self._cluster.wrong_clock_host(host) if name in WRONG_CLOCKS else host
         path = self._processes.launch(host, name, ["tests.chaos.client", *arguments])
         self.transcripts.setdefault(name, Transcript(path))
 
     def _launch_copier(self, name: str) -> None:
         self.copier_starts += 1
         arguments = ["tests.compat.copier", "confluent", self._cluster.bootstrap, SOURCE, COPIES, name]
-        self._processes.launch(self._cluster.client_hosts[0], name, arguments)
+        host = self._cluster.client_hosts[0]
+        host = self._cluster.wrong_clock_host(host) if name in WRONG_CLOCKS else host
+        self._processes.launch(host, name, arguments)

@@ -38,6 +38,6 @@ def delete_unknown_logs(patch: pytest.MonkeyPatch) -> None:
 
 
 ADMIN_CONTROLS = (
-    Control(trust_an_older_registry, RolledBackRegistry, "(I11)", 3),
-    Control(delete_unknown_logs, RolledBackRegistry, "log deleted", 3),
+    Control(trust_an_older_registry, RolledBackRegistry, "(I11)", 85),
+    Control(delete_unknown_logs, RolledBackRegistry, "log deleted", 86),
 )

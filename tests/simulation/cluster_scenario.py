@@ -138,6 +138,8 @@ class ClusterScenario:
         admin = TopicAdmin(self.writers[0].cluster)
         for name in (TOPIC, COPIES):
             await admin.create(NewTopic(name, PARTITIONS, REPLICAS, self.topic_configs))
+        # A consumer takes the word of the broker that it asks, and a registry may lag.
+        await self.until_none(lambda: self.cluster.unknown_topics((TOPIC, COPIES)))
         for feature in self.features:
             await feature.prepare(admin)
         async with asyncio.TaskGroup() as group:

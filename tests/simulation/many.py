@@ -21,6 +21,7 @@ from tests.simulation.cluster_controls import CONTROLS, Plant
 from tests.simulation.cluster_scenario import ClusterScenario
 from tests.simulation.features.feature import Feature
 from tests.simulation.finding_controls import FINDING_CONTROLS
+from tests.simulation.storage_controls import STORAGE_CONTROLS
 from tests.simulation.wide_scenario import WideScenario, features_of
 
 REPORT_EVERY = 100
@@ -83,7 +84,7 @@ def _find_controls(seeds: range) -> int:
         with pytest.MonkeyPatch.context() as patch:
             plant(patch)
             missed += not _report_control(plant, (failure_of(seed, ClusterScenario) for seed in seeds), "")
-    for control in (*FINDING_CONTROLS, *ADMIN_CONTROLS):
+    for control in (*FINDING_CONTROLS, *STORAGE_CONTROLS, *ADMIN_CONTROLS):
         with pytest.MonkeyPatch.context() as patch:
             control.plant(patch)
             outcomes = map(failure_of, seeds_with(control.feature, seeds))

@@ -1,19 +1,24 @@
 """A cluster's story with weather: each seed draws a few features, with their own topics, clients, faults and rules.
 
 What every scenario has goes on besides, with fewer clients, so that a seed stays cheap. Some seeds draw no feature.
+Features about broken storage are drawn apart, one at most, so that seeds without one stay as they were.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 from tests.simulation.cluster_scenario import ClusterScenario
+from tests.simulation.features.bit_flips import BitFlips
 from tests.simulation.features.clocks import Clocks
 from tests.simulation.features.dedup import Dedup
 from tests.simulation.features.delays import Delays
+from tests.simulation.features.failing_syncs import FailingSyncs
 from tests.simulation.features.feature import Feature
 from tests.simulation.features.groups import Groups
 from tests.simulation.features.lost_answers import LostAnswers
+from tests.simulation.features.lost_folders import LostFolders
 from tests.simulation.features.queue import Queue
 from tests.simulation.features.registry import LaggingRegistry
 from tests.simulation.features.retention import Retention
@@ -31,10 +36,11 @@ FEATURES: tuple[type[Feature], ...] = (
     Delays,
     Groups,
 )
+STORAGE_FEATURES: tuple[type[Feature], ...] = (BitFlips, FailingSyncs, LostFolders)
+STORAGE_CHANCE = 0.25
 ADMIN_FEATURES: tuple[type[Feature], ...] = (RolledBackRegistry,)
-"""What operators do to a whole cluster. Drawn by themselves, at most one per seed, so that adding them has not changed
-what a seed draws from `FEATURES`."""
-ADMIN_CHANCE = 0.25
+"""What operators do to a whole cluster."""
+ADMIN_CHANCE = 0.17
 COUNTS = (0, 1, 1, 2, 2, 2, 3)
 LEFT_OUT_CHANCE = 0.6
 
@@ -44,14 +50,19 @@ def features_of(seed: int) -> list[type[Feature]]:
     drawn = set(random.sample(FEATURES, random.choice(COUNTS)))
     if Delays in drawn:
         drawn.discard(Clocks)  # which decide when a delayed message is due
+    storage = _one_of(STORAGE_FEATURES, STORAGE_CHANCE, f"storage draw {seed}")
+    admin = _one_of(ADMIN_FEATURES, ADMIN_CHANCE, f"admin draw {seed}")
     # With a slow registry, a start takes up to 20 s: too long for features that restart all brokers, again and again.
-    administrative = [] if LaggingRegistry in drawn else _admin_features_of(seed)
-    return [kind for kind in FEATURES if kind in drawn] + administrative
+    # An older copy of the registry may not know which replica was damaged.
+    if storage or LaggingRegistry in drawn:
+        admin = []
+    return [kind for kind in FEATURES if kind in drawn] + storage + admin
 
 
-def _admin_features_of(seed: int) -> list[type[Feature]]:
-    random = Random(f"admin features {seed}")
-    return [random.choice(ADMIN_FEATURES)] if random.random() < ADMIN_CHANCE else []
+def _one_of(features: Sequence[type[Feature]], chance: float, stream: str) -> list[type[Feature]]:
+    """From a random stream of its own, so that adding these has not changed what a seed draws from `FEATURES`."""
+    random = Random(stream)
+    return [random.choice(features)] if random.random() < chance else []
 
 
 class WideScenario(ClusterScenario):

@@ -16,7 +16,7 @@ SOURCE = ROOT / "src" / "headrace"
 MODULES = sorted(SOURCE.rglob("*.py"))
 PACKAGES = sorted(path.parent for path in SOURCE.glob("*/__init__.py"))
 
-FILE_LINES_MAX = 400
+FILE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 60
 
 # Both are written so that they do not match themselves.

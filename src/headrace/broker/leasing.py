@@ -101,10 +101,11 @@ class Leasing:
         partition = led.lendable()
         subscription = led.find(wanted.name)
         led.catch_up(wanted.name, subscription, partition)
-        end_offset = min(next_offset, readable_end(partition, subscription.config))
-        # In opened mode `choose` looks at the whole window, but only what was read can be granted: the client settles
-        # as a gap, and so loses, what is leased to it without a record.
-        ranges = below(subscription.choose(self._now_ms(), wanted.count_max, end_offset), end_offset)
+        end_offset = readable_end(partition, subscription.config)
+        # `choose` must know where the log ends, but only what was read can be granted: the client settles as a gap, and
+        # so loses, what is leased to it without a record.
+        chosen = subscription.choose(self._now_ms(), wanted.count_max, end_offset)
+        ranges = below(chosen, min(next_offset, end_offset))
         if not ranges or ranges[0].first < first_offset:
             return self.lease(wanted)
         leased = self._grant(wanted, partition, subscription, Pieces(ranges, cut_out(data, ranges)))

@@ -7,8 +7,14 @@ fuller batches.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from struct import iter_unpack
+
 from headrace.runtime.entropy import Entropy
 
+_SHORT_BYTES_MAX = 16
+"""The call of a C function costs as much as hashing so many bytes in Python."""
 _MIX = 0x5BD1E995
 _SEED = 0x9747B28C
 _MASK = 0xFFFFFFFF
@@ -20,14 +26,36 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit MurmurHash2 that Kafka's clients use, as an unsigned number."""
+    """The 32-bit MurmurHash2 that Kafka's clients use, as an unsigned number.
+
+    A key may have megabytes, and is hashed on the event loop: the compiled library does that a hundred times faster.
+    """
+    if len(data) > _SHORT_BYTES_MAX and (compiled := _compiled()) is not None:
+        return compiled(data, len(data))
+    return murmur2_in_python(data)
+
+
+@cache
+def _compiled() -> Callable[[bytes, int], int] | None:
+    # By the first long key, since no start may wait for ctypes.
+    from ctypes import c_char_p, c_int64, c_uint32
+
+    from headrace.native.library import library
+
+    found = library()
+    if found is None:
+        return None
+    return found.function("headrace_murmur2", c_uint32, c_char_p, c_int64, keeps_lock=True)
+
+
+def murmur2_in_python(data: bytes) -> int:
     length = len(data)
     whole = length & ~3
     state = _SEED ^ length
-    for position in range(0, whole, 4):
-        word = int.from_bytes(data[position : position + 4], "little") * _MIX & _MASK
-        word = (word ^ (word >> 24)) * _MIX & _MASK
-        state = (state * _MIX & _MASK) ^ word
+    for (word,) in iter_unpack("<I", memoryview(data)[:whole]):
+        mixed = word * _MIX & _MASK
+        mixed = (mixed ^ (mixed >> 24)) * _MIX & _MASK
+        state = (state * _MIX & _MASK) ^ mixed
     if whole < length:
         state = (state ^ int.from_bytes(data[whole:], "little")) * _MIX & _MASK
     state = (state ^ (state >> 13)) * _MIX & _MASK

@@ -100,7 +100,8 @@ class SubscriptionAdmin:
     ) -> Mapping[TopicPartition, int]:
         """Make the subscription in every partition of the topic; where it exists it stays as it is. Where it stands.
 
-        A new one has the configuration given here and nothing else; of one that exists, single settings are changed.
+        A new one has the configuration given here and nothing else; of one that exists, single settings are changed. In
+        partitions that are added meanwhile, it begins with their first message.
         """
         targets = await self._targets(topic)
         if await self._describe(name, targets):
@@ -111,7 +112,10 @@ class SubscriptionAdmin:
         else:
             # Without a change: another client that configures the same new subscription right now is not overwritten.
             await alter_configs(self._cluster, _resource(topic, name), {})
-        return await self._alter(name, _CREATE, targets, position)
+        floors = {**await self._alter(name, _CREATE, targets, position)}
+        # A partition that was added since may have looked for subscriptions to inherit before this one existed.
+        added = sorted({*await self._targets(topic)} - {*targets})
+        return floors | {**await self._alter(name, _CREATE, added, Position(START))}
 
     async def exists(self, topic: str, name: str) -> bool:
         return bool(await self._describe(name, await self._targets(topic)))

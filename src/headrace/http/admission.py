@@ -1,7 +1,9 @@
 """The check of a request whose body is still to come: whether it is served, decided by its head alone.
 
 The application's `admit` starts when the head is complete. While it is pending the body is not read, so a client
-without a valid token cannot make the server keep a body. `failure` is what `admit` raised.
+without a valid token cannot make the server keep a body. `failure` is what `admit` raised. An admission holds for the
+moment of its head (`at`): a request whose body is complete later is admitted again before it is acted on, otherwise a
+slow body would carry out a request long after its token was revoked.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ if TYPE_CHECKING:
 
 
 class Admission:
-    """`on_done` is called if the check had to wait, when it is over."""
+    """`on_done` is called if the check had to wait, when it is over. `at` is when the head was read."""
 
-    __slots__ = ("_on_done", "_task", "failure")
+    __slots__ = ("_on_done", "_task", "at", "failure")
 
-    def __init__(self, door: HttpListener, request: Request, on_done: Callable[[Admission], None]) -> None:
+    def __init__(self, door: HttpListener, request: Request, at: float, on_done: Callable[[Admission], None]) -> None:
+        self.at = at
         self.failure: BaseException | None = None
         self._on_done = on_done
         self._task: asyncio.Task[None] | None = None

@@ -129,7 +129,10 @@ class Answers:
     async def _carry_out(self, owed: Owed) -> None:
         request, admission, application = owed.request, owed.admission, self._door.application
         try:
-            await (application.admit(request) if admission is None else admission.wait())
+            if admission is not None:
+                await admission.wait()
+            if admission is None or admission.at < owed.began:
+                await application.admit(request)
             answer = await application.answer(request)
         except asyncio.CancelledError:
             answer = refusals.going_away().response()

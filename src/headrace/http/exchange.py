@@ -211,6 +211,9 @@ class Exchange(asyncio.Protocol):
         if self._unparsed is not None and self._may_read():
             self._read_on()
             self._answers.advance()
+        if self._unparsed is not None and self._answers.conversation is not None:
+            rest, self._unparsed = bytes(self._unparsed), None
+            self._answers.conversation.take_in(rest)  # it came behind the request that became the conversation
         if not self.is_last:
             self._regulate()
         elif not self._answers.owed:

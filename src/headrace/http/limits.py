@@ -23,7 +23,7 @@ class HttpLimits(msgspec.Struct, frozen=True):
     bodies_bytes_max: int = 128 << 20
     bodies_per_host_bytes_max: int = 64 << 20
     message_bytes_max: int = 1 << 20
-    connections_max: int = 10_000
+    connections_max: int = 10_000  # without the reserved ones
     connections_per_host_max: int = 5_000
     connections_reserved: int = 1_000
     answers_owed_max: int = 16
@@ -37,9 +37,17 @@ class HttpLimits(msgspec.Struct, frozen=True):
     sweep_seconds: float = 1.0
 
 
-def limits_of_connections(connections_max: int) -> HttpLimits:
-    """One host gets at most half of the connections, so that it cannot lock out the others."""
-    return HttpLimits(connections_max=connections_max, connections_per_host_max=max(connections_max // 2, 1))
+_SHARE_PER_RESERVED = 4  # of a small share, a quarter is for health probes
+
+
+def limits_of_connections(share: int) -> HttpLimits:
+    """For a listener that may have so many descriptors, those of the reserved connections included. One host gets at
+    most half of the other connections, so that it cannot lock out the others."""
+    reserved = max(min(share // _SHARE_PER_RESERVED, HttpLimits().connections_reserved), 1)
+    served = max(share - reserved, 1)
+    return HttpLimits(
+        connections_max=served, connections_per_host_max=max(served // 2, 1), connections_reserved=reserved
+    )
 
 
 class BodyBudget:

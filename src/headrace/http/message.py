@@ -75,8 +75,8 @@ class Application(Protocol):
         ...
 
     def admit(self, request: Request) -> Coroutine[Any, Any, None]:
-        """Decide by the head alone whether the request is served: `request.body` is still empty. Called once for each
-        request, before its body is read."""
+        """Decide by the head alone whether the request is served. Called before the body is read, and again when the
+        body is complete, if that was later: what was allowed may have been revoked meanwhile."""
         ...
 
     def answer(self, request: Request) -> Coroutine[Any, Any, Answer]:

@@ -224,6 +224,8 @@ class RequestReader:
         target = self._url.decode("ascii")
         path, query = parse_target(target)
         if (authority := authority_of(target)) is not None:
+            if not authority:
+                self._refuse(refusals.malformed("its target names no host"))
             headers["host"] = authority
         if path[:1] != "/" and path != "*":
             self._refuse(refusals.malformed("its target must be a path"))
@@ -298,7 +300,7 @@ class RequestReader:
         self._unread = length
         self.phase = BODY
         self.deadline = self.now + self._door.limits.body_seconds
-        self.admission = Admission(self._door, request, self._on_admission)
+        self.admission = Admission(self._door, request, self.now, self._on_admission)
         try:
             self.conclude_admission()
         except Problem as problem:

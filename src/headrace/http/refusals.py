@@ -42,6 +42,8 @@ def body_too_slow(bytes_per_second: int, seconds: float) -> Problem:
 
 
 def body_too_large(limit: int) -> Problem:
+    if not limit:
+        return Problem(413, "body_too_large", "this request takes no body", "send it without one")
     return Problem(
         413, "body_too_large", f"the body may have up to {limit} bytes here", "send less at once, in several requests"
     )

@@ -1,7 +1,13 @@
 """A connection that has become a WebSocket: whole messages in and out, and an orderly end.
 
-Messages are bounded, and so is what lies here unread: reading stops until it is fetched. An end that is not heard of is
-asked for a sign of life (ping) and cut when it gives none. When the other end closes, `talk` gets a moment to return.
+- Messages are bounded, and so is what lies here unread: reading stops until it is fetched.
+- A read of 256 KiB can hold 40,000 frames, and parsing them in one go would block the event loop for seconds. So the
+  parser handles at most `_FRAMES_PER_TURN_MAX` frames per turn of the loop; reading is paused until it has caught up.
+- One turn answers only the latest ping, as RFC 6455 (5.5.2) permits, so it makes at most one write.
+- A client that sends more control frames or empty frames per second than it can need is closed with 1008.
+- After a violation of the protocol or of that limit, what the client sends is discarded without being parsed.
+- A client that is not heard of is sent a ping, and cut when it stays silent.
+- When the client closes, `talk` gets a moment to return.
 """
 
 from __future__ import annotations
@@ -29,6 +35,8 @@ log = logging.getLogger(__name__)
 
 _UNREAD_MESSAGES_MAX = 32
 _EMPTY_FRAGMENTS_MAX = 100  # of one message
+_FRAMES_PER_TURN_MAX = 100  # of one connection, before others get their turn
+_IDLE_FRAMES_PER_SECOND_MAX = 300  # control frames and frames without data
 _KEY_SALT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _NORMAL, _GOING_AWAY, _POLICY, _TOO_BIG, _FAILED = 1000, 1001, 1008, 1009, 1011
 _REASON_BYTES_MAX = 123  # what a control frame holds
@@ -56,6 +64,12 @@ class Conversation:
         self._partial: Any = None  # what has come of the next message: a StringIO or a BytesIO
         self._partial_bytes = 0
         self._empty_fragments = 0
+        self._unanswered_ping: Ping | None = None
+        self._idle_frames = 0  # since `_idle_since`
+        self._idle_since = 0.0
+        self._is_behind = False  # the parser holds data that it has not parsed
+        self._is_parsing = False  # a turn of the parser is running or scheduled
+        self._is_discarding = False  # what still comes is not parsed
         self._waiting: asyncio.Future[None] | None = None
         self._heard = clock.monotonic()
         self._is_pinged = False
@@ -107,23 +121,32 @@ class Conversation:
     def take_in(self, data: bytes) -> None:
         self._heard = self._clock.monotonic()
         self._is_pinged = False
-        if self._frames.state is ConnectionState.CLOSED:
+        if self._is_discarding or self._frames.state is ConnectionState.CLOSED:
             return
         self._frames.receive_data(data)
-        for event in self._frames.events():
-            self._on_event(event)
-        if not self._has_room():
-            self._exchange.pause_reading()
+        self._is_behind = True
+        if self._is_parsing:
+            self.go_on()
+        else:
+            self._parse()
 
     def go_on(self) -> None:
-        if self._has_room():
+        """Read, or parse what was read, if there is room for it."""
+        if not self._has_room():
+            self._exchange.pause_reading()
+        elif not self._is_behind:
             self._exchange.resume_reading()
+        else:
+            self._exchange.pause_reading()
+            if not self._is_parsing:
+                self._is_parsing = True
+                asyncio.get_running_loop().call_soon(self._parse)  # others have their turn first
 
     def go_away(self) -> None:
         self._say_close(_GOING_AWAY, "the server is stopping")
 
     def lose(self) -> None:
-        self._is_over = True
+        self._is_over = self._is_discarding = True
         self._wake()
 
     def sweep(self, now: float) -> None:
@@ -138,20 +161,45 @@ class Conversation:
             self._is_pinged = True
             self._exchange.write([self._frames.send(Ping())])
 
+    def _parse(self) -> None:
+        """One turn of the parser."""
+        self._is_parsing = True  # so that what is called from here does not schedule another turn
+        self._is_behind = not self._parse_frames()
+        self._is_parsing = False
+        self._answer_ping()
+        self.go_on()
+
+    def _parse_frames(self) -> bool:
+        """Whether everything that was received is parsed, or will not be. wsproto parses a frame when its event is
+        asked for."""
+        events = self._frames.events()
+        for _ in range(_FRAMES_PER_TURN_MAX):
+            if self._is_discarding:
+                return True
+            if not self._has_room():
+                return False
+            event = next(events, None)
+            if event is None:
+                return True
+            self._on_event(event)
+        return self._is_discarding
+
     def _on_event(self, event: Event) -> None:
-        if isinstance(event, CloseConnection):
+        if isinstance(event, TextMessage | BytesMessage):
+            if event.frame_finished and not event.data:
+                self._count_idle_frame()
+            if not self._is_over:
+                self._on_piece(event)
+        elif isinstance(event, CloseConnection):
             if self._frames.state is ConnectionState.REMOTE_CLOSING:
                 self._exchange.write([self._frames.send(event.response())])
             elif self._frames.state is not ConnectionState.CLOSED:
-                # The parser wants to close, since it cannot go on.
-                self._say_close(event.code, event.reason or "")
+                self._fail(event.code, event.reason or "")  # the parser cannot go on
             self._be_over()
-        elif self._is_over:
-            pass
-        elif isinstance(event, Ping):
-            self._exchange.write([self._frames.send(Pong(payload=event.payload))])
-        elif isinstance(event, TextMessage | BytesMessage):
-            self._on_piece(event)
+        else:
+            self._count_idle_frame()
+            if isinstance(event, Ping):
+                self._unanswered_ping = event
 
     def _on_piece(self, event: TextMessage | BytesMessage) -> None:
         """A message may come in any number of fragments, so they are joined as they come: a list of one-byte pieces
@@ -167,13 +215,32 @@ class Conversation:
             self._say_close(_TOO_BIG, f"a message may have up to {self._limits.message_bytes_max} bytes")
         elif self._empty_fragments > _EMPTY_FRAGMENTS_MAX:
             self._partial = None
-            self._say_close(_POLICY, f"a message may have up to {_EMPTY_FRAGMENTS_MAX} empty fragments")
+            self._fail(_POLICY, f"a message may have up to {_EMPTY_FRAGMENTS_MAX} empty fragments")
         elif event.message_finished:
             self._messages.append(self._partial.getvalue())
             self._unread_bytes += self._partial_bytes
             self._partial = None
             self._partial_bytes = self._empty_fragments = 0
             self._wake()
+
+    def _count_idle_frame(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._idle_since >= 1.0:
+            self._idle_since, self._idle_frames = now, 0
+        self._idle_frames += 1
+        if self._idle_frames > _IDLE_FRAMES_PER_SECOND_MAX:
+            limit = f"up to {_IDLE_FRAMES_PER_SECOND_MAX} control frames and empty frames per second are allowed"
+            self._fail(_POLICY, limit)
+
+    def _answer_ping(self) -> None:
+        ping, self._unanswered_ping = self._unanswered_ping, None
+        if ping is not None and self._frames.state is ConnectionState.OPEN:
+            self._exchange.write([self._frames.send(Pong(payload=ping.payload))])
+
+    def _fail(self, code: int, reason: str) -> None:
+        """Close, and parse nothing more: otherwise a flood would cost processor time until the connection ends."""
+        self._is_discarding = True
+        self._say_close(code, reason)
 
     def _say_close(self, code: int, reason: str) -> None:
         if self._frames.state is ConnectionState.OPEN and not self._exchange.is_gone:

@@ -20,6 +20,7 @@ waits for a retry is kept besides, and does not fill it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from heapq import heapify, heappop, heapreplace
 from typing import TYPE_CHECKING
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 WINDOW_MAX = 100_000
 READY_ENOUGH = 2_000
 """So many ready messages satisfy any request; more are opened only if one of them could have to go first."""
+_ENDS_INTERVAL_MS = 100
+_ENDS_MAX = 4096
 
 
 class _Key:
@@ -55,6 +58,7 @@ class ReadyWindow:
 
     __slots__ = (
         "_classes",
+        "_ends",
         "_held_back_count",
         "_key_slots",
         "_keys",
@@ -79,6 +83,7 @@ class ReadyWindow:
         self._keys: dict[bytes, _Key] = {}
         self._lives = Alarms(self._end_of_life)
         self._newest_ms = 0
+        self._ends: deque[tuple[int, int]] = deque()  # where the log ended at what time, ahead of what was opened
         self._ready_count = 0
         self._held_back_count = 0
 
@@ -97,6 +102,8 @@ class ReadyWindow:
     def admit(self, message: Opened, now_ms: int, *, is_free: bool) -> None:
         """The next message of the log; unless it `is_free`, it is leased or waits, and so has its slot."""
         assert message.priority >= 0
+        while self._ends and self._ends[0][0] <= message.offset:
+            self._newest_ms = max(self._newest_ms, self._ends.popleft()[1])
         arrived_ms = self._arrival_ms(message.arrived_ms, now_ms)
         if arrived_ms != message.arrived_ms:
             message = msgspec.structs.replace(message, arrived_ms=arrived_ms)
@@ -121,13 +128,20 @@ class ReadyWindow:
     def _arrival_ms(self, timestamp_ms: int, now_ms: int) -> int:
         """When the next message of the log arrived, as far as its producer's clock can be trusted. A clock that is
         ahead must not hold back what follows in its class. One that is behind must not let its messages overtake for
-        longer than their slack: none arrived before those that precede it, nor before the log was last read to its
-        end."""
+        longer than their slack: none arrived before those that precede it, nor while the log ended before it."""
         return max(min(timestamp_ms, now_ms), self._newest_ms)
 
-    def choose(self, count_max: int, end_offset: int, now_ms: int) -> list[Range]:
+    def _note_end(self, end_offset: int, now_ms: int) -> None:
+        """What comes at the end of the log and behind it has not arrived yet."""
         if self.opened_to >= end_offset:
-            self._newest_ms = max(self._newest_ms, now_ms)  # what comes from here on has not arrived yet
+            self._newest_ms = max(self._newest_ms, now_ms)
+        elif not self._ends or (end_offset > self._ends[-1][0] and now_ms >= self._ends[-1][1] + _ENDS_INTERVAL_MS):
+            self._ends.append((end_offset, now_ms))
+            if len(self._ends) > _ENDS_MAX:
+                self._ends = deque([*self._ends][::2])
+
+    def choose(self, count_max: int, end_offset: int, now_ms: int) -> list[Range]:
+        self._note_end(end_offset, now_ms)
         lanes = self._lanes()
         may_open_more = self.opened_to < end_offset and not self.is_full
         chosen: list[Range] = []

@@ -19,7 +19,8 @@ from headrace.model.errors import InvalidRecord
 Headers = Sequence[tuple[str, bytes | None]]
 
 TAGS = "headrace-tags"
-"""Words separated by commas, for filters."""
+"""Words separated by commas, for filters; the first `TAGS_MAX` count."""
+TAGS_MAX = 100
 PRIORITY = "headrace-priority"
 """0 (lowest) to 9."""
 DELIVER_AT = "headrace-deliver-at"
@@ -146,7 +147,10 @@ def expires_ms_of(headers: Headers, arrived_ms: int) -> int | None:
 
 def tags_of(headers: Headers) -> frozenset[str]:
     text = text_of(headers, TAGS)
-    return frozenset(tag for part in text.split(",") if (tag := part.strip())) if text else frozenset()
+    if not text:
+        return frozenset()
+    parts = text.split(",", TAGS_MAX)[:TAGS_MAX]
+    return frozenset(tag for part in parts if (tag := part.strip()))
 
 
 def redriven_of(headers: Headers) -> int:

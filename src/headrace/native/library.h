@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VERSION 3
+#define VERSION 4
 
 #if defined(_WIN32)
 #define EXPORT __declspec(dllexport)

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 log = logging.getLogger(__name__)
 
-VERSION: Final = 3  # as in library.h
+VERSION: Final = 4  # as in library.h
 
 
 class Library:

@@ -166,7 +166,9 @@ class SqliteKeys:
             except HeadraceError as error:
                 changed = []
                 for commit in commits:
-                    commit.refused = commit.refused or error
+                    # A conflict may be with another commit of this transaction: then it is as uncertain as that one.
+                    if not isinstance(commit.refused, SessionLost):
+                        commit.refused = error
             for commit in commits:
                 commit.done = True
             self._tell(changed)

@@ -3,8 +3,10 @@
 A browser sends requests for any page that it shows. These headers tell them from those of other clients:
 
 - `Host` is the name that the page's address has. A page whose name was pointed at this server (DNS rebinding) counts as
-  same-origin for the browser, but its requests carry a name that nobody configured. IP addresses and `localhost` are
-  accepted: DNS does not resolve them, so they cannot be pointed anywhere.
+  same-origin for the browser, but its requests carry a name that nobody configured. IP addresses, `localhost` and names
+  below it (`a.localhost`) are accepted: browsers do not ask DNS for them, so they cannot be pointed anywhere. Anything
+  that is not exactly a name or an address with an optional port is refused, so that no part of it is taken for the
+  whole.
 - `Sec-Fetch-Site`, else `Origin`, else `Referer` tell which site caused the request. A GET may lease messages, so a
   link or a frame on another site must not reach it.
 
@@ -14,6 +16,7 @@ sends a browser's `User-Agent` and `Accept-Language` but none of the three is ta
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterable
 
@@ -21,6 +24,7 @@ from headrace.http.message import Request
 from headrace.http.problem import Problem
 
 _HARMLESS_PATHS = frozenset(("/docs", "/openapi.json"))
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s\[\]:@/\\?#,]+)(?::[0-9]*)?", re.IGNORECASE)
 _SAME_SITE = ("same-origin", "none")  # none: the user typed the address
 
 
@@ -34,13 +38,13 @@ class BrowserGuard:
         if request.path in _HARMLESS_PATHS and request.method in ("GET", "HEAD"):
             return
         host = request.headers.get("host")
-        if host and not self._is_known(_name_of(host)):
+        if host and not self._is_known(name := _name_of(host)):
+            option = f"start the server with --http-host {name[:100]}, " if name else ""
             raise Problem(
                 403,
                 "host_not_allowed",
                 f"{host[:100]!r} is not a configured name of this server, which asks for no token",
-                f"use an IP address or localhost, start the server with --http-host {_name_of(host)[:100]}, "
-                "or serve with --auth",
+                f"use an IP address or localhost, {option}or serve with --auth",
             )
         if _is_cross_site(request):
             raise Problem(
@@ -66,9 +70,9 @@ def _is_cross_site(request: Request) -> bool:
 
 
 def _name_of(host: str) -> str:
-    """The value of `Host` without its port."""
-    end = host.find("]")
-    return _normalized(host[: end + 1] if end >= 0 else host.partition(":")[0])
+    """The value of `Host` without its port; empty if it is none that RFC 9110 allows."""
+    found = _HOST.fullmatch(host)
+    return "" if found is None else _normalized(found[1])
 
 
 def _normalized(name: str) -> str:

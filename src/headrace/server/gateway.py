@@ -98,8 +98,7 @@ class Gateway:
         application = GatewayApplication(self._rest, self._reach)
         metrics = GatewayMetrics(application, dialer, self._reach, self._pushing, clock)
         self._health = HealthPages(metrics)
-        connections_max = min(raise_open_files_limit() // 2, _CONNECTIONS_MAX)
-        limits = limits_of_connections(connections_max)
+        limits = limits_of_connections(min(raise_open_files_limit() // 2, _CONNECTIONS_MAX))
         guard = None if settings.auth else BrowserGuard((settings.http[0], *settings.http_hosts))
         guards_metrics = settings.auth and not settings.open_metrics
         front = FrontDoor(self._health, lambda: application, guard, guards_metrics=guards_metrics)

@@ -43,7 +43,9 @@ log = logging.getLogger(__name__)
 _DRAIN_SECONDS = 10.0
 _SWITCH_SECONDS = 0.0005
 _DESCRIPTORS_PER_FILE = 2  # half of the descriptors may be log files
-_DESCRIPTORS_PER_HTTP_CONNECTION = 8  # and an eighth is for HTTP; what is left is for Kafka's clients
+_DESCRIPTORS_PER_HTTP_CONNECTION = 8  # an eighth is for HTTP, health probes included
+_DESCRIPTORS_PER_OWN = 8  # and an eighth for the broker's own connections, its registry and connections that are being
+# turned away; what is left is for Kafka's clients
 
 
 def serve(settings: ServeSettings) -> int:
@@ -212,18 +214,21 @@ def _limits(config: BrokerConfig, descriptors: int) -> DoorLimits:
     return DoorLimits(
         request_bytes_max=config.socket_request_max_bytes,
         budget_bytes=config.queued_max_request_bytes,
-        connections_max=min(
-            config.max_connections,
-            descriptors - descriptors // _DESCRIPTORS_PER_FILE - descriptors // _DESCRIPTORS_PER_HTTP_CONNECTION,
-        ),
+        connections_max=min(config.max_connections, _kafka_share(descriptors)),
         connections_per_host_max=config.max_connections_per_ip,
         idle_seconds=config.connections_max_idle_ms / 1000,
     )
 
 
+def _kafka_share(descriptors: int) -> int:
+    others = (_DESCRIPTORS_PER_FILE, _DESCRIPTORS_PER_HTTP_CONNECTION, _DESCRIPTORS_PER_OWN)
+    return descriptors - sum(descriptors // other for other in others)
+
+
 def _http_limits(descriptors: int) -> HttpLimits:
-    share, most = descriptors // _DESCRIPTORS_PER_HTTP_CONNECTION, HttpLimits().connections_max
-    return limits_of_connections(min(share, most))
+    most = HttpLimits()
+    share = descriptors // _DESCRIPTORS_PER_HTTP_CONNECTION
+    return limits_of_connections(min(share, most.connections_max + most.connections_reserved))
 
 
 def _announce(settings: ServeSettings, broker: Broker, http_host: str, http_port: int) -> None:

@@ -1,7 +1,8 @@
 """Whether a log may still be used.
 
 failed        the disk refused a write or a sync, which is never retried: takes nothing, serves what it has
-quarantined   damage was found in what was promised: neither takes nor serves; its files stay as they are
+quarantined   damage was found in what was promised: neither takes nor serves; its files stay as they are, and a note
+              beside them tells the next start (see damage_note)
 closed        closed or deleted
 """
 
@@ -12,6 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.model.errors import HeadraceError, StorageFailure
+from headrace.runtime.disk import Disk
+from headrace.storage.damage_note import write_damaged
 from headrace.storage.errors import CorruptionReport, LogDeleted, LogQuarantined
 from headrace.storage.scan import BadBatch
 from headrace.storage.segment import Segment
@@ -22,9 +25,10 @@ logger = logging.getLogger(__name__)
 class Health:
     """The part of a log that says no."""
 
-    __slots__ = ("_read_refusal", "_refusal", "failed", "folder", "on_failed", "quarantined")
+    __slots__ = ("_read_refusal", "_refusal", "disk", "failed", "folder", "on_failed", "quarantined")
 
-    def __init__(self, folder: str, quarantined: CorruptionReport | None) -> None:
+    def __init__(self, disk: Disk, folder: str, quarantined: CorruptionReport | None) -> None:
+        self.disk = disk
         self.folder = folder
         self.failed: StorageFailure | None = None
         self.quarantined = quarantined
@@ -62,6 +66,12 @@ class Health:
             logger.error("log %s is quarantined: %s", self.folder, report)
             self.quarantined = report
             self._refusal = self._read_refusal = self._refuse_quarantined
+            try:
+                write_damaged(self.disk, self.folder, segment.base_offset)
+            except (StorageFailure, FileNotFoundError) as error:
+                logger.warning(
+                    "damage was not noted, the next start does not look for it log=%s %s", self.folder, error
+                )
             if self.on_failed is not None:
                 self.on_failed(self)
         return report

@@ -61,7 +61,6 @@ class Log(Health):
         "compactable_offset",
         "config",
         "deletes_old",
-        "disk",
         "end_offset",
         "epochs",
         "flushed_offset",
@@ -90,8 +89,7 @@ class Log(Health):
         flusher: Flusher,
         found: Recovery,
     ) -> None:
-        super().__init__(found.folder, found.quarantined)
-        self.disk = disk
+        super().__init__(disk, found.folder, found.quarantined)
         self.clock = clock
         self._now_ms = clock.now_ms
         self.key = key

@@ -4,10 +4,10 @@
     checkpoint .. flushed point     promised: damage here is corruption, the log is quarantined
     flushed point .. end of file    never promised: the first bad batch and all behind it are cut off
 
-Without a checkpoint the scan begins at the first segment. What was decided is finished first: a restart of the log
-elsewhere, or a swap of cleaned segments; such segments are durable as a whole, so damage in one of them is always
-corruption. Everything here blocks and runs in disk threads, in steps of bounded size; it touches only what it owns, and
-the loop takes over the result.
+A segment in which damage was found at run time is checked as a whole (see damage_note). Without a checkpoint the scan
+begins at the first segment. What was decided is finished first: a restart of the log elsewhere, or a swap of cleaned
+segments; such segments are durable as a whole, so damage in one of them is always corruption. Everything here blocks
+and runs in disk threads, in steps of bounded size; it touches only what it owns, and the loop takes over the result.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from headrace.storage import checkpoint as checkpoints
 from headrace.storage import restart, swap
 from headrace.storage.checkpoint import Checkpoint, SegmentMark
 from headrace.storage.config import MIB
+from headrace.storage.damage_note import DAMAGED, read_damaged
 from headrace.storage.epochs import EpochCache
 from headrace.storage.errors import CorruptionReport
 from headrace.storage.flushed import FlushedPoint
@@ -82,6 +83,8 @@ class Recovery:
         if not self.segments:
             self.end_offset = min([self.start_offset, *bases[:1]])
         yield
+        if DAMAGED in names and self.quarantined is None:
+            yield from self._look_for_damage()
         if self.quarantined is None:
             yield from self._scan(bases)
         if not self.segments or self.segments[-1].cleaned is not None:  # nothing is appended to a cleaned segment
@@ -168,6 +171,26 @@ class Recovery:
             segment.adopt_indexes(reindexed(segment, segment.open(), segment.size, self._index_interval_bytes))
         except BadBatch as bad:
             self.quarantined = CorruptionReport(segment.path, bad.position, segment.base_offset, bad.reason)
+
+    def _look_for_damage(self) -> Iterator[None]:
+        """Check what lies below the checkpoint of a segment in which damage was found, or of all if the note does not
+        say which; the scan checks what lies behind."""
+        base = read_damaged(self._disk, self.folder)
+        for segment in self.segments:
+            if base not in (segment.base_offset, None):
+                continue
+            budget = STEP_BYTES
+            try:
+                for _, header in checked_batches(segment.open(), 0, segment.size, segment.base_offset, segment.gaps):
+                    budget -= header.size_bytes
+                    if budget <= 0:
+                        budget = STEP_BYTES
+                        yield
+            except BadBatch as bad:
+                offset = segment.base_offset if bad.offset is None else bad.offset
+                self.quarantined = CorruptionReport(segment.path, bad.position, offset, bad.reason)
+                return
+        self._disk.remove(f"{self.folder}/{DAMAGED}")
 
     def _scan(self, bases: list[int]) -> Iterator[None]:
         """Check every batch behind the checkpoint, segment by segment."""

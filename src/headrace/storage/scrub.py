@@ -51,7 +51,7 @@ async def _check(log: Log, segment: Segment, start: int, end: int) -> int:
     file = segment.open()
     file.pin()
     try:
-        checked_to = await log.disk.run(_checked_to, file, start, end, segment.gaps)
+        checked_to = await log.disk.run(_checked_to, file, segment.base_offset, start, end, segment.gaps)
     except BadBatch as bad:
         if log.generation == generation and not segment.dropped:
             log.quarantine(segment, bad, segment.base_offset)
@@ -63,10 +63,11 @@ async def _check(log: Log, segment: Segment, start: int, end: int) -> int:
     return checked_to - start
 
 
-def _checked_to(file: File, start: int, end: int, gaps: GapList | None) -> int:
-    """In a disk thread: the end of the last batch of a step."""
+def _checked_to(file: File, base_offset: int, start: int, end: int, gaps: GapList | None) -> int:
+    """In a disk thread: the end of the last batch of a step. No checksum covers the offset of a batch: it follows from
+    the batch before, and for the first one from the name of the segment."""
     position = start
-    for at, header in checked_batches(file, start, end, None, gaps):
+    for at, header in checked_batches(file, start, end, None if start else base_offset, gaps):
         position = at + header.size_bytes
         if position - start >= STEP_BYTES:
             break

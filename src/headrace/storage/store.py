@@ -23,7 +23,15 @@ from headrace.storage.config import MIB, LogConfig, StoreConfig
 from headrace.storage.errors import LogDeleted
 from headrace.storage.flushed import LogKey
 from headrace.storage.flusher import Flusher
-from headrace.storage.folder import LOG_FOLDER, Found, folder_name, remove_folders, set_aside, take_folder, write_marker
+from headrace.storage.folder import (
+    LOG_FOLDER,
+    Found,
+    folder_name,
+    remove_folders,
+    set_aside,
+    take_folder,
+    write_marker,
+)
 from headrace.storage.log import Log
 from headrace.storage.recovery import Recovery
 from headrace.storage.scrub import scrub_forever
@@ -349,16 +357,19 @@ class LogStore:
 
 
 async def _in_parallel(work: Callable[[T], Coroutine[Any, Any, None]], items: list[T]) -> None:
-    """Do this for every item, a few at a time."""
+    """Do this for every item, a few at a time. Raises the first failure itself, so that callers can handle its type."""
     remaining = iter(items)
 
     async def go_on() -> None:
         for item in remaining:
             await work(item)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(CALLS_AT_ONCE, len(items))):
-            group.create_task(go_on())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(CALLS_AT_ONCE, len(items))):
+                group.create_task(go_on())
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
 
 
 def _step_all(recoveries: list[Recovery]) -> list[bool]:

@@ -7,23 +7,26 @@
     await broker.start()                    # on what the disk shows now
 
 What the broker does wrong by itself (a background task that dies, a handler that raises, a log that is quarantined
-although nothing has rotted) ends the run with `BrokerFailed`: in a simulation that is a finding. A broker of a cluster
-may give up when it cannot reach the registry, or has no room to start: then it is just down.
+although nothing has rotted, a flipped bit that it hands out) ends the run with `BrokerFailed`: in a simulation
+that is a finding. A broker of a cluster may give up when it cannot reach the registry, has no room to start, or starts
+on a disk that fails: then it is just down.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import posixpath
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from headrace.broker.broker import Broker, open_broker
 from headrace.broker.membership import NodeIdTaken
 from headrace.doors.kafka.listener import DoorLimits, KafkaDoor
 from headrace.registry.interface import RegistryConflict, RegistryUnavailable
-from headrace.runtime.disk_errors import DiskFull
+from headrace.runtime.disk_errors import DiskFailed, DiskFull
 from headrace.runtime.supervise import BackgroundTaskDied, Supervisor
-from headrace.testkit.disk import SimulatedPowerCut
+from headrace.storage.segment import LOG
+from headrace.testkit.disk import Operation, SimulatedPowerCut
 from headrace.testkit.registry import SimRegistry, SimRegistryState
 from headrace.testkit.world import Host, World
 
@@ -56,6 +59,8 @@ class SimBroker:
         self.broker: Broker | None = None
         self.starts = 0
         self.times_given_up = 0
+        self.damaged: set[str] = set()
+        """The folders of logs that may be quarantined: bits have flipped in them, or they are gone."""
         self._world = world
         self._settings = dict(settings or {})
         # As durable as SQLite is: a commit happens as a whole, or not at all.
@@ -63,6 +68,7 @@ class SimBroker:
         self._may_give_up = registry is not None
         self._on_open = on_open
         self._process: _Process | None = None
+        self._next_may_fail = False
         world.loop.set_exception_handler(_tell_of_failures)
 
     @property
@@ -92,9 +98,11 @@ class SimBroker:
         assert self._process is None, "it runs already"
         self.starts += 1
         process = self._process = _Process(
-            self.host, self.node_id, SimRegistry(self._registry), self._settings, self._on_open
+            self.host, self.node_id, SimRegistry(self._registry), self._settings, self._on_open, self.damaged
         )
+        process.may_fail, self._next_may_fail = self._next_may_fail, False
         self.host.disk.on_power_cut = self._on_power_cut
+        self.host.disk.on_damage_used = self._on_damage_used
         self.host.start(self._run(process), f"broker {self.starts}")
         await asyncio.shield(process.settled)
         return self.is_up
@@ -119,11 +127,27 @@ class SimBroker:
         """The host goes, or goes again: also when the broker is not running, its page cache is lost."""
         self._end(keep_page_cache=False, silently=silently)
 
-    def fail_next_sync(self, pattern: str = "*") -> None:
-        """Let a sync fail once: a log may then fail, which ends with this run of the broker."""
-        assert self._process is not None
-        self._process.may_fail = True
-        self.host.disk.fail_next("sync", pattern)
+    def fail_next_sync(self, pattern: str = "*", operation: Operation = "sync") -> None:
+        """Let a sync, of this run or of the next start, fail once: a log may then fail, which ends with this run of the
+        broker; a start may fail as a whole."""
+        if self._process is None:
+            self._next_may_fail = True
+        else:
+            self._process.may_fail = True
+        self.host.disk.fail_next(operation, pattern)
+
+    def flip_bit(self, path: str, position: int, bit: int) -> None:
+        """Let a bit of a log rot: the log may be quarantined from now on. The broker must not run: it trusts the bytes
+        that it has written or checked itself."""
+        assert self.is_down
+        self.damaged.add(posixpath.dirname(path))
+        self.host.disk.flip_bit(path, position, bit)
+
+    def lose_log(self, folder: str) -> None:
+        """Let the folder of a log vanish. The broker must not run."""
+        assert self.is_down
+        self.damaged.add(folder)
+        self.host.disk.lose(folder)
 
     async def _run(self, process: _Process) -> None:
         try:
@@ -135,12 +159,16 @@ class SimBroker:
             await process.close(broker)
         except Exception as error:
             cause = error.__cause__ if isinstance(error, BackgroundTaskDied) else error
-            excuses = GIVING_UP if process.settled.done() else NOT_STARTING
+            excuses = GIVING_UP if process.settled.done() else process.excuses_at_start
             if not (self._may_give_up and isinstance(cause, excuses)):
                 self._fail(error)
                 return
             self.times_given_up += 1
         self._end(keep_page_cache=True)
+
+    def _on_damage_used(self, path: str, position: int) -> None:
+        if path.endswith(LOG):  # all else is checked by what it says
+            self._fail(BrokerFailed(f"it hands out byte {position} of {path}, which is damaged"))
 
     def _on_power_cut(self, _: SimulatedPowerCut) -> None:
         self._end(keep_page_cache=False)
@@ -181,6 +209,7 @@ class _Process:
         registry: SimRegistry,
         settings: dict[str, str],
         on_open: Callable[[Broker], None] | None,
+        damaged: Set[str],
     ) -> None:
         loop = asyncio.get_running_loop()
         self.registry = registry
@@ -192,9 +221,14 @@ class _Process:
         self._node_id = node_id
         self._settings = settings
         self._on_open = on_open
+        self._damaged = damaged
         self._supervisor = Supervisor()
         self._broker: Broker | None = None
         self._door: KafkaDoor | None = None
+
+    @property
+    def excuses_at_start(self) -> tuple[type[Exception], ...]:
+        return (*NOT_STARTING, DiskFailed) if self.may_fail else NOT_STARTING
 
     async def open(self) -> Broker:
         host, supervisor = self._host, self._supervisor
@@ -243,7 +277,8 @@ class _Process:
         """Raise if something went wrong that was only counted or marked."""
         if self._broker is not None:
             for log in self._broker.store.logs.values():
-                if log.quarantined is not None or (log.failed is not None and not self.may_fail):
+                is_unexplained = log.quarantined is not None and log.folder not in self._damaged
+                if is_unexplained or (log.failed is not None and not self.may_fail):
                     raise BrokerFailed(f"{log.folder}: {log.quarantined or log.failed}")
         if self._door is not None and self._door.failures:
             raise BrokerFailed(f"{self._door.failures} requests failed by an exception; the log says how")

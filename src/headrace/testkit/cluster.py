@@ -14,7 +14,7 @@ A violation ends the run with `InvariantBroken`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import permutations
 from uuid import UUID
@@ -90,6 +90,7 @@ class SimCluster:
         for broker in self.brokers.values():
             broker.host.disk.capacity_bytes = ROOMY
             broker.host.disk.crash_after(ROOMY)
+            broker.host.disk.forget_failures()
             self.reconnect(broker)
             if broker.may_fail:
                 broker.kill()  # as its alarm asks an operator to do
@@ -167,6 +168,15 @@ class SimCluster:
             f"broker {one.node_id} does not know broker {other.node_id}"
             for one, other in permutations(self.up, 2)
             if one.broker is not None and other.node_id not in one.broker.catalogue.nodes
+        ]
+
+    def unknown_topics(self, names: Iterable[str]) -> list[str]:
+        """Which of these topics a broker that is up does not know of yet."""
+        return [
+            f"broker {one.node_id} does not know topic {name}"
+            for name in names
+            for one in self.up
+            if one.broker is not None and one.broker.catalogue.find(name) is None
         ]
 
     def leaders(self) -> list[int]:

@@ -58,6 +58,7 @@ class SimDisk:
         self.delay_seconds = (0.00005, 0.002)  # of work in the disk threads
         self.operations = 0  # changes so far: what `crash_after` counts
         self.on_power_cut: Callable[[SimulatedPowerCut], None] | None = None
+        self.on_damage_used: Callable[[str, int], None] | None = None  # with the path and the position of a flipped bit
         if isinstance(loop, SimLoop):
             self.on_power_cut = loop.halt
         self._seed = seed
@@ -69,6 +70,7 @@ class SimDisk:
         self._locked: set[str] = set()
         self._power_cut_at = -1
         self._dead = False
+        self._is_in_thread = False
 
     @property
     def alive(self) -> bool:
@@ -108,10 +110,35 @@ class SimDisk:
         """Let the next such operation on a path like `pattern` fail once."""
         self._faults.append(_Fault(operation, pattern, error))
 
+    def forget_failures(self) -> None:
+        """Let nothing fail that `fail_next` has named and that is still to come."""
+        self._faults.clear()
+
+    @property
+    def pending_failures(self) -> int:
+        """How many of the operations that `fail_next` has named are still to come."""
+        return len(self._faults)
+
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
         """Let one bit rot, where it is stored as well as in the page cache."""
         self._note("flip", path, position)
         self._tree.file(path).flip_bit(position, bit)
+
+    def rotten(self) -> list[tuple[str, int]]:
+        """The flipped bits that are still there: path and position of each."""
+        files = self._tree.files().items()
+        return [(path, position) for path, node in files for position in sorted(node.rotten)]
+
+    def lose(self, path: str) -> None:
+        """Let a file or folder vanish durably. Nothing that has it open may run."""
+        self._note("lose", path)
+        self._tree.lose(path)
+        self._used_bytes = sum(len(node.content) for node in self._tree.files().values())
+
+    def write_back(self) -> None:
+        """Let the kernel write all of its page cache to the platter, as it does in time after a process has ended."""
+        self._note("write back", "/")
+        self._tree.sync_all()
 
     # The door
 
@@ -256,6 +283,13 @@ class SimDisk:
     def is_cold(self, node: FileNode) -> bool:
         return not node.warm or self._random.random() < self.cold_chance
 
+    def report_damage(self, path: str, node: FileNode, position: int, size: int) -> None:
+        """Report flipped bits that are read on the loop: a broker checks what it has found on its disk in disk threads,
+        and reads on the loop what it is about to hand out."""
+        if self.on_damage_used is not None and not self._is_in_thread:
+            for flipped in node.rotten.intersection(range(position, position + size)):
+                self.on_damage_used(path, flipped)
+
     def room(self, wanted: int) -> int:
         return max(0, min(wanted, self.capacity_bytes - self._used_bytes))
 
@@ -272,12 +306,15 @@ class SimDisk:
         args: tuple[object, ...],
     ) -> None:
         result, failure = None, None
+        self._is_in_thread = True
         try:
             result = work(*args)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # whatever it is, it belongs to the one who waits
             failure = error
+        finally:
+            self._is_in_thread = False
         loop.call_later(delay, deliver, future, result, failure)
 
     def _note(self, operation: str, path: str, *details: object) -> None:
@@ -322,6 +359,8 @@ class SimFile:
         with typed_errors("read", self.path):
             self._disk.fail_if_told("pread", self.path)
         self._node.warm = True
+        if self._node.rotten:
+            self._disk.report_damage(self.path, self._node, position, size)
         return bytes(self._node.content[position : position + size])
 
     def pread_hot(self, size: int, position: int) -> bytes | None:

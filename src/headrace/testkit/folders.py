@@ -102,6 +102,22 @@ class Tree:
         self._pending.append(_Change(target_folder, target_name, node, left=folder))
         return replaced
 
+    def lose(self, path: str) -> Node:
+        """Let a name be gone, durably, although no program has removed it."""
+        folder, name = self._place(path)
+        node = self.remove(path)
+        self._pending = [one for one in self._pending if (one.folder, one.name) != (folder, name)]
+        folder.durable.pop(name, None)
+        return node
+
+    def sync_all(self) -> None:
+        """Make all names and all files durable."""
+        for change in self._pending:
+            self._apply(change)
+        self._pending.clear()
+        for file in self.files().values():
+            file.sync()
+
     def sync(self, folder: Folder) -> None:
         """Make this folder's names durable; a rename into it takes along what its old folder has pending."""
         folders = {id(folder)}

@@ -23,6 +23,7 @@ class FileNode:
         self.content = bytearray()  # what a reader sees
         self.warm = True  # in the page cache
         self.moves = 0  # renames and removals
+        self.rotten: set[int] = set()  # positions of flipped bits that nobody has overwritten or cut off
         self._durable = bytearray()
         self._pieces: dict[int, list[tuple[int, bytes]]] = {}  # page -> (offset in page, bytes), in order
         self._sizes: list[int] = []  # the sizes since the last sync, in order
@@ -36,12 +37,15 @@ class FileNode:
         if position + len(data) > len(self.content):
             self._grow(position + len(data))
         self.content[position : position + len(data)] = data
+        if self.rotten:
+            self.rotten.difference_update(range(position, position + len(data)))
         self._note(data, position)
         self._note_size()
 
     def truncate(self, size: int) -> None:
         if size < len(self.content):
             del self.content[size:]
+            self._forget_rot_behind(size)
             self._note(bytes(-size % PAGE), size)  # the rest of the last page; others just leave the file
         else:
             self._grow(size)
@@ -72,6 +76,7 @@ class FileNode:
             survived[start : start + PAGE] = after[: len(before)]
         del survived[self._size_after_power_cut(random, keep_chance) :]
         self.content = survived
+        self._forget_rot_behind(min(len(self._durable), len(survived)))  # what was not durable has rotted in memory
         self.warm = False
         self._durable = bytearray(survived)
         self._pieces.clear()
@@ -83,6 +88,10 @@ class FileNode:
         for data in (self.content, self._durable):
             if position < len(data):
                 data[position] ^= 1 << bit
+        self.rotten.add(position)
+
+    def _forget_rot_behind(self, size: int) -> None:
+        self.rotten = {position for position in self.rotten if position < size}
 
     def _grow(self, size: int) -> None:
         old_pages, pages = -(-len(self.content) // PAGE), -(-size // PAGE)

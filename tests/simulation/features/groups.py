@@ -178,6 +178,13 @@ class ShareMember(Client):
 
 class Groups(Feature):
     needs_broker_clocks = True
+    # A member whose coordinator is gone joins again under another id; the partitions wait for the end of its session.
+    settings: Mapping[str, str] = {
+        "group.consumer.heartbeat.interval.ms": "2000",
+        "group.consumer.min.heartbeat.interval.ms": "1000",
+        "group.consumer.min.session.timeout.ms": "6000",
+        "group.consumer.session.timeout.ms": "6000",
+    }
 
     def __init__(self, scenario: ClusterScenario) -> None:
         super().__init__(scenario)

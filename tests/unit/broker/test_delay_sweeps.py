@@ -11,6 +11,10 @@ from tests.unit.broker.delayed import DELAYED, TOPIC, cancel, companion, delay, 
 from tests.unit.broker.house import House
 from tests.unit.broker.town import Town, in_town
 
+from headrace.broker.delayed_log import DelayedLog
+from headrace.machines.settled import new_bitmap
+from headrace.storage.cleaner import Chosen, Plan
+from headrace.storage.compaction import Settled
 from headrace.storage.log import Log
 
 COUNT = 200
@@ -111,3 +115,24 @@ async def test_followers_clean_up_for_themselves_and_can_take_over(town: Town) -
     await following.pass_time(20)
     check(await values(following))
     assert (await listed(following)).waiting == 2
+
+
+async def test_messages_that_are_gone_up_to_the_high_watermark_are_left_out(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gap can reach to the high watermark when followers lag behind: what lies there is gone, and not unreadable."""
+    await delayed.make(house)
+    for value in (b"a", b"b", b"c"):
+        await delay(house, message(house, value, delay="1h"))
+    partition = house.partition(DELAYED)
+    partition.log.roll()
+    await delay(house, message(house, b"d", delay="1h"))
+    removed = new_bitmap()
+    removed.update({1, 2})
+    (segment, following) = partition.log.segments
+    plan = Plan([Chosen(segment, following.base_offset, segment.size)], settled=Settled(0, removed.serialize()))
+    await house.host.start(house.broker.store.cleaner.carry_out(partition.log, lambda _: plan), "clean")
+    for high_watermark, expected in ((3, [0]), (4, [0, 3])):
+        monkeypatch.setattr(partition, "high_watermark", high_watermark)
+        reading = DelayedLog(partition, house.host.clock).messages(range(high_watermark))
+        assert sorted(await house.host.start(reading, "read")) == expected

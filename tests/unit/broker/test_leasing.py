@@ -24,6 +24,8 @@ from tests.unit.broker.queueing import (
 )
 from tests.unit.broker.transacting import NEWER, Transactor
 
+from headrace.broker import leasing
+from headrace.machines import ready_window
 from headrace.model.message_headers import EXPIRES_AT, PRIORITY
 from headrace.wire.batch import Record, build_batch, parse_header
 
@@ -189,6 +191,26 @@ async def test_of_opened_messages_only_those_that_were_read_from_the_disk_are_le
         (answer,) = await member.ask(max_bytes=1)
         assert [(one.first, one.last) for one in answer.leased] == [(number, number)], "the others were not read"
         await member.ack(got([answer]))
+
+
+async def test_priorities_count_in_a_backlog_that_is_read_from_the_disk(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease that was read from the disk must not take what it has not opened for younger than it is."""
+    monkeypatch.setattr(ready_window, "READY_ENOUGH", 2)
+    monkeypatch.setattr(leasing, "_OPENED_BYTES", 1)  # one batch
+    await subscribe(house)
+    await configure(house, headrace_priority_slack_ms=",".join(str(9000 - 1000 * one) for one in range(10)))
+    for number, priority in enumerate((0, 9, 9, 9, 9, 9)):
+        await put(house, message(b"%d" % number, headers={PRIORITY: priority}))
+    await house.restart()
+    house.host.disk.cold_chance = 1.0
+    await house.pass_time(60)
+    member, found = Member(house), []
+    while answers := await member.ask(1, max_bytes=1):
+        found += got(answers)
+        await member.ack(got(answers))
+    assert values_of(found) == [b"1", b"2", b"3", b"4", b"5", b"0"]
 
 
 async def test_a_long_way_without_a_match_is_gone_in_one_lease(house: House) -> None:

@@ -13,11 +13,16 @@ from tests.unit.broker.town import Town, in_town
 from headrace.machines.leadership import elected
 from headrace.machines.reassignment import begin, cancel
 from headrace.model.errors import NotLeader, StorageFailure
+from headrace.model.partition_record import PartitionRecord
 from headrace.model.topic_record import TopicRecord
+from headrace.registry.interface import Delete, Entry
+from headrace.registry.partitions import encode_partition, partition_key
+from headrace.registry.topics import topic_key
 from headrace.runtime.disk import DiskFull
 from headrace.storage.log import Log
 from headrace.storage.scan import BadBatch
 from headrace.storage.topic_files import read_topic_files
+from headrace.testkit.registry import SimRegistry
 
 NOT_LEADER, STORAGE_FAILURE = 6, 56
 
@@ -115,6 +120,35 @@ async def test_logs_of_topics_that_an_older_registry_does_not_know_are_kept_and_
     assert strays(town, 1) == []
     await town.until_led("new", 1)
     assert await read_all(town[1], "new") == [b"a"]
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+@in_town(1)
+async def test_logs_of_a_topic_that_vanishes_under_a_running_broker_are_kept_unless_it_was_deleted(
+    town: Town, is_deleted: bool
+) -> None:
+    """As when the registry's servers are replaced by an older copy."""
+    await town.make_topic("t", (1,))
+    await produce(town[1], "t", b"a")
+    topic_id = town[1].broker.catalogue.topic("t").id
+    if is_deleted:
+        await town[1].delete_topic("t")
+    else:
+        entry = town.truth.entries[topic_key("t")]
+        await SimRegistry(town.truth).commit([Delete(entry.key, entry.version)])
+    await town.until(lambda: not folders(town, 1))
+    assert strays(town, 1) == ([] if is_deleted else [f"{topic_id.hex}-0"])
+    if not is_deleted:
+        town[1].kill()
+        places = {key: one for key, one in town.truth.entries.items() if topic_id.hex in key}
+        assert not places, "the controller has removed the partitions of the topic that is gone"
+        town.truth.entries[entry.key] = entry
+        town.truth.entries[partition_key(topic_id, 0)] = Entry(
+            partition_key(topic_id, 0), encode_partition(PartitionRecord(replicas=(1,), isr=(1,))), 0
+        )
+        await town.open(1)
+        await town.until_led("t", 1)
+        assert await read_all(town[1], "t") == [b"a"]
 
 
 @in_town()

@@ -86,6 +86,11 @@ async def test_every_replica_makes_room_and_whoever_leads_next_has_what_is_left(
     leader.kill()
     following = await town.until_led(TOPIC)
     await town.until_led(f"__acks.{TOPIC}", following.node_id)
-    assert [one.offset for one in await Member(following).lease(wait_ms=5000)] == [7, 60]
+    member = Member(following)
+    left = await member.lease(wait_ms=5000)
+    assert [one.offset for one in left] == [7, 60]
+    await produce(following, TOPIC, b"of the next leader epoch")
+    await member.ack([*left, *await member.lease(wait_ms=5000)])
+    await town.until(lambda: stored(following).start_offset == COUNT + 1)
     await leader.open()
     await town.until_in_sync(TOPIC)

@@ -494,6 +494,17 @@ async def test_version_1_is_served_without_what_came_later(house: House) -> None
 
 
 async def test_the_brokers_settings_of_share_groups_are_the_defaults_of_every_group(house: House) -> None:
-    await house.restart(group_share_record_lock_duration_ms="2000")
-    member = await prepare(house, 1)
-    assert (await member.fetch(0)).acquisition_lock_timeout_ms == 2000
+    await house.restart(
+        group_share_delivery_count_limit="7",
+        group_share_heartbeat_interval_ms="700",
+        group_share_partition_max_record_locks="3",
+        group_share_record_lock_duration_ms="2000",
+        group_share_session_timeout_ms="9000",
+    )
+    member = await prepare(house, 10)
+    answer = await member.fetch(0)
+    assert answer.acquisition_lock_timeout_ms == 2000
+    assert offsets(taken(answer)) == [0, 1, 2]
+    config = house.broker.group_configs.of(GROUP)
+    assert config.share_delivery_count_limit == 7
+    assert (config.share_heartbeat_interval_ms, config.share_session_timeout_ms) == (700, 9000)

@@ -25,6 +25,7 @@ from tests.unit.broker.queueing import (
 from headrace.broker import acks_log
 from headrace.broker.led_subscriptions import LedSubscriptions
 from headrace.broker.partition import Appended, Partition
+from headrace.broker.subscriptions import Subscriptions
 from headrace.runtime.disk import DiskFull
 from headrace.testkit.world import World
 from headrace.wire.acks_records import Settled, SnapshotEvent, decode_event
@@ -280,7 +281,8 @@ async def test_a_snapshot_that_could_not_be_written_whole_counts_for_nothing(
 # A log that lost its end
 
 
-def test_what_comes_where_a_log_has_lost_its_end_is_delivered() -> None:
+@pytest.mark.parametrize("is_served", [True, False], ids=["served", "not served in the leader epoch of the loss"])
+def test_what_comes_where_a_log_has_lost_its_end_is_delivered(monkeypatch: pytest.MonkeyPatch, is_served: bool) -> None:
     has_lost = 0
     for seed in range(12):
         world = World(seed=seed)
@@ -296,11 +298,14 @@ def test_what_comes_where_a_log_has_lost_its_end_is_delivered() -> None:
             messages = await member.lease()
             await member.ack([message for message in messages if message.offset not in (2, 5)])
             house.kill(keep_page_cache=False)
-            await house.open()
-            end_offset = house.partition("jobs").log.end_offset
-            new = [b"new %d" % number for number in range(12)]
-            for value in new:
-                await produce(house, "jobs", value)
+            with monkeypatch.context() as patch:
+                if not is_served:
+                    patch.setattr(Subscriptions, "_lead", lambda *_: None)
+                await house.open()
+                end_offset = house.partition("jobs").log.end_offset
+                new = [b"new %d" % number for number in range(12)]
+                for value in new:
+                    await produce(house, "jobs", value)
             await house.restart()
             found: list[bytes] = []
             while some := await member.lease():

@@ -188,6 +188,50 @@ def test_the_sequence_of_a_batch_in_doubt_is_not_used_again_when_the_next_look_u
     in_world(scenario)
 
 
+@pytest.mark.parametrize("response", [ProduceResponse(), refused(-1)], ids=["left out", "unknown error"])
+def test_the_sequence_of_a_batch_is_not_used_again_after_an_error_that_is_no_verdict(response: ProduceResponse) -> None:
+    async def scenario(world: World) -> None:
+        cast = Cast(world, orders=1)
+        broker = await cast.broker()
+
+        def append(request: ProduceRequest) -> ProduceResponse:
+            broker._produce(request)
+            return response
+
+        async with cast.cluster() as cluster, Producer(cluster) as producer:
+            broker.script(apis.PRODUCE, append)
+            with pytest.raises(HeadraceError):
+                await producer.publish("orders", b"a")
+            assert (await producer.publish("orders", b"b")).offset == 1
+        assert cast.values("orders") == [b"a", b"b"]
+
+    in_world(scenario)
+
+
+def test_the_sequence_of_a_batch_in_doubt_is_not_used_again_after_its_delivery_timed_out() -> None:
+    async def scenario(world: World) -> None:
+        cast = Cast(world, orders=1)
+        broker = await cast.broker()
+        is_silent = True
+
+        def append_in_silence(request: ProduceRequest) -> Any:
+            answer = broker._produce(request)
+            if is_silent:
+                broker.script(apis.PRODUCE, append_in_silence)
+            return Fault.CLOSE if is_silent else answer
+
+        rules = ProducerSettings(delivery_timeout_seconds=5.0)
+        async with cast.cluster() as cluster, Producer(cluster, rules) as producer:
+            broker.script(apis.PRODUCE, append_in_silence)
+            with pytest.raises(DeliveryTimedOut):
+                await producer.publish("orders", b"a")
+            is_silent = False
+            assert (await producer.publish("orders", b"b")).offset == 1
+        assert cast.values("orders") == [b"a", b"b"]
+
+    in_world(scenario)
+
+
 def test_what_is_refused_for_good_is_told_and_the_next_record_takes_its_sequence() -> None:
     async def scenario(world: World) -> None:
         cast = Cast(world, orders=1)

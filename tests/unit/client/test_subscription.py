@@ -352,6 +352,31 @@ def test_an_administrator_reaches_partitions_that_another_client_has_added() -> 
     queue(scenario)
 
 
+def test_a_subscription_that_is_created_while_its_topic_grows_begins_with_the_first_message_of_the_new_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(cluster: Cluster, world: World) -> None:
+        alter = SubscriptionAdmin._alter
+
+        async def grow_first(admin: SubscriptionAdmin, *given: Any) -> Any:
+            """The new partition has looked for subscriptions to inherit before this one exists anywhere."""
+            monkeypatch.setattr(SubscriptionAdmin, "_alter", alter)
+            async with client(world) as other:
+                await TopicAdmin(other).add_partitions("jobs", 3)
+                await put(other, b"a", partition=2)
+                inherited = await SubscriptionAdmin(other).describe(topics=["jobs"])
+                assert {one.subscription for one in inherited if one.target.partition == 2} == {"workers"}
+            return await alter(admin, *given)
+
+        monkeypatch.setattr(SubscriptionAdmin, "_alter", grow_first)
+        floors = await SubscriptionAdmin(cluster).create("jobs", "late", Position())
+        assert [(target.partition, floor) for target, floor in floors.items()] == [(0, 0), (1, 0), (2, 0)]
+        async with Subscription(cluster, "jobs", "late") as subscription:
+            assert values(await subscription.lease(10)) == [b"a"]
+
+    queue(scenario)
+
+
 def test_peeking_shows_what_is_not_settled_and_leases_nothing() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, *(b"%d" % number for number in range(6)))

@@ -285,6 +285,37 @@ async def test_while_a_token_is_checked_its_body_is_not_read() -> None:
     assert house.listener.budget.taken == 0
 
 
+@pytest.mark.parametrize(
+    ("head", "rest"),
+    [
+        ("Content-Length: 3\r\n\r\na", "bc"),
+        ("Content-Length: 3\r\n\r\n", "abc"),
+        ("Content-Length: 3\r\nExpect: 100-continue\r\n\r\n", "abc"),
+        ("Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", "0\r\n\r\n"),
+        ("Transfer-Encoding: chunked\r\n\r\n", "0\r\n\r\n"),
+    ],
+)
+async def test_a_body_that_is_complete_after_the_token_was_revoked_is_not_acted_on(head: str, rest: str) -> None:
+    for is_valid, status in ((True, 200), (False, 401)):
+        house = House()
+        visitor = house.visitor().sends(f"{POST}X-Token: revocable\r\n{head}")
+        house.script.is_valid = is_valid
+        house.clock.seconds += 1
+        visitor.sends(rest)
+        answers = [answer for answer in visitor.answers() if answer.status != 100]
+        assert [answer.status for answer in answers] == [status]
+        assert len(house.script.requests) == (1 if is_valid else 0)
+        assert house.listener.budget.taken == 0
+        assert not visitor.is_hung_up_on
+
+
+async def test_a_body_that_comes_with_its_head_is_admitted_once() -> None:
+    house = House()
+    visitor = house.visitor().sends(f"{POST}Content-Length: 3\r\n\r\nabc").asks("/b")
+    assert [answer.status for answer in visitor.answers()] == [200, 200]
+    assert len(house.script.admitted) == 2
+
+
 async def test_a_token_that_proves_invalid_later_ends_the_request() -> None:
     house = House()
     house.script.is_valid = False

@@ -70,6 +70,17 @@ async def test_what_came_right_behind_the_request_is_not_lost() -> None:
     assert visitor.line.written.endswith(b"got 'early'")
 
 
+@pytest.mark.parametrize("path", ["/socket", "/wait/socket"])
+async def test_what_came_behind_the_request_is_not_lost_when_it_is_longer_than_a_slice(path: str) -> None:
+    house = House()
+    visitor = house.visitor()
+    frame = Connection(ConnectionType.CLIENT).send(TextMessage(data="early" * 1000))
+    visitor.sends(f"GET {path} HTTP/1.1\r\nHost: x\r\n{UPGRADE}{KEY}{VERSION}\r\n".encode() + frame)
+    house.script.open("socket")
+    await settled()
+    assert visitor.line.written.endswith(b"got '" + b"early" * 1000 + b"'")
+
+
 async def test_nothing_is_read_while_it_is_not_known_whether_it_is_granted() -> None:
     house = House()
     caller = Caller(house, "/wait/socket")

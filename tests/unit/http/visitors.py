@@ -37,6 +37,7 @@ class Script:
     def __init__(self) -> None:
         self.body_bytes_max = 1000
         self.is_valid = True
+        self.admitted: list[str] = []
         self.requests: list[Request] = []
         self.started: list[str] = []
         self.cancelled: list[str] = []
@@ -54,13 +55,13 @@ class Script:
         return self.body_bytes_max
 
     async def admit(self, request: Request) -> None:
-        """`X-Token: none` is refused, `X-Token: later` waits until `open("token")`, then is refused unless it was
-        opened with `is_valid`."""
+        """`X-Token: none` is refused, `X-Token: revocable` unless `is_valid`; `X-Token: later` waits until
+        `open("token")`, then is refused unless it was opened with `is_valid`."""
         token = request.headers.get("x-token")
-        assert not request.body
+        self.admitted.append(request.path)
         if token == "later":
             await self._waiting.setdefault("token", asyncio.Event()).wait()
-        if token == "none" or (token == "later" and not self.is_valid):
+        if token == "none" or (token in ("later", "revocable") and not self.is_valid):
             raise Problem(401, "token_unknown", "no such token", "get one")
         if token == "bug":
             raise ZeroDivisionError

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.machines.filters import DEPTH_MAX, LENGTH_MAX, WILDCARD_LENGTH_MAX, InvalidFilter, compile_filter
-from headrace.model.message_headers import TAGS
+from headrace.machines.filters import (
+    CONDITIONS_MAX,
+    DEPTH_MAX,
+    LENGTH_MAX,
+    SEARCHES_MAX,
+    TAG_SEARCHES,
+    WILDCARD_LENGTH_MAX,
+    InvalidFilter,
+    compile_filter,
+)
+from headrace.model.message_headers import TAGS, TAGS_MAX
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -113,7 +122,7 @@ def test_a_pattern_fits_the_whole_text(pattern: str, text: str, fits: bool) -> N
 
 
 def test_no_pattern_takes_long() -> None:
-    wanted = compile_filter("key like '" + "%a" * 100 + "%b'")
+    wanted = compile_filter("key like '" + "%a" * SEARCHES_MAX + "%b'")
     assert not wanted(b"a" * 10_000, [])  # every way to spread the pieces would take longer than there is time
 
 
@@ -125,6 +134,54 @@ def test_the_product_of_pattern_and_value_lengths_is_bounded() -> None:
     compile_filter(f"key like '%{part}%' or tag like '%{part}%'")
     with pytest.raises(InvalidFilter, match="together"):
         compile_filter(f"key like '%{part}%' or tag like '%{part}%' or header.a like '%_%'")
+
+
+def test_the_number_of_conditions_is_bounded() -> None:
+    compile_filter(" or ".join(["key = 'a'"] * CONDITIONS_MAX))
+    with pytest.raises(InvalidFilter, match=f"more than {CONDITIONS_MAX} conditions"):
+        compile_filter(" or ".join(["key = 'a'"] * (CONDITIONS_MAX + 1)))
+
+
+def test_the_number_of_searches_is_bounded() -> None:
+    # 200 of these and a key of 1 MB kept the event loop busy for 5 s.
+    compile_filter(" or ".join(["key like '%ab%'"] * SEARCHES_MAX))
+    compile_filter(" or ".join(["key like 'ab%'"] * CONDITIONS_MAX))
+    with pytest.raises(InvalidFilter, match=f"more than {SEARCHES_MAX} parts"):
+        compile_filter(" or ".join(["key like '%ab%'"] * (SEARCHES_MAX + 1)))
+    with pytest.raises(InvalidFilter, match=f"more than {SEARCHES_MAX} parts"):
+        compile_filter(" or ".join(["tag like 'ab%'"] * (SEARCHES_MAX // TAG_SEARCHES + 1)))
+
+
+class CountedHeaders(list[tuple[str, bytes | None]]):
+    """Headers that count how often they are read through."""
+
+    reads = 0
+
+    def __iter__(self) -> Iterator[tuple[str, bytes | None]]:
+        self.reads += 1
+        return super().__iter__()
+
+    def __reversed__(self) -> Iterator[tuple[str, bytes | None]]:
+        self.reads += 1
+        return super().__reversed__()
+
+
+def test_a_message_is_read_once_however_many_conditions_ask_for_it() -> None:
+    # 340 conditions on tags, and a message with 140,000 tags, kept the event loop busy for 219 s.
+    wanted = compile_filter(" or ".join(f"tag = '{n}' or header.h{n} = 'x'" for n in range(CONDITIONS_MAX // 2)))
+    headers = CountedHeaders([("h", b"y"), (TAGS, b"a,b")])
+    assert not wanted(None, headers)
+    assert headers.reads == 2  # for the headers by name, and for the tags
+
+
+def test_the_first_tags_of_a_message_count() -> None:
+    tags = {TAGS: ",".join(f"t{number}" for number in range(140_000)).encode()}
+    assert matches(f"tag = 't{TAGS_MAX - 1}'", **tags)
+    assert not matches(f"tag = 't{TAGS_MAX}'", **tags)
+
+
+def test_a_long_text_is_no_number() -> None:
+    assert not matches("header.a > 0", a=b"1" * 100_000)
 
 
 def test_patterns_that_are_compared_in_linear_time_may_be_long() -> None:

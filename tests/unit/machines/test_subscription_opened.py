@@ -251,6 +251,32 @@ def test_a_clock_that_is_behind_does_not_overtake_for_longer_than_the_slack() ->
     assert second <= 11, "the slack of 9 s, and the time between two leases"
 
 
+def test_nor_does_it_when_the_log_is_never_read_to_its_end() -> None:
+    """The backlog is larger than what is opened, and as much comes as is delivered."""
+    driver = SubscriptionDriver(headrace_priority_slack_ms=SLACKS)
+    began_ms, per_second = driver.now_ms, 100
+    driver.end = backlog = 2 * ready_window.READY_ENOUGH
+    for _ in range(200):
+        while driver.machine.wants_opened and driver.machine.opened_to < driver.end:
+            first = driver.machine.opened_to
+            opened = [
+                message(offset, priority=9, arrived_ms=driver.now_ms - 3_600_000)
+                if offset
+                else message(offset, priority=0, arrived_ms=began_ms)
+                for offset in range(first, min(first + per_second, driver.end))
+            ]
+            driver.store(driver.machine.offer(opened, opened[-1].offset + 1, driver.now_ms))
+        offsets = offsets_of(driver.lease(per_second))
+        for offset in offsets:
+            driver.ack(offset)
+        if 0 in offsets:
+            break
+        driver.now_ms += 1000
+        driver.end += per_second
+    seconds = (driver.now_ms - began_ms) // 1000
+    assert seconds <= backlog // per_second + 10, "what was there when it came, and what came within the slack of 9 s"
+
+
 def test_a_priority_that_nobody_knows_counts_as_the_highest() -> None:
     driver = prioritised(message(0, priority=9), message(1, priority=200), message(2, priority=3))
     assert one_by_one(driver) == [0, 1, 2]

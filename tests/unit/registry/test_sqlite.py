@@ -229,6 +229,27 @@ async def test_after_an_error_at_commit_a_write_settles_the_outcome_before_anyth
     await registry.close()
 
 
+async def test_after_an_error_at_commit_no_conflict_with_what_shared_the_transaction_is_reported(
+    path: str, failing_commits: list[str]
+) -> None:
+    """`KeyExists` is a final answer, and the key that it speaks of may never come to exist."""
+    run = HeldThread()
+    registry = await SqliteRegistry.open(path, run)
+    run.begun.clear()
+    run.let_go.clear()
+    reading = asyncio.ensure_future(registry.get("/a"))
+    await run.begun.wait()
+    commits = [asyncio.ensure_future(registry.commit([Create("/a", b"%d" % number)])) for number in range(2)]
+    await asyncio.sleep(0)
+    failing_commits.append("before")
+    run.let_go.set()
+    results = await asyncio.gather(*commits, return_exceptions=True)
+    assert [type(result) for result in results] == [OutcomeUnknown, OutcomeUnknown]
+    assert await reading is None
+    await registry.commit([Create("/a", b"")])
+    await registry.close()
+
+
 async def test_a_conflict_names_the_key_and_both_versions(path: str) -> None:
     registry = await SqliteRegistry.open(path, in_thread)
     await registry.commit([Create("/a", b"")])

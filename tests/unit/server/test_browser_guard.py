@@ -35,6 +35,7 @@ def code(path: str = "/topics", method: str = "GET", **headers: str) -> str | No
         "broker.example",
         "BROKER.example.:8080",
         "[2001:db8::1]",
+        "127.0.0.1:",
         "",
     ],
 )
@@ -52,6 +53,29 @@ def test_a_name_that_nobody_configured_is_refused_and_the_error_names_the_settin
     with pytest.raises(Problem) as refused:
         BrowserGuard([]).check(Request("GET", "/topics", {}, {"host": host}, b"", "", ""))
     assert f"--http-host {host.partition(':')[0]}" in refused.value.next_step
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "[::1].evil.example",
+        "[::1]evil.example:8080",
+        "[::1]:80.evil.example",
+        "127.0.0.1:80@evil.example",
+        "127.0.0.1@evil.example",
+        "localhost:80.evil.example",
+        "localhost:80/evil.example",
+        "evil.example/.localhost",
+        "evil.example#.localhost",
+        "evil.example .localhost",
+        "[localhost]",
+        "[::1",
+        "::1",
+        ":8080",
+    ],
+)
+def test_a_host_that_is_not_exactly_a_name_and_a_port_is_refused(host: str) -> None:
+    assert code(host=host) == "403 host_not_allowed"
 
 
 def test_a_request_without_a_host_is_not_a_browser_s() -> None:

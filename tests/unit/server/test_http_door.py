@@ -118,6 +118,14 @@ async def test_the_host_of_a_whole_url_counts_and_not_the_header(entrance: Entra
     assert entrance.visitor().sends("GET http://x/topics HTTP/1.1\r\nHost: evil\r\n\r\n").answer().status == 200
 
 
+@pytest.mark.parametrize("target", ["http:///topics", "http://?/topics", "http://#/topics", "http://"])
+async def test_a_whole_url_without_a_host_does_not_hide_the_name_in_the_header(entrance: Entrance, target: str) -> None:
+    entrance.health.is_ready = True
+    told = entrance.visitor().sends(f"GET {target} HTTP/1.1\r\nHost: rebind.evil.example\r\n\r\n").answer()
+    assert (told.status, told.code) == (400, "malformed_request")
+    assert entrance.built == []
+
+
 async def test_a_form_on_the_page_of_another_publishes_nothing(entrance: Entrance) -> None:
     entrance.health.is_ready = True
     headers = "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\n"

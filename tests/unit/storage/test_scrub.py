@@ -67,3 +67,35 @@ def test_a_log_that_is_written_by_this_process_needs_no_scrub() -> None:
     bench = Workbench()
     bench.append_many(10)
     assert bench.run(scrub_step(bench.log)) == 0
+
+
+def test_damage_that_was_found_below_the_checkpoint_is_still_known_after_a_restart() -> None:
+    bench = reopened()
+    bench.world.disk.flip_bit(FIRST_SEGMENT, 500)
+    bench.scrub()
+    bench.stop()
+    bench.open()
+    assert bench.log.quarantined is not None
+    assert bench.log.quarantined.path == FIRST_SEGMENT
+
+
+def test_a_log_whose_damage_is_gone_at_the_next_start_is_used_again() -> None:
+    bench = reopened()
+    bench.world.disk.flip_bit(FIRST_SEGMENT, 500)
+    bench.scrub()
+    bench.world.disk.flip_bit(FIRST_SEGMENT, 500)
+    for _ in range(2):
+        bench.stop()
+        bench.open()
+        assert bench.log.quarantined is None
+        bench.append_many(1)
+        bench.check()
+
+
+def test_a_flipped_bit_in_the_base_offset_of_a_segment_is_found() -> None:
+    """No checksum covers the base offset of a batch; only what is before it tells what it must be."""
+    bench = reopened()
+    bench.world.disk.flip_bit(FIRST_SEGMENT, 4)
+    bench.scrub()
+    assert bench.log.quarantined is not None
+    assert bench.log.quarantined.position == 0

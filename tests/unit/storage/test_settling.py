@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -299,6 +301,33 @@ def test_messages_of_a_later_leader_epoch_stay_until_the_acks_log_is_reconciled(
     assert bench.look(leads=leads) == leads
     assert bench.log.start_offset == 50 * leads
     assert bench.offsets[-50:] == list(range(50, 100))
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_messages_stay_that_come_to_settled_offsets_while_a_survey_is_taken(
+    leads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The survey is of the log as it was; what it calls settled was cut off meanwhile."""
+    bench = filled()
+    bench.create("s")
+    bench.settle("s", (0, 0), (2, 99))
+    cleaner = bench.store.cleaner
+    run_apart = cleaner.run_apart
+
+    async def cut_meanwhile(*given: Any) -> Any:
+        survey = await run_apart(*given)
+        monkeypatch.undo()
+        await bench.log.truncate(50)
+        for number in range(50, 100):
+            batch, header = make_batch(b"%05d" % number + b"." * 100)
+            bench.log.append(batch, header, 1)
+        bench.log.roll()
+        await bench.store.flusher.flush(bench.log)
+        return survey
+
+    monkeypatch.setattr(cleaner, "run_apart", cut_meanwhile)
+    assert not bench.look(leads=leads)
+    assert bench.offsets == list(range(100))
 
 
 def test_half_a_snapshot_is_not_enough_and_then_nothing_goes() -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.storage.workbench import DATA, FOLDER, SMALL, TOPIC, Workbench, make_batch
 
 from headrace.runtime.clock import SystemClock
-from headrace.runtime.disk import DataFolderLocked, SystemDisk
+from headrace.runtime.disk import DataFolderLocked, DiskFailed, SystemDisk
 from headrace.runtime.supervise import Supervisor
 from headrace.storage.config import LogConfig, StoreConfig
 from headrace.storage.errors import LogDeleted
@@ -136,6 +136,15 @@ def test_checkpoints_follow_the_bytes_and_the_clock() -> None:
     bench.kill()
     bench.open()
     bench.check()
+
+
+def test_a_disk_that_fails_at_the_start_is_named_by_its_own_error() -> None:
+    bench = Workbench()
+    bench.append(b"not flushed")
+    bench.kill()
+    bench.world.disk.fail_next("sync", "*.log")
+    with pytest.raises(DiskFailed):
+        bench.open()
 
 
 def test_retention_runs_by_itself() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import posixpath
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 from headrace.broker.produce import Produce
 from headrace.client.address import parse_addresses
 from headrace.client.cluster import ClientSettings, Cluster
+from headrace.client.consumer import Consumer
 from headrace.client.producer import Producer, ProducerSettings
 from headrace.client.tcp import TcpDialer
+from headrace.storage.segment import Segment
 from headrace.testkit.brokers import BrokerFailed, SimBroker
 from headrace.testkit.world import World
 
@@ -161,3 +164,54 @@ def test_damage_that_nobody_did_ends_the_run() -> None:
 
     with pytest.raises(BrokerFailed, match="CRC"):
         in_world(main)
+
+
+def test_damage_that_was_announced_quarantines_the_log_and_nothing_else() -> None:
+    async def main(world: World, broker: SimBroker, producer: Producer) -> None:
+        path = path_of_a_log(broker)
+        broker.kill()
+        broker.flip_bit(path, 70, 0)
+        assert await broker.start()
+        assert broker.broker is not None
+        assert [log.active.path for log in broker.broker.store.logs.values() if log.quarantined] == [path]
+
+    in_world(main)
+
+
+def test_a_log_that_was_lost_is_quarantined() -> None:
+    async def main(world: World, broker: SimBroker, producer: Producer) -> None:
+        path = path_of_a_log(broker)
+        folder = posixpath.dirname(path)
+        broker.kill()
+        broker.lose_log(folder)
+        assert await broker.start()
+        assert broker.broker is not None
+        assert [log.folder for log in broker.broker.store.logs.values() if log.quarantined] == [folder]
+
+    in_world(main)
+
+
+def test_a_broker_that_hands_out_damage_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(world: World, broker: SimBroker, producer: Producer) -> None:
+        path = path_of_a_log(broker)
+        await broker.stop()
+        broker.flip_bit(path, 70, 0)
+        assert await broker.start()
+        monkeypatch.setattr(Segment, "trusts", lambda *_: True)
+        broker.host.disk.cold_chance = 0.0
+        client = world.host("reader")
+        dialer = TcpDialer(client.network, client.name)
+        async with (
+            Cluster(parse_addresses(broker.address), dialer, client.clock, client.entropy, SETTINGS) as cluster,
+            Consumer(cluster, ["orders"]) as consumer,
+        ):
+            await consumer.poll(timeout_seconds=5.0)
+
+    with pytest.raises(BrokerFailed, match="hands out byte 70"):
+        in_world(main)
+
+
+def path_of_a_log(broker: SimBroker) -> str:
+    assert broker.broker is not None
+    (log,) = (log for log in broker.broker.store.logs.values() if log.end_offset)
+    return log.active.path

@@ -344,3 +344,55 @@ def test_a_flipped_bit_is_read() -> None:
     file.append([b"\0\0"])
     disk.flip_bit("/data/log", 1, bit=7)
     assert file.pread(2, 0) == b"\0\x80"
+
+
+def test_a_flipped_bit_is_known_until_it_is_overwritten_or_cut_off() -> None:
+    disk, file = disk_with_file()
+    file.append([b"\0" * 4])
+    for position in (0, 2, 3):
+        disk.flip_bit("/data/log", position)
+    assert disk.rotten() == [("/data/log", 0), ("/data/log", 2), ("/data/log", 3)]
+    file.truncate(3)
+    file.pwrite(b"new", 0)
+    assert disk.rotten() == []
+
+
+def test_a_flipped_bit_that_is_read_on_the_loop_is_reported() -> None:
+    disk, file = disk_with_file()
+    used: list[tuple[str, int]] = []
+    disk.on_damage_used = lambda path, position: used.append((path, position))
+    file.append([b"\0" * 4])
+    disk.flip_bit("/data/log", 2)
+
+    async def check(_: SimLoop) -> None:
+        await disk.run(file.pread, 4, 0)
+
+    run(1, check)
+    file.pread(2, 0)
+    assert used == []
+    file.pread(2, 2)
+    assert used == [("/data/log", 2)]
+
+
+def test_what_is_lost_does_not_come_back_with_a_power_cut() -> None:
+    for seed in SEEDS:
+        disk, file = disk_with_file(seed)
+        file.append([b"synced"])
+        file.sync()
+        disk.open("/data/new", create=True)
+        disk.lose("/data/log")
+        disk.lose("/data/new")
+        assert disk.list("/data") == []
+        disk.crash()
+        assert disk.reopen().list("/data") == []
+
+
+def test_what_the_kernel_has_written_back_survives_a_power_cut() -> None:
+    for seed in SEEDS:
+        disk, file = disk_with_file(seed)
+        file.append([b"pending"])
+        disk.open("/data/new", create=True).append([b"new"])
+        disk.write_back()
+        disk.crash()
+        disk = disk.reopen()
+        assert (disk.read("/data/log"), disk.read("/data/new")) == (b"pending", b"new")

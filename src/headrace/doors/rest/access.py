@@ -58,7 +58,8 @@ ANYBODY = Caller("anybody", "", (Scope(MANAGE, "*"),))
 
 class Gatekeeper(Protocol):
     async def identify(self, request: Request) -> Caller:
-        """Who sends it; raises `Problem` 401 or 429."""
+        """Who sends it; raises `Problem` 401 or 429. A request that has a caller already is checked again, but not
+        counted against its rate again."""
 
     def authorize(self, caller: Caller, verb: Verb, topic: str | None) -> None:
         """`topic` None: what is asked for belongs to no topic. Raises `Problem` 403."""
@@ -90,7 +91,8 @@ class TokenGatekeeper:
 
     async def identify(self, request: Request) -> Caller:
         grant = await self._checked(request)
-        self._count(grant)
+        if request.caller is None:
+            self._count(grant)
         return Caller(grant.name, grant.id, grant.scopes)
 
     def authorize(self, caller: Caller, verb: Verb, topic: str | None) -> None:

@@ -2,9 +2,9 @@
 
     head complete: route (404, 405) -> who (401, 429) -> of which topic (404, 409) -> whether they may (403)
                    -> what is not understood (415, 422)
-    body complete: handler
+    body complete: if it came later than the head, the same again -> handler
 
-So a body is read only for a caller who may send it.
+So a body is read only for a caller who may send it, and carried out only for one who still may.
 
 Every refusal ends as a problem with a stable code; what is neither is a bug, and the listener answers it.
 """
@@ -27,7 +27,7 @@ from headrace.model.errors import HeadraceError
 
 ALL_SIDES = frozenset({Side.PUBLISH, Side.SUBSCRIBE})
 BODY_BYTES_MAX = 1 << 20
-"""Of routes that say nothing else."""
+"""Of routes that take a body and say nothing else."""
 _METRICS = Access(Verb.METRICS, Subject.CLUSTER)
 _KEPT_MAX, _KEPT_LENGTH_MAX = 1024, 256
 
@@ -54,11 +54,13 @@ class RestApplication:
         self._found: dict[tuple[str, str], tuple[Route, dict[str, str]]] = {}
 
     def body_limit(self, method: str, path: str) -> int:
+        """0 for a route that takes no body: all public ones are such, so no body is kept for a caller without a
+        token."""
         try:
             route, _ = self._find(method, path)
         except Problem:
-            return BODY_BYTES_MAX  # it is read, so that the refusal can be told
-        return route.body_bytes_max or BODY_BYTES_MAX
+            return BODY_BYTES_MAX  # `admit` refuses it, and a short body is read and dropped
+        return 0 if route.operation.body is None else route.body_bytes_max or BODY_BYTES_MAX
 
     async def admit(self, request: Request) -> None:
         """Raises `Problem` unless the head names a route that its caller may use."""

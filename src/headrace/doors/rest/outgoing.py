@@ -37,6 +37,8 @@ _HEADER_PREFIX = "headrace-header-"
 _DEDUP_ID_LENGTH_MAX = 255
 _DIGEST_BYTES = 8
 MESSAGES_MAX = 10_000
+HEADERS_MAX = 1_000
+"""Of one message: one is converted in one turn of the event loop."""
 _FORM = "application/x-www-form-urlencoded"  # what curl says that says nothing
 
 
@@ -113,6 +115,8 @@ def outgoing_of(item: OutgoingBody, now_ms: int, idempotency: Idempotency | None
     """One of a batch. Raises `Problem` 422."""
     headers: list[tuple[str, bytes | None]] = []
     if item.headers is not UNSET:
+        if len(item.headers) > HEADERS_MAX:
+            raise invalid("headers", f"a message has up to {HEADERS_MAX} headers, not {len(item.headers)}")
         for name, value in item.headers.items():
             _check_free(name)
             headers.append((name, value.encode()))

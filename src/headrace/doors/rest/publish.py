@@ -49,6 +49,7 @@ from headrace.http.problem import Problem, ProblemBody
 from headrace.http.routes import Access, Operation, Parameter, Route, Side, Subject, Verb
 from headrace.model.errors import HeadraceError
 from headrace.model.names import delayed_topic
+from headrace.runtime.cooperative_yield import CooperativeYield
 from headrace.wire.batch import Record
 
 BATCH = "application/vnd.headrace.messages+json"
@@ -192,9 +193,10 @@ class Publishing:
         self, topic: str, items: Sequence[OutgoingBody], idempotency: Idempotency | None
     ) -> Response:
         """Those that go to one partition travel together, in their order."""
-        now_ms = self._clock.now_ms()
+        now_ms, yield_turn = self._clock.now_ms(), CooperativeYield(self._clock)
         ones: list[Outgoing] = []
         for index, item in enumerate(items):
+            await yield_turn()
             try:
                 ones.append(outgoing_of(item, now_ms, None if idempotency is None else idempotency.of(index)))
             except Problem as problem:
@@ -205,6 +207,7 @@ class Publishing:
             views[True] = await self._view(delayed_topic(topic))
         groups: dict[tuple[bool, int | None], list[int]] = {}
         for index, one in enumerate(ones):
+            await yield_turn()
             is_delayed = one.due_ms is not None
             partition = self._partition_of_batch(views[is_delayed], one, idempotency)
             groups.setdefault((is_delayed, partition), []).append(index)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from headrace.broker.broker import Broker
 from headrace.model.names import DELAYED_PREFIX
 from headrace.runtime.clock import Clock
-from headrace.server.metrics.breath import Breath
+from headrace.runtime.cooperative_yield import CooperativeYield
 from headrace.server.metrics.exposition import Exposition, labelled
 
 
-async def add_delays(out: Exposition, broker: Broker, clock: Clock, breath: Breath) -> None:
+async def add_delays(out: Exposition, broker: Broker, clock: Clock, yield_turn: CooperativeYield) -> None:
     waiting: dict[str, int] = {}
     overdue_ms: dict[str, int] = {}
     now_ms = clock.now_ms()
     for led in list(broker.delayed):
-        await breath()
+        await yield_turn()
         topic = led.partition.topic.removeprefix(DELAYED_PREFIX)
         waiting[topic] = waiting.get(topic, 0) + len(led.delays)
         first_ms = led.delays.first_ms()

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from headrace.broker.broker import Broker
 from headrace.broker.led_groups import LedGroups
 from headrace.model.errors import HeadraceError
+from headrace.runtime.cooperative_yield import CooperativeYield
 from headrace.runtime.eager import in_task
-from headrace.server.metrics.breath import Breath
 from headrace.server.metrics.exposition import Exposition, labelled
 from headrace.server.metrics.queues import Queue
 from headrace.server.metrics.topics import ALL, SERIES_MAX
@@ -46,37 +46,37 @@ class Position(NamedTuple):
     lag: int | None
 
 
-async def add_groups(out: Exposition, broker: Broker, queues: Sequence[Queue], breath: Breath) -> None:
+async def add_groups(out: Exposition, broker: Broker, queues: Sequence[Queue], yield_turn: CooperativeYield) -> None:
     members: dict[str, int] = {}
     commits: dict[tuple[str, Place], int] = {}
     for led in list(broker.coordinator):
         members.update(_members(led))
         for group_id in list(led.offsets.groups()):
-            await breath()
+            await yield_turn()
             commits.update(_commits(led, group_id))
     for group_id, count in members.items():
-        await breath()
+        await yield_turn()
         out.add("kafka_consumergroup_members", count, labelled(consumergroup=group_id))
     ends = await _ends(broker, {place for _, place in commits})
     positions: dict[tuple[str, Place], Position] = {}
     for (group_id, place), offset in commits.items():
-        await breath()
+        await yield_turn()
         lag = max(ends[place] - offset, 0) if place in ends else None
         positions[group_id, place] = Position(group_id, *place, offset, lag)
     for queue in queues:
-        await breath()
+        await yield_turn()
         # Nobody keeps a group that commits and a subscription from having the same name.
         position = Position(queue.subscription, queue.topic, queue.partition, queue.floor, queue.backlog)
         positions.setdefault((queue.subscription, (queue.topic, queue.partition)), position)
-    sums = await _sums(positions.values(), breath)
+    sums = await _sums(positions.values(), yield_turn)
     for position in positions.values() if len(positions) <= SERIES_MAX else sums:
-        await breath()
+        await yield_turn()
         where = labelled(consumergroup=position.group, topic=position.topic, partition=position.partition)
         out.add("kafka_consumergroup_current_offset", position.offset, where)
         if position.lag is not None:
             out.add("kafka_consumergroup_lag", position.lag, where)
     for position in sums:
-        await breath()
+        await yield_turn()
         where = labelled(consumergroup=position.group, topic=position.topic)
         out.add("kafka_consumergroup_current_offset_sum", position.offset, where)
         if position.lag is not None:
@@ -97,11 +97,11 @@ def _commits(led: LedGroups, group_id: str) -> Iterator[tuple[tuple[str, Place],
         yield (group_id, (topic, index)), committed.offset
 
 
-async def _sums(positions: Iterable[Position], breath: Breath) -> list[Position]:
+async def _sums(positions: Iterable[Position], yield_turn: CooperativeYield) -> list[Position]:
     """Per group and topic; the lag is that of the partitions of which it is known."""
     sums: dict[tuple[str, str], Position] = {}
     for one in positions:
-        await breath()
+        await yield_turn()
         so_far = sums.get((one.group, one.topic))
         if so_far is None:
             sums[one.group, one.topic] = one._replace(partition=ALL)

@@ -17,7 +17,7 @@ from headrace.machines.subscription_answers import Counts
 from headrace.machines.subscription_tally import SubscriptionTally
 from headrace.model.errors import HeadraceError
 from headrace.model.names import ACKS_PREFIX
-from headrace.server.metrics.breath import Breath
+from headrace.runtime.cooperative_yield import CooperativeYield
 from headrace.server.metrics.exposition import Exposition, labelled
 from headrace.server.metrics.topics import ALL
 from headrace.storage.reading import LogSlice
@@ -64,13 +64,13 @@ class Queue(NamedTuple):
         return self.counts.backlog
 
 
-async def look_at_queues(broker: Broker, oldest: OldestMessages, breath: Breath) -> Sequence[Queue]:
+async def look_at_queues(broker: Broker, oldest: OldestMessages, yield_turn: CooperativeYield) -> Sequence[Queue]:
     queues: list[Queue] = []
     oldest.begin()
     for led in list(broker.subscriptions):
         topic, index = led.place[0].removeprefix(ACKS_PREFIX), led.place[1]
         for name in list(led):
-            await breath()
+            await yield_turn()
             try:
                 (described,) = led.describe([name])
                 tally, partition = led.find(name).tally, led.source()
@@ -82,17 +82,17 @@ async def look_at_queues(broker: Broker, oldest: OldestMessages, breath: Breath)
     return queues
 
 
-async def add_queues(out: Exposition, queues: Iterable[Queue], now_ms: int, breath: Breath) -> None:
+async def add_queues(out: Exposition, queues: Iterable[Queue], now_ms: int, yield_turn: CooperativeYield) -> None:
     by_name: dict[tuple[str, str], list[Queue]] = {}
     by_topic: dict[tuple[str, str], list[Queue]] = {}
     for queue in queues:
-        await breath()
+        await yield_turn()
         by_name.setdefault((queue.subscription, queue.topic), []).append(queue)
         by_topic.setdefault((ALL, queue.topic), []).append(queue)
     if len(by_name) > SUBSCRIPTIONS_MAX:
         by_name = by_topic
     for (subscription, topic), some in by_name.items():
-        await breath()
+        await yield_turn()
         label = labelled(subscription=subscription, topic=topic)
         _add_messages(out, some, now_ms, subscription, topic)
         tallies = list({id(queue.tally): queue.tally for queue in some}.values())

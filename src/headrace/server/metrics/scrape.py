@@ -56,7 +56,7 @@ class Metrics:
 
     async def _scrape(self) -> bytes:
         # A broker that nobody scrapes does without all this.
-        from headrace.server.metrics.breath import Breath
+        from headrace.runtime.cooperative_yield import CooperativeYield
         from headrace.server.metrics.delays import add_delays
         from headrace.server.metrics.doors import add_http, add_kafka, add_pushes
         from headrace.server.metrics.exposition import Exposition
@@ -66,22 +66,22 @@ class Metrics:
         from headrace.server.metrics.storage import add_storage
         from headrace.server.metrics.topics import add_cluster, add_topics
 
-        out, broker, breath = Exposition(), self._broker, Breath(self._clock)
+        out, broker, yield_turn = Exposition(), self._broker, CooperativeYield(self._clock)
         add_process(out, self._clock, self._started, self.loop_lag)
         add_kafka(out, broker.handlers, self._door)
         if self.http is not None:
             add_http(out, self.http.listener)
             add_pushes(out, self.http.pushes())
         add_cluster(out, broker)
-        await add_topics(out, broker, breath)
+        await add_topics(out, broker, yield_turn)
         self._oldest = self._oldest or OldestMessages()
-        queues = await look_at_queues(broker, self._oldest, breath)
-        await add_queues(out, queues, self._clock.now_ms(), breath)
-        await add_groups(out, broker, queues, breath)
-        await add_delays(out, broker, self._clock, breath)
-        await add_storage(out, broker, breath)
+        queues = await look_at_queues(broker, self._oldest, yield_turn)
+        await add_queues(out, queues, self._clock.now_ms(), yield_turn)
+        await add_groups(out, broker, queues, yield_turn)
+        await add_delays(out, broker, self._clock, yield_turn)
+        await add_storage(out, broker, yield_turn)
         pieces = []
         for piece in out.pieces():
-            await breath()
+            await yield_turn()
             pieces.append(piece)
         return b"".join(pieces)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from headrace.broker.broker import Broker
-from headrace.server.metrics.breath import Breath
+from headrace.runtime.cooperative_yield import CooperativeYield
 from headrace.server.metrics.exposition import Exposition, labelled
 
 
-async def add_storage(out: Exposition, broker: Broker, breath: Breath) -> None:
+async def add_storage(out: Exposition, broker: Broker, yield_turn: CooperativeYield) -> None:
     store = broker.store
     cleaner = store.cleaner
     out.add_histogram("headrace_fsync_seconds", store.flusher.sync_seconds)
@@ -24,7 +24,7 @@ async def add_storage(out: Exposition, broker: Broker, breath: Breath) -> None:
     out.add("headrace_stray_bytes", store.strays.size.size_bytes)
     failed = size_bytes = 0
     for log in list(store.logs.values()):
-        await breath()
+        await yield_turn()
         size_bytes += log.size_bytes
         failed += log.failed is not None
         if log.quarantined is not None:

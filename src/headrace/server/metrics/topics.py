@@ -17,7 +17,7 @@ from headrace.broker.topic import Topic
 from headrace.machines.in_sync import InSync
 from headrace.model.names import DEAD_LETTER_SUFFIX
 from headrace.model.partition_record import NO_LEADER
-from headrace.server.metrics.breath import Breath
+from headrace.runtime.cooperative_yield import CooperativeYield
 from headrace.server.metrics.exposition import Exposition, labelled
 
 SERIES_MAX = 2000
@@ -58,8 +58,8 @@ def add_cluster(out: Exposition, broker: Broker) -> None:
     out.add("headrace_registry_session_held", int(cluster.membership.is_held))
 
 
-async def add_topics(out: Exposition, broker: Broker, breath: Breath) -> None:
-    topics = [(topic, await _stands(topic, breath)) for topic in list(broker.catalogue)]
+async def add_topics(out: Exposition, broker: Broker, yield_turn: CooperativeYield) -> None:
+    topics = [(topic, await _stands(topic, yield_turn)) for topic in list(broker.catalogue)]
     whole = _sum_of(_sum_of(stands) for _, stands in topics)
     replicas = sum(len(topic.replicas) for topic, _ in topics)
     out.add("kafka_server_replicamanager_partitioncount", replicas)
@@ -68,13 +68,13 @@ async def add_topics(out: Exposition, broker: Broker, breath: Breath) -> None:
     out.add("kafka_server_replicamanager_underminisrpartitioncount", whole.is_short)
     out.add("kafka_server_replicamanager_isrshrinks_total", sum(topic.counts.in_sync_lost for topic, _ in topics))
     out.add("kafka_server_replicamanager_isrexpands_total", sum(topic.counts.in_sync_gained for topic, _ in topics))
-    out.add("kafka_controller_kafkacontroller_offlinepartitionscount", await _count_offline(broker, breath))
+    out.add("kafka_controller_kafkacontroller_offlinepartitionscount", await _count_offline(broker, yield_turn))
     if len(topics) > SERIES_MAX:
-        await _add_all_topics(out, [topic for topic, _ in topics], whole, breath)
+        await _add_all_topics(out, [topic for topic, _ in topics], whole, yield_turn)
         return
     node_id = broker.identity.node_id
     for topic, stands in topics:
-        await breath()
+        await yield_turn()
         label = labelled(topic=topic.name)
         _add_counts(out, topic.counts, label)
         out.add("kafka_topic_partitions", topic.partition_count, label)
@@ -85,29 +85,29 @@ async def add_topics(out: Exposition, broker: Broker, breath: Breath) -> None:
         _add_dead_letters(out, topic)
 
 
-async def _stands(topic: Topic, breath: Breath) -> list[Stand]:
+async def _stands(topic: Topic, yield_turn: CooperativeYield) -> list[Stand]:
     """Of its partitions that are led here."""
     stands = []
     for partition in list(topic.led.values()):
-        await breath()
+        await yield_turn()
         if partition.in_sync is not None:  # else the lead has just ended
             stands.append(_stand(partition, partition.in_sync))
     return stands
 
 
-async def _count_offline(broker: Broker, breath: Breath) -> int:
+async def _count_offline(broker: Broker, yield_turn: CooperativeYield) -> int:
     """Told by the controller alone, so that a sum over the brokers is right."""
     count = 0
     for topic in list(broker.catalogue) if broker.cluster.controller.is_presiding else ():
-        await breath()
+        await yield_turn()
         count += sum(place.leader == NO_LEADER for place in topic.places.values())
     return count
 
 
-async def _add_all_topics(out: Exposition, topics: Sequence[Topic], whole: Stand, breath: Breath) -> None:
+async def _add_all_topics(out: Exposition, topics: Sequence[Topic], whole: Stand, yield_turn: CooperativeYield) -> None:
     counts = TopicCounts()
     for topic in topics:
-        await breath()
+        await yield_turn()
         for _, field in _COUNTERS:
             setattr(counts, field, getattr(counts, field) + getattr(topic.counts, field))
     _add_counts(out, counts, labelled(topic=ALL))

@@ -178,6 +178,18 @@ def test_who_sends_too_many_requests_is_told_when_to_come_again() -> None:
     with_office(scenario)
 
 
+def test_a_request_that_is_checked_again_is_counted_once() -> None:
+    async def scenario(_: World, gatekeeper: TokenGatekeeper, office: Office) -> None:
+        office.grant(requests_per_second=1, burst=1)
+        presented = request()
+        presented.caller = await gatekeeper.identify(presented)
+        for _again in range(3):
+            assert await gatekeeper.identify(presented) == presented.caller
+        assert (await refused(gatekeeper, request())).status == 429
+
+    with_office(scenario)
+
+
 def test_a_rate_outlives_what_is_remembered_of_its_token() -> None:
     async def scenario(_world: World, gatekeeper: TokenGatekeeper, office: Office) -> None:
         office.grant(requests_per_second=1, burst=60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.doors.rest.stage import Stage, answer, on_stage
+from tests.unit.http.visitors import House
 
 from headrace.client import errors as client_errors
 from headrace.client.errors import Unreachable
@@ -149,6 +150,35 @@ def test_how_large_a_body_may_be_is_up_to_its_route() -> None:
         assert application.body_limit("POST", "/nowhere") == BODY_BYTES_MAX
 
     on_stage(scenario)
+
+
+def test_a_route_takes_a_body_only_if_it_describes_one() -> None:
+    async def scenario(stage: Stage) -> None:
+        for route in stage.application.routes:
+            path = route.pattern.replace("{", "").replace("}", "")
+            takes_body = stage.application.body_limit(route.method, path) > 0
+            assert takes_body == (route.method in ("POST", "PUT", "PATCH")), route
+            assert not takes_body or route.access.verb is not Verb.PUBLIC
+        assert stage.application.body_limit("HEAD", "/docs") == 0
+
+    on_stage(scenario)
+
+
+def test_no_body_is_kept_for_a_caller_without_a_token() -> None:
+    async def scenario(stage: Stage) -> None:
+        house = House()
+        house.listener.application = stage.application
+        for path in ("/docs", "/openapi.json", "/topics", "/nowhere"):
+            for method in ("GET", "HEAD", "POST", "DELETE"):
+                head = f"{method} {path} HTTP/1.1\r\nHost: x\r\n"
+                for framing in ("Content-Length: 1048576\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n10000\r\n"):
+                    visitor = house.visitor().sends(head + framing)
+                    if not visitor.is_hung_up_on:
+                        visitor.sends(b"x" * 50_000)
+                    assert visitor.is_hung_up_on, (head, framing)
+                    assert house.listener.budget.taken == 0
+
+    on_stage(scenario, with_auth=True)
 
 
 def test_every_refusal_becomes_a_problem_that_says_what_to_do() -> None:

@@ -15,6 +15,7 @@ from headrace.client.publisher import PublisherSettings
 from headrace.client.requests import Responder
 from headrace.doors.rest.bodies import time_ms
 from headrace.model.message_ids import message_id_from_text
+from headrace.runtime import cooperative_yield
 from headrace.wire.apis import PRODUCE
 
 
@@ -201,6 +202,24 @@ def test_a_batch_is_one_batch_of_one_partition() -> None:
     on_stage(scenario)
 
 
+def test_other_requests_are_served_while_a_large_batch_is_converted() -> None:
+    # 10,000 keys of 1.5 kB, or 10,000 schedules, held the event loop for seconds.
+    async def scenario(stage: Stage) -> None:
+        await stage.publish("orders", {})
+        turns = 0
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cooperative_yield, "_TURN_SECONDS", -1.0)
+            messages = ({"value": 1, "key": "k", "repeat": f"{minute} * * * *"} for minute in range(50))
+            publishing = asyncio.ensure_future(stage.publish_batch("orders", *messages))
+            while not publishing.done():
+                turns += 1
+                await asyncio.sleep(0)
+        assert publishing.result().status == 201
+        assert turns >= 100  # at least one for each message when it is read, and one when it is placed
+
+    on_stage(scenario)
+
+
 def test_messages_of_a_batch_may_say_as_much_as_single_ones() -> None:
     async def scenario(stage: Stage) -> None:
         told = await stage.publish_batch(
@@ -234,6 +253,7 @@ def test_messages_of_a_batch_may_say_as_much_as_single_ones() -> None:
         ([{"value": 1}, {"value": 1, "delay": "soon"}], "message 1"),
         ([{"value": 1}, {"value": 1, "value_base64": "AA=="}], "message 1"),
         ([{"value_base64": "?"}], "base64"),
+        ([{"value": 1, "headers": {f"h{number}": "" for number in range(1001)}}], "up to 1000 headers"),
     ],
 )
 def test_a_batch_with_one_bad_message_is_refused_as_a_whole(messages: list[Any], said: str) -> None:

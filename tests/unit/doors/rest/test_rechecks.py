@@ -8,11 +8,22 @@ from collections.abc import AsyncIterator
 from tests.unit.client.scripted import in_world
 from tests.unit.doors.rest.stage import Stage, on_stage
 from tests.unit.doors.rest.test_access import Office, request, with_office
+from tests.unit.http.visitors import House
 
+from headrace.client.consumer import Consumer
+from headrace.client.fetched import ConsumedRecord
+from headrace.client.metadata import TopicPartition
+from headrace.client.requests import Responder
 from headrace.client.tokens import Tokens
+from headrace.doors.health.pages import HealthPages
 from headrace.doors.rest.access import OpenGatekeeper, TokenGatekeeper
 from headrace.doors.rest.rechecks import rechecked
+from headrace.http.limits import HttpLimits
+from headrace.http.listener import HttpListener
 from headrace.http.message import Response, Streamed, Upgraded, WebSocket
+from headrace.server.gateway_application import GatewayApplication
+from headrace.server.http_door import FrontDoor, Lasting
+from headrace.server.reach import Reach
 from headrace.testkit.world import World
 
 
@@ -29,6 +40,16 @@ class Source:
                 yield b"tick"
         finally:
             self.is_closed = True
+
+
+class NoChecks:
+    """Metrics and checks of a process that has none."""
+
+    async def page(self) -> bytes:
+        return b""
+
+    def checks(self) -> dict[str, str | None]:
+        return {}
 
 
 class Socket:
@@ -186,8 +207,7 @@ def test_a_pull_that_waited_is_not_answered_with_messages_after_its_token_was_re
         await stage.ask("POST", "/topics/jobs/subscriptions", {"name": "w"}, authorization=operator)
         pulling = asyncio.create_task(stage.ask("GET", "/subscriptions/w/messages?wait=60s", authorization=mine))
         await asyncio.sleep(1.0)
-        (view,) = [one for one in await Tokens(stage.cluster).list() if one.name == "revoked"]
-        await Tokens(stage.cluster).revoke([view.id])
+        await _revoke(stage, "revoked")
         await asyncio.sleep(10.0)
         await stage.publish("jobs", {"n": 1}, authorization=operator)
         told = await pulling
@@ -196,6 +216,81 @@ def test_a_pull_that_waited_is_not_answered_with_messages_after_its_token_was_re
         assert [(one["value"], one["attempt"]) for one in other.json["messages"]] == [({"n": 1}, 1)]
 
     on_stage(scenario, with_auth=True)
+
+
+def test_a_publish_whose_body_is_complete_after_its_token_was_revoked_stores_nothing() -> None:
+    async def scenario(stage: Stage) -> None:
+        reach = Reach(stage.cluster)
+        await reach.look()
+        gateway = GatewayApplication(stage.application, reach)
+        applications: tuple[Lasting, ...] = (stage.application, gateway)
+        operator = await stage.token("manage:*")
+        for application in applications:
+            house = House()
+            house.listener = HttpListener(_front(application), HttpLimits(), stage.host.clock, stage.host.entropy)
+            mine = await stage.token("publish:slow", name="revoked")
+            head = f"POST /topics/slow/messages HTTP/1.1\r\nHost: x\r\nAuthorization: {mine}\r\n"
+            visitor = house.visitor().sends(f"{head}Content-Length: 30000\r\n\r\n{'x' * 10_000}")
+            await asyncio.sleep(1.0)
+            assert visitor.exchange.reader.body_bytes == 10_000
+            await _revoke(stage, "revoked")
+            await asyncio.sleep(5.0)
+            visitor.sends(b"x" * 20_000)
+            async with asyncio.timeout(10.0):
+                while not visitor.line.written:
+                    await asyncio.sleep(0.1)
+            assert (visitor.answer().status, visitor.answer().code) == (401, "token_unknown")
+            told = await stage.ask("GET", "/topics/slow", authorization=operator)
+            assert told.status == 404  # the first message would have created it
+
+    on_stage(scenario, with_auth=True)
+
+
+def test_a_reply_that_comes_after_the_token_was_revoked_is_not_returned() -> None:
+    async def scenario(stage: Stage) -> None:
+        mine, operator = await stage.token("publish:sums", name="revoked"), await stage.token("manage:*")
+        await stage.ask("POST", "/topics", {"name": "sums"}, authorization=operator)
+        is_revoked = asyncio.Event()
+        replied = asyncio.Event()
+
+        async def reply_late(_request: ConsumedRecord) -> bytes:
+            await is_revoked.wait()
+            replied.set()
+            return b"too late"
+
+        async def work() -> None:
+            async with (
+                Responder(stage.cluster) as responder,
+                Consumer(stage.cluster, partitions={TopicPartition("sums", 0): 0}) as consumer,
+            ):
+                await responder.answer(consumer, reply_late)
+
+        worker = stage.supervisor.spawn(work(), "worker")
+        target = "/topics/sums/messages?wait_for=reply&timeout=50s"
+        asking = asyncio.create_task(stage.ask("POST", target, {"n": 1}, authorization=mine))
+        await asyncio.sleep(1.0)
+        await _revoke(stage, "revoked")
+        await asyncio.sleep(10.0)
+        is_revoked.set()
+        told = await asking
+        assert replied.is_set()
+        assert (told.status, told.code) == (401, "token_unknown")
+        worker.cancel()
+        await asyncio.wait([worker])
+
+    on_stage(scenario, with_auth=True)
+
+
+def _front(application: Lasting) -> FrontDoor:
+    health = HealthPages(NoChecks())
+    health.is_ready = True
+    return FrontDoor(health, lambda: application)
+
+
+async def _revoke(stage: Stage, name: str) -> None:
+    ids = [one.id for one in await Tokens(stage.cluster).list() if one.name == name]
+    assert len(ids) == 1
+    await Tokens(stage.cluster).revoke(ids)
 
 
 async def _yes() -> bool:

@@ -11,7 +11,7 @@ from tests.unit.broker.house import House
 from tests.unit.server.metrics.reading import Page, in_house, metrics_of, scrape
 
 from headrace.broker.coordinator import Coordinator
-from headrace.server.metrics import breath
+from headrace.runtime import cooperative_yield
 from headrace.server.metrics.families import FAMILIES
 
 DOCS = Path(__file__).parents[4] / "docs" / "metrics.md"
@@ -43,7 +43,7 @@ async def test_a_page_is_made_once_a_second_however_many_ask(house: House) -> No
 async def test_who_gives_up_a_scrape_is_not_in_the_way_of_the_next(house: House) -> None:
     await house.make_topic("t", 20)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(breath, "_TURN_SECONDS", -1.0)
+        patch.setattr(cooperative_yield, "_TURN_SECONDS", -1.0)
         metrics = metrics_of(house)
         given_up = house.host.start(metrics.page(), "scrape")
         await asyncio.sleep(0)
@@ -56,7 +56,7 @@ async def test_others_have_their_turn_during_a_scrape(house: House) -> None:
     await house.make_topic("t", 50)
     turns = 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(breath, "_TURN_SECONDS", -1.0)
+        patch.setattr(cooperative_yield, "_TURN_SECONDS", -1.0)
         scraping = house.host.start(metrics_of(house).page(), "scrape")
         while not scraping.done():
             turns += 1
@@ -70,7 +70,7 @@ async def test_topics_may_go_during_a_scrape(house: House) -> None:
     for number in range(10):
         await house.make_topic(f"t{number}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(breath, "_TURN_SECONDS", -1.0)
+        patch.setattr(cooperative_yield, "_TURN_SECONDS", -1.0)
         scraping = house.host.start(metrics_of(house).page(), "scrape")
         for number in range(10):
             await house.delete_topic(f"t{number}")
@@ -131,15 +131,15 @@ async def test_a_breath_is_taken_only_when_a_turn_was_long() -> None:
         nonlocal turns
         turns += 1
 
-    breathe = breath.Breath(clock)
+    yield_turn = cooperative_yield.CooperativeYield(clock)
     asyncio.get_running_loop().call_soon(turn)
-    await breathe()
+    await yield_turn()
     assert turns == 0
     clock.seconds = 0.006
-    await breathe()
+    await yield_turn()
     assert turns == 1
     asyncio.get_running_loop().call_soon(turn)
-    await breathe()
+    await yield_turn()
     assert turns == 1
 
 

@@ -1,4 +1,4 @@
-"""A scrape of a large broker takes long; it stops for breath, so that the loop's other work does not wait for it."""
+"""Yield to the event loop from a long computation, so that the loop's other work does not wait for all of it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from headrace.runtime.clock import Clock
 _TURN_SECONDS = 0.005
 
 
-class Breath:
-    """To be awaited between any two steps; it waits only when a turn has been long enough."""
+class CooperativeYield:
+    """Await it between any two steps. It yields only when the computation has run for a whole turn."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -1,0 +1,50 @@
+"""Folders that vanish while a broker is down: that of one log, those of all logs, or the whole data folder.
+
+What must hold (decision 012): the broker removes itself from the in-sync sets of what it has lost before it registers.
+It is never elected with an empty log, and copies everything again from the others. Nothing that was acknowledged is
+lost, and a folder that is gone is never taken for a topic that is empty.
+"""
+
+from __future__ import annotations
+
+from tests.simulation.features.feature import Fault
+from tests.simulation.features.storage_faults import WEIGHT, DamagingFeature
+
+from headrace.testkit.brokers import DATA, SimBroker
+
+LOGS = f"{DATA}/logs"
+
+
+class LostFolders(DamagingFeature):
+    topic = "losing"
+
+    def faults(self) -> list[Fault]:
+        return [*[self._lose_log] * WEIGHT, *[self._lose_everything] * (WEIGHT // 2)]
+
+    async def _lose_log(self) -> None:
+        victim = self.choose_victim()
+        if victim is None:
+            return
+        broker, folder = victim.broker, victim.partition.log.folder
+        if await self.shut_down(broker) and broker.host.disk.exists(folder):
+            broker.lose_log(folder)
+        await self.start_again(broker)
+
+    async def _lose_everything(self) -> None:
+        """Of one broker, while all partitions of all topics have another replica that has everything."""
+        cluster = self.scenario.cluster
+        if not all(feature.may_replace_disk for feature in self.scenario.features) or cluster.unwell():
+            return
+        broker = self.random.choice(list(cluster.brokers.values()))
+        if self.random.random() < 0.5:
+            if await self.shut_down(broker):
+                self._lose_all_logs(broker)
+        else:
+            broker.cut_power(silently=self.random.random() < 0.3)
+            broker.host.disk.lose(DATA)
+        await self.start_again(broker)
+
+    def _lose_all_logs(self, broker: SimBroker) -> None:
+        """The files of the data folder itself are left."""
+        for name in broker.host.disk.list(LOGS):
+            broker.lose_log(f"{LOGS}/{name}")

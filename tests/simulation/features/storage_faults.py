@@ -1,0 +1,231 @@
+"""What the features about broken storage share: a topic of their own, the choice of a victim, and an operator.
+
+The topic is written and read all the time, each read from the start of the log, so that old segments are read from the
+disk. Acknowledged records must be in the log at the end, unharmed, on every replica, at the offset that was returned.
+
+A log is damaged or lost only while every replica of its partition is in sync: the other replicas then have everything
+that is committed. `min.insync.replicas` is 2 or more, so that this replica commits nothing alone before its broker
+finds out. The operator restarts a broker that has found damage at run time, as the alert about a quarantined log asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from tests.simulation.clients import Client, told
+from tests.simulation.features.feature import LONG_MAX, Draft, Feature, TopicWriter, create_topic, note_final, stored
+
+from headrace.broker.partition import Partition
+from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.consumer import Consumer
+from headrace.client.metadata import TopicPartition
+from headrace.model.errors import HeadraceError
+from headrace.model.partition_record import PartitionRecord
+from headrace.storage.log import Log
+from headrace.storage.scrub import scrub_step
+from headrace.testkit.anomalies import Anomaly
+from headrace.testkit.brokers import DATA, SimBroker
+from headrace.testkit.cluster import SimCluster
+from headrace.testkit.cluster_anomalies import judge_replicated
+from headrace.testkit.history import History
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster_scenario import ClusterScenario
+
+PARTITIONS = 2
+DOWN_SECONDS = (0.0, 0.3, 1.0, 4.0)
+SCRUB_CHANCE = 0.2
+WEIGHT = 4
+"""How often a storage fault is in the list from which faults are drawn."""
+CLEAN_SHUTDOWN = f"{DATA}/clean-shutdown"
+
+
+class Rereader(Client):
+    """Reads the topic from its start, again and again."""
+
+    topic: str
+    partitions: int
+
+    async def work(self) -> None:
+        begin, number = {TopicPartition(self.topic, index): 0 for index in range(self.partitions)}, 0
+        while not self.is_done:
+            number += 1
+            with suppress(HeadraceError):
+                async with Consumer(self.cluster, partitions=begin) as consumer:
+                    await self._read(consumer, f"{self.name} {number}")
+            await self.think(0.3)
+
+    async def _read(self, consumer: Consumer, name: str) -> None:
+        records = [*await consumer.poll(self.random.randint(1, 50), timeout_seconds=0.5)]
+        while records and not self.is_done:
+            self.history.polled(name, told(records))
+            await self.think(0.1)
+            records = [*await consumer.poll(self.random.randint(1, 50), timeout_seconds=0.5)]
+
+
+class Repairer(Client):
+    """The operator who has the brokers scrub their logs, and restarts one that has quarantined a log meanwhile."""
+
+    sim: SimCluster
+
+    async def work(self) -> None:
+        while not self.is_done:
+            await self.think(0.3)
+            for broker in self.sim.brokers.values():
+                if broker.broker is not None and live_rot(broker) and self.random.random() < SCRUB_CHANCE:
+                    logs = list(broker.broker.store.logs.values())
+                    broker.host.start(scrub_once(logs), "scrub")
+                if broker.is_up and any(not one.is_from_damage for one in quarantined(broker)):
+                    await self._restart(broker)
+                forget_repaired(broker)
+
+    async def _restart(self, broker: SimBroker) -> None:
+        if self.random.random() < 0.5:
+            await broker.stop()
+        else:
+            broker.kill()
+        await asyncio.sleep(self.random.choice(DOWN_SECONDS[:3]))
+        if broker.is_down:
+            await broker.start()
+
+
+async def scrub_once(logs: Sequence[Log]) -> None:
+    """One round of the scrub, which a broker begins only once a minute."""
+    for log in logs:
+        while await scrub_step(log):
+            pass
+
+
+class Victim(NamedTuple):
+    """One replica, and the broker that has it."""
+
+    broker: SimBroker
+    partition: Partition
+
+
+class StorageFeature(Feature):
+    replicas: ClassVar[Sequence[int]] = (2, 3)
+    """One is drawn: how many replicas the topic has."""
+    topic: str
+
+    def __init__(self, scenario: ClusterScenario) -> None:
+        super().__init__(scenario)
+        self.replica_count = self.random.choice(self.replicas)
+        self.configs = {
+            "min.insync.replicas": str(min(2, self.replica_count)),
+            "segment.bytes": str(self.random.choice((600, 3000, 100_000))),
+            "index.interval.bytes": "300",
+            "retention.ms": "-1",  # clocks may be wrong
+            "message.timestamp.after.max.ms": LONG_MAX,
+        }
+        self.history = History()
+
+    def attach(self) -> None:
+        writer = self.scenario.client(TopicWriter, f"{self.topic}-writer", self.history)
+        writer.topic, writer.draft = self.topic, self._draft
+        reader = self.scenario.client(Rereader, f"{self.topic}-reader", self.history)
+        reader.topic, reader.partitions = self.topic, PARTITIONS
+        self.writers, self.others = [writer], [reader]
+
+    def _draft(self, writer: TopicWriter, number: int) -> Draft:
+        value = f"{writer.name}-{number}".encode() + b"." * self.random.choice((0, 150))
+        return Draft(value, self.random.randrange(PARTITIONS), timestamp_ms=writer.cluster.clock.now_ms())
+
+    async def prepare(self, admin: TopicAdmin) -> None:
+        await create_topic(admin, NewTopic(self.topic, PARTITIONS, self.replica_count, self.configs))
+
+    def audit(self) -> None:
+        note_final(self.history, stored(self.scenario.cluster, self.topic))
+        cluster = self.scenario.cluster
+        self.history.replicas = {index: cluster.replicas(self.topic, index) for index in range(PARTITIONS)}
+
+    def anomalies(self) -> Iterator[Anomaly]:
+        yield from judge_replicated(self.history)
+
+    async def start_again(self, broker: SimBroker) -> None:
+        await asyncio.sleep(self.random.choice(DOWN_SECONDS))
+        if broker.is_down:
+            await broker.start()
+
+
+class DamagingFeature(StorageFeature):
+    """A storage feature that damages replicas, which are then copied again."""
+
+    def attach(self) -> None:
+        super().attach()
+        self.repairer = self.scenario.client(Repairer, f"{self.topic}-repairer", self.history)
+        self.repairer.sim = self.scenario.cluster
+
+    @property
+    def clients(self) -> list[Client]:
+        return [*super().clients, self.repairer]
+
+    async def recover(self, healed: Mapping[int, int]) -> None:
+        await self.scenario.until_none(self.unrepaired)
+        await super().recover(healed)
+
+    def unrepaired(self) -> list[str]:
+        """The damage that nobody has found yet, and the logs that are quarantined."""
+        found = []
+        for broker in self.scenario.cluster.brokers.values():
+            found += [f"byte {position} of {path} of broker {broker.node_id}" for path, position in live_rot(broker)]
+            found += [f"{one.log.folder} of broker {broker.node_id} is quarantined" for one in quarantined(broker)]
+        return found
+
+    def choose_victim(self) -> Victim | None:
+        """A replica of a partition that has others with everything in them."""
+        if self.unrepaired():
+            return None
+        found = []
+        for topic, index, record in self.scenario.cluster.places():
+            for node_id in record.replicas if is_whole(record) else ():
+                partition = self.scenario.cluster.replica(node_id, topic, index)
+                broker = self.scenario.cluster.brokers[node_id]
+                if partition is not None and broker.is_up and _may_be_damaged(partition):
+                    found.append(Victim(broker, partition))
+        return self.random.choice(found) if found else None
+
+    async def shut_down(self, broker: SimBroker) -> bool:
+        """Stop or kill a broker; whether it is down, and what it has flushed is known to be flushed. After a kill the
+        page cache is written to the disk: a power cut could otherwise take back the flushed offsets, and then damage
+        looks like the end of an unfinished write."""
+        if self.random.random() < 0.5:
+            await broker.stop()
+            return broker.is_down and broker.host.disk.exists(CLEAN_SHUTDOWN)
+        broker.kill()
+        broker.host.disk.write_back()
+        return True
+
+
+def is_whole(record: PartitionRecord) -> bool:
+    """Whether every replica has everything."""
+    has_all = set(record.isr) == set(record.replicas) and not record.adding and not record.removing
+    return has_all and len(record.replicas) > 1
+
+
+def _may_be_damaged(partition: Partition) -> bool:
+    has_records = partition.log.usable and partition.log.flushed_offset > partition.log.start_offset
+    return has_records and partition.config.min_insync_replicas >= 2
+
+
+def quarantined(broker: SimBroker) -> list[Partition]:
+    if broker.broker is None:
+        return []
+    every = [partition for topic in broker.broker.catalogue for partition in topic.replicas.values()]
+    return [partition for partition in every if partition.log.quarantined is not None]
+
+
+def live_rot(broker: SimBroker) -> list[tuple[str, int]]:
+    """The flipped bits in logs that are in use, or will be when the broker is up."""
+    is_aside = (".damaged-", ".deleted/", "/stray/")
+    every = broker.host.disk.rotten()
+    return [(path, at) for path, at in every if path.endswith(".log") and not any(part in path for part in is_aside)]
+
+
+def forget_repaired(broker: SimBroker) -> None:
+    """From now on a log that is quarantined there is a finding again."""
+    if broker.broker is not None and not quarantined(broker) and not live_rot(broker):
+        broker.damaged.clear()

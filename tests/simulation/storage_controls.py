@@ -1,0 +1,74 @@
+"""Bugs in how storage faults are handled, planted to see that the features about broken storage find them.
+
+As in finding_controls, each names the feature that shows it, what the report says, and the first seed.
+"""
+
+from __future__ import annotations
+
+import pytest
+from tests.simulation.features.bit_flips import BitFlips
+from tests.simulation.features.failing_syncs import FailingSyncs
+from tests.simulation.features.lost_folders import LostFolders
+from tests.simulation.finding_controls import Control
+
+from headrace.broker.cluster import ClusterMember
+from headrace.runtime.disk import DiskFailed
+from headrace.storage.flush import Flush
+from headrace.storage.recovery import Recovery
+from headrace.storage.segment import Segment
+
+
+def trust_what_was_not_checked(patch: pytest.MonkeyPatch) -> None:
+    """A read hands out the bytes of a former process without a look at their checksums."""
+    patch.setattr(Segment, "trusts", lambda *_: True)
+
+
+def forget_damage_at_a_restart(patch: pytest.MonkeyPatch) -> None:
+    """Damage below the checkpoint was known to the process only that found it, and the log was never copied again."""
+    patch.setattr(Recovery, "_look_for_damage", lambda _: iter(()))
+
+
+def cut_off_damage(patch: pytest.MonkeyPatch) -> None:
+    """Recovery takes damage of what was promised for the end of an unfinished write."""
+    end_at = Recovery._end_at
+
+    def end_anyway(self: Recovery, segment: Segment, position: int, reason: str) -> None:
+        self.flushed_offset = self.end_offset
+        end_at(self, segment, position, reason)
+
+    patch.setattr(Recovery, "_end_at", end_anyway)
+
+
+def sync_again_after_a_failure(patch: pytest.MonkeyPatch) -> None:
+    """As PostgreSQL did until 2018: the kernel has given the pages up, and the second sync says that all is well."""
+
+    sync = Flush.sync
+
+    def sync_again(self: Flush) -> None:
+        sync(self)
+        while isinstance(self.failure, DiskFailed):
+            self.failure = None
+            sync(self)
+
+    patch.setattr(Flush, "sync", sync_again)
+
+
+def take_a_lost_log_for_an_empty_one(patch: pytest.MonkeyPatch) -> None:
+    """A broker without its data keeps its place in the in-sync sets."""
+    patch.setattr(ClusterMember, "_may_have_lost", lambda *_: False)
+    finish = Recovery._finish
+
+    def finish_anyway(self: Recovery) -> None:
+        self.flushed_offset = min(self.flushed_offset, self.end_offset)
+        finish(self)
+
+    patch.setattr(Recovery, "_finish", finish_anyway)
+
+
+STORAGE_CONTROLS = (
+    Control(trust_what_was_not_checked, BitFlips, "which is damaged", 45),
+    Control(forget_damage_at_a_restart, BitFlips, "StillUnwell", 45),
+    Control(cut_off_damage, BitFlips, "would be cut to", 45),
+    Control(sync_again_after_a_failure, FailingSyncs, "BrokerFailed", 60),
+    Control(take_a_lost_log_for_an_empty_one, LostFolders, "in partition", 6),
+)

@@ -1,0 +1,17 @@
+"""Negative controls of the features about broken storage: each planted bug must be found."""
+
+from __future__ import annotations
+
+import pytest
+from tests.simulation.finding_controls import Control
+from tests.simulation.many import failure_of, seeds_with, shows_bug
+from tests.simulation.storage_controls import STORAGE_CONTROLS
+
+SEEDS = 600  # from the one that was known to show it; about one in twelve draws the feature
+
+
+@pytest.mark.parametrize("control", STORAGE_CONTROLS, ids=lambda control: control.plant.__name__)
+def test_a_planted_storage_bug_is_found(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    control.plant(monkeypatch)
+    seeds = range(control.first_seed, control.first_seed + SEEDS)
+    assert any(shows_bug(failure_of(seed), control.shows) for seed in seeds_with(control.feature, seeds))
