@@ -29,6 +29,9 @@ from headrace.wire.messages.fetch import (
 )
 
 _TOPIC_IDS_SINCE = 13
+_PINNED_MAX = 100
+"""Of the partitions of one fetch: a slice of a file keeps it open until it is sent, and a client may fetch from more
+partitions at once than the process may open files."""
 _ZSTD_SINCE = 10
 
 
@@ -240,6 +243,8 @@ class Fetch:
                     may_exceed = size_bytes == 0 and not is_held_up
                     budget = 0 if is_held_up else budget
                     reading = copy_partition(partition, entry, budget, follower, now, may_exceed=may_exceed)
+                if len(readings) >= _PINNED_MAX:
+                    reading.unpin()
             except HeadraceError as error:
                 reading = Reading.refused(entry, error)
                 is_urgent = True
@@ -308,9 +313,11 @@ def _follower(request: FetchRequest) -> Follower | None:
 async def _load(readings: list[Reading]) -> None:
     """Read what is cold. If that fails, or nobody waits for it any more, no file stays pinned."""
     try:
-        for reading in readings:
+        for index, reading in enumerate(readings):
             if reading.is_cold:
                 await reading.load()
+                if index >= _PINNED_MAX:
+                    reading.unpin()
     except BaseException:
         for reading in readings:
             reading.release()

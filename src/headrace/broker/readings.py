@@ -14,6 +14,7 @@ from headrace.model.errors import FencedLeaderEpoch, HeadraceError, NotLeader, O
 from headrace.storage.reading import ColdRead, LogSlice
 from headrace.wire.messages.fetch import AbortedTransaction, EpochEndOffset, PartitionData
 
+_COPIED_BYTES_MAX = 1 << 14
 _COLD_BYTES_MAX = 1 << 20  # what one cold read may take of memory, however much the client asked for
 _NOTHING = b""
 
@@ -72,6 +73,15 @@ class Reading:
     def release(self) -> None:
         if isinstance(self.data.records, LogSlice):
             self.data.records.release()
+
+    def unpin(self) -> None:
+        """Copy a small slice, so that its file may be closed."""
+        records = self.data.records
+        if isinstance(records, LogSlice) and len(records) <= _COPIED_BYTES_MAX:
+            try:
+                self.data.records = records.bytes()
+            finally:
+                records.release()
 
     async def load(self) -> None:
         """Read and check what is cold. What the check has warmed then goes out by sendfile, not from memory."""

@@ -21,7 +21,10 @@ from tests.unit.broker.asking import (
 from tests.unit.broker.house import House
 from tests.unit.broker.town import Town, in_town
 
+from headrace.broker import fetch
+from headrace.broker.readings import Reading
 from headrace.model.errors import FetchSessionIdNotFound, NotLeader
+from headrace.storage.reading import LogSlice
 from headrace.wire.batch import parse_header
 from headrace.wire.messages.fetch import FetchRequest, ReplicaState
 
@@ -137,6 +140,25 @@ async def test_max_bytes_is_shared_by_all_partitions(house: House) -> None:
     request = fetch_request({("t", index): 0 for index in range(4)}, max_bytes=2 * size)
     found = fetched(await house.ask(request, 11))
     assert [len(values(data.records)) for data in found.values()] == [1, 1, 0, 0]
+
+
+async def test_a_fetch_of_many_partitions_keeps_few_files_open(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A fetch of 2,000 partitions used up 1,024 descriptors.
+    monkeypatch.setattr(fetch, "_PINNED_MAX", 2)
+    keeps_file_open: list[bool] = []
+    count = Reading.count
+
+    def look_and_count(reading: Reading) -> None:
+        keeps_file_open.append(isinstance(reading.data.records, LogSlice))
+        count(reading)
+
+    monkeypatch.setattr(Reading, "count", look_and_count)
+    await house.make_topic("t", 5)
+    for partition in range(5):
+        await produce(house, "t", b"%d" % partition, partition=partition)
+    found = fetched(await house.ask(fetch_request({("t", partition): 0 for partition in range(5)}), 11))
+    assert [values(found["t", partition].records) for partition in range(5)] == [[b"%d" % one] for one in range(5)]
+    assert keeps_file_open == [True, True, False, False, False]
 
 
 async def test_the_brokers_own_limit_stands_above_the_clients(house: House) -> None:
