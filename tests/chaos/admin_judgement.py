@@ -213,11 +213,15 @@ def _by_topic(operations: Iterable[AdminOperation]) -> dict[str, list[AdminOpera
 def _of_present_topics(
     operations: Iterable[AdminOperation], state: ClusterState
 ) -> Iterable[tuple[str, list[AdminOperation]]]:
-    """The operations on each topic that exists, from its last confirmed creation on."""
+    """The operations on each topic that exists, from its last confirmed creation on; if its deletion was confirmed
+    since, a creation in doubt made it anew, and only what was asked for after that deletion counts."""
     for name, history in _by_topic(operations).items():
-        created = [at for at, one in enumerate(history) if one.kind == "create" and one.is_confirmed]
+        first = 0
+        for at, one in enumerate(history):
+            if one.is_confirmed and one.kind in ("create", "delete"):
+                first = at if one.kind == "create" else at + 1
         if name in state.topics:
-            yield name, history[created[-1] if created else 0 :]
+            yield name, history[first:]
 
 
 def _possible(operations: Sequence[AdminOperation]) -> list[AdminOperation]:

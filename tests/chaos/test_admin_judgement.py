@@ -146,3 +146,17 @@ def test_a_drain_moves_what_was_reassigned_before_it() -> None:
 def test_records_below_the_highest_trim_that_began_may_be_deleted() -> None:
     entries = [*orderly(), *begun(11, "trim", topic=CHANGING, partition=0, offset=50)]
     assert deleted_offsets(admin_operations(entries), CHANGING) == {0: 50}
+
+
+def test_a_creation_in_doubt_after_a_deletion_is_judged_by_itself() -> None:
+    """The response of a creation was lost, and its repetition was told that the topic exists."""
+    entries = [
+        *done(0, "create", topic=NAME, partitions=3, configs={"retention.ms": "1"}),
+        *done(1, "write", topic=NAME, value="first life"),
+        *done(2, "delete", topic=NAME),
+        *begun(3, "create", topic=NAME, partitions=2, configs={"retention.ms": "2"}),
+    ]
+    made_anew = TopicState({0: (1, 2), 1: (2, 3)}, {"retention.ms": "2"}, {0: 0, 1: 0}, [])
+    assert of_administration(admin_operations(entries), ClusterState("b1", {NAME: made_anew})) == []
+    of_first_life = replace(made_anew, values=["first life"])
+    assert of_administration(admin_operations(entries), ClusterState("b1", {NAME: of_first_life}))
