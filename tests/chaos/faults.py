@@ -125,7 +125,12 @@ def _pause(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> 
 
 
 def _rolling_restart(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
-    """One after the other in good order, each when all are in sync."""
+    """Restart one broker after another, each when all replicas are in sync.
+
+    A broker that was started a moment ago may not have installed its signal handlers yet: SIGTERM would kill it.
+    """
+    for node in nodes:
+        node.wait_ready()
     for node in chance.sample(nodes, len(nodes)):
         code = node.terminate()
         assert code == 0, f"{node.name} ended with exit code {code} on SIGTERM:\n{node.log_tail()}"
