@@ -20,7 +20,7 @@ from tests.chaos.admin_judgement import (
     deleted_offsets,
     of_administration,
 )
-from tests.chaos.client import FLUSH_SECONDS
+from tests.chaos.client import FLUSH_SECONDS, GAVE_UP
 from tests.chaos.cluster import Cluster
 from tests.chaos.judgement import few, of_clients, of_topic
 from tests.chaos.names import CHANGING, CHANGING_REPLICAS, SCRATCH
@@ -67,7 +67,7 @@ class Administration(Part):
 
     def supervise(self) -> None:
         self._processes.restart_given_up(MEMBER)
-        self._processes.read_on(self.transcripts)
+        self._processes.read_on(self.transcripts, restarted=(GAVE_UP,))
 
     def stop_writers(self) -> None:
         """Also the administrator: what is read and compared afterwards must not change any more."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tests.chaos.client import GAVE_UP
@@ -62,12 +62,16 @@ class Processes:
         """None while it runs."""
         return self._running[name].poll()
 
-    def read_on(self, transcripts: Mapping[str, Transcript]) -> None:
-        """Take in what these have printed, none of which ends by itself."""
+    def read_on(self, transcripts: Mapping[str, Transcript], restarted: Collection[int] = ()) -> None:
+        """Read what these clients have printed; fail if one has ended by itself.
+
+        `restarted`: exit codes after which the caller starts a client again. A client may end so between the caller's
+        check and this one; the caller's next round restarts it.
+        """
         for name, transcript in transcripts.items():
             transcript.read_on()
             code = self.exit_code(name)
-            assert code in (None, 0), f"{name} ended with exit code {code}; see {self.log_path(name)}"
+            assert code in (None, 0, *restarted), f"{name} ended with exit code {code}; see {self.log_path(name)}"
 
     def stop(self, names: Iterable[str], patience_seconds: float) -> None:
         """SIGTERM to all, and wait for their ends."""

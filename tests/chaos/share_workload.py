@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
-from tests.chaos.client import FLUSH_SECONDS
+from tests.chaos.client import FLUSH_SECONDS, GAVE_UP
 from tests.chaos.cluster import Cluster
 from tests.chaos.names import SHARED
 from tests.chaos.parts import Part
@@ -64,7 +64,7 @@ class ShareGroup(Part):
             if self._processes.exit_code(name) == CRASHED:
                 self._crashes[name] += 1
                 self._processes.restart(name)
-        self._processes.read_on(self.transcripts)
+        self._processes.read_on(self.transcripts, restarted=(GAVE_UP, CRASHED))
 
     def stop_writers(self) -> None:
         self._processes.stop((PUBLISHER,), FLUSH_SECONDS + PATIENCE_SECONDS)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from tests.chaos import java_workload, spark_workload
 from tests.chaos.admin_workload import Administration
-from tests.chaos.client import FLUSH_SECONDS
+from tests.chaos.client import FLUSH_SECONDS, GAVE_UP
 from tests.chaos.cluster import Cluster
 from tests.chaos.java_workload import JavaClients
 from tests.chaos.names import (
@@ -101,7 +101,7 @@ class Workload:
                 self._launch_copier(name)
         for name in MEMBERS:
             self._processes.restart_given_up(name)
-        self._processes.read_on(self.transcripts)
+        self._processes.read_on(self.transcripts, restarted=(GAVE_UP,))
         for part in self.parts:
             part.supervise()
 
