@@ -218,3 +218,16 @@ def test_several_idempotent_batches_in_flight_to_a_new_topic_do_not_stall(addres
     config = {"enable.idempotence": True, "linger.ms": 0, "batch.num.messages": 10}
     reports = produce(address, name, [b"%d" % number for number in range(500)], partition=0, **config)
     assert [report.offset() for report in reports] == list(range(500))
+
+
+def test_every_client_learns_the_cluster_id_and_only_one_without_api_versions_does_not(address: str) -> None:
+    """As librdkafka's test 0063: the oldest Metadata response has neither a cluster id nor a controller."""
+    current = Producer({"bootstrap.servers": address})
+    first, second = (current.list_topics(timeout=PATIENCE_SECONDS) for _ in range(2))
+    assert first.cluster_id
+    assert first.controller_id >= 0
+    assert (second.cluster_id, second.controller_id) == (first.cluster_id, first.controller_id)
+    old = Producer({"bootstrap.servers": address, "api.version.request": False, "broker.version.fallback": "0.9.0"})
+    metadata = old.list_topics(timeout=PATIENCE_SECONDS)
+    assert (metadata.cluster_id, metadata.controller_id) == (None, -1)
+    assert [broker.id for broker in metadata.brokers.values()] == [first.controller_id]
