@@ -38,6 +38,7 @@ from headrace.registry.interface import (
     Set,
 )
 from headrace.registry.zookeeper import ZooKeeperRegistry
+from headrace.runtime.clock import SystemClock
 from headrace.testkit.registry import SimRegistry
 
 SESSION_SECONDS = 2.0
@@ -75,7 +76,7 @@ def root() -> str:
 
 @asynccontextmanager
 async def connect(hosts: str, root: str, seconds: float = SESSION_SECONDS) -> AsyncIterator[ZooKeeperRegistry]:
-    registry = await ZooKeeperRegistry.open(hosts, root, seconds)
+    registry = await ZooKeeperRegistry.open(hosts, root, SystemClock(), seconds)
     try:
         yield registry
     finally:
@@ -339,7 +340,7 @@ async def test_the_session_timeout_is_what_the_servers_allow(zookeeper: ZooKeepe
 
 async def test_without_a_server_opening_fails_in_bounded_time() -> None:
     with pytest.raises(RegistryUnavailable, match=r"127\.0\.0\.1:1 cannot be reached"):
-        await ZooKeeperRegistry.open("127.0.0.1:1", "/test", 0.5)
+        await ZooKeeperRegistry.open("127.0.0.1:1", "/test", SystemClock(), 0.5)
 
 
 async def test_thousands_of_keys_are_read_and_watched(zookeeper: ZooKeeperProcess, figures: Figures, root: str) -> None:

@@ -58,7 +58,7 @@ class InSyncKeeper:
                     seen += 1
                     if seen % _PARTITIONS_PER_TURN == 0:
                         await asyncio.sleep(0)
-                    if self._membership.is_held:
+                    if self._membership.session_valid:
                         await self._look(topic, partition)
 
     def _doubt(self) -> None:
@@ -66,8 +66,8 @@ class InSyncKeeper:
         its producers had better look for another leader than wait."""
         patience = self._directory.config.replica_lag_time_max_ms / 1000
         since = self._clock.monotonic() - patience
-        doubted_at = self._membership.doubted_at
-        is_doubtful = doubted_at is not None and doubted_at < since
+        invalid_since = self._membership.session_invalid_since
+        is_doubtful = invalid_since is not None and invalid_since < since
         for topic in self._directory:
             for partition in topic.led.values():
                 is_forsaken = is_doubtful and partition.in_sync is not None and partition.in_sync.is_forsaken(since)

@@ -111,7 +111,7 @@ class SimCluster:
 
     def expire(self, broker: SimBroker) -> None:
         """Let the registry end a broker's session, without any fault of the broker's."""
-        if broker.broker is not None and broker.broker.cluster.membership.is_held:
+        if broker.broker is not None and broker.broker.cluster.membership.session_valid:
             self.registry.expire(broker.broker.cluster.membership.session)
 
     def isolate(self, broker: SimBroker, *, inward: bool = True, outward: bool = True) -> None:

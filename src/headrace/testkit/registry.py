@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from headrace.registry.interface import (
+    VALID_SHARE,
     Entry,
     Operation,
     OutcomeUnknown,
@@ -63,6 +64,7 @@ class _Held:
     session: Session
     on_state: Callable[[SessionState], None] | None
     context: Context
+    confirmed: float  # when the last ping that the ensemble has heard was sent
     state: SessionState = SessionState.HELD
     pings_missed: int = 0
 
@@ -116,6 +118,13 @@ class SimRegistry:
             return SessionState.LOST
         return None if self._held is None else self._held.state
 
+    @property
+    def session_valid_until(self) -> float:
+        if self._held is None:
+            return float("-inf")
+        timeout = self.state.session_timeout_seconds
+        return float("inf") if timeout is None else self._held.confirmed + VALID_SHARE * timeout
+
     async def get(self, key: str) -> Entry | None:
         check_key(key)
         return await self._ask(lambda: self._seen.get(key))
@@ -154,9 +163,10 @@ class SimRegistry:
 
     async def open_session(self, on_state: Callable[[SessionState], None] | None = None) -> Session:
         assert self._held is None, "a session is open already"
+        began = asyncio.get_running_loop().time()
         session = await self._ask(lambda: self.state.open_session(self))
         self._see_all()
-        self._held, self._is_over = _Held(session, on_state, copy_context()), False
+        self._held, self._is_over = _Held(session, on_state, copy_context(), began), False
         if on_state is not None:
             on_state(SessionState.HELD)
         self._ping_later(self._held)
@@ -301,6 +311,7 @@ class SimRegistry:
         self._connection = _Connection()
         if self._held is not None and self.state.hear_of(self._held.session):
             self._held.pings_missed = 0
+            self._held.confirmed = asyncio.get_running_loop().time()
             self._held.turn(SessionState.HELD)
         elif self._held is not None:
             self._lose(self._held)
@@ -328,4 +339,5 @@ class SimRegistry:
             self._tell_in_order(self._come_back, context=held.context)
         elif self.state.hear_of(held.session):
             held.pings_missed = 0
+            held.confirmed = asyncio.get_running_loop().time()
         self._ping_later(held)

@@ -29,7 +29,7 @@ from headrace.registry.interface import (
 from headrace.registry.session_files import SessionFile, read_beat, session_files, session_path
 from headrace.registry.sqlite_file import Transaction, connect
 from headrace.registry.sqlite_follower import AWAY_SECONDS
-from headrace.registry.sqlite_shared import DOUBT_SHARE, SharedSqliteRegistry
+from headrace.registry.sqlite_shared import VALID_SHARE, SharedSqliteRegistry
 
 HELD, DOUBTED, LOST = SessionState.HELD, SessionState.DOUBTED, SessionState.LOST
 TIMEOUT_SECONDS = 0.6
@@ -224,7 +224,7 @@ async def test_a_beat_that_comes_late_puts_the_session_in_doubt_until_it_is_foun
     registry = await open_registry()
     states: list[SessionState] = []
     await registry.open_session(states.append)
-    clock.seconds += DOUBT_SHARE * TIMEOUT_SECONDS + 0.01
+    clock.seconds += VALID_SHARE * TIMEOUT_SECONDS + 0.01
     await until(lambda: len(states) == 3)
     assert states == [HELD, DOUBTED, HELD]
     await registry.commit([Create("/a", b"")])
