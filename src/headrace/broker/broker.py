@@ -140,9 +140,7 @@ class Broker:
         catalogue.on_lead.append(self.dedup.begin)
         catalogue.on_resign.append(self.dedup.end)
         catalogue.on_topic.append(self.dedup.reconfigure)
-        self._produce = Produce(
-            catalogue, self._verification, self.dedup, store, disk, clock, self._session_valid
-        )
+        self._produce = Produce(catalogue, self._verification, self.dedup, store, disk, clock, self._session_valid)
         self.expiry = TopicExpiry(catalogue, clock, self._session_valid)
         self._make_queues(entropy)
         self.handlers = self._serve(entropy)

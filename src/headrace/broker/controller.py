@@ -104,7 +104,9 @@ class Controller:
 
     def _may_stand(self) -> bool:
         return (
-            self._membership.session_valid and self._node_id in self._catalogue.nodes and self._catalogue.controller is None
+            self._membership.session_valid
+            and self._node_id in self._catalogue.nodes
+            and self._catalogue.controller is None
         )
 
     async def _stand(self) -> None:

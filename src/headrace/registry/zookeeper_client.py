@@ -49,7 +49,9 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]
         self._clock = clock
         self.negotiated_seconds = timeout_seconds
         self.last_confirmed: tuple[int, float] | None = None
-        self._heartbeat: tuple[int, float] | None = None  # the oldest that is not confirmed: its xid, and when it was sent
+        self._heartbeat: tuple[int, float] | None = (
+            None  # the oldest that is not confirmed: its xid, and when it was sent
+        )
         super().__init__(
             hosts=hosts,
             timeout=timeout_seconds,
