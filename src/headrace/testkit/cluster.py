@@ -7,7 +7,8 @@
     await cluster.heal()                    # all is well again, all are up
 
 Watched all the time, at the moment when it would go wrong: one broker at most leads a partition in one epoch, one
-process at most acts as the controller of one epoch (I11), and none does while its session is in doubt (I13).
+process at most acts as the controller of one epoch (I11), and none does while its session is in doubt (I13). A broker
+whose session has timed out while it was paused answers no heartbeat of a group and tells no committed offset (I13).
 A violation ends the run with `InvariantBroken`.
 """
 
@@ -17,9 +18,12 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import permutations
+from typing import Any
 from uuid import UUID
 
 from headrace.broker.broker import Broker
+from headrace.broker.context import RequestContext
+from headrace.broker.handlers import Handle
 from headrace.broker.partition import Partition
 from headrace.model.errors import HeadraceError
 from headrace.model.partition_record import PartitionRecord
@@ -34,6 +38,7 @@ from headrace.testkit.brokers import DATA, SimBroker
 from headrace.testkit.history import Replica
 from headrace.testkit.registry import SimRegistry, SimRegistryState
 from headrace.testkit.world import World
+from headrace.wire.apis import HEARTBEAT, OFFSET_FETCH
 from headrace.wire.batch import HEADER_SIZE, parse_header
 
 SESSION_SECONDS = 2.0
@@ -232,6 +237,17 @@ class SimCluster:
     def _on_open(self, node_id: int, broker: Broker) -> None:
         start = node_id, broker.identity.epoch
         broker.catalogue.on_lead.append(partial(self._on_lead, start))
+        assert isinstance(broker.registry, SimRegistry)
+        for handler in broker.handlers:
+            if handler.api.key in (HEARTBEAT, OFFSET_FETCH):
+                handler.handle = partial(self._handle, broker.registry, handler.handle)
+
+    async def _handle(self, registry: SimRegistry, handle: Handle, request: Any, context: RequestContext) -> Any:
+        response = await handle(request, context)
+        parts = getattr(response, "groups", None) or [response]
+        if registry.has_missed_the_end and not any(part.error_code for part in parts):
+            self._break(f"a broker answers {type(request).__name__} although its session has timed out (I13)")
+        return response
 
     def _on_lead(self, start: tuple[int, int], partition: Partition) -> None:
         lead = partition.topic_id, partition.index, partition.leader_epoch

@@ -26,6 +26,9 @@ class Stage:
         self.state = SimRegistryState()
         self.disk = self.world.disk
         self.disk.make_directory("/data")
+        self.refreshes = 0
+        self.may_refresh = asyncio.Event()
+        self.may_refresh.set()
 
     async def number(self, disk: SimDisk | None = None, node_id: int = 1) -> Start:
         return await number_start(
@@ -39,7 +42,9 @@ class Stage:
         )
 
     async def refresh(self) -> None:
-        """Membership reads the registry again by this; here nobody wants to know."""
+        """How membership reads the registry again; here it holds nothing else."""
+        await self.may_refresh.wait()
+        self.refreshes += 1
 
     def listed(self) -> BrokerRecord | None:
         entry = self.state.entries.get(live_key(1))
@@ -414,3 +419,48 @@ async def test_an_entry_that_changes_while_it_is_replaced_is_read_again(stage: S
     await member.join("new", 2, None)
     assert (found := stage.listed()) is not None
     assert (found.host, found.is_draining) == ("new", False)
+
+
+@on_stage
+async def test_a_session_that_replaces_a_lost_one_is_not_relied_on_before_the_registry_was_read_again(
+    stage: Stage,
+) -> None:
+    """Others may have been elected in the meantime."""
+    _, member = stage.member()
+    await member.open()
+    await member.join("h", 9092, None)
+    stage.world.local.start(member.run(), "run")
+    stage.may_refresh.clear()
+    stage.state.expire(member.session)
+    await asyncio.sleep(5)
+    assert (member.state, member.session_valid, member.session_expired) == (SessionState.HELD, False, True)
+    stage.may_refresh.set()
+    await asyncio.sleep(1)
+    assert (stage.refreshes, member.session_valid, member.session_expired) == (2, True, False)
+
+
+@on_stage
+async def test_a_session_that_ran_out_before_that_was_noticed_has_expired_until_it_is_confirmed(stage: Stage) -> None:
+    stage.state.session_timeout_seconds = 3.0
+    registry, member = stage.member()
+    await member.open()
+    await member.join("h", 9092, None)
+    stage.world.loop.skip(2.5)
+    assert (member.state, member.session_valid, member.session_expired) == (SessionState.HELD, False, True)
+    registry.disconnect()
+    await asyncio.sleep(0)
+    assert (member.state, member.session_expired) == (SessionState.DOUBTED, True)
+    registry.reconnect()
+    await asyncio.sleep(0.1)
+    assert (member.state, member.session_valid, member.session_expired) == (SessionState.HELD, True, False)
+
+
+@on_stage
+async def test_a_broker_that_is_awake_when_the_registry_goes_away_is_in_doubt_and_has_not_expired(stage: Stage) -> None:
+    stage.state.session_timeout_seconds = 3.0
+    registry, member = stage.member()
+    await member.open()
+    await member.join("h", 9092, None)
+    registry.disconnect()
+    await asyncio.sleep(60)
+    assert (member.state, member.session_valid, member.session_expired) == (SessionState.DOUBTED, False, False)

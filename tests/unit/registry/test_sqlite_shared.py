@@ -205,6 +205,21 @@ async def test_a_session_that_beats_is_held_however_much_time_passes(open_regist
     assert LOST not in states
 
 
+async def test_a_session_is_valid_for_two_thirds_of_its_timeout_after_its_last_beat(
+    open_registry: Open, clock: HandClock
+) -> None:
+    registry = await open_registry()
+    began = clock.seconds
+    await registry.open_session()
+    assert registry.session_valid_until == began + VALID_SHARE * TIMEOUT_SECONDS
+    clock.seconds += TIMEOUT_SECONDS / 2
+    await until(lambda: registry.session_valid_until == clock.seconds + VALID_SHARE * TIMEOUT_SECONDS)
+    before = registry.session_valid_until
+    silence(registry)
+    clock.seconds += TIMEOUT_SECONDS
+    assert before == registry.session_valid_until < clock.seconds
+
+
 async def test_a_follower_that_was_away_gives_the_others_their_time_anew(open_registry: Open, clock: HandClock) -> None:
     silent, other = await open_registry(HandClock()), await open_registry()
     session = await silent.open_session()
