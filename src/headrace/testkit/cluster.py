@@ -8,7 +8,8 @@
 
 Watched all the time, at the moment when it would go wrong: one broker at most leads a partition in one epoch, one
 process at most acts as the controller of one epoch (I11), and none does while its session is in doubt (I13). A broker
-whose session has timed out while it was paused answers no heartbeat of a group and tells no committed offset (I13).
+whose session has timed out while it was paused answers no heartbeat of a group, and tells neither a committed offset nor
+the end of a partition (I13).
 A violation ends the run with `InvariantBroken`.
 """
 
@@ -38,8 +39,9 @@ from headrace.testkit.brokers import DATA, SimBroker
 from headrace.testkit.history import Replica
 from headrace.testkit.registry import SimRegistry, SimRegistryState
 from headrace.testkit.world import World
-from headrace.wire.apis import HEARTBEAT, OFFSET_FETCH
+from headrace.wire.apis import HEARTBEAT, LIST_OFFSETS, OFFSET_FETCH
 from headrace.wire.batch import HEADER_SIZE, parse_header
+from headrace.wire.messages.list_offsets import ListOffsetsResponse
 
 SESSION_SECONDS = 2.0
 REGISTRY_DELAY = (0.0001, 0.003)
@@ -239,13 +241,12 @@ class SimCluster:
         broker.catalogue.on_lead.append(partial(self._on_lead, start))
         assert isinstance(broker.registry, SimRegistry)
         for handler in broker.handlers:
-            if handler.api.key in (HEARTBEAT, OFFSET_FETCH):
+            if handler.api.key in (HEARTBEAT, LIST_OFFSETS, OFFSET_FETCH):
                 handler.handle = partial(self._handle, broker.registry, handler.handle)
 
     async def _handle(self, registry: SimRegistry, handle: Handle, request: Any, context: RequestContext) -> Any:
         response = await handle(request, context)
-        parts = getattr(response, "groups", None) or [response]
-        if registry.has_missed_the_end and not any(part.error_code for part in parts):
+        if registry.has_missed_the_end and 0 in _error_codes(response):
             self._break(f"a broker answers {type(request).__name__} although its session has timed out (I13)")
         return response
 
@@ -270,6 +271,13 @@ class SimCluster:
 
     def _break(self, what: str) -> None:
         self._world.loop.halt(InvariantBroken(what))
+
+
+def _error_codes(response: Any) -> list[int]:
+    """Those of the parts for which each answer stands by itself."""
+    if isinstance(response, ListOffsetsResponse):
+        return [partition.error_code for topic in response.topics for partition in topic.partitions]
+    return [part.error_code for part in getattr(response, "groups", None) or [response]]
 
 
 def _batches(partition: Partition) -> Iterator[tuple[int, bytes]]:
