@@ -16,8 +16,8 @@ from headrace.wire.messages.end_bundle import BundleMember, EndBundleRequest, En
 
 
 class BundleRequests:
-    """DescribeBundle is answered only while `session_valid`. Otherwise another broker may coordinate the bundle by now, and
-    this one does not know what was committed there."""
+    """DescribeBundle is answered only while `session_valid`. Otherwise another broker may coordinate the bundle by now,
+    and this one does not know what was committed there."""
 
     def __init__(self, coordinator: TransactionCoordinator, session_valid: Callable[[], bool]) -> None:
         self._coordinator = coordinator

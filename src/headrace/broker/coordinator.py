@@ -4,8 +4,10 @@ A group belongs to one partition of `__consumer_offsets`, and whoever leads that
 `end` are told of every lead; in between there is one `LedGroups`, made anew for each lead. Until it is loaded, all that
 concerns its groups is refused as "loading"; groups whose records turn out to be damaged are refused from then on, and
 the others go on. All other groups are refused with `NotCoordinator`, also where this broker has not heard yet that
-it leads them, or that there is a log at all: who answers without knowing sends readers back to the beginning. So are those of a broker
-whose registry session has expired: another may coordinate them by now.
+it leads them, or that there is a log at all: who answers without knowing sends readers back to the beginning.
+
+While the broker's registry session has expired, all groups are rejected with `CoordinatorNotAvailable`: another broker
+may coordinate them by now.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ _MISSING = CommittedOffset(-1, -1, "", -1, -1, ZERO_ID)
 
 
 class OffsetRequests:
-    """OffsetFetch is answered only while `session_valid`. Otherwise another broker may coordinate the group by now, and this
-    one does not know what was committed there: an older offset, or none, would send consumers back."""
+    """OffsetFetch is answered only while `session_valid`. Otherwise another broker may coordinate the group by now, and
+    this one does not know what was committed there: an older offset, or none, would send consumers back."""
 
     def __init__(
         self, coordinator: Coordinator, catalogue: Catalogue, clock: Clock, session_valid: Callable[[], bool]

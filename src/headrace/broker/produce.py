@@ -256,7 +256,7 @@ class Produce:
     def _ensure_safe(self, partition: Partition, acks: int, *, session_valid: bool) -> None:
         """Raise unless what is acknowledged would be kept, and could be. With acks=all the in-sync set confirms it; a
         partition with one replica can be led by no other broker."""
-        if partition.is_forsaken:
+        if partition.writes_suspended:
             raise NotLeader(f"another broker may lead {partition.topic}-{partition.index} by now")
         if acks == _ACKS_ALL:
             partition.ensure_enough()

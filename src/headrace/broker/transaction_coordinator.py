@@ -3,8 +3,10 @@
 A transactional id belongs to one partition of `__transaction_state`, and whoever leads that partition coordinates it.
 `begin` and `end` are told of every lead; in between there is one `LedTransactions`, made anew for each lead. Until it
 is loaded everything that concerns its ids is refused as "loading"; ids whose records turn out to be damaged are refused
-from then on, and the others go on. Ids of partitions that somebody else leads are refused with `NotCoordinator`, and all
-ids with `CoordinatorNotAvailable` when this broker's registry session has expired: another may coordinate them by now.
+from then on, and the others go on. Ids of partitions that somebody else leads are refused with `NotCoordinator`.
+
+While the broker's registry session has expired, all ids are rejected with `CoordinatorNotAvailable`: another broker may
+coordinate them by now.
 """
 
 from __future__ import annotations

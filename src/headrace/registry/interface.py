@@ -32,8 +32,8 @@ import msgspec
 from headrace.model.errors import HeadraceError, RequestTimedOut, RetriableError
 
 VALID_SHARE = 2 / 3
-"""Of the session timeout: so long after a confirmed heartbeat the session is certainly valid. The rest is a margin for a
-ZooKeeper server that fails before it has passed the heartbeat on (at most half a tick), and for clocks that drift."""
+"""The session is certainly valid for this share of its timeout after a confirmed heartbeat. The rest is a margin for
+clocks that drift, and for a ZooKeeper server that fails before it has passed the heartbeat on (half a tick at most)."""
 
 
 class Registry(Protocol):

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import msgspec
 from kazoo.client import KazooClient
 from kazoo.exceptions import EXCEPTIONS, NoNodeError
+from kazoo.protocol.connection import PING_XID
 from kazoo.protocol.serialization import (
     MultiHeader,
     int_struct,
@@ -25,7 +26,6 @@ from kazoo.protocol.serialization import (
     stat_struct,
     write_string,
 )
-from kazoo.protocol.connection import PING_XID
 from kazoo.protocol.states import WatchedEvent, ZnodeStat
 
 from headrace.runtime.clock import Clock

@@ -69,8 +69,8 @@ class ZooKeeperLink:
         return None if identity is None else int(identity[0])
 
     def last_confirmed(self, session_id: int) -> float:
-        """When the last confirmed heartbeat of this session of ZooKeeper was sent; -inf if kazoo has another by now: after
-        a pause, kazoo's thread may have begun a new one before the loop hears of the end of the old one."""
+        """When the last confirmed heartbeat of this session of ZooKeeper was sent. -inf if kazoo has another session by
+        now: after a pause, its thread may have begun one before the loop hears that the old one is over."""
         confirmed = self._client.last_confirmed
         return confirmed[1] if confirmed is not None and confirmed[0] == session_id else float("-inf")
 

@@ -8,8 +8,7 @@
 
 Watched all the time, at the moment when it would go wrong: one broker at most leads a partition in one epoch, one
 process at most acts as the controller of one epoch (I11), and none does while its session is in doubt (I13). A broker
-whose session has timed out while it was paused answers no heartbeat of a group, and tells neither a committed offset nor
-the end of a partition (I13).
+whose session has timed out while it was paused answers no heartbeat, OffsetFetch or ListOffsets (I13).
 A violation ends the run with `InvariantBroken`.
 """
 

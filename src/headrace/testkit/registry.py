@@ -300,9 +300,7 @@ class SimRegistry:
         else:
             loop.call_soon(callback, *arguments, context=context)
 
-    def _call_at(
-        self, when: float, callback: Callable[..., object], *arguments: Any, context: Context | None
-    ) -> None:
+    def _call_at(self, when: float, callback: Callable[..., object], *arguments: Any, context: Context | None) -> None:
         asyncio.get_running_loop().call_at(when, self._call, when, context, callback, arguments, context=context)
 
     def _call(

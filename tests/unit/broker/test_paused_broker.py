@@ -23,7 +23,6 @@ from tests.unit.broker.transacting import ID, Transactor
 from tests.unit.broker.trio import ClusterHouse
 
 from headrace.broker.controller import Deposed
-from headrace.broker.partition import Partition
 from headrace.machines.bundles import owner_id
 from headrace.testkit.registry import SimRegistry
 from headrace.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest

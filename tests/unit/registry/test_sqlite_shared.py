@@ -17,6 +17,7 @@ from tests.unit.registry.contract import until
 
 from headrace.registry import sqlite_follower
 from headrace.registry.interface import (
+    VALID_SHARE,
     BadVersion,
     Create,
     Entry,
@@ -29,7 +30,7 @@ from headrace.registry.interface import (
 from headrace.registry.session_files import SessionFile, read_beat, session_files, session_path
 from headrace.registry.sqlite_file import Transaction, connect
 from headrace.registry.sqlite_follower import AWAY_SECONDS
-from headrace.registry.sqlite_shared import VALID_SHARE, SharedSqliteRegistry
+from headrace.registry.sqlite_shared import SharedSqliteRegistry
 
 HELD, DOUBTED, LOST = SessionState.HELD, SessionState.DOUBTED, SessionState.LOST
 TIMEOUT_SECONDS = 0.6
