@@ -21,11 +21,11 @@ from tests.integration.conftest import Figures
 from tests.integration.ensemble import ports_in_a_row
 from tests.integration.history import History
 from tests.integration.load import Load, read_everything
-from tests.integration.process import PATIENCE_SECONDS, wait_until
+from tests.integration.process import PATIENCE_SECONDS, BrokerProcess, wait_until
 from tests.integration.raw import connect_in_a_tight_loop, encode_request
 
 BROKERS = 3
-METADATA = 3
+METADATA, DESCRIBE_QUORUM = 3, 55
 PARTITIONS = 6
 HEADRACE = str(Path(sys.executable).with_name("headrace"))
 
@@ -268,3 +268,37 @@ def test_each_form_of_start_refuses_the_folder_of_the_other(tmp_path: Path) -> N
         assert told.stdout == b""
     assert os.listdir(several) == ["broker-1"]
     assert os.listdir(one) == ["logs"]
+
+
+@pytest.mark.parametrize("end", [BrokerProcess.kill, BrokerProcess.terminate], ids=["kill", "terminate"])
+def test_a_broker_that_joins_or_is_started_again_knows_itself_and_a_controller_when_it_accepts_connections(
+    tmp_path: Path, end: Callable[[BrokerProcess], object]
+) -> None:
+    """I36. Metadata names any broker as the controller while none is known, but the quorum then has no epoch."""
+    quorum = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
+    # Loads the schemas, which takes longer than a broker's start.
+    encode_request(METADATA, 12, topics=None)
+    encode_request(DESCRIBE_QUORUM, 1, topics=quorum)
+    registry = f"sqlite:{tmp_path / 'registry.db'}"
+    brokers = {
+        node_id: BrokerProcess(tmp_path / str(node_id), options=("--node-id", str(node_id), "--registry", registry))
+        for node_id in (1, 2)
+    }
+
+    try:
+        for node_id in (1, 2, 1):
+            broker = brokers[node_id]
+            if broker.running:
+                end(broker)
+            broker.launch()
+            with connect_in_a_tight_loop(broker.address) as connection:
+                (known,) = connection.call(DESCRIBE_QUORUM, 1, topics=quorum).topics[0].partitions
+                metadata = connection.call(METADATA, 12, topics=None)
+            nodes = {one.node_id for one in metadata.brokers}
+            assert known.leader_epoch > 0
+            assert node_id in nodes
+            assert {known.leader_id, metadata.controller_id} <= nodes
+            broker.wait_ready()
+    finally:
+        for broker in brokers.values():
+            broker.stop()

@@ -38,6 +38,7 @@ from headrace.registry.interface import (
     Set,
 )
 from headrace.registry.zookeeper import ZooKeeperRegistry
+from headrace.runtime.clock import SystemClock
 from headrace.testkit.registry import SimRegistry
 
 SESSION_SECONDS = 2.0
@@ -75,7 +76,7 @@ def root() -> str:
 
 @asynccontextmanager
 async def connect(hosts: str, root: str, seconds: float = SESSION_SECONDS) -> AsyncIterator[ZooKeeperRegistry]:
-    registry = await ZooKeeperRegistry.open(hosts, root, seconds)
+    registry = await ZooKeeperRegistry.open(hosts, root, SystemClock(), seconds)
     try:
         yield registry
     finally:
@@ -204,6 +205,43 @@ async def test_what_was_decided_in_a_lost_session_is_refused_although_the_connec
                 await registry.commit(operations)
         assert await registry.get("/kept") == Entry("/kept", b"", 0)
         assert await registry.get("/live/1") is None
+
+
+async def test_a_session_is_certainly_valid_as_long_as_the_servers_confirm_heartbeats(
+    zookeeper: ZooKeeperProcess, root: str
+) -> None:
+    states: list[SessionState] = []
+    async with Cable(zookeeper.ports[0]) as cable, connect(cable.address, root) as registry:
+        await registry.open_session(states.append)
+        first = registry.session_valid_until
+        assert time.monotonic() < first <= time.monotonic() + SESSION_SECONDS
+        await until(lambda: registry.session_valid_until > first)  # by a ping: nothing else is sent
+        for _ in range(3):  # and by requests: kazoo does not ping while it sends them
+            before = registry.session_valid_until
+            await registry.get("/nothing")
+            assert registry.session_valid_until > before
+        cable.muffle()
+        await until(lambda: time.monotonic() > registry.session_valid_until)
+        assert LOST not in states
+
+
+async def test_a_session_that_kazoo_begins_by_itself_does_not_make_the_lost_one_valid(
+    zookeeper: ZooKeeperProcess, root: str
+) -> None:
+    """After a pause kazoo's thread may run before the loop hears that the session is over."""
+    states: list[SessionState] = []
+    async with Cable(zookeeper.ports[0]) as cable, connect(cable.address, root) as registry:
+        await registry.open_session(states.append)
+        held = registry._held
+        assert held is not None
+        cable.muffle()
+        await until(lambda: time.monotonic() > registry.session_valid_until + SESSION_SECONDS)
+        cable.mend()
+        await until(lambda: LOST in states)
+        await registry.get("/nothing")
+        registry._held = held
+        assert registry.session_valid_until == float("-inf")
+        registry._held = None
 
 
 async def test_after_a_short_cut_the_session_is_held_and_watches_are_told_to_look_again(
@@ -339,7 +377,7 @@ async def test_the_session_timeout_is_what_the_servers_allow(zookeeper: ZooKeepe
 
 async def test_without_a_server_opening_fails_in_bounded_time() -> None:
     with pytest.raises(RegistryUnavailable, match=r"127\.0\.0\.1:1 cannot be reached"):
-        await ZooKeeperRegistry.open("127.0.0.1:1", "/test", 0.5)
+        await ZooKeeperRegistry.open("127.0.0.1:1", "/test", SystemClock(), 0.5)
 
 
 async def test_thousands_of_keys_are_read_and_watched(zookeeper: ZooKeeperProcess, figures: Figures, root: str) -> None:

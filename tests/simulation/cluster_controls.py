@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from headrace.broker import readings
 from headrace.broker.controller import Controller
+from headrace.broker.membership import Membership
 from headrace.broker.partition import Partition
 from headrace.broker.replica_fetcher import Followed, ReplicaFetcher
 from headrace.machines import leadership
@@ -19,6 +20,7 @@ from headrace.machines.in_sync import InSync
 from headrace.machines.leadership import with_in_sync
 from headrace.model.broker_record import BrokerRecord
 from headrace.model.partition_record import PartitionRecord
+from headrace.registry.interface import SessionState
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -57,6 +59,15 @@ def preside_while_in_doubt(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Controller, "_is_in_office", is_in_office)
 
 
+def act_after_a_pause(patch: pytest.MonkeyPatch) -> None:
+    """Rely on the session until the registry's client reports a doubt, however long the process stood still."""
+
+    def session_valid(self: Membership) -> bool:
+        return self.state is SessionState.HELD
+
+    patch.setattr(Membership, "session_valid", property(session_valid))
+
+
 def elect_in_the_same_epoch(patch: pytest.MonkeyPatch) -> None:
     def elected(record: PartitionRecord, leader: BrokerRecord) -> PartitionRecord:
         return replace(record, leader=leader.node_id, leader_broker_epoch=leader.epoch)
@@ -80,6 +91,7 @@ CONTROLS: dict[Plant, int] = {
     acknowledge_before_the_flush: 261,
     fetch_without_a_look_at_epochs: 5,
     preside_while_in_doubt: 27,
+    act_after_a_pause: 6,
     elect_in_the_same_epoch: 2,
     let_join_who_is_behind: 295,
 }

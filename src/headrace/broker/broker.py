@@ -115,11 +115,14 @@ class Broker:
             self.group_configs.timing_of,
             config.offset_metadata_max_bytes,
             clock,
+            self._session_expired,
         )
         verified = VerifiedTransactions()
         self._transactions_log = TransactionsLog(catalogue, clock)
         self._markers = TransactionMarkers(catalogue, cluster.peers, verified, store.flusher.flush, clock)
-        self.transactions = TransactionCoordinator(self._transactions_log, self._markers, id_blocks.next, config, clock)
+        self.transactions = TransactionCoordinator(
+            self._transactions_log, self._markers, id_blocks.next, config, clock, self._session_expired
+        )
         self._verification = TransactionVerification(self.transactions, self._transactions_log, verified, cluster.peers)
         self.delayed = DelayedMessages(catalogue, self.transactions.new_producer_id, store, clock)
         for coordinator in (self.coordinator, self.transactions, self.delayed):
@@ -137,10 +140,8 @@ class Broker:
         catalogue.on_lead.append(self.dedup.begin)
         catalogue.on_resign.append(self.dedup.end)
         catalogue.on_topic.append(self.dedup.reconfigure)
-        self._produce = Produce(
-            catalogue, self._verification, self.dedup, store, disk, clock, lambda: cluster.membership.is_held
-        )
-        self.expiry = TopicExpiry(catalogue, clock, lambda: cluster.membership.is_held)
+        self._produce = Produce(catalogue, self._verification, self.dedup, store, disk, clock, self._session_valid)
+        self.expiry = TopicExpiry(catalogue, clock, self._session_valid)
         self._make_queues(entropy)
         self.handlers = self._serve(entropy)
         self._admin.advertise(handler.api for handler in self.handlers)
@@ -154,7 +155,7 @@ class Broker:
             self.dead_letters.bury,
             clock,
             entropy,
-            lambda: self.cluster.membership.is_held,
+            self._session_valid,
             self._subscription_names,
         )
         catalogue.on_lead.append(self.subscriptions.begin)
@@ -221,7 +222,7 @@ class Broker:
             self.identity,
             partial(store_broker_configs, self.registry),
         )
-        list_offsets = ListOffsets(self.catalogue)
+        list_offsets = ListOffsets(self.catalogue, self._session_expired)
         coordinators = FindCoordinator(self.catalogue, self.offsets_log, self._transactions_log)
         changes = PartitionChanges(self.catalogue, PartitionRecords(self.registry))
         reassignments = ReassignmentRequests(self.catalogue, changes)
@@ -262,7 +263,7 @@ class Broker:
 
     def _serve_groups(self, entropy: Entropy) -> dict[int, Handle]:
         groups = GroupRequests(self.coordinator, self.shares.forget, entropy)
-        offsets = OffsetRequests(self.coordinator, self.catalogue, self._clock, lambda: self.cluster.membership.is_held)
+        offsets = OffsetRequests(self.coordinator, self.catalogue, self._clock, self._session_valid)
         consumers = ConsumerGroupRequests(self.coordinator, self.catalogue, entropy)
         return {
             apis.OFFSET_COMMIT: offsets.commit,
@@ -293,7 +294,7 @@ class Broker:
             apis.DESCRIBE_PRODUCERS: tools.describe_producers,
             apis.DESCRIBE_TRANSACTIONS: tools.describe,
             apis.LIST_TRANSACTIONS: tools.list,
-            **BundleRequests(self.transactions, lambda: self.cluster.membership.is_held).table(),
+            **BundleRequests(self.transactions, self._session_valid).table(),
         }
 
     def _serve_queues(self) -> dict[int, Handle]:
@@ -311,6 +312,12 @@ class Broker:
             apis.ALTER_DELAYED: delays.alter,
             apis.DESCRIBE_PUSHES: PushRequests(self.subscription_configs).describe,
         }
+
+    def _session_valid(self) -> bool:
+        return self.cluster.membership.session_valid
+
+    def _session_expired(self) -> bool:
+        return self.cluster.membership.session_expired
 
     async def _keep_house(self) -> None:
         offsets_checked = self._clock.monotonic()

@@ -16,12 +16,12 @@ from headrace.wire.messages.end_bundle import BundleMember, EndBundleRequest, En
 
 
 class BundleRequests:
-    """`is_certain`: whether others certainly take this broker for alive. Otherwise another may coordinate by now, and
-    what was committed there since is not known here."""
+    """DescribeBundle is answered only while `session_valid`. Otherwise another broker may coordinate the bundle by now,
+    and this one does not know what was committed there."""
 
-    def __init__(self, coordinator: TransactionCoordinator, is_certain: Callable[[], bool]) -> None:
+    def __init__(self, coordinator: TransactionCoordinator, session_valid: Callable[[], bool]) -> None:
         self._coordinator = coordinator
-        self._is_certain = is_certain
+        self._session_valid = session_valid
 
     def table(self) -> dict[int, Handle]:
         return {apis.DESCRIBE_BUNDLE: self.describe, apis.END_BUNDLE: self.end}
@@ -29,7 +29,7 @@ class BundleRequests:
     async def describe(self, request: DescribeBundleRequest, _context: RequestContext) -> DescribeBundleResponse:
         try:
             bundle = await self._of(request.bundle).describe_bundle(request.bundle)
-            if not self._is_certain():
+            if not self._session_valid():
                 raise CoordinatorNotAvailable("whether this broker is still the coordinator is in doubt; ask again")
         except HeadraceError as error:
             return DescribeBundleResponse(error_code=error.code, error_message=error.message)

@@ -65,7 +65,7 @@ class ClusterMember:
         node_id: int,
         start: Start,
     ) -> None:
-        self.membership = Membership(registry, clock, node_id, start)
+        self.membership = Membership(registry, clock, node_id, start, catalogue.mirror.open)
         self.peers = Peers(lambda: _dialer(network, node_id), self._address_of)
         self._catalogue = catalogue
         self._store = store
@@ -103,7 +103,6 @@ class ClusterMember:
         """Register this broker. Return when its metadata lists it and names a controller: without them, a client
         would be told that the cluster has no brokers, and a topic that it creates would be rejected for good."""
         await self.membership.join(host, port, rack)
-        await self._catalogue.mirror.open()
         self._supervisor.spawn(self.membership.run(), "membership")
         self._supervisor.spawn(self.controller.run(), "controller")
         self._supervisor.spawn(self._keeper.run(), "in-sync sets")

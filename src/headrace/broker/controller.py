@@ -104,7 +104,9 @@ class Controller:
 
     def _may_stand(self) -> bool:
         return (
-            self._membership.is_held and self._node_id in self._catalogue.nodes and self._catalogue.controller is None
+            self._membership.session_valid
+            and self._node_id in self._catalogue.nodes
+            and self._catalogue.controller is None
         )
 
     async def _stand(self) -> None:
@@ -284,7 +286,7 @@ class Controller:
 
     def _is_in_office(self) -> bool:
         """Also again, after a doubt that has passed without a loss."""
-        return self._membership.is_held and self._catalogue.controller in self._stood
+        return self._membership.session_valid and self._catalogue.controller in self._stood
 
     async def _pause(self, seconds: float) -> bool:
         """Whether there is news; none came in this time otherwise."""

@@ -5,6 +5,9 @@ A group belongs to one partition of `__consumer_offsets`, and whoever leads that
 concerns its groups is refused as "loading"; groups whose records turn out to be damaged are refused from then on, and
 the others go on. All other groups are refused with `NotCoordinator`, also where this broker has not heard yet that
 it leads them, or that there is a log at all: who answers without knowing sends readers back to the beginning.
+
+While the broker's registry session has expired, all groups are rejected with `CoordinatorNotAvailable`: another broker
+may coordinate them by now.
 """
 
 from __future__ import annotations
@@ -38,9 +41,11 @@ class Coordinator:
         share_timing_of: Callable[[str], ShareTiming],
         metadata_bytes_max: int,
         clock: Clock,
+        session_expired: Callable[[], bool],
     ) -> None:
         self.config = GroupsConfig(config, consumer_config_of, share_timing_of, metadata_bytes_max)
         self._log = offsets_log
+        self._session_expired = session_expired
         self._seen = TopicsSeen(catalogue)
         self._now_ms = AnchoredClock(clock).now_ms  # a jump of the wall clock must not expire every session
         self._led: dict[int, LedGroups] = {}
@@ -133,6 +138,8 @@ class Coordinator:
     def _ensure_running(self) -> None:
         if self._is_stopped.is_set():
             raise CoordinatorNotAvailable("the broker is going down")
+        if self._session_expired():
+            raise CoordinatorNotAvailable("this broker's session has expired, and another may coordinate; ask again")
 
 
 async def _load(groups: LedGroups) -> None:

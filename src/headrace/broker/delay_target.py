@@ -41,7 +41,7 @@ class Target:
     def ensure_able(self) -> None:
         """Raise unless a batch can be committed here now."""
         self.ensure_led()
-        if self.partition.is_forsaken:
+        if self.partition.writes_suspended:
             raise NotLeader(f"another broker may lead {self.partition.topic}-{self.partition.index} by now")
         self.partition.ensure_enough()
 

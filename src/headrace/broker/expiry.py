@@ -35,10 +35,10 @@ class _Seen(NamedTuple):
 
 
 class TopicExpiry:
-    def __init__(self, catalogue: Catalogue, clock: Clock, is_certain: Callable[[], bool]) -> None:
+    def __init__(self, catalogue: Catalogue, clock: Clock, session_valid: Callable[[], bool]) -> None:
         self._catalogue = catalogue
         self._clock = clock
-        self._is_certain = is_certain
+        self._session_valid = session_valid
         self._seen: dict[UUID, _Seen] = {}
         self._looked_at = float("-inf")
 
@@ -59,7 +59,7 @@ class TopicExpiry:
         was_paused, self._looked_at = now - self._looked_at > _PAUSE_SECONDS, now
         if was_paused:
             before = {}
-        if not self._is_certain():
+        if not self._session_valid():
             return
         for topic in self._catalogue:
             limit_ms = topic.config.expire_after_idle_ms

@@ -51,28 +51,29 @@ class InSyncKeeper:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            self._doubt()
+            self._suspend_writes()
             seen = 0
             for topic in list(self._directory):
                 for partition in list(topic.replicas.values()):
                     seen += 1
                     if seen % _PARTITIONS_PER_TURN == 0:
                         await asyncio.sleep(0)
-                    if self._membership.is_held:
+                    if self._membership.session_valid:
                         await self._look(topic, partition)
 
-    def _doubt(self) -> None:
-        """Who is in doubt of its session, and whom its followers do not ask any more, has most likely been replaced:
-        its producers had better look for another leader than wait."""
+    def _suspend_writes(self) -> None:
+        """A leader whose session is in doubt, and from which no in-sync follower fetches any more, has most likely been
+        replaced: its producers had better look for another leader than wait."""
         patience = self._directory.config.replica_lag_time_max_ms / 1000
         since = self._clock.monotonic() - patience
-        doubted_at = self._membership.doubted_at
-        is_doubtful = doubted_at is not None and doubted_at < since
+        invalid_since = self._membership.session_invalid_since
+        is_doubtful = invalid_since is not None and invalid_since < since
         for topic in self._directory:
             for partition in topic.led.values():
-                is_forsaken = is_doubtful and partition.in_sync is not None and partition.in_sync.is_forsaken(since)
-                if partition.is_forsaken is not is_forsaken:
-                    partition.forsake(is_forsaken)
+                in_sync = partition.in_sync
+                suspended = is_doubtful and in_sync is not None and in_sync.are_followers_silent(since)
+                if partition.writes_suspended is not suspended:
+                    partition.suspend_writes(suspended)
                     topic.described = None
 
     async def _look(self, topic: Topic, partition: Partition) -> None:

@@ -147,9 +147,14 @@ class LedSubscriptions:
 
     def lendable(self) -> Partition:
         """The same for leases: another broker may lead by now, and what was settled there must not be delivered."""
-        if not self._around.is_certain():
-            raise NotLeader("this broker is not sure that it still leads; it grants no leases")
+        if not self._around.session_valid():
+            raise self._not_leader()
         return self.source()
+
+    def _not_leader(self) -> NotLeader:
+        """A lease is in memory only, so no other broker confirms that it is granted or extended."""
+        topic, index = self.place
+        return NotLeader(f"another broker may lead {topic}-{index} by now; this one grants and extends no leases")
 
     def has(self, name: str) -> bool:
         """Whether it was made, and that is committed."""
@@ -246,6 +251,10 @@ class LedSubscriptions:
         """For each verdict what speaks against it, or None; and what to wait for until the others are committed."""
         self.source()
         self._acks.ensure_writable()
+        if not self._around.session_valid():
+            verdicts = list(verdicts)
+            if any(isinstance(how, Extend) for _, _, how, _ in verdicts):
+                raise self._not_leader()
         subscription = self.find(name)
         now_ms = self._now_ms()
         errors: list[HeadraceError | None] = []

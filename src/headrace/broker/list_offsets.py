@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.partition import Partition
 from headrace.broker.readings import READ_COMMITTED, check_leader_epoch
-from headrace.model.errors import HeadraceError, OffsetNotAvailable, UnsupportedVersion
+from headrace.model.errors import HeadraceError, NotLeader, OffsetNotAvailable, UnsupportedVersion
 from headrace.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -38,8 +40,9 @@ _SPECIAL_SINCE = {
 
 
 class ListOffsets:
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: Catalogue, session_expired: Callable[[], bool]) -> None:
         self._catalogue = catalogue
+        self._session_expired = session_expired
 
     async def handle(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
         response = ListOffsetsResponse()
@@ -56,8 +59,10 @@ class ListOffsets:
                             f"timestamp {asked.timestamp} means nothing in version {context.version}"
                         )
                     await _look_up(partition, asked.timestamp, request.isolation_level, answer)
+                    if self._session_expired():
+                        raise NotLeader("this broker's session has expired, and another may lead; ask again")
                 except HeadraceError as error:
-                    answer.error_code = error.code
+                    answer = ListOffsetsPartitionResponse(asked.partition_index, error_code=error.code)
                 answers.partitions.append(answer)
             response.topics.append(answers)
         return response

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -132,13 +132,18 @@ async def confirm_start(disk: Disk, folder: str, node_id: int, start: Start) -> 
 
 
 class Membership:
-    """`is_held` is true only while others certainly take this broker for alive."""
+    """Answers whether this broker may act on what it believes to lead. `refresh` reads the registry again."""
 
-    def __init__(self, registry: Registry, clock: Clock, node_id: int, start: Start) -> None:
+    def __init__(
+        self, registry: Registry, clock: Clock, node_id: int, start: Start, refresh: Callable[[], Awaitable[None]]
+    ) -> None:
         self.on_state: list[Callable[[SessionState], None]] = []
         self.state = SessionState.LOST
-        self.doubted_at: float | None = None
-        """Since when the session has been in doubt, or lost."""
+        self.session_invalid_since: float | None = None
+        """When the registry's client reported that the session is in doubt, or lost."""
+        self._refresh = refresh
+        self._is_outdated = False  # the session was lost, and the registry has not been read since
+        self._doubted_too_late = False
         self._registry = registry
         self._clock = clock
         self._node_id = node_id
@@ -148,8 +153,23 @@ class Membership:
         self._lost = asyncio.Event()
 
     @property
-    def is_held(self) -> bool:
-        return self.state is SessionState.HELD
+    def session_valid(self) -> bool:
+        """Whether no other broker can have been told that this one is gone. Check it at each decision that is not
+        confirmed by others, after the last wait: a process that was paused runs handlers before the registry's client
+        has noticed anything, so the clock decides, not only the client."""
+        return (
+            self.state is SessionState.HELD
+            and not self._is_outdated
+            and self._clock.monotonic() < self._registry.session_valid_until
+        )
+
+    @property
+    def session_expired(self) -> bool:
+        """Whether the session ran out while this broker stood still, or is known to be lost: what this broker believes
+        to lead is out of date. A broker that is awake while the registry is out of reach is in doubt, and not expired:
+        in an outage of the registry nobody can be elected elsewhere, and groups and transactions go on, since whatever
+        they change is confirmed by the in-sync set."""
+        return self._doubted_too_late if self.state is SessionState.DOUBTED else not self.session_valid
 
     @property
     def session(self) -> Session:
@@ -173,7 +193,7 @@ class Membership:
 
     async def begin_to_leave(self) -> None:
         """Say that this broker is about to go, so that its leads are given to others."""
-        if self._record is None or not self.is_held:
+        if self._record is None or not self.session_valid:
             return
         self._record = msgspec.structs.replace(self._record, is_draining=True)
         try:
@@ -191,14 +211,18 @@ class Membership:
                 log.warning("the session with the registry ends by itself: %s", error)
 
     async def _rejoin(self) -> None:
-        """Register; with a new session if the last one is lost, also if that happens meanwhile."""
+        """Register, with a new session if the last one is lost, also if that happens meanwhile; then read what others
+        have decided without this broker."""
         deadline = self._clock.monotonic() + _JOIN_SECONDS
         while True:
             try:
                 if self._lost.is_set():
                     await self.open()
                 if self._record is None or await self._register(deadline):
-                    return
+                    await self._refresh()
+                    if not self._lost.is_set():
+                        self._is_outdated = False
+                        return
             except (RegistryConflict, RegistryUnavailable):
                 if self._clock.monotonic() > deadline:
                     raise  # half alive is worse than restarted
@@ -231,12 +255,16 @@ class Membership:
         return [Delete(CONTROLLER_KEY, seat.version)]
 
     def _on_state(self, state: SessionState) -> None:
+        now = self._clock.monotonic()
+        if state is SessionState.DOUBTED:
+            self._doubted_too_late = self.session_expired
         self.state = state
         if state is SessionState.HELD:
-            self.doubted_at = None
-        elif self.doubted_at is None:
-            self.doubted_at = self._clock.monotonic()
+            self.session_invalid_since = None
+        elif self.session_invalid_since is None:
+            self.session_invalid_since = now
         if state is SessionState.LOST:
+            self._is_outdated = True
             self._lost.set()
         else:
             self._lost.clear()

@@ -264,7 +264,7 @@ class Metadata:
 
     def _leader(self, record: PartitionRecord, here: Partition | None) -> int:
         """Who is up and leads. A leader that has gone is not worth asking, nor is this one if it may be replaced."""
-        if here is not None and here.is_forsaken:
+        if here is not None and here.writes_suspended:
             return NO_LEADER
         return record.leader if record.leader in self._catalogue.nodes else NO_LEADER
 

@@ -56,16 +56,16 @@ _MISSING = CommittedOffset(-1, -1, "", -1, -1, ZERO_ID)
 
 
 class OffsetRequests:
-    """`is_certain`: whether others certainly take this broker for alive. Otherwise another may coordinate by now, and
-    what was committed there since is not known here: an older offset, or none, would send readers back."""
+    """OffsetFetch is answered only while `session_valid`. Otherwise another broker may coordinate the group by now, and
+    this one does not know what was committed there: an older offset, or none, would send consumers back."""
 
     def __init__(
-        self, coordinator: Coordinator, catalogue: Catalogue, clock: Clock, is_certain: Callable[[], bool]
+        self, coordinator: Coordinator, catalogue: Catalogue, clock: Clock, session_valid: Callable[[], bool]
     ) -> None:
         self._coordinator = coordinator
         self._catalogue = catalogue
         self._clock = clock
-        self._is_certain = is_certain
+        self._session_valid = session_valid
 
     async def commit(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
         try:
@@ -126,13 +126,13 @@ class OffsetRequests:
                     )
                 response.topics.append(answers)
             await groups.settle()
-            self._ensure_certain()
+            self._ensure_session_valid()
         except HeadraceError as error:
             return _refused_fetch(request, error)
         return response
 
-    def _ensure_certain(self) -> None:
-        if not self._is_certain():
+    def _ensure_session_valid(self) -> None:
+        if not self._session_valid():
             raise CoordinatorNotAvailable("this broker is not sure that it still coordinates the group; ask again")
 
     async def delete(self, request: OffsetDeleteRequest, _context: RequestContext) -> OffsetDeleteResponse:
@@ -211,7 +211,7 @@ class OffsetRequests:
             groups.check_fetch(asked.group_id, asked.member_id, asked.member_epoch)
             topics = self._fetch_topics(groups, asked, version, must_be_stable=must_be_stable)
             await groups.settle()
-            self._ensure_certain()
+            self._ensure_session_valid()
         except HeadraceError as error:
             return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error.code)
         return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics)

@@ -71,7 +71,6 @@ class Partition:
         "high_watermark",
         "in_sync",
         "index",
-        "is_forsaken",
         "is_from_damage",
         "is_leader",
         "is_retired",
@@ -81,6 +80,7 @@ class Partition:
         "state",
         "topic",
         "topic_id",
+        "writes_suspended",
     )
 
     def __init__(self, log: Log, flusher: Flusher, topic: str, config: TopicConfig, counts: TopicCounts) -> None:
@@ -93,7 +93,7 @@ class Partition:
         self.config = config
         self.state = log.state
         self.is_leader = False
-        self.is_forsaken = False
+        self.writes_suspended = False
         self.is_retired = False
         self.is_from_damage = log.quarantined is not None  # found at the start, before anybody was told anything
         self.leader_epoch = self._led_epoch = -1
@@ -161,10 +161,10 @@ class Partition:
         self.is_retired = True
         self._resign()
 
-    def forsake(self, is_forsaken: bool) -> None:
-        """Nobody asks this leader any more, and it cannot hear whether it was replaced: it takes nothing until then."""
-        self.is_forsaken = is_forsaken
-        if is_forsaken:
+    def suspend_writes(self, suspended: bool) -> None:
+        """Reject writes while no follower fetches from this leader and it cannot learn whether it was replaced."""
+        self.writes_suspended = suspended
+        if suspended:
             self._end_waits(self._gone())
 
     def ensure_led(self) -> None:
@@ -319,7 +319,7 @@ class Partition:
         self.ensure_led()
 
     def _resign(self) -> None:
-        self.is_leader = self.is_forsaken = False
+        self.is_leader = self.writes_suspended = False
         self.in_sync = None
         self._end_waits(self._gone())
 

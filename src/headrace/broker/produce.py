@@ -8,8 +8,8 @@ producer's open transaction, looked up in the same step, so that its marker cann
 window a batch loses its duplicates in the step in which it is appended (`dedup.py`).
 
 The answer leaves when everything is committed: on the disk of every in-sync replica (acks=all), or on this broker's own
-(acks=1), which a broker that may have been replaced does not promise. acks=0 has no answer at all, and an error then
-closes the connection.
+(acks=1). A broker whose session may be over accepts only acks=all, because nobody else confirms the rest. acks=0 has no
+answer at all, and an error then closes the connection.
 """
 
 from __future__ import annotations
@@ -100,13 +100,13 @@ class Produce:
         store: LogStore,
         disk: Disk,
         clock: Clock,
-        is_certain: Callable[[], bool],
+        session_valid: Callable[[], bool],
     ) -> None:
         self._catalogue = catalogue
         self._transactions = transactions
         self._dedup = dedup
         self._store = store
-        self._is_certain = is_certain
+        self._session_valid = session_valid
         self._refusals = Refusals()
         self._disk = disk
         self._clock = clock
@@ -253,14 +253,17 @@ class Produce:
         except HeadraceError as error:
             raise _told_to_producers(error) from error
 
-    def _ensure_safe(self, partition: Partition, acks: int) -> None:
-        """Raise unless what is acknowledged would be kept, and could be."""
-        if partition.is_forsaken:
+    def _ensure_safe(self, partition: Partition, acks: int, *, session_valid: bool) -> None:
+        """Raise unless what is acknowledged would be kept, and could be. With acks=all the in-sync set confirms it; a
+        partition with one replica can be led by no other broker."""
+        if partition.writes_suspended:
             raise NotLeader(f"another broker may lead {partition.topic}-{partition.index} by now")
         if acks == _ACKS_ALL:
             partition.ensure_enough()
-        elif acks != _ACKS_NONE and not self._is_certain():
-            raise NotLeader("this broker is not sure that it still leads; only acks=all can be promised")
+        elif not session_valid:
+            raise NotLeader(
+                f"another broker may lead {partition.topic}-{partition.index} by now; only acks=all is accepted"
+            )
 
     def _append_all(
         self, request: ProduceRequest, items: list[_Item], deadline: float | None
@@ -269,6 +272,7 @@ class Produce:
         waits = []
         now_ms = self._clock.now_ms()
         refusals = self._refusals
+        session_valid = request.acks == _ACKS_ALL or self._session_valid()
         for item in items:
             partition, answer = item.partition, item.answer
             try:
@@ -276,7 +280,7 @@ class Produce:
                     place, producers = _place(item.topic, answer.index), partition.state.producers
                     refusals.ensure_in_turn(place, item.header, producers, self._clock.monotonic())
                 self._store.ensure_space()
-                self._ensure_safe(partition, request.acks)
+                self._ensure_safe(partition, request.acks, session_valid=session_valid)
                 if item.header.is_transactional:
                     self._verify(request, item)
                 if partition.config.dedup_window_ms:

@@ -21,5 +21,5 @@ class Surroundings(NamedTuple):
     tally_of: Callable[[str, str], SubscriptionTally]  # by topic and subscription
     bury: Bury
     start: Callable[..., asyncio.Task[None]]
-    is_certain: Callable[[], bool]  # whether others take this broker for alive
+    session_valid: Callable[[], bool]
     inherited: InheritedSubscriptions

@@ -53,11 +53,11 @@ class Subscriptions:
         bury: Bury,
         clock: Clock,
         entropy: Entropy,
-        is_certain: Callable[[], bool],
+        session_valid: Callable[[], bool],
         find_names: FindNames,
     ) -> None:
         self._catalogue = catalogue
-        self._is_certain = is_certain
+        self._session_valid = session_valid
         self._config_of = config_of
         self._bury = bury
         self._clock = clock
@@ -173,7 +173,7 @@ class Subscriptions:
             tally_of=self._tally_of,
             bury=self._bury,
             start=self._start,
-            is_certain=self._is_certain,
+            session_valid=self._session_valid,
             inherited=self._inherited,
         )
 

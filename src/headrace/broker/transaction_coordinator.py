@@ -4,6 +4,9 @@ A transactional id belongs to one partition of `__transaction_state`, and whoeve
 `begin` and `end` are told of every lead; in between there is one `LedTransactions`, made anew for each lead. Until it
 is loaded everything that concerns its ids is refused as "loading"; ids whose records turn out to be damaged are refused
 from then on, and the others go on. Ids of partitions that somebody else leads are refused with `NotCoordinator`.
+
+While the broker's registry session has expired, all ids are rejected with `CoordinatorNotAvailable`: another broker may
+coordinate them by now.
 """
 
 from __future__ import annotations
@@ -38,8 +41,10 @@ class TransactionCoordinator:
         next_producer_id: Callable[[], Awaitable[int]],
         config: BrokerConfig,
         clock: Clock,
+        session_expired: Callable[[], bool],
     ) -> None:
         self._log = transactions_log
+        self._session_expired = session_expired
         self._markers = markers
         self._next_producer_id = next_producer_id
         self._config = config
@@ -168,3 +173,5 @@ class TransactionCoordinator:
     def _ensure_running(self) -> None:
         if self._is_stopped.is_set():
             raise CoordinatorNotAvailable("the broker is going down")
+        if self._session_expired():
+            raise CoordinatorNotAvailable("this broker's session has expired, and another may coordinate; ask again")

@@ -143,8 +143,8 @@ class InSync:
         self._awaited = self._awaited.intersection(record.replicas).difference(record.isr)
         self._reckon()
 
-    def is_forsaken(self, since: float) -> bool:
-        """Whether none of those that could lead instead has fetched since then: one of them may lead already."""
+    def are_followers_silent(self, since: float) -> bool:
+        """Whether no in-sync follower has fetched since then: one of them may lead already."""
         others = [follower for node_id, follower in self._followers.items() if node_id in self.record.isr]
         return bool(others) and all(follower.fetched_at < since for follower in others)
 

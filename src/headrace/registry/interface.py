@@ -10,6 +10,9 @@ Rules that every implementation keeps, and that tests/unit/registry/test_contrac
 - When `commit` returns, the change survives a power cut. When it is cancelled, it may have happened or not.
 - An ephemeral key lives as long as its session. A session ends when it is closed, or some time after its process
   ended or could not be heard any more. A registry object holds at most one session at a time.
+- `session_valid_until` is computed from the time at which the last heartbeat that the registry has confirmed was sent.
+  No other process can be told that the session is over before that time, so a process that was paused can tell by its
+  clock alone that its session may be over, before any callback has run.
 - Whoever holds a session commits by it: when it is over, `commit` raises `SessionLost` and changes nothing,
   until a new one is opened. So what a broker decided in a life that has ended has no effect.
 - `OutcomeUnknown` says that a commit may have happened or not: read again and compare.
@@ -28,8 +31,17 @@ import msgspec
 
 from headrace.model.errors import HeadraceError, RequestTimedOut, RetriableError
 
+VALID_SHARE = 2 / 3
+"""The session is certainly valid for this share of its timeout after a confirmed heartbeat. The rest is a margin for
+clocks that drift, and for a ZooKeeper server that fails before it has passed the heartbeat on (half a tick at most)."""
+
 
 class Registry(Protocol):
+    @property
+    def session_valid_until(self) -> float:
+        """Until when, by `Clock.monotonic`, the session is certainly valid; -inf without a session."""
+        ...
+
     async def get(self, key: str) -> Entry | None: ...
 
     async def entries(self, prefix: str) -> Sequence[Entry]:

@@ -26,6 +26,11 @@ class SqliteRegistry(SqliteKeys):
         """Open or create the file; its folder must exist. Raises `RegistryDamaged` or `RegistryTooNew`."""
         return cls(await run(lambda: _open(path)), run)
 
+    @property
+    def session_valid_until(self) -> float:
+        """No other process can end the session."""
+        return float("-inf") if self._session is None else float("inf")
+
     async def open_session(self, on_state: Callable[[SessionState], None] | None = None) -> Session:
         assert self._session is None, "a session is open already"
         self._sessions_opened += 1

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.registry.interface import RegistryUnavailable, Session, SessionState
+from headrace.registry.interface import VALID_SHARE, RegistryUnavailable, Session, SessionState
 from headrace.registry.session_files import (
     SessionFile,
     read_beat,
@@ -46,7 +46,6 @@ from headrace.runtime.clock import Clock
 from headrace.runtime.permissions import FILE_MODE
 
 BEATS_PER_TIMEOUT = 12
-DOUBT_SHARE = 2 / 3
 _RETRY_SECONDS = 0.01
 
 
@@ -95,6 +94,11 @@ class SharedSqliteRegistry(SqliteKeys):
     @property
     def session(self) -> Session | None:
         return self._session
+
+    @property
+    def session_valid_until(self) -> float:
+        held = self._held
+        return float("-inf") if held is None else held.beaten + VALID_SHARE * self._timeout
 
     async def open_session(self, on_state: Callable[[SessionState], None] | None = None) -> Session:
         assert self._session is None, "a session is open already"
@@ -159,7 +163,7 @@ class SharedSqliteRegistry(SqliteKeys):
         held.next_beat = self._loop.call_later(self._timeout / BEATS_PER_TIMEOUT, self._beat, held)
 
     def _is_late(self, held: _Held) -> bool:
-        return self._clock.monotonic() - held.beaten > DOUBT_SHARE * self._timeout
+        return self._clock.monotonic() - held.beaten > VALID_SHARE * self._timeout
 
     def _drop(self) -> _Held:
         held = self._held

@@ -19,6 +19,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotE
 from kazoo.protocol.states import KazooState
 
 from headrace.registry.interface import (
+    VALID_SHARE,
     BadVersion,
     Create,
     Delete,
@@ -37,6 +38,7 @@ from headrace.registry.interface import (
 from headrace.registry.watches import Watch, Watches
 from headrace.registry.zookeeper_link import ZooKeeperLink
 from headrace.registry.zookeeper_plan import Paths, Step, plan
+from headrace.runtime.clock import Clock
 
 SESSION_TIMEOUT_SECONDS = 10.0
 ATTEMPTS_MAX = 20
@@ -56,22 +58,22 @@ class _Held(msgspec.Struct, eq=False):
 
 
 class ZooKeeperRegistry:
-    """Implements `Registry`. Open it with `await ZooKeeperRegistry.open(*parse_registry_url(text))`."""
+    """Implements `Registry`. Open it with `await ZooKeeperRegistry.open(*parse_registry_url(text), clock)`."""
 
-    def __init__(self, hosts: str, root: str, session_timeout_seconds: float) -> None:
+    def __init__(self, hosts: str, root: str, clock: Clock, session_timeout_seconds: float) -> None:
         self._paths = Paths(root)
         self._watches = Watches()
         self._watching: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._held: _Held | None = None
         self._is_over = False
-        self._link = ZooKeeperLink(hosts, session_timeout_seconds, self._turn, self._hear)
+        self._link = ZooKeeperLink(hosts, session_timeout_seconds, self._turn, self._hear, clock)
 
     @classmethod
     async def open(
-        cls, hosts: str, root: str, session_timeout_seconds: float = SESSION_TIMEOUT_SECONDS
+        cls, hosts: str, root: str, clock: Clock, session_timeout_seconds: float = SESSION_TIMEOUT_SECONDS
     ) -> ZooKeeperRegistry:
         """Connect, and make the cluster's root if it is not there. Raises `RegistryUnavailable`."""
-        registry = cls(hosts, root, session_timeout_seconds)
+        registry = cls(hosts, root, clock, session_timeout_seconds)
         try:
             await registry._begin()
         except BaseException:
@@ -83,6 +85,12 @@ class ZooKeeperRegistry:
     def session_timeout_seconds(self) -> float:
         """What was agreed on: the servers have bounds of their own."""
         return self._link.session_timeout_seconds
+
+    @property
+    def session_valid_until(self) -> float:
+        if self._held is None:
+            return float("-inf")
+        return self._link.last_confirmed(self._held.session.id) + VALID_SHARE * self._link.session_timeout_seconds
 
     async def get(self, key: str) -> Entry | None:
         check_key(key)

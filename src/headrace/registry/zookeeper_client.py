@@ -1,5 +1,5 @@
-"""kazoo's client with what it lacks: a watch on everything beneath a path, many reads in one request, and the timeout
-that was agreed on.
+"""kazoo's client with what it lacks: a watch on everything beneath a path, many reads in one request, the timeout that
+was agreed on, and the time of the last confirmed heartbeat.
 
 A recursive watch stays until the connection ends and tells of every change in order, where ZooKeeper's old watches
 have to be set anew on each node and pass over what happens meanwhile. kazoo takes a third of a millisecond for each
@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import msgspec
 from kazoo.client import KazooClient
 from kazoo.exceptions import EXCEPTIONS, NoNodeError
+from kazoo.protocol.connection import PING_XID
 from kazoo.protocol.serialization import (
     MultiHeader,
     int_struct,
@@ -27,6 +28,8 @@ from kazoo.protocol.serialization import (
 )
 from kazoo.protocol.states import WatchedEvent, ZnodeStat
 
+from headrace.runtime.clock import Clock
+
 RETRY_SECONDS = 0.05
 RETRY_SECONDS_MAX = 1.0
 _GET_DATA = 4
@@ -36,18 +39,31 @@ _READ_SHARE = 2 / 3  # kazoo's: of the session's timeout, until it takes a silen
 
 
 class ZooKeeperClient(KazooClient):  # type: ignore[misc]
-    """`changed` is called with the path of every node that changes beneath a watched one, in a thread of kazoo's."""
+    """`changed` is called with the path of every node that changes beneath a watched one, in a thread of kazoo's.
 
-    def __init__(self, hosts: str, timeout_seconds: float, changed: Callable[[str], None]) -> None:
+    `last_confirmed`: the number of ZooKeeper's session, and when the last ping or request that the server has answered
+    was sent. Any request extends the session, and kazoo pings only when it sends nothing else."""
+
+    def __init__(self, hosts: str, timeout_seconds: float, changed: Callable[[str], None], clock: Clock) -> None:
         self._changed = changed
+        self._clock = clock
         self.negotiated_seconds = timeout_seconds
+        self.last_confirmed: tuple[int, float] | None = None
+        self._heartbeat: tuple[int, float] | None = (
+            None  # the oldest that is not confirmed: its xid, and when it was sent
+        )
         super().__init__(
             hosts=hosts,
             timeout=timeout_seconds,
             connection_retry={"max_tries": -1, "delay": RETRY_SECONDS, "max_delay": RETRY_SECONDS_MAX},
         )
-        self._connect_once = self._connection._connect  # noqa: SLF001
-        self._connection._connect = self._connect  # noqa: SLF001
+        connection = self._connection
+        self._connect_once = connection._connect  # noqa: SLF001
+        self._submit_once = connection._submit  # noqa: SLF001
+        self._read_header_once = connection._read_header  # noqa: SLF001
+        connection._connect = self._connect  # noqa: SLF001
+        connection._submit = self._submit  # noqa: SLF001
+        connection._read_header = self._read_header  # noqa: SLF001
 
     def watch_beneath_async(self, path: str) -> Any:
         result = self.handler.async_result()
@@ -75,9 +91,24 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]
         self._changed(event.path)
 
     def _connect(self, host: str, address: str, port: int) -> tuple[float, float]:
+        sent = self._clock.monotonic()
         read_timeout_ms, connect_timeout_ms = self._connect_once(host, address, port)
         self.negotiated_seconds = read_timeout_ms / _READ_SHARE / 1000
+        self._heartbeat = None
+        self.last_confirmed = self._session_id, sent
         return read_timeout_ms, connect_timeout_ms
+
+    def _submit(self, request: Any, timeout: float, xid: int | None = None) -> None:
+        if self._heartbeat is None and xid is not None and (xid > 0 or xid == PING_XID):
+            self._heartbeat = xid, self._clock.monotonic()
+        self._submit_once(request, timeout, xid)
+
+    def _read_header(self, timeout: float) -> Any:
+        read = self._read_header_once(timeout)
+        if self._heartbeat is not None and read[0].xid == self._heartbeat[0]:
+            self.last_confirmed = self._session_id, self._heartbeat[1]
+            self._heartbeat = None
+        return read
 
 
 class _EveryPath:

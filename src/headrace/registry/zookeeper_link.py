@@ -23,6 +23,7 @@ from kazoo.protocol.states import KazooState
 from headrace.registry.interface import CommitTooLarge, OutcomeUnknown, RegistryUnavailable, SessionLost
 from headrace.registry.zookeeper_client import ZooKeeperClient
 from headrace.registry.zookeeper_plan import BYTES_MAX, Step, StepKind, size_of
+from headrace.runtime.clock import Clock
 from headrace.runtime.eager import in_task
 
 PATIENCE_SECONDS = 5.0
@@ -36,7 +37,12 @@ class ZooKeeperLink:
     `changed` the path of every node that changes after `watch_beneath`."""
 
     def __init__(
-        self, hosts: str, timeout_seconds: float, turned: Callable[[str], None], changed: Callable[[str], None]
+        self,
+        hosts: str,
+        timeout_seconds: float,
+        turned: Callable[[str], None],
+        changed: Callable[[str], None],
+        clock: Clock,
     ) -> None:
         self._hosts = hosts
         self._deadline_seconds = timeout_seconds + PATIENCE_SECONDS
@@ -45,7 +51,7 @@ class ZooKeeperLink:
         self._changed = changed
         self._connected = asyncio.Event()
         self._may_be_behind = True
-        self._client = ZooKeeperClient(hosts, timeout_seconds, self._hear_in_thread)
+        self._client = ZooKeeperClient(hosts, timeout_seconds, self._hear_in_thread, clock)
         self._client.add_listener(self._turn_in_thread)
 
     @property
@@ -61,6 +67,12 @@ class ZooKeeperLink:
         """The number of ZooKeeper's session, while connected."""
         identity = self._client.client_id
         return None if identity is None else int(identity[0])
+
+    def last_confirmed(self, session_id: int) -> float:
+        """When the last confirmed heartbeat of this session of ZooKeeper was sent. -inf if kazoo has another session by
+        now: after a pause, its thread may have begun one before the loop hears that the old one is over."""
+        confirmed = self._client.last_confirmed
+        return confirmed[1] if confirmed is not None and confirmed[0] == session_id else float("-inf")
 
     def start(self) -> None:
         self._client.start_async()

@@ -29,4 +29,4 @@ async def open_registry(settings: ServeSettings, disk: Disk, clock: Clock) -> Re
     from headrace.registry.zookeeper_url import parse_registry_url
 
     hosts, root = parse_registry_url(settings.registry)
-    return await ZooKeeperRegistry.open(hosts, root, session_timeout_seconds=settings.session_timeout_seconds)
+    return await ZooKeeperRegistry.open(hosts, root, clock, settings.session_timeout_seconds)

@@ -7,7 +7,8 @@
     await cluster.heal()                    # all is well again, all are up
 
 Watched all the time, at the moment when it would go wrong: one broker at most leads a partition in one epoch, one
-process at most acts as the controller of one epoch (I11), and none does while its session is in doubt (I13).
+process at most acts as the controller of one epoch (I11), and none does while its session is in doubt (I13). A broker
+whose session has timed out while it was paused answers no heartbeat, OffsetFetch or ListOffsets (I13).
 A violation ends the run with `InvariantBroken`.
 """
 
@@ -17,9 +18,12 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import permutations
+from typing import Any
 from uuid import UUID
 
 from headrace.broker.broker import Broker
+from headrace.broker.context import RequestContext
+from headrace.broker.handlers import Handle
 from headrace.broker.partition import Partition
 from headrace.model.errors import HeadraceError
 from headrace.model.partition_record import PartitionRecord
@@ -34,7 +38,9 @@ from headrace.testkit.brokers import DATA, SimBroker
 from headrace.testkit.history import Replica
 from headrace.testkit.registry import SimRegistry, SimRegistryState
 from headrace.testkit.world import World
+from headrace.wire.apis import HEARTBEAT, LIST_OFFSETS, OFFSET_FETCH
 from headrace.wire.batch import HEADER_SIZE, parse_header
+from headrace.wire.messages.list_offsets import ListOffsetsResponse
 
 SESSION_SECONDS = 2.0
 REGISTRY_DELAY = (0.0001, 0.003)
@@ -111,7 +117,7 @@ class SimCluster:
 
     def expire(self, broker: SimBroker) -> None:
         """Let the registry end a broker's session, without any fault of the broker's."""
-        if broker.broker is not None and broker.broker.cluster.membership.is_held:
+        if broker.broker is not None and broker.broker.cluster.membership.session_valid:
             self.registry.expire(broker.broker.cluster.membership.session)
 
     def isolate(self, broker: SimBroker, *, inward: bool = True, outward: bool = True) -> None:
@@ -232,6 +238,16 @@ class SimCluster:
     def _on_open(self, node_id: int, broker: Broker) -> None:
         start = node_id, broker.identity.epoch
         broker.catalogue.on_lead.append(partial(self._on_lead, start))
+        assert isinstance(broker.registry, SimRegistry)
+        for handler in broker.handlers:
+            if handler.api.key in (HEARTBEAT, LIST_OFFSETS, OFFSET_FETCH):
+                handler.handle = partial(self._handle, broker.registry, handler.handle)
+
+    async def _handle(self, registry: SimRegistry, handle: Handle, request: Any, context: RequestContext) -> Any:
+        response = await handle(request, context)
+        if registry.has_missed_the_end and 0 in _error_codes(response):
+            self._break(f"a broker answers {type(request).__name__} although its session has timed out (I13)")
+        return response
 
     def _on_lead(self, start: tuple[int, int], partition: Partition) -> None:
         lead = partition.topic_id, partition.index, partition.leader_epoch
@@ -254,6 +270,13 @@ class SimCluster:
 
     def _break(self, what: str) -> None:
         self._world.loop.halt(InvariantBroken(what))
+
+
+def _error_codes(response: Any) -> list[int]:
+    """Those of the parts for which each answer stands by itself."""
+    if isinstance(response, ListOffsetsResponse):
+        return [partition.error_code for topic in response.topics for partition in topic.partitions]
+    return [part.error_code for part in getattr(response, "groups", None) or [response]]
 
 
 def _batches(partition: Partition) -> Iterator[tuple[int, bytes]]:

@@ -52,6 +52,7 @@ class SimRegistryState:
         self._holders: dict[str, int] = {}
         self._sessions: dict[int, _Session] = {}
         self._sessions_opened = 0
+        self._timed_out: set[int] = set()
 
     def delay(self) -> float:
         return self.random.uniform(*self.delay_seconds) if self.delay_seconds[1] else 0.0
@@ -77,7 +78,13 @@ class SimRegistryState:
     def expire_silent(self) -> None:
         now = asyncio.get_running_loop().time()
         for number in [number for number, session in self._sessions.items() if session.ends_at <= now]:
+            self._timed_out.add(number)
             self.expire(Session(number))
+
+    def has_timed_out(self, session: Session) -> bool:
+        """Whether the session is over because nothing was heard of it for its timeout."""
+        self.expire_silent()
+        return session.id in self._timed_out
 
     def expire(self, session: Session) -> None:
         """End a session. Its keys are gone, the others are told, and its holder too if it can be reached."""

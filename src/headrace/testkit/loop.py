@@ -106,6 +106,11 @@ class SimLoop(asyncio.BaseEventLoop):
         self._held[life] = []
         self.call_later(seconds, self._resume, life, context=_NOBODY)
 
+    def skip(self, seconds: float) -> None:
+        """Let time pass at once without running anything: so the whole world looks to a process that was paused, until
+        its timers and callbacks run."""
+        self._now += seconds
+
     def is_paused(self, life: Life) -> bool:
         return life in self._held
 

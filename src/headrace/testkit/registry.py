@@ -11,6 +11,8 @@ As it is made, nothing takes time and nothing fails. A scenario sets on the ense
 - `behind_seconds`: up to how long after a commit the server of another client still answers reads without it, by
   seed. A client sees what it has committed itself, and what it has seen once, as ZooKeeper promises.
 - `split_seconds`: up to how much time lies between the watch events of two keys of one commit.
+A client whose process was paused notices that, and hears what waited for it, up to `WAKING_SECONDS` later than the rest
+of the process goes on: a real client has a thread of its own, or a timer that comes after requests that were buffered.
 A client is cut off by `disconnect` until `reconnect`. Its session is in doubt when it notices, and lost only when it
 has come back and is told so, however long the ensemble has known.
 """
@@ -26,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from headrace.registry.interface import (
+    VALID_SHARE,
     Entry,
     Operation,
     OutcomeUnknown,
@@ -45,6 +48,8 @@ T = TypeVar("T")
 
 STEP_SECONDS = 1e-6  # between two that arrive one after the other
 PINGS_PER_TIMEOUT = 3
+WAKING_SECONDS = 0.05
+LATE_SECONDS = 0.1  # only a pause makes a callback so late
 PINGS_MISSED = 2  # in a row, before a client takes its connection for dead
 
 
@@ -63,6 +68,7 @@ class _Held:
     session: Session
     on_state: Callable[[SessionState], None] | None
     context: Context
+    confirmed: float  # when the last ping that the ensemble has heard was sent
     state: SessionState = SessionState.HELD
     pings_missed: int = 0
 
@@ -105,6 +111,7 @@ class SimRegistry:
         self._is_over = False
         self._last_sent = 0.0
         self._last_heard = 0.0
+        self._woken_at = 0.0
         self.behind_seconds = self.state.random.uniform(0, limit) if (limit := self.state.behind_seconds) else 0.0
         self._seen = self.state.entries  # by the server that this client is connected to
         self._unseen: deque[_Unseen] = deque()
@@ -115,6 +122,19 @@ class SimRegistry:
         if self._is_over:
             return SessionState.LOST
         return None if self._held is None else self._held.state
+
+    @property
+    def session_valid_until(self) -> float:
+        if self._held is None:
+            return float("-inf")
+        timeout = self.state.session_timeout_seconds
+        return float("inf") if timeout is None else self._held.confirmed + VALID_SHARE * timeout
+
+    @property
+    def has_missed_the_end(self) -> bool:
+        """Whether the session has timed out and the client has not noticed anything yet."""
+        held = self._held
+        return held is not None and held.state is SessionState.HELD and self.state.has_timed_out(held.session)
 
     async def get(self, key: str) -> Entry | None:
         check_key(key)
@@ -154,9 +174,10 @@ class SimRegistry:
 
     async def open_session(self, on_state: Callable[[SessionState], None] | None = None) -> Session:
         assert self._held is None, "a session is open already"
+        began = asyncio.get_running_loop().time()
         session = await self._ask(lambda: self.state.open_session(self))
         self._see_all()
-        self._held, self._is_over = _Held(session, on_state, copy_context()), False
+        self._held, self._is_over = _Held(session, on_state, copy_context(), began), False
         if on_state is not None:
             on_state(SessionState.HELD)
         self._ping_later(self._held)
@@ -275,9 +296,25 @@ class SimRegistry:
         loop = asyncio.get_running_loop()
         if self._takes_time:
             self._last_heard = max(loop.time() + self.state.delay(), self._last_heard + STEP_SECONDS)
-            loop.call_at(self._last_heard, callback, *arguments, context=context)
+            self._call_at(self._last_heard, callback, *arguments, context=context)
         else:
             loop.call_soon(callback, *arguments, context=context)
+
+    def _call_at(self, when: float, callback: Callable[..., object], *arguments: Any, context: Context | None) -> None:
+        asyncio.get_running_loop().call_at(when, self._call, when, context, callback, arguments, context=context)
+
+    def _call(
+        self, when: float, context: Context | None, callback: Callable[..., object], arguments: tuple[Any, ...]
+    ) -> None:
+        """Call it, or in a process that was paused meanwhile a little later, in order."""
+        now = asyncio.get_running_loop().time()
+        if now - when < LATE_SECONDS:
+            callback(*arguments)
+            return
+        if now > self._woken_at + WAKING_SECONDS:
+            self._woken_at = now + self.state.random.uniform(0, WAKING_SECONDS)
+        self._last_heard = max(self._woken_at, self._last_heard + STEP_SECONDS)
+        self._call_at(self._last_heard, callback, *arguments, context=context)
 
     def _tell(self, connection: _Connection, watch: _Watch, key: str) -> None:
         if watch in self._watches and not connection.is_cut:
@@ -301,6 +338,7 @@ class SimRegistry:
         self._connection = _Connection()
         if self._held is not None and self.state.hear_of(self._held.session):
             self._held.pings_missed = 0
+            self._held.confirmed = asyncio.get_running_loop().time()
             self._held.turn(SessionState.HELD)
         elif self._held is not None:
             self._lose(self._held)
@@ -315,7 +353,8 @@ class SimRegistry:
     def _ping_later(self, held: _Held) -> None:
         if self.state.session_timeout_seconds is not None:
             interval = self.state.session_timeout_seconds / PINGS_PER_TIMEOUT
-            asyncio.get_running_loop().call_later(interval, self._ping, held, context=held.context)
+            when = asyncio.get_running_loop().time() + interval
+            self._call_at(when, self._ping, held, context=held.context)
 
     def _ping(self, held: _Held) -> None:
         if held is not self._held:
@@ -328,4 +367,5 @@ class SimRegistry:
             self._tell_in_order(self._come_back, context=held.context)
         elif self.state.hear_of(held.session):
             held.pings_missed = 0
+            held.confirmed = asyncio.get_running_loop().time()
         self._ping_later(held)

@@ -81,7 +81,7 @@ async def test_a_topic_of_several_partitions_stays(house: House) -> None:
 async def test_who_is_not_sure_to_be_of_the_cluster_deletes_nothing(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(house.broker.expiry, "_is_certain", lambda: False)
+    monkeypatch.setattr(house.broker.expiry, "_session_valid", lambda: False)
     await house.make_topic("t", expire_after_idle_ms=LIMIT)
     await house.pass_time(60)
     assert is_there(house)

@@ -26,6 +26,9 @@ class Stage:
         self.state = SimRegistryState()
         self.disk = self.world.disk
         self.disk.make_directory("/data")
+        self.refreshes = 0
+        self.may_refresh = asyncio.Event()
+        self.may_refresh.set()
 
     async def number(self, disk: SimDisk | None = None, node_id: int = 1) -> Start:
         return await number_start(
@@ -34,7 +37,14 @@ class Stage:
 
     def member(self, epoch: int = 1, epoch_before: int = 0) -> tuple[SimRegistry, Membership]:
         registry = SimRegistry(self.state)
-        return registry, Membership(registry, self.world.clock, 1, Start("c", epoch, epoch_before, has_all=True))
+        return registry, Membership(
+            registry, self.world.clock, 1, Start("c", epoch, epoch_before, has_all=True), self.refresh
+        )
+
+    async def refresh(self) -> None:
+        """How membership reads the registry again; here it holds nothing else."""
+        await self.may_refresh.wait()
+        self.refreshes += 1
 
     def listed(self) -> BrokerRecord | None:
         entry = self.state.entries.get(live_key(1))
@@ -170,7 +180,7 @@ async def _unavailable(_operations: object) -> None:
 async def test_it_is_listed_from_join_to_leave(stage: Stage) -> None:
     _, member = stage.member()
     await member.open()
-    assert (member.is_held, stage.listed()) == (True, None)
+    assert (member.session_valid, stage.listed()) == (True, None)
     await member.join("h", 9092, "r")
     assert stage.listed() == BrokerRecord(node_id=1, epoch=1, host="h", port=9092, rack="r")
     await member.leave()
@@ -205,7 +215,7 @@ async def test_a_lost_session_is_replaced_under_the_same_number(stage: Stage) ->
     stage.state.expire(first)
     assert stage.listed() is None
     await asyncio.sleep(1)
-    assert member.is_held
+    assert member.session_valid
     assert member.session != first
     assert (found := stage.listed()) is not None
     assert found.epoch == 1
@@ -221,10 +231,10 @@ async def test_it_is_in_doubt_while_it_hears_nothing_and_certain_when_it_does_ag
     first = member.session
     registry.disconnect()
     await asyncio.sleep(0.1)
-    assert not member.is_held
+    assert not member.session_valid
     registry.reconnect()
     await asyncio.sleep(0.1)
-    assert member.is_held
+    assert member.session_valid
     assert member.session == first
 
 
@@ -247,7 +257,7 @@ async def test_a_session_that_is_lost_again_while_it_registers_is_replaced_again
     registry.commit = lose_then_commit  # type: ignore[method-assign, assignment]
     stage.state.expire(member.session)
     await asyncio.sleep(5)
-    assert (losses, member.is_held, running.done()) == (0, True, False)
+    assert (losses, member.session_valid, running.done()) == (0, True, False)
     assert stage.listed() is not None
 
 
@@ -271,7 +281,7 @@ async def test_a_registry_that_cannot_be_read_while_it_registers_is_asked_again_
     registry.get = fail_then_get  # type: ignore[method-assign, assignment]
     stage.state.expire(member.session)
     await asyncio.sleep(5)
-    assert (failures, member.is_held, running.done()) == (0, True, False)
+    assert (failures, member.session_valid, running.done()) == (0, True, False)
     assert stage.listed() is not None
 
 
@@ -283,7 +293,7 @@ async def test_a_session_that_is_lost_before_it_joins_is_replaced_too(stage: Sta
     stage.state.expire(member.session)
     await asyncio.sleep(0.1)
     await member.join("h", 9092, None)
-    assert member.is_held
+    assert member.session_valid
     assert stage.listed() is not None
 
 
@@ -409,3 +419,48 @@ async def test_an_entry_that_changes_while_it_is_replaced_is_read_again(stage: S
     await member.join("new", 2, None)
     assert (found := stage.listed()) is not None
     assert (found.host, found.is_draining) == ("new", False)
+
+
+@on_stage
+async def test_a_session_that_replaces_a_lost_one_is_not_relied_on_before_the_registry_was_read_again(
+    stage: Stage,
+) -> None:
+    """Others may have been elected in the meantime."""
+    _, member = stage.member()
+    await member.open()
+    await member.join("h", 9092, None)
+    stage.world.local.start(member.run(), "run")
+    stage.may_refresh.clear()
+    stage.state.expire(member.session)
+    await asyncio.sleep(5)
+    assert (member.state, member.session_valid, member.session_expired) == (SessionState.HELD, False, True)
+    stage.may_refresh.set()
+    await asyncio.sleep(1)
+    assert (stage.refreshes, member.session_valid, member.session_expired) == (2, True, False)
+
+
+@on_stage
+async def test_a_session_that_ran_out_before_that_was_noticed_has_expired_until_it_is_confirmed(stage: Stage) -> None:
+    stage.state.session_timeout_seconds = 3.0
+    registry, member = stage.member()
+    await member.open()
+    await member.join("h", 9092, None)
+    stage.world.loop.skip(2.5)
+    assert (member.state, member.session_valid, member.session_expired) == (SessionState.HELD, False, True)
+    registry.disconnect()
+    await asyncio.sleep(0)
+    assert (member.state, member.session_expired) == (SessionState.DOUBTED, True)
+    registry.reconnect()
+    await asyncio.sleep(0.1)
+    assert (member.state, member.session_valid, member.session_expired) == (SessionState.HELD, True, False)
+
+
+@on_stage
+async def test_a_broker_that_is_awake_when_the_registry_goes_away_is_in_doubt_and_has_not_expired(stage: Stage) -> None:
+    stage.state.session_timeout_seconds = 3.0
+    registry, member = stage.member()
+    await member.open()
+    await member.join("h", 9092, None)
+    registry.disconnect()
+    await asyncio.sleep(60)
+    assert (member.state, member.session_valid, member.session_expired) == (SessionState.DOUBTED, False, False)

@@ -140,6 +140,16 @@ class RegistryContract:
             assert await registry.get("/a") is None
             assert states == [SessionState.HELD]
 
+    async def test_a_session_is_certainly_valid_for_a_while_and_not_before_it_is_opened_nor_when_it_is_closed(
+        self, opened: Opened
+    ) -> None:
+        async with opened as registry:
+            assert registry.session_valid_until == float("-inf")
+            session = await registry.open_session()
+            assert registry.session_valid_until > asyncio.get_running_loop().time()
+            await registry.close_session(session)
+            assert registry.session_valid_until == float("-inf")
+
     async def test_when_the_session_is_over_nothing_is_committed_until_a_new_one_is_opened(
         self, opened: Opened
     ) -> None:

@@ -311,3 +311,10 @@ async def test_when_the_disk_is_full_a_commit_is_refused_and_the_next_may_succee
     await registry.commit([Create("/0", b"")])
     assert await registry.get("/0") is not None
     await registry.close()
+
+
+async def test_the_only_process_needs_no_heartbeats_to_know_that_its_session_is_valid(path: str) -> None:
+    registry = await SqliteRegistry.open(path, in_thread)
+    await registry.open_session()
+    assert registry.session_valid_until == float("inf")
+    await registry.close()

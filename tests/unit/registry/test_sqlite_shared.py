@@ -17,6 +17,7 @@ from tests.unit.registry.contract import until
 
 from headrace.registry import sqlite_follower
 from headrace.registry.interface import (
+    VALID_SHARE,
     BadVersion,
     Create,
     Entry,
@@ -29,7 +30,7 @@ from headrace.registry.interface import (
 from headrace.registry.session_files import SessionFile, read_beat, session_files, session_path
 from headrace.registry.sqlite_file import Transaction, connect
 from headrace.registry.sqlite_follower import AWAY_SECONDS
-from headrace.registry.sqlite_shared import DOUBT_SHARE, SharedSqliteRegistry
+from headrace.registry.sqlite_shared import SharedSqliteRegistry
 
 HELD, DOUBTED, LOST = SessionState.HELD, SessionState.DOUBTED, SessionState.LOST
 TIMEOUT_SECONDS = 0.6
@@ -205,6 +206,21 @@ async def test_a_session_that_beats_is_held_however_much_time_passes(open_regist
     assert LOST not in states
 
 
+async def test_a_session_is_valid_for_two_thirds_of_its_timeout_after_its_last_beat(
+    open_registry: Open, clock: HandClock
+) -> None:
+    registry = await open_registry()
+    began = clock.seconds
+    await registry.open_session()
+    assert registry.session_valid_until == began + VALID_SHARE * TIMEOUT_SECONDS
+    clock.seconds += TIMEOUT_SECONDS / 2
+    await until(lambda: registry.session_valid_until == clock.seconds + VALID_SHARE * TIMEOUT_SECONDS)
+    before = registry.session_valid_until
+    silence(registry)
+    clock.seconds += TIMEOUT_SECONDS
+    assert before == registry.session_valid_until < clock.seconds
+
+
 async def test_a_follower_that_was_away_gives_the_others_their_time_anew(open_registry: Open, clock: HandClock) -> None:
     silent, other = await open_registry(HandClock()), await open_registry()
     session = await silent.open_session()
@@ -224,7 +240,7 @@ async def test_a_beat_that_comes_late_puts_the_session_in_doubt_until_it_is_foun
     registry = await open_registry()
     states: list[SessionState] = []
     await registry.open_session(states.append)
-    clock.seconds += DOUBT_SHARE * TIMEOUT_SECONDS + 0.01
+    clock.seconds += VALID_SHARE * TIMEOUT_SECONDS + 0.01
     await until(lambda: len(states) == 3)
     assert states == [HELD, DOUBTED, HELD]
     await registry.commit([Create("/a", b"")])

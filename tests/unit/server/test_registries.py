@@ -14,7 +14,7 @@ import pytest
 from headrace.registry.interface import Create, Registry
 from headrace.registry.sqlite import SqliteRegistry
 from headrace.registry.sqlite_shared import SharedSqliteRegistry
-from headrace.runtime.clock import SystemClock
+from headrace.runtime.clock import Clock, SystemClock
 from headrace.server.registries import open_registry
 from headrace.server.settings import ServeSettings
 
@@ -55,7 +55,7 @@ async def test_an_ensemble_is_opened_with_its_hosts_root_and_time(monkeypatch: p
     zookeeper = pytest.importorskip("headrace.registry.zookeeper")
     calls: list[tuple[str, str, float]] = []
 
-    async def open_ensemble(hosts: str, root: str, session_timeout_seconds: float) -> str:
+    async def open_ensemble(hosts: str, root: str, _clock: Clock, session_timeout_seconds: float) -> str:
         calls.append((hosts, root, session_timeout_seconds))
         return "the ensemble's"
 

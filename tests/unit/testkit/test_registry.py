@@ -374,3 +374,41 @@ def test_watch_events_of_one_commit_may_come_apart() -> None:
         assert heard[-1] - heard[0] > 1.0
 
     run(main())
+
+
+def test_a_session_is_valid_for_two_thirds_of_its_timeout_after_the_last_ping_that_arrived() -> None:
+    async def main() -> None:
+        registry = SimRegistry(ensemble())
+        await registry.open_session()
+        await asyncio.sleep(10 * TIMEOUT_SECONDS)
+        assert registry.session_valid_until > now()
+        registry.disconnect(silently=True)
+        until = registry.session_valid_until
+        await asyncio.sleep(TIMEOUT_SECONDS)
+        assert until == registry.session_valid_until < now()
+
+    run(main())
+
+
+def test_a_process_that_was_paused_goes_on_before_its_client_notices_that_the_session_is_over() -> None:
+    world = World(seed=1)
+    state = SimRegistryState(1)
+    state.session_timeout_seconds = TIMEOUT_SECONDS
+    state.delay_seconds = (0.0001, 0.003)
+    host = world.host("paused")
+    registry = SimRegistry(state)
+    states: list[SessionState] = []
+
+    async def wake_up() -> tuple[bool, bool]:
+        return registry.has_missed_the_end, now() < registry.session_valid_until
+
+    async def main() -> None:
+        await host.start(registry.open_session(states.append), "open")
+        host.pause(3 * TIMEOUT_SECONDS)
+        assert await host.start(wake_up(), "buffered request") == (True, False)
+        assert states == [HELD]
+        await asyncio.sleep(1)
+        assert states == [HELD, DOUBTED, LOST]
+
+    world.run(main())
+    world.close()

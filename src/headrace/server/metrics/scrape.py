@@ -43,7 +43,7 @@ class Metrics:
             "groups": None if self._broker.coordinator.is_loaded else "the groups are still being read",
             "disk": "the disk is nearly full: produce is refused" if store.space_refused else None,
             "logs": f"{len(failed)} partitions are out of service; see the log" if failed else None,
-            "registry": None if self._broker.cluster.membership.is_held else "the registry cannot be reached",
+            "registry": None if self._broker.cluster.membership.session_valid else "the registry cannot be reached",
         }
 
     async def page(self) -> bytes:

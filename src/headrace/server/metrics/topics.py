@@ -55,7 +55,7 @@ def add_cluster(out: Exposition, broker: Broker) -> None:
     out.add("kafka_brokers", len(broker.catalogue.nodes))
     out.add("kafka_broker_info", 1, labelled(id=identity.node_id, address=f"{identity.host}:{identity.port}"))
     out.add("kafka_controller_kafkacontroller_activecontrollercount", int(cluster.controller.is_presiding))
-    out.add("headrace_registry_session_held", int(cluster.membership.is_held))
+    out.add("headrace_registry_session_held", int(cluster.membership.session_valid))
 
 
 async def add_topics(out: Exposition, broker: Broker, yield_turn: CooperativeYield) -> None:
