@@ -14,7 +14,7 @@ from headrace.model.errors import InvalidConfig
         ({"session.timeout.ms": "1000"}, r"session.timeout.ms=1000 is not between .*=45000 and .*=60000"),
         ({"heartbeat.interval.ms": "20000"}, r"heartbeat.interval.ms=20000 is not between .*=5000 and .*=15000"),
         ({"min.session.timeout.ms": "1", "session.timeout.ms": "5000"}, "is not smaller than"),
-        ({"migration.policy": "bidirectional"}, "Only disabled is supported"),
+        ({"migration.policy": "both"}, "bidirectional, upgrade, downgrade, disabled"),
         ({"assignors": "best"}, "List must only contain: uniform, range"),
         ({"assignors": ""}, "List must not be empty"),
     ],
