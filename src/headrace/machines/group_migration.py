@@ -38,6 +38,10 @@ from headrace.machines.subscribed_topics import CONSUMER_PROTOCOL_TYPE
 from headrace.model.errors import GroupIdNotFound, MalformedFrame
 from headrace.wire.consumer_protocol import ConsumerProtocolSubscription, decode_assignment, decode_subscription
 
+BUILT_IN_ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
+"""Of Kafka's clients. They keep nothing in the user data of an assignment that a group could miss; librdkafka's
+cooperative-sticky repeats there what the member sent. Other assignors may keep state in it, which would be lost."""
+
 
 class MigrationPolicy(StrEnum):
     """The values of `group.consumer.migration.policy`."""
@@ -101,7 +105,7 @@ def _held_partitions(
         # It never had one, or a rebalance was begun anew: then a cooperative member still owns what it said it does.
         return named_partitions(subscription.owned_partitions, view)
     assignment = decode_assignment(member.assignment)
-    if assignment.user_data:
+    if assignment.user_data and group.protocol_name not in BUILT_IN_ASSIGNORS:
         raise _stays_classic(
             group,
             "an unsupported custom assignor is in use. "

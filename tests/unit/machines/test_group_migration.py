@@ -117,8 +117,16 @@ def test_a_group_whose_metadata_cannot_be_read_stays_classic(metadata: bytes, as
 
 
 def test_a_group_whose_assignor_keeps_data_of_its_own_stays_classic() -> None:
+    driver = classic_group(assignment(0, user_data=b"tasks"), protocols=(("streams", subscription("t")),))
     with pytest.raises(GroupIdNotFound, match="an unsupported custom assignor is in use"):
-        upgraded(classic_group(assignment(0, user_data=b"tasks")))
+        upgraded(driver)
+
+
+def test_user_data_of_the_assignors_of_kafkas_clients_is_not_missed() -> None:
+    driver = classic_group(
+        assignment(0, user_data=b"generation"), protocols=(("cooperative-sticky", subscription("t")),)
+    )
+    assert held(upgraded(driver), "m1") == {0}
 
 
 def test_partitions_of_topics_that_are_gone_are_held_by_nobody() -> None:
