@@ -244,6 +244,10 @@ def test_a_group_goes_over_to_the_other_protocol_member_by_member_and_back(
         assert len(committed) == len(scene.topics) * PARTITIONS
         assert all(committed[partition] >= offset for partition, offset in before.items())
 
+    def close_all() -> None:
+        for reader in scene.readers:
+            reader.close()
+
     def replace_first(protocol: str, kind: str) -> None:
         leaving = scene.readers.pop(0)
         scene.former.append(leaving)
@@ -252,7 +256,7 @@ def test_a_group_goes_over_to_the_other_protocol_member_by_member_and_back(
         settle(kind)
 
     with ExitStack() as stack:
-        stack.callback(lambda: [reader.close() for reader in scene.readers])
+        stack.callback(close_all)
         stack.enter_context(RunningProducer(scene))
         start(classic)
         start(classic)

@@ -405,7 +405,7 @@ class LedGroups:
         self._carry_out(group, group.tick(self._now_ms()))
 
     def _end(self, group: Group) -> None:
-        """Its tombstone is in the log already. Whoever waits for it is to join again: by now it is a consumer group."""
+        """Its tombstone is in the log already. Members that wait are to join again: it is a consumer group by now."""
         for effect in group.close(RebalanceInProgress.code, self._now_ms()):
             assert isinstance(effect, Answer)
             _give(effect)

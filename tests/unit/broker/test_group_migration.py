@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +10,10 @@ from tests.unit.broker.consumer_members import ConsumerMember, describe_consumer
 from tests.unit.broker.house import House
 from tests.unit.broker.members import GROUP, Member, committed, describe, listed
 
+from headrace.broker.consumer_group_records import ConsumerGroupStored
+from headrace.broker.group_records import GroupStored, read_record
+from headrace.broker.offsets_log import OffsetsLog
+from headrace.broker.state_log import KeyValue
 from headrace.model.errors import (
     FencedInstanceId,
     GroupIdNotFound,
@@ -27,7 +31,6 @@ from headrace.wire.consumer_protocol import (
 )
 
 PARTITIONS = 4
-REBALANCE_SECONDS = 20.0
 CLASSIC_SESSION_SECONDS = 10.0
 
 
@@ -150,6 +153,30 @@ async def test_a_group_goes_over_member_by_member_and_back(house: House, restart
     assert await old.heartbeat() == 0
     assert await listed(house, types_filter=["classic"]) == {GROUP: "Stable"} == await listed(house)
     assert await committed(house) == (5, "")
+
+
+async def test_a_conversion_is_one_batch_of_records(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches: list[list[type]] = []
+    append = OffsetsLog.append
+
+    def noting(offsets_log: OffsetsLog, group_id: str, records: Sequence[KeyValue]) -> int:
+        events = [read_record(key, value) for key, value in records]
+        batches.append([type(event) for event in events])
+        return append(offsets_log, group_id, records)
+
+    one, two = await classic_group(house)
+    monkeypatch.setattr(OffsetsLog, "append", noting)
+    new = ConsumerMember(house, "m1", "t")
+    assert (await new.beat()).error_code == 0
+    ((first, *others),) = batches
+    assert first is GroupStored
+    assert set(others) == {ConsumerGroupStored}
+    await rounds(house, one, two, new)
+    batches.clear()
+    assert await new.leave() == 0
+    ((*others, last),) = batches
+    assert last is GroupStored
+    assert set(others) == {ConsumerGroupStored}
 
 
 async def test_a_group_whose_policy_is_disabled_stays_classic(house: House) -> None:

@@ -27,3 +27,10 @@ def test_settings_that_do_not_go_together_are_refused(settings: dict[str, str], 
 def test_the_first_assignor_can_be_chosen() -> None:
     config = BrokerConfig.from_settings({"group.consumer.assignors": "range,uniform"})
     assert config.group_consumer_assignors == ("range", "uniform")
+
+
+def test_a_group_may_change_its_protocol_either_way_unless_it_is_configured_otherwise() -> None:
+    assert BrokerConfig.from_settings({}).group_consumer_migration_policy == "bidirectional"
+    for policy in ("upgrade", "downgrade", "disabled", "BIDIRECTIONAL"):
+        config = BrokerConfig.from_settings({"group.consumer.migration.policy": policy})
+        assert config.group_consumer_migration_policy == policy
