@@ -1,4 +1,5 @@
-"""Members come and go, one to three and back, by the newer group protocol (KIP-848) and by the classic one.
+"""Members come and go, one to three and back, by the consumer protocol (KIP-848), by the classic one, and from one of
+them to the other.
 
 Everybody commits what it has read before it gives a partition up, so nothing may be missed and nothing read twice.
 """
@@ -8,10 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from threading import Event, Thread
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from tests.integration.process import PATIENCE_SECONDS, BrokerProcess, outside_broker, wait_until
 from tests.integration.records import create_topic, produce
@@ -181,6 +183,94 @@ def test_an_empty_group_goes_on_with_the_other_protocol_where_it_was(address: st
         scene.readers.remove(reader)
         scene.former.append(reader)
         reader.close()
+    assert scene.seen() == Counter(scene.produced)
+
+
+class RunningProducer:
+    """Sends to all partitions, one record after the other, until it is stopped."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._is_stopped = Event()
+        self._thread = Thread(target=self._run)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._is_stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        producer = Producer({"bootstrap.servers": self._scene.address, "enable.idempotence": True})
+        number = 0
+        while not self._is_stopped.is_set():
+            topic = self._scene.topics[number % len(self._scene.topics)]
+            value = f"sent-{number}"
+            producer.produce(topic, value.encode(), partition=number // len(self._scene.topics) % PARTITIONS)
+            producer.flush()
+            self._scene.produced.append(value)
+            number += 1
+
+
+def group_type(admin: AdminClient, name: str) -> str | None:
+    listed = {group.group_id: group for group in admin.list_consumer_groups().result(PATIENCE_SECONDS).valid}
+    return listed[name].type.name if name in listed else None
+
+
+@pytest.mark.parametrize("classic", ["classic", "classic-cooperative"])
+def test_a_group_goes_over_to_the_other_protocol_member_by_member_and_back(
+    address: str, name: str, classic: str
+) -> None:
+    scene, admin = Scene(address, name), AdminClient({"bootstrap.servers": address})
+    committed: dict[tuple[str, int], int] = {}
+
+    def start(protocol: str) -> None:
+        scene.readers.append(Reader(address, name, scene.topics, **PROTOCOLS[protocol]))
+
+    def settle(kind: str) -> None:
+        """Every partition has one owner, and what was sent by then is read and committed."""
+        scene.read_until(scene.is_shared, f"{len(scene.readers)} members share the partitions")
+        assert group_type(admin, name) == kind
+        scene.send_round()
+        sent = set(scene.produced)
+        scene.read_until(lambda: scene.seen().keys() >= sent, "everything is read")
+        for reader in scene.readers:
+            reader.commit()
+        before = dict(committed)
+        request = [ConsumerGroupTopicPartitions(name)]
+        stored = admin.list_consumer_group_offsets(request)[name].result(PATIENCE_SECONDS).topic_partitions
+        committed.update({(one.topic, one.partition): one.offset for one in stored})
+        assert len(committed) == len(scene.topics) * PARTITIONS
+        assert all(committed[partition] >= offset for partition, offset in before.items())
+
+    def close_all() -> None:
+        for reader in scene.readers:
+            reader.close()
+
+    def replace_first(protocol: str, kind: str) -> None:
+        leaving = scene.readers.pop(0)
+        scene.former.append(leaving)
+        leaving.close()
+        start(protocol)
+        settle(kind)
+
+    with ExitStack() as stack:
+        stack.callback(close_all)
+        stack.enter_context(RunningProducer(scene))
+        start(classic)
+        start(classic)
+        settle("CLASSIC")
+        replace_first("uniform", "CONSUMER")
+        replace_first("uniform", "CONSUMER")
+        replace_first(classic, "CONSUMER")
+        replace_first(classic, "CLASSIC")
+    assert scene.seen().keys() <= set(scene.produced)
+    reader = Reader(address, name, scene.topics, **PROTOCOLS[classic])
+    scene.former += scene.readers
+    scene.readers = [reader]
+    scene.read_until(lambda: scene.seen().keys() == set(scene.produced), "everything is read")
+    reader.close()
     assert scene.seen() == Counter(scene.produced)
 
 

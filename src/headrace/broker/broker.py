@@ -63,6 +63,7 @@ from headrace.broker.transactional_offsets import TransactionalOffsets
 from headrace.broker.transactions_log import TransactionsLog
 from headrace.broker.verified_transactions import VerifiedTransactions
 from headrace.machines.fetch_sessions import FetchSessions
+from headrace.machines.group_migration import MigrationPolicy
 from headrace.machines.group_state import GroupConfig
 from headrace.model.broker_configs import BrokerConfig
 from headrace.registry.identity import load_broker_configs, store_broker_configs
@@ -114,6 +115,7 @@ class Broker:
             self.group_configs.consumer_config_of,
             self.group_configs.timing_of,
             config.offset_metadata_max_bytes,
+            MigrationPolicy(config.group_consumer_migration_policy.lower()),
             clock,
             self._session_expired,
         )

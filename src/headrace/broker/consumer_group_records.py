@@ -10,6 +10,7 @@ import msgspec
 from headrace.broker.state_log import KeyValue
 from headrace.machines.assignors import TopicPartition
 from headrace.machines.consumer_group_state import (
+    ClassicProfile,
     ConsumerGroupEvent,
     EpochSet,
     Holding,
@@ -24,6 +25,8 @@ from headrace.machines.consumer_group_state import (
 )
 from headrace.model.errors import MalformedFrame
 from headrace.wire.consumer_group_records import (
+    ClassicMemberMetadata,
+    ClassicProtocol,
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupKey,
@@ -128,6 +131,14 @@ def _profile_value(profile: Profile) -> ConsumerGroupMemberMetadataValue:
         subscribed_topic_regex=profile.regex,
         rebalance_timeout_ms=profile.rebalance_timeout_ms,
         server_assignor=profile.assignor,
+        classic_member_metadata=None if profile.classic is None else _classic_value(profile.classic),
+    )
+
+
+def _classic_value(classic: ClassicProfile) -> ClassicMemberMetadata:
+    return ClassicMemberMetadata(
+        session_timeout_ms=classic.session_timeout_ms,
+        supported_protocols=[ClassicProtocol(name=name, metadata=metadata) for name, metadata in classic.protocols],
     )
 
 
@@ -141,6 +152,16 @@ def _profile(value: ConsumerGroupMemberMetadataValue) -> Profile:
         regex=value.subscribed_topic_regex or "",
         rebalance_timeout_ms=value.rebalance_timeout_ms,
         assignor=value.server_assignor,
+        classic=None if value.classic_member_metadata is None else _classic(value.classic_member_metadata),
+    )
+
+
+def _classic(value: ClassicMemberMetadata) -> ClassicProfile:
+    if not value.supported_protocols:
+        raise MalformedFrame("a member of the classic protocol that supports no protocol")
+    return ClassicProfile(
+        session_timeout_ms=value.session_timeout_ms,
+        protocols=tuple((protocol.name, protocol.metadata) for protocol in value.supported_protocols),
     )
 
 

@@ -1,4 +1,4 @@
-"""The requests of members of the newer group protocol, and of those who look at their groups, for the coordinator."""
+"""The requests of members that use the consumer protocol, and those that describe their groups, for the coordinator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from headrace.wire.messages.consumer_group_heartbeat import (
     TopicPartitions,
 )
 
-_MEMBER_OF_NEWER_PROTOCOL = 1
+_CLASSIC_MEMBER = 0
+_CONSUMER_MEMBER = 1
 
 
 class ConsumerGroupRequests:
@@ -102,7 +103,7 @@ class ConsumerGroupRequests:
             subscribed_topic_regex=profile.regex or None,
             assignment=self._partitions(holding.assigned),
             target_assignment=self._partitions(group.state.target(member_id)),
-            member_type=_MEMBER_OF_NEWER_PROTOCOL,
+            member_type=_CONSUMER_MEMBER if profile.classic is None else _CLASSIC_MEMBER,
         )
 
     def _partitions(self, partitions: Iterable[TopicPartition]) -> described.Assignment:

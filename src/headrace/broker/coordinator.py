@@ -22,6 +22,7 @@ from headrace.broker.led_groups import GroupsConfig, LedGroups
 from headrace.broker.offsets_log import OffsetsLead, OffsetsLog
 from headrace.broker.partition import Partition
 from headrace.machines.consumer_groups import ConsumerGroupConfig
+from headrace.machines.group_migration import MigrationPolicy
 from headrace.machines.group_state import GroupConfig
 from headrace.machines.share_groups import ShareTiming
 from headrace.model.errors import CoordinatorLoading, CoordinatorNotAvailable, NotCoordinator
@@ -40,10 +41,11 @@ class Coordinator:
         consumer_config_of: Callable[[str], ConsumerGroupConfig],
         share_timing_of: Callable[[str], ShareTiming],
         metadata_bytes_max: int,
+        migration_policy: MigrationPolicy,
         clock: Clock,
         session_expired: Callable[[], bool],
     ) -> None:
-        self.config = GroupsConfig(config, consumer_config_of, share_timing_of, metadata_bytes_max)
+        self.config = GroupsConfig(config, consumer_config_of, share_timing_of, metadata_bytes_max, migration_policy)
         self._log = offsets_log
         self._session_expired = session_expired
         self._seen = TopicsSeen(catalogue)

@@ -129,7 +129,7 @@ class GroupRequests:
         else:
             departures = [Departure(request.member_id)]
         try:
-            departed = self._groups(request.group_id).leave(request.group_id, departures)
+            departed = await self._groups(request.group_id).leave(request.group_id, departures)
         except UnknownMemberId as error:
             # There is no such group. The batched form says that of each member, not of the request.
             departed = [Departed(one.member_id, one.instance_id, error.code) for one in departures]

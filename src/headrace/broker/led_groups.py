@@ -25,7 +25,7 @@ from headrace.broker.share_group_records import ShareGroupStored
 from headrace.broker.share_groups import ShareGroups
 from headrace.broker.state_log import StoredMarker
 from headrace.machines.assignors import TopicPartition
-from headrace.machines.consumer_group_heartbeat import JOIN_EPOCH, Heartbeat, HeartbeatAnswer
+from headrace.machines.consumer_group_heartbeat import JOIN_EPOCH, Decision, Heartbeat, HeartbeatAnswer
 from headrace.machines.consumer_group_topics import TopicView
 from headrace.machines.consumer_groups import ConsumerGroup, ConsumerGroupConfig
 from headrace.machines.group_effects import (
@@ -38,11 +38,12 @@ from headrace.machines.group_effects import (
     StoreMetadata,
     SyncAnswer,
 )
+from headrace.machines.group_migration import MigrationPolicy, upgrade
 from headrace.machines.group_state import GroupConfig, GroupState
 from headrace.machines.groups import Group
 from headrace.machines.offsets import GroupOffsets, OffsetCommitted, OffsetForgotten, Transaction
 from headrace.machines.share_groups import ShareAnswer, ShareHeartbeat, ShareTiming
-from headrace.model.errors import GroupIdNotFound, GroupNotEmpty, HeadraceError, UnknownMemberId
+from headrace.model.errors import GroupIdNotFound, GroupNotEmpty, HeadraceError, RebalanceInProgress, UnknownMemberId
 
 log = logging.getLogger(__name__)
 
@@ -54,23 +55,30 @@ class GroupsConfig(NamedTuple):
     consumer_config_of: Callable[[str], ConsumerGroupConfig]
     share_timing_of: Callable[[str], ShareTiming]
     metadata_bytes_max: int
+    migration_policy: MigrationPolicy
 
 
 class LedGroups:
-    """`classic` are those of the classic protocol, `consumers` has those of the newer one, `shares` the share groups:
-    an id is never in two of them."""
+    """`classic` are those of the classic protocol, `consumers` has those of the consumer protocol, `shares` the share
+    groups: an id is never in two of them."""
 
     def __init__(
         self, lead: OffsetsLead, view: Callable[[], TopicView], config: GroupsConfig, now_ms: Callable[[], int]
     ) -> None:
         self.classic: dict[str, Group] = {}
-        self.consumers = ConsumerGroups(lead, view, config.consumer_config_of, now_ms)
+        self.consumers = ConsumerGroups(
+            lead, view, config.consumer_config_of, config.classic, config.migration_policy, now_ms
+        )
+        self.consumers.on_downgrade = self._on_downgrade
         self.shares = ShareGroups(lead, view, config.share_timing_of, now_ms)
         self.offsets = GroupOffsets(config.metadata_bytes_max)
         self.partition = lead.partition
         self.is_loaded = lead.is_blank
         self._lead = lead
         self._config = config.classic
+        self._consumer_config_of = config.consumer_config_of
+        self._migration_policy = config.migration_policy
+        self._view = view
         self._now_ms = now_ms
         self._loop = asyncio.get_running_loop()
         self._alarms = Alarms(now_ms)
@@ -147,18 +155,34 @@ class LedGroups:
     # Membership
 
     async def consumer_heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
-        """A member of the newer protocol joins, reports or leaves."""
+        """A member of the consumer protocol joins, reports or leaves."""
         self.shares.refuse(beat.group_id)
         classic = self.classic.get(beat.group_id)
-        if classic is not None and (beat.member_epoch != JOIN_EPOCH or classic.state is not GroupState.EMPTY):
-            raise GroupIdNotFound(f"Group {beat.group_id} is not a consumer group.")
-        decision = self.consumers.decide(beat)
         if classic is None:
-            self.consumers.store(beat.group_id, decision.events)
+            decision = self.consumers.decide(beat)
+            self.consumers.store_without(beat.group_id, decision.removed, decision.events)
+        elif beat.member_epoch == JOIN_EPOCH:
+            decision = self._upgrade(classic, beat)
         else:
-            self.consumers.store(beat.group_id, decision.events, [group_record(beat.group_id, None)])
-            self._end(classic)
+            raise GroupIdNotFound(f"Group {beat.group_id} is not a consumer group.")
         return await self.consumers.answer(beat.group_id, decision)
+
+    def _upgrade(self, classic: Group, beat: Heartbeat) -> Decision:
+        """A member of the consumer protocol joins a classic group, which becomes a consumer group in one step."""
+        group_id, events = classic.group_id, []
+        if classic.state is not GroupState.EMPTY:
+            max_size = self._consumer_config_of(group_id).max_size
+            events = upgrade(classic, self._migration_policy, max_size, self._view())
+        decision = self.consumers.decide(beat, events)
+        self.consumers.store(group_id, [*events, *decision.events], [group_record(group_id, None)])
+        if events:
+            log.info("upgraded to a consumer group: group=%s generation=%d", group_id, classic.generation_id)
+        self._end(classic)
+        return decision
+
+    def _on_downgrade(self, group: Group, rebalances: bool) -> None:
+        self.classic[group.group_id] = group
+        self._carry_out(group, group.rebalance(self._now_ms()) if rebalances else [])
 
     async def share_heartbeat(self, beat: ShareHeartbeat) -> ShareAnswer:
         """A member of a share group joins, reports or leaves."""
@@ -168,6 +192,9 @@ class LedGroups:
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
         self.shares.refuse_classic(group_id)
+        consumers = self.consumers.groups.get(group_id)
+        if consumers is not None and not consumers.is_vacant:
+            return await self.consumers.join(group_id, request)
         self.consumers.make_way(group_id)
         group = self._group_or_new(group_id)
         token: asyncio.Future[JoinAnswer] = self._loop.create_future()
@@ -184,6 +211,10 @@ class LedGroups:
         protocol_type: str | None,
         protocol_name: str | None,
     ) -> SyncAnswer:
+        if group_id in self.consumers:
+            return await self.consumers.sync(
+                group_id, member_id, generation_id, instance_id, protocol_type, protocol_name
+            )
         group = self._member_group(group_id)
         token: asyncio.Future[SyncAnswer] = self._loop.create_future()
         effects = group.sync(
@@ -200,11 +231,16 @@ class LedGroups:
         return await token
 
     def heartbeat(self, group_id: str, member_id: str, generation_id: int, instance_id: str | None) -> None:
+        if group_id in self.consumers:
+            self.consumers.heartbeat(group_id, member_id, generation_id, instance_id)
+            return
         group = self._member_group(group_id)
         group.heartbeat(member_id, generation_id, self._now_ms(), instance_id=instance_id)
         self._arm(group)
 
-    def leave(self, group_id: str, departures: Sequence[Departure]) -> list[Departed]:
+    async def leave(self, group_id: str, departures: Sequence[Departure]) -> list[Departed]:
+        if group_id in self.consumers:
+            return await self.consumers.leave(group_id, departures)
         group = self._member_group(group_id)
         departed, effects = group.leave(departures, self._now_ms())
         self._carry_out(group, effects)
@@ -242,7 +278,7 @@ class LedGroups:
         """Check that this member may commit for the group now; for a group without members anybody may.
 
         `unknown` is the error for a group that does not exist: it changed with the versions of the protocol. A member
-        of the newer protocol that lags behind may still commit `partitions` that it holds.
+        of the consumer protocol that lags behind may still commit `partitions` that it holds.
         """
         self.shares.refuse(group_id)
         consumers = self.consumers.groups.get(group_id)
@@ -369,8 +405,10 @@ class LedGroups:
         self._carry_out(group, group.tick(self._now_ms()))
 
     def _end(self, group: Group) -> None:
-        """It is empty, and its tombstone is in the log already."""
-        group.delete(self._now_ms())
+        """Its tombstone is in the log already. Members that wait are to join again: it is a consumer group by now."""
+        for effect in group.close(RebalanceInProgress.code, self._now_ms()):
+            assert isinstance(effect, Answer)
+            _give(effect)
         self._drop(group)
         self._arm(group)
 

@@ -40,6 +40,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
         return self.rebalance_timeout_ms != -1 and has_subscription and self.owned is not None
 
     def updated(self, profile: Profile) -> Profile:
+        if profile.classic is not None:  # from now on the member uses the consumer protocol, and this is all it wants
+            profile = replace(profile, topics=frozenset(), classic=None)
         return replace(
             profile,
             instance_id=self.instance_id if self.instance_id is not None else profile.instance_id,
@@ -68,6 +70,8 @@ class Decision(msgspec.Struct, frozen=True):
 
     events: tuple[ConsumerGroupEvent, ...]
     answer: HeartbeatAnswer
+    removed: tuple[str, ...] = ()
+    """The members that are no longer in the group by these events."""
 
 
 def check_heartbeat(beat: Heartbeat, version: int, assignors: Collection[str]) -> None:

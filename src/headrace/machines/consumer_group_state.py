@@ -21,6 +21,7 @@ from uuid import UUID
 import msgspec
 
 from headrace.machines.assignors import TopicPartition
+from headrace.machines.group_effects import Protocols
 
 V = TypeVar("V")
 
@@ -42,6 +43,14 @@ class ConsumerGroupPhase(StrEnum):
     STABLE = "Stable"
 
 
+class ClassicProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """What a member that uses the classic protocol sent with its last JoinGroup."""
+
+    session_timeout_ms: int
+    protocols: Protocols
+    """Never empty; each holds the member's subscription."""
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """Who a member is and what it wants."""
 
@@ -53,6 +62,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     regex: str = ""
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
+    classic: ClassicProfile | None = None
+    """None: the member uses the consumer protocol."""
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):

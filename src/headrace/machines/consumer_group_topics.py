@@ -6,6 +6,7 @@ A regular expression must match a whole name, that of an internal topic too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from hashlib import blake2b
 from typing import NamedTuple
 from uuid import UUID
@@ -24,6 +25,10 @@ class TopicView:
 
     def __init__(self, topics: Mapping[str, TopicShape]) -> None:
         self.topics = topics
+
+    @cached_property
+    def names(self) -> dict[UUID, str]:
+        return {shape.id: name for name, shape in self.topics.items()}
 
     def matching(self, regex: str) -> frozenset[str]:
         """Nothing matches what we cannot use; a log that Kafka wrote may have such."""

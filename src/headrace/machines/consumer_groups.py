@@ -1,9 +1,10 @@
 """One consumer group of the newer protocol (KIP-848): the coordinator assigns, and each member follows at its own pace.
 
 Nobody waits for anybody: a member tells in its heartbeat what it wants and what it owns, and is told in the answer what
-it may own now. `heartbeat`, `leave` and `tick` are questions: they return events and change nothing. `apply` changes
-and cannot fail. Time is an argument; `tick` is due once `deadline` has come. What happens to one member is decided in
-`consumer_group_reconciliation`, what is remembered stands in `consumer_group_state`.
+it may own now. `heartbeat`, `leave` and `remove` are questions: they return events and change nothing. `apply` changes
+and cannot fail. Time is an argument; once `deadline` has come, `late_members` are to be removed. What happens to one
+member is decided in `consumer_group_reconciliation`, what is remembered stands in `consumer_group_state`. Members that
+use the classic protocol come in by `classic_members`.
 
 A member that misses its session, or does not give up in time what it was told to, is out: its partitions are free, and
 when it comes back with an epoch of its own it is refused (I18).
@@ -12,12 +13,13 @@ when it comes back with an epoch of its own it is refused (I18).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 from msgspec.structs import replace
 
 from headrace.machines.assignors import ASSIGNORS, Claim, TopicPartition
+from headrace.machines.consumer_group_deadlines import MemberDeadlines
 from headrace.machines.consumer_group_heartbeat import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -47,6 +49,8 @@ from headrace.model.errors import (
     FencedMemberEpoch,
     GroupMaxSizeReached,
     GroupNotEmpty,
+    HeadraceError,
+    IllegalGeneration,
     StaleMemberEpoch,
     UnknownMemberId,
     UnreleasedInstanceId,
@@ -84,8 +88,7 @@ class ConsumerGroup:
         self.state = state or ConsumerGroupState()
         self.config = config
         """May be another at any time: what it says of sessions holds for those that begin, or go on, from then on."""
-        self._sessions: dict[str, int] = {}
-        self._revocations: dict[str, int] = {}
+        self.deadlines = MemberDeadlines()
         self._settled_view: TopicView | None = None  # one of which is known that it changes nothing: not asked again
 
     @classmethod
@@ -117,23 +120,11 @@ class ConsumerGroup:
 
     def heartbeat(self, beat: Heartbeat, view: TopicView) -> Decision:
         """A member joins (epoch 0) or reports. Raises what it is to be told if it may not."""
-        self._ensure_room(beat)
+        self.ensure_room(beat.member_id)
         draft = Draft(self.state)
         before = self._admit(draft, beat)
         profile = draft.state.profiles.get(beat.member_id) or Profile()
-        updated = beat.updated(profile)
-        has_changed = (updated.topics, updated.regex) != (profile.topics, profile.regex)
-        if updated.regex != profile.regex:
-            compiled(updated.regex)
-        if beat.member_id not in draft.state.profiles or updated != profile:
-            draft.add(ProfileSet(beat.member_id, updated))
-        if draft.events or view is not self._settled_view:
-            self._follow_topics(draft, view, is_bumped=has_changed or not draft.state.epoch)
-        if draft.state.epoch > draft.state.target_epoch:
-            self._assign(draft, view)
-        after = self._reconcile(draft, beat)
-        if not draft.events:
-            self._settled_view = view
+        after = self.advance(draft, beat.member_id, beat.updated(profile), beat.owned, view)
         is_told = beat.member_epoch == JOIN_EPOCH or beat.is_full or after.assigned.keys() != before.assigned.keys()
         answer = HeartbeatAnswer(
             member_id=beat.member_id,
@@ -147,7 +138,7 @@ class ConsumerGroup:
         """A member leaves for good, or (static) for a while: then its partitions wait for it until its session ends."""
         member_id = beat.member_id
         if beat.instance_id is not None:
-            self._ensure_instance(beat)
+            self.ensure_instance(beat.instance_id, member_id)
         elif member_id not in self.state.profiles:
             raise self._unknown(member_id)
         draft = Draft(self.state)
@@ -156,8 +147,36 @@ class ConsumerGroup:
             draft.add(HoldingSet(member_id, away))
         else:
             assert beat.member_epoch == LEAVE_EPOCH
-            self._fence(draft, [member_id], view)
-        return Decision(tuple(draft.events), HeartbeatAnswer(member_id=member_id, member_epoch=beat.member_epoch))
+            self._remove(draft, [member_id], view)
+        answer = HeartbeatAnswer(member_id=member_id, member_epoch=beat.member_epoch)
+        removed = () if member_id in draft.state.profiles else (member_id,)
+        return Decision(tuple(draft.events), answer, removed)
+
+    def advance(
+        self,
+        draft: Draft,
+        member_id: str,
+        updated: Profile,
+        owned: Collection[TopicPartition] | None,
+        view: TopicView,
+    ) -> Holding:
+        """Take in what a member wants and owns now, assign anew if that or the topics have changed, and take the member
+        one step towards its assignment."""
+        profile = draft.state.profiles.get(member_id)
+        former = profile or Profile()
+        has_changed = (updated.topics, updated.regex) != (former.topics, former.regex)
+        if updated.regex != former.regex:
+            compiled(updated.regex)
+        if updated != profile:
+            draft.add(ProfileSet(member_id, updated))
+        if draft.events or view is not self._settled_view:
+            self._follow_topics(draft, view, is_bumped=has_changed or not draft.state.epoch)
+        if draft.state.epoch > draft.state.target_epoch:
+            self._assign(draft, view)
+        after = self._reconcile(draft, member_id, owned)
+        if not draft.events:
+            self._settled_view = view
+        return after
 
     def apply(self, events: Iterable[ConsumerGroupEvent], now_ms: int) -> None:
         for event in events:
@@ -169,21 +188,24 @@ class ConsumerGroup:
 
     def renew_session(self, member_id: str, now_ms: int) -> None:
         """The member has been heard of."""
-        self._sessions[member_id] = now_ms + self.config.session_timeout_ms
+        classic = self.state.profiles[member_id].classic
+        timeout_ms = self.config.session_timeout_ms if classic is None else classic.session_timeout_ms
+        self.deadlines.sessions[member_id] = now_ms + timeout_ms
 
     # Time
 
     def deadline(self) -> int | None:
-        """When `tick` is due. It comes nearer only by `apply`, or as near as the session of another `config`."""
-        return min((*self._sessions.values(), *self._revocations.values()), default=None)
+        """When there are `late_members`. It comes nearer only by `apply`, by a classic member's request, or as near as
+        the session of another `config`."""
+        return self.deadlines.earliest()
 
-    def tick(self, now_ms: int, view: TopicView) -> list[ConsumerGroupEvent]:
-        """Those whose time is up are out."""
-        deadlines = [*self._sessions.items(), *self._revocations.items()]
-        late = dict.fromkeys(member_id for member_id, deadline_ms in deadlines if deadline_ms <= now_ms)
+    def late_members(self, now_ms: int) -> list[str]:
+        return self.deadlines.late(now_ms)
+
+    def remove(self, member_ids: Collection[str], view: TopicView) -> list[ConsumerGroupEvent]:
         draft = Draft(self.state)
-        if late:
-            self._fence(draft, late, view)
+        if member_ids:
+            self._remove(draft, member_ids, view)
         return draft.events
 
     # Offsets
@@ -198,7 +220,9 @@ class ConsumerGroup:
         holding = self._holding(member_id)
         if member_epoch == holding.epoch:
             return
-        if member_epoch < holding.epoch and partitions is not None:
+        may_lag = partitions is not None and self.state.profiles[member_id].classic is None
+        if may_lag and member_epoch < holding.epoch:
+            assert partitions is not None
             since = [holding.held_since(partition) for partition in partitions]
             if all(epoch is not None and epoch <= member_epoch for epoch in since):
                 return
@@ -227,8 +251,8 @@ class ConsumerGroup:
 
     # Deciding
 
-    def _ensure_room(self, beat: Heartbeat) -> None:
-        if len(self.state.profiles) >= self.config.max_size and beat.member_id not in self.state.profiles:
+    def ensure_room(self, member_id: str) -> None:
+        if len(self.state.profiles) >= self.config.max_size and member_id not in self.state.profiles:
             raise GroupMaxSizeReached(
                 f"The consumer group has reached its maximum capacity of {self.config.max_size} members."
             )
@@ -236,9 +260,9 @@ class ConsumerGroup:
     def _admit(self, draft: Draft, beat: Heartbeat) -> Holding:
         """Return what the member holds, or raise why it is not let in."""
         if beat.instance_id is not None and beat.member_epoch == JOIN_EPOCH:
-            self._replace_instance(draft, beat)
+            self.replace_instance(draft, beat.instance_id, beat.member_id, is_classic=False)
         elif beat.instance_id is not None:
-            self._ensure_instance(beat)
+            self.ensure_instance(beat.instance_id, beat.member_id)
         elif beat.member_epoch != JOIN_EPOCH and beat.member_id not in self.state.profiles:
             raise self._unknown(beat.member_id)
         holding = draft.state.holding(beat.member_id)
@@ -253,23 +277,23 @@ class ConsumerGroup:
             f"{holding.epoch}. The member must abandon all its partitions and rejoin."
         )
 
-    def _replace_instance(self, draft: Draft, beat: Heartbeat) -> None:
-        """A static member that comes back under a new member id takes over what it left."""
-        assert beat.instance_id is not None
-        former_id = self.state.instances.get(beat.instance_id)
-        if former_id is None or former_id == beat.member_id:
+    def replace_instance(self, draft: Draft, instance_id: str, member_id: str, *, is_classic: bool) -> None:
+        """A static member that comes back under a new member id takes over what it left. If both its processes use the
+        consumer protocol, the former one must have left: the classic protocol has no request for that."""
+        former_id = self.state.instances.get(instance_id)
+        if former_id is None or former_id == member_id:
             return
-        former = self.state.holding(former_id)
-        if former.epoch != STATIC_LEAVE_EPOCH:
+        former, profile = self.state.holding(former_id), self.state.profiles[former_id]
+        if former.epoch != STATIC_LEAVE_EPOCH and not is_classic and profile.classic is None:
             raise UnreleasedInstanceId(
-                f"Static member {beat.member_id} with instance id {beat.instance_id} cannot join the group because the "
+                f"Static member {member_id} with instance id {instance_id} cannot join the group because the "
                 f"instance id is owned by {former_id} member."
             )
-        profile, target = self.state.profiles[former_id], self.state.target(former_id)
-        _remove(draft, former_id)
-        draft.add(ProfileSet(beat.member_id, profile))
-        draft.add(TargetSet(beat.member_id, target))
-        draft.add(HoldingSet(beat.member_id, replace(former, epoch=0, previous_epoch=0)))
+        target = self.state.target(former_id)
+        _end_member(draft, former_id)
+        draft.add(ProfileSet(member_id, profile))
+        draft.add(TargetSet(member_id, target))
+        draft.add(HoldingSet(member_id, replace(former, epoch=0, previous_epoch=0)))
 
     def _follow_topics(self, draft: Draft, view: TopicView, *, is_bumped: bool) -> None:
         """Move the epoch if what the group subscribes to is not what it was."""
@@ -306,31 +330,30 @@ class ConsumerGroup:
         votes = Counter(profile.assignor for profile in state.profiles.values())
         return max(self.config.assignors, key=lambda name: votes[name])
 
-    def _reconcile(self, draft: Draft, beat: Heartbeat) -> Holding:
-        state, member_id = draft.state, beat.member_id
+    def _reconcile(self, draft: Draft, member_id: str, owned: Collection[TopicPartition] | None) -> Holding:
+        state = draft.state
         target = state.target(member_id)
         held_by_others = [partition for partition in target if state.owners.get(partition, member_id) != member_id]
         before = state.holding(member_id)
-        after = reconciled(before, state.target_epoch, target, beat.owned, held_by_others)
+        after = reconciled(before, state.target_epoch, target, owned, held_by_others)
         if after != before:
             draft.add(HoldingSet(member_id, after))
         return after
 
-    def _fence(self, draft: Draft, member_ids: Iterable[str], view: TopicView) -> None:
+    def _remove(self, draft: Draft, member_ids: Iterable[str], view: TopicView) -> None:
         for member_id in member_ids:
-            _remove(draft, member_id)
+            _end_member(draft, member_id)
         self._follow_topics(draft, view, is_bumped=True)
 
     # Checks
 
-    def _ensure_instance(self, beat: Heartbeat) -> None:
-        assert beat.instance_id is not None
-        member_id = self.state.instances.get(beat.instance_id)
-        if member_id is None:
-            raise UnknownMemberId(f"Instance id {beat.instance_id} is unknown.")
-        if member_id != beat.member_id:
+    def ensure_instance(self, instance_id: str, member_id: str) -> None:
+        present_id = self.state.instances.get(instance_id)
+        if present_id is None:
+            raise UnknownMemberId(f"Instance id {instance_id} is unknown.")
+        if present_id != member_id:
             raise FencedInstanceId(
-                f"Static member {beat.member_id} with instance id {beat.instance_id} was fenced by member {member_id}."
+                f"Static member {member_id} with instance id {instance_id} was fenced by member {present_id}."
             )
 
     def _holding(self, member_id: str) -> Holding:
@@ -341,26 +364,31 @@ class ConsumerGroup:
     def _unknown(self, member_id: str) -> UnknownMemberId:
         return UnknownMemberId(f"Member {member_id} is not a member of group {self.group_id}.")
 
-    def _stale(self, member_id: str, member_epoch: int, holding: Holding) -> StaleMemberEpoch:
-        return StaleMemberEpoch(f"member {member_id} is at epoch {holding.epoch}, not at {member_epoch}")
+    def _stale(self, member_id: str, member_epoch: int, holding: Holding) -> HeadraceError:
+        error = StaleMemberEpoch if self.state.profiles[member_id].classic is None else IllegalGeneration
+        return error(f"member {member_id} is at epoch {holding.epoch}, not at {member_epoch}")
 
     # Deadlines
 
     def _set_session(self, member_id: str, now_ms: int) -> None:
         if member_id not in self.state.profiles:
-            self._sessions.pop(member_id, None)
-        elif member_id not in self._sessions:
+            self.deadlines.forget(member_id)
+            return
+        if member_id not in self.deadlines.sessions:
             self.renew_session(member_id, now_ms)
+        if self.state.profiles[member_id].classic is None:
+            self.deadlines.joins.pop(member_id, None)
+            self.deadlines.syncs.pop(member_id, None)
 
     def _set_revocation(self, member_id: str, now_ms: int) -> None:
         profile = self.state.profiles.get(member_id)
         if profile is not None and self.state.holding(member_id).revoking:
-            self._revocations[member_id] = now_ms + profile.rebalance_timeout_ms
+            self.deadlines.revocations[member_id] = now_ms + profile.rebalance_timeout_ms
         else:
-            self._revocations.pop(member_id, None)
+            self.deadlines.revocations.pop(member_id, None)
 
 
-def _remove(draft: Draft, member_id: str) -> None:
+def _end_member(draft: Draft, member_id: str) -> None:
     """In the order in which Kafka removes a member."""
     draft.add(HoldingSet(member_id, None))
     draft.add(TargetSet(member_id, None))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from headrace.machines.group_effects import Answer, JoinRequest, Token
 from headrace.machines.group_rebalance import Rebalance, StoringReplacement
 from headrace.machines.group_roster import Member
-from headrace.machines.group_state import GroupState
+from headrace.machines.group_state import GroupConfig, GroupState
 from headrace.machines.subscribed_topics import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from headrace.model.errors import (
     GroupMaxSizeReached,
@@ -25,7 +25,7 @@ class Admission:
         self._roster = rebalance.roster
 
     def join(self, token: Token, request: JoinRequest, now_ms: int) -> None:
-        self._ensure_session_timeout(request.session_timeout_ms)
+        check_session_timeout(self._rebalance.config, request.session_timeout_ms)
         self._ensure_room(request, now_ms)
         self._ensure_protocols(request)
         if not request.member_id:
@@ -99,14 +99,6 @@ class Admission:
         # Not the whole metadata: it names the partitions owned, and would differ after every restart.
         return subscribed_topics(former.metadata(name)) == subscribed_topics(member.metadata(name))
 
-    def _ensure_session_timeout(self, timeout_ms: int) -> None:
-        lowest_ms = self._rebalance.config.min_session_timeout_ms
-        highest_ms = self._rebalance.config.max_session_timeout_ms
-        if not lowest_ms <= timeout_ms <= highest_ms:
-            raise InvalidSessionTimeout(
-                f"session.timeout.ms is {timeout_ms}; this broker takes {lowest_ms} to {highest_ms}"
-            )
-
     def _ensure_room(self, request: JoinRequest, now_ms: int) -> None:
         rebalance, roster = self._rebalance, self._roster
         max_size = rebalance.config.max_size
@@ -135,3 +127,11 @@ class Admission:
             raise InconsistentGroupProtocol(
                 f"the group has no protocol in common with {sorted(names)} of type '{request.protocol_type}'"
             )
+
+
+def check_session_timeout(config: GroupConfig, timeout_ms: int) -> None:
+    lowest_ms, highest_ms = config.min_session_timeout_ms, config.max_session_timeout_ms
+    if not lowest_ms <= timeout_ms <= highest_ms:
+        raise InvalidSessionTimeout(
+            f"session.timeout.ms is {timeout_ms}; this broker takes {lowest_ms} to {highest_ms}"
+        )

@@ -7,7 +7,7 @@ exactly once, at the latest when its member is dismissed; `wake_ms` is never lat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -292,6 +292,18 @@ class Rebalance:
         self.state = GroupState.STABLE if self.roster.members else GroupState.EMPTY
         self.state_timestamp_ms = snapshot.state_timestamp_ms
         self.topics = self._subscribed_topics()
+
+    def start_stable(self, members: Iterable[Member], generation_id: int, now_ms: int) -> None:
+        """Begin with members of the consumer protocol type that are in a generation already."""
+        assert self.state is GroupState.EMPTY
+        for member in members:
+            self.roster.add(member)
+            self.renew_session(member, now_ms)
+        self.generation_id = generation_id
+        self.protocol_type = CONSUMER_PROTOCOL_TYPE
+        self.protocol_name = self.roster.vote()
+        self.topics = self._subscribed_topics()
+        self.enter(GroupState.STABLE, now_ms)
 
     def _joined_members(self) -> tuple[JoinedMember, ...]:
         return tuple(

@@ -39,7 +39,7 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
             instance_id=request.instance_id,
             client_id=request.client_id,
             client_host=request.client_host,
-            rebalance_timeout_ms=_rebalance_timeout_ms(request),
+            rebalance_timeout_ms=rebalance_timeout_of(request),
             session_timeout_ms=request.session_timeout_ms,
             protocols=request.protocols,
             is_new=True,
@@ -145,7 +145,7 @@ class Roster:
 
     def update(self, member: Member, request: JoinRequest) -> None:
         self.set_protocols(member, request.protocols)
-        member.rebalance_timeout_ms = _rebalance_timeout_ms(request)
+        member.rebalance_timeout_ms = rebalance_timeout_of(request)
         member.session_timeout_ms = request.session_timeout_ms
 
     def set_protocols(self, member: Member, protocols: Protocols) -> None:
@@ -198,5 +198,5 @@ class Roster:
                 del self._supporters[name]
 
 
-def _rebalance_timeout_ms(request: JoinRequest) -> int:
+def rebalance_timeout_of(request: JoinRequest) -> int:
     return request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms

@@ -10,7 +10,7 @@ must be called once `deadline` has come. One caller at a time; nothing in here w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -59,9 +59,18 @@ class Group:
         """The group as it was stored: stable again, and every member has a whole session to report."""
         group = cls(group_id, config, now_ms)
         group._rebalance.restore(snapshot, now_ms)
-        if len(group._roster) > config.max_size:
-            # The limit was lowered; the last ones to rejoin are turned away.
+        # The limit was lowered, then the last ones to rejoin are turned away; or the group was to rebalance at once.
+        if len(group._roster) > config.max_size or (snapshot.members and snapshot.leader is None):
             group._rebalance.prepare(now_ms)
+        return group
+
+    @classmethod
+    def of_generation(
+        cls, group_id: str, config: GroupConfig, members: Iterable[Member], generation_id: int, now_ms: int
+    ) -> Group:
+        """A stable group of consumers that have a protocol in common, each with a whole session to report."""
+        group = cls(group_id, config, now_ms)
+        group._rebalance.start_stable(members, generation_id, now_ms)
         return group
 
     @property
@@ -83,6 +92,10 @@ class Group:
     @property
     def leader(self) -> str | None:
         return self._roster.leader
+
+    @property
+    def members(self) -> Iterator[Member]:
+        return iter(self._roster)
 
     @property
     def member_count(self) -> int:
@@ -267,6 +280,11 @@ class Group:
         if self.state is GroupState.PREPARING_REBALANCE and self._roster.all_joined:
             self._rebalance.complete_join(now_ms)
 
+    def rebalance(self, now_ms: int) -> list[Effect]:
+        """Ask everybody to join again."""
+        self._rebalance.prepare(now_ms)
+        return self._effects()
+
     # Administration
 
     def describe(self) -> GroupDescription:
@@ -283,8 +301,11 @@ class Group:
             ),
         )
 
-    def snapshot(self) -> GroupSnapshot:
-        return self._rebalance.snapshot()
+    def snapshot(self, *, rebalances: bool = False) -> GroupSnapshot:
+        """`rebalances`: who restores the group from it must let it rebalance. A stored generation has a leader, unless
+        it is not to last."""
+        snapshot = self._rebalance.snapshot()
+        return replace(snapshot, leader=None) if rebalances else snapshot
 
     def delete(self, now_ms: int) -> list[Effect]:
         """Raises `GroupNotEmpty`, or `GroupIdNotFound` when it is dead already."""

@@ -36,7 +36,7 @@ from headrace.model.configs import (
     each_of,
     integer,
     long,
-    not_offered,
+    one_of_any_case,
     parse_all,
     settings_of,
     text,
@@ -99,9 +99,12 @@ class BrokerConfig(ShareGroupDefaults):
         check=at_least(1),
     )
     group_consumer_migration_policy: str = text(
-        "disabled",
-        "Whether a group that has members may go over to the other protocol.",
-        check=not_offered(["disabled"], "Only disabled is supported: a group changes its protocol when it is empty"),
+        "bidirectional",
+        "Whether a group with members may change its protocol. upgrade: a classic group becomes a consumer group when "
+        "a member that uses the consumer protocol joins; downgrade: a consumer group becomes a classic group when only "
+        "members that use the classic protocol are left; bidirectional: both; disabled: neither. "
+        "A group without members always changes with its next member.",
+        check=one_of_any_case("bidirectional", "upgrade", "downgrade", "disabled"),
     )
     group_consumer_min_heartbeat_interval_ms: int = integer(
         5000,

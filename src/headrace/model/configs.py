@@ -284,6 +284,11 @@ def one_of(*allowed: str) -> Check:
     return lambda value: None if value in allowed else f"String must be one of: {', '.join(allowed)}"
 
 
+def one_of_any_case(*allowed: str) -> Check:
+    reason = f"String must be one of (case insensitive): {', '.join(allowed)}"
+    return lambda value: None if value.lower() in allowed else reason
+
+
 def each_of(*allowed: str) -> Check:
     def check(value: Sequence[str]) -> str | None:
         if len(set(value)) != len(value):

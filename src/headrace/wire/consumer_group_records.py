@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 from uuid import UUID
 
-from headrace.wire.schema import INT8, INT32, INT64, STRING, UUID16, array, layout, message, part, wire
+from headrace.wire.schema import BYTES, INT8, INT32, INT64, STRING, UUID16, array, layout, message, part, wire
 from headrace.wire.versioned import decode_versioned, encode_versioned, version_of
 
 _VALUE_VERSION: Final = 0
@@ -34,8 +34,22 @@ class ConsumerGroupMemberMetadataKey:
     member_id: str = wire(STRING)
 
 
+@part
+class ClassicProtocol:
+    name: str = wire(STRING)
+    metadata: bytes = wire(BYTES)
+
+
+@part
+class ClassicMemberMetadata:
+    session_timeout_ms: int = wire(INT32)
+    supported_protocols: list[ClassicProtocol] = wire(array(ClassicProtocol))
+
+
 @message(versions=(0, 0), flexible_since=0)
 class ConsumerGroupMemberMetadataValue:
+    """`classic_member_metadata`: null unless the member uses the classic protocol."""
+
     instance_id: str | None = wire(STRING, nullable=0, default=None)
     rack_id: str | None = wire(STRING, nullable=0, default=None)
     client_id: str = wire(STRING)
@@ -44,6 +58,7 @@ class ConsumerGroupMemberMetadataValue:
     subscribed_topic_regex: str | None = wire(STRING, nullable=0, default=None)
     rebalance_timeout_ms: int = wire(INT32, default=-1)
     server_assignor: str | None = wire(STRING, nullable=0, default=None)
+    classic_member_metadata: ClassicMemberMetadata | None = wire(ClassicMemberMetadata, nullable=0, tag=0, default=None)
 
 
 @message(versions=(6, 6))

@@ -57,10 +57,14 @@ def decode_assignment(data: bytes) -> ConsumerProtocolAssignment:
     return _decode(ConsumerProtocolAssignment, data)
 
 
-def _decode(cls: type[M], data: bytes) -> M:
+def version_of(data: bytes) -> int:
     if len(data) < _VERSION.size:
-        raise MalformedFrame(f"{cls.__name__} without a version")
-    (version,) = _VERSION.unpack_from(data)
+        raise MalformedFrame("a message of the consumer protocol without a version")
+    version: int = _VERSION.unpack_from(data)[0]
     if version < 0:
-        raise MalformedFrame(f"{cls.__name__} of version {version}")
-    return decode(cls, min(version, NEWEST_VERSION), memoryview(data), _VERSION.size)
+        raise MalformedFrame(f"a message of the consumer protocol of version {version}")
+    return version
+
+
+def _decode(cls: type[M], data: bytes) -> M:
+    return decode(cls, min(version_of(data), NEWEST_VERSION), memoryview(data), _VERSION.size)

@@ -34,6 +34,7 @@ class Member:
         self.id = ""
         self.generation = -1
         self.leader = ""
+        self.protocol = "range"
         self._metadata = encode_subscription(ConsumerProtocolSubscription(topics=list(topics or ("t",))))
 
     @property
@@ -48,7 +49,7 @@ class Member:
             member_id=self.id,
             group_instance_id=self.instance_id,
             protocol_type="consumer",
-            protocols=[JoinGroupRequestProtocol(name="range", metadata=self._metadata)],
+            protocols=[JoinGroupRequestProtocol(name=self.protocol, metadata=self._metadata)],
         )
         return self.house.begin(request, version)
 

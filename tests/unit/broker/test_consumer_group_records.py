@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headrace.broker.consumer_group_records import ConsumerGroupStored, consumer_group_records, end_records
 from headrace.broker.group_records import read_record
 from headrace.machines.consumer_group_state import (
+    ClassicProfile,
     ConsumerGroupEvent,
     EpochSet,
     Holding,
@@ -35,6 +36,11 @@ names = st.text(st.characters(codec="utf-8"), max_size=20)
 some_names = st.frozensets(names, max_size=3)
 int32s = st.integers(-(2**31), 2**31 - 1)
 partitions = st.tuples(st.uuids(), st.integers(0, 100))
+classic_profiles = st.builds(
+    ClassicProfile,
+    session_timeout_ms=int32s,
+    protocols=st.lists(st.tuples(names, st.binary(max_size=9)), min_size=1, max_size=3).map(tuple),
+)
 profiles = st.builds(
     Profile,
     instance_id=st.none() | names,
@@ -45,6 +51,7 @@ profiles = st.builds(
     regex=names,
     rebalance_timeout_ms=int32s,
     assignor=st.none() | names,
+    classic=st.none() | classic_profiles,
 )
 held = st.dictionaries(partitions, int32s, max_size=4)
 holdings = st.builds(

@@ -131,16 +131,14 @@ async def test_a_topic_that_grows_is_noticed_with_the_next_heartbeat(house: Hous
 # Two protocols
 
 
-async def test_a_group_with_members_keeps_its_protocol(house: House) -> None:
+async def test_a_member_is_refused_what_it_asks_by_the_protocol_that_it_does_not_use(house: House) -> None:
     await house.make_topic("t")
-    await Member(house, "t", group="classic").enter()
-    newer = ConsumerMember(house, "m1", "t", group="classic")
-    assert (await newer.beat()).error_code == 69
     await ConsumerMember(house, "m1", "t").beat()
     classic = Member(house, "t")
-    assert (await classic.begin_join()).error_code == 23
     classic.id, classic.generation = "m1", 1
     assert await classic.heartbeat() == 25
+    assert (await classic.sync()).error_code == 25
+    assert await classic.leave() == 25
     assert (await ConsumerMember(house, "m1", "t", group="none").beat(member_epoch=1)).error_code == 69
     assert await ConsumerMember(house, "m1", "t", group="none").leave() == 69
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from headrace.machines.assignors import TopicPartition
@@ -62,7 +62,7 @@ class ConsumerGroupDriver:
         decide = self.group.heartbeat if member_epoch >= 0 else self.group.leave
         decision: Decision = decide(beat, self.view)
         assert self.has_disk or not decision.events
-        self._store(decision.events)
+        self.store(decision.events)
         if decision.answer.member_epoch > 0:
             self.group.renew_session(member_id, self.now_ms)
         return decision.answer
@@ -76,15 +76,15 @@ class ConsumerGroupDriver:
         end_ms = self.now_ms + elapsed_ms
         while (deadline_ms := self.group.deadline()) is not None and deadline_ms <= end_ms:
             self.now_ms = max(self.now_ms, deadline_ms)
-            events = self.group.tick(self.now_ms, self.view)
+            events = self.group.remove(self.group.late_members(self.now_ms), self.view)
             assert events, "an alarm rang for nothing"
-            self._store(events)
+            self.store(events)
         self.now_ms = end_ms
 
     def restart(self) -> None:
         self.group = ConsumerGroup.restore(GROUP, self.config, replayed(self.log), self.now_ms)
 
-    def _store(self, events: Iterable[ConsumerGroupEvent]) -> None:
+    def store(self, events: Iterable[ConsumerGroupEvent]) -> None:
         self.log += events
         self.group.apply(events, self.now_ms)
 
@@ -94,6 +94,22 @@ def replayed(events: Iterable[ConsumerGroupEvent]) -> ConsumerGroupState:
     for event in events:
         state.apply(event)
     return state
+
+
+class AnyClient(Protocol):
+    """A client of either protocol."""
+
+    id: str
+    topics: frozenset[str]
+    regex: str | None
+    more: dict[str, Any]
+    owned: set[TopicPartition]
+
+    @property
+    def is_member(self) -> bool: ...
+    def beat(self, *, is_heard: bool = True, is_full: bool = False) -> object: ...
+    def revoke(self) -> None: ...
+    def leave(self, epoch: int = -1) -> None: ...
 
 
 class Client:
@@ -143,7 +159,7 @@ class Client:
         self.owned, self.wanted = set(), set()
 
 
-def settle(clients: Iterable[Client], rounds: int = 10) -> None:
+def settle(clients: Iterable[AnyClient], rounds: int = 10) -> None:
     """Everybody reports and gives up what it must, until nothing moves any more."""
     for _ in range(rounds):
         for client in clients:

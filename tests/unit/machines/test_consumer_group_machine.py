@@ -1,11 +1,20 @@
-"""Any order of heartbeats, lost answers, slow revocations, changing topics and restarts keeps the group's promises."""
+"""Any order of requests of both protocols, lost answers, slow revocations, changing topics and restarts keeps the
+group's promises."""
 
 from __future__ import annotations
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.machines.consumer_group_driver import SESSION_MS, Client, ConsumerGroupDriver, replayed, settle
+from tests.unit.machines.classic_client import ClassicClient
+from tests.unit.machines.consumer_group_driver import (
+    SESSION_MS,
+    AnyClient,
+    Client,
+    ConsumerGroupDriver,
+    replayed,
+    settle,
+)
 
 from headrace.machines.assignors import TopicPartition
 from headrace.machines.consumer_group_state import ConsumerGroupPhase
@@ -23,13 +32,13 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         config = ConsumerGroupConfig(session_timeout_ms=SESSION_MS, assignors=assignors)
         self.driver = ConsumerGroupDriver(config, a=3, b=2)
         self.sizes = {"a": 3, "b": 2}
-        self.clients: list[Client] = []
-        self.crashed: list[Client] = []
+        self.clients: list[AnyClient] = []
+        self.crashed: list[AnyClient] = []
         self.made = 0
         self.epoch = 0
         self.member_epochs: dict[str, int] = {}
 
-    def client(self, position: int) -> Client:
+    def client(self, position: int) -> AnyClient:
         return self.clients[position % len(self.clients)]
 
     def new_client(self, topics: tuple[str, ...], regex: str | None, instance_id: str | None) -> Client:
@@ -47,6 +56,22 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @rule(topics=subscriptions)
     def a_static_member_joins(self, topics: tuple[str, ...]) -> None:
         self.new_client(topics, None, f"i{self.made}").beat()
+
+    @precondition(lambda self: len(self.clients) < 5)
+    @rule(topics=subscriptions, is_cooperative=st.booleans(), is_static=st.booleans(), is_heard=st.booleans())
+    def a_classic_member_joins(
+        self, topics: tuple[str, ...], is_cooperative: bool, is_static: bool, is_heard: bool
+    ) -> None:
+        self.made += 1
+        client = ClassicClient(
+            self.driver,
+            f"m{self.made}",
+            *topics,
+            is_cooperative=is_cooperative,
+            instance_id=f"c{self.made}" if is_static else None,
+        )
+        self.clients.append(client)
+        client.beat(is_heard=is_heard)
 
     @precondition(lambda self: self.clients)
     @rule(position=positions, is_heard=st.booleans(), is_full=st.booleans())
@@ -160,8 +185,8 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @invariant()
     def everybody_has_a_session_and_only_members_have(self) -> None:
         group = self.driver.group
-        assert group._sessions.keys() == group.state.profiles.keys()
-        assert group._revocations.keys() == {m for m, held in group.state.holdings.items() if held.revoking}
+        assert group.deadlines.sessions.keys() == group.state.profiles.keys()
+        assert group.deadlines.revocations.keys() == {m for m, held in group.state.holdings.items() if held.revoking}
 
     def teardown(self) -> None:
         if not hasattr(self, "driver"):

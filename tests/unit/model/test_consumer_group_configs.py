@@ -14,7 +14,7 @@ from headrace.model.errors import InvalidConfig
         ({"session.timeout.ms": "1000"}, r"session.timeout.ms=1000 is not between .*=45000 and .*=60000"),
         ({"heartbeat.interval.ms": "20000"}, r"heartbeat.interval.ms=20000 is not between .*=5000 and .*=15000"),
         ({"min.session.timeout.ms": "1", "session.timeout.ms": "5000"}, "is not smaller than"),
-        ({"migration.policy": "bidirectional"}, "Only disabled is supported"),
+        ({"migration.policy": "both"}, "bidirectional, upgrade, downgrade, disabled"),
         ({"assignors": "best"}, "List must only contain: uniform, range"),
         ({"assignors": ""}, "List must not be empty"),
     ],
@@ -27,3 +27,10 @@ def test_settings_that_do_not_go_together_are_refused(settings: dict[str, str], 
 def test_the_first_assignor_can_be_chosen() -> None:
     config = BrokerConfig.from_settings({"group.consumer.assignors": "range,uniform"})
     assert config.group_consumer_assignors == ("range", "uniform")
+
+
+def test_a_group_may_change_its_protocol_either_way_unless_it_is_configured_otherwise() -> None:
+    assert BrokerConfig.from_settings({}).group_consumer_migration_policy == "bidirectional"
+    for policy in ("upgrade", "downgrade", "disabled", "BIDIRECTIONAL"):
+        config = BrokerConfig.from_settings({"group.consumer.migration.policy": policy})
+        assert config.group_consumer_migration_policy == policy

@@ -35,6 +35,21 @@ PAIRS = [
         "0000 00 02 72 02 63 03 2f68 02 02 74 01 000493e0 06 72616e6765 00",
     ),
     (
+        records.ConsumerGroupMemberMetadataKey(group_id="g", member_id="classic"),
+        "0005 0001 67 0007 636c6173736963",
+        records.ConsumerGroupMemberMetadataValue(
+            client_id="c",
+            client_host="/h",
+            subscribed_topic_names=["t"],
+            rebalance_timeout_ms=300_000,
+            classic_member_metadata=records.ClassicMemberMetadata(
+                session_timeout_ms=45_000,
+                supported_protocols=[records.ClassicProtocol(name="range", metadata=b"\x01\x02")],
+            ),
+        ),
+        "0000 00 00 02 63 03 2f68 02 02 74 00 000493e0 00 01 00 11 01 0000afc8 02 06 72616e6765 03 0102 00 00",
+    ),
+    (
         records.ConsumerGroupTargetAssignmentMetadataKey(group_id="g"),
         "0006 0001 67",
         records.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=7),
