@@ -154,6 +154,8 @@ def copy_partition(
     reading = Reading(entry, data, partition, log.end_offset)
     if entry.last_fetched_epoch >= 0:
         data.diverging_epoch = _divergence(partition, entry)
+    else:
+        _check_empty_log(partition, entry, follower)
     if data.diverging_epoch is None and log.start_offset <= entry.fetch_offset <= log.end_offset:
         partition.note_fetch(follower.node_id, follower.broker_epoch, entry.fetch_offset, entry.log_start_offset, now)
     data.high_watermark = partition.high_watermark
@@ -205,6 +207,23 @@ def _divergence(partition: Partition, entry: FetchEntry) -> EpochEndOffset | Non
     if epoch < entry.last_fetched_epoch or end_offset < entry.fetch_offset:
         return EpochEndOffset(epoch=epoch, end_offset=end_offset)
     return None
+
+
+def _check_empty_log(partition: Partition, entry: FetchEntry, follower: Follower) -> None:
+    """Reject a fetch for an empty log that starts above our log start offset, unless the follower is known to share our
+    history. The follower then restarts its log at our log start offset.
+
+    An empty log has no last epoch to compare. What was below its log start offset may have been deleted in a history
+    that an unclean election ended. The follower would skip the records that we have there, and still join the isr. A
+    follower in the isr or elr must not restart lower: it would no longer have what is committed.
+    """
+    start = partition.log.start_offset
+    if partition.in_sync is None or not start < entry.log_start_offset == entry.fetch_offset:
+        return
+    if not partition.in_sync.shares_history(follower.node_id):
+        raise OffsetOutOfRange(
+            f"the log of broker {follower.node_id} is empty and starts at {entry.log_start_offset}, ours at {start}"
+        )
 
 
 def _refusal(partition_index: int, error: HeadraceError) -> PartitionData:

@@ -217,7 +217,8 @@ class ReplicaFetcher:
             partition.was_cut()
 
     async def _begin_anew(self, followed: Followed) -> None:
-        """The leader no longer has, or never had, what comes next for us: begin where its log begins."""
+        """The leader no longer has, or never had, what comes next for us, or our empty log starts above its log without
+        sharing its history: begin where its log begins."""
         partition = followed.partition
         start = await self._leader_start(followed)
         async with partition.changing:

@@ -88,6 +88,12 @@ class InSync:
         self._slowest = self._reckon_slowest()
         return self._slowest > slowest
 
+    def shares_history(self, node_id: int) -> bool:
+        """Return whether a follower is known to have our history even if its log is empty: it is in sync or eligible to
+        lead, or its log agreed with ours before in this leader epoch. `note_fetch` rejects one that is no replica."""
+        follower = self._followers.get(node_id)
+        return follower is None or follower.offset != _UNKNOWN or node_id in self._maximal or node_id in self.record.elr
+
     def note_rest(self, end_offset: int, now: float) -> None:
         """Whoever has everything has caught up, also if it has not asked for a while: a leader that has nothing new is
         not asked for the same again."""

@@ -27,7 +27,7 @@ class BitFlips(DamagingFeature):
     may_replace_disk = False  # damage may be hidden in the other replica
 
     def faults(self) -> list[Fault]:
-        return [self._flip_bit] * WEIGHT
+        return [self.one_at_a_time(self._flip_bit)] * WEIGHT
 
     async def _flip_bit(self) -> None:
         victim = self.choose_victim()

@@ -214,6 +214,8 @@ class Groups(Feature):
         if self.is_share:
             configs = {"min.insync.replicas": "2", "retention.ms": "-1", "message.timestamp.after.max.ms": LONG_MAX}
             await create_topic(admin, NewTopic(SHARED, PARTITIONS, 3, configs))
+            # The watcher may ask a broker that does not know the topic yet: a registry may lag (seed 1637).
+            await self.scenario.until_none(lambda: self.scenario.cluster.unknown_topics((SHARED,)))
             subscriptions = SubscriptionAdmin(self.scenario.watcher.cluster)
             await subscriptions.create(SHARED, SHARE_GROUP, Position(START))
             await subscriptions.configure(SHARED, SHARE_GROUP, CONFIGS)

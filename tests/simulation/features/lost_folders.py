@@ -19,7 +19,8 @@ class LostFolders(DamagingFeature):
     topic = "losing"
 
     def faults(self) -> list[Fault]:
-        return [*[self._lose_log] * WEIGHT, *[self._lose_everything] * (WEIGHT // 2)]
+        lose_log, lose_everything = map(self.one_at_a_time, (self._lose_log, self._lose_everything))
+        return [*[lose_log] * WEIGHT, *[lose_everything] * (WEIGHT // 2)]
 
     async def _lose_log(self) -> None:
         victim = self.choose_victim()

@@ -16,7 +16,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from tests.simulation.clients import Client, told
-from tests.simulation.features.feature import LONG_MAX, Draft, Feature, TopicWriter, create_topic, note_final, stored
+from tests.simulation.features.feature import (
+    LONG_MAX,
+    LOOK_SECONDS,
+    Draft,
+    Fault,
+    Feature,
+    TopicWriter,
+    create_topic,
+    note_final,
+    stored,
+)
 
 from headrace.broker.partition import Partition
 from headrace.client.admin import NewTopic, TopicAdmin
@@ -153,6 +163,33 @@ class StorageFeature(Feature):
 
 class DamagingFeature(StorageFeature):
     """A storage feature that damages replicas, which are then copied again."""
+
+    is_damaging = False
+    """One of its faults is under way."""
+
+    def one_at_a_time(self, fault: Fault) -> Fault:
+        """The same fault, but not while another one is under way. Two streams of faults could otherwise both find a
+        partition whole and damage two of its replicas, before a broker has found out and left the in-sync set: then
+        rightly nobody leads it any more (seed 1359)."""
+
+        async def run() -> None:
+            if self.is_damaging:
+                return
+            self.is_damaging = True
+            try:
+                await fault()
+            finally:
+                self.is_damaging = False
+
+        return run
+
+    async def start_again(self, broker: SimBroker) -> None:
+        """Until it is up: only then do the in-sync sets say what it has lost."""
+        await super().start_again(broker)
+        while not broker.is_up:
+            await asyncio.sleep(LOOK_SECONDS)
+            if broker.is_down:
+                await broker.start()
 
     def attach(self) -> None:
         super().attach()

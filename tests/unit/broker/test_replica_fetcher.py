@@ -295,6 +295,77 @@ async def test_so_is_a_replica_cut_that_knows_what_was_committed(town: Town) -> 
     assert await values(town, 3) == [b"a", b"b"]
 
 
+async def elect_uncleanly(town: Town, node_id: int) -> None:
+    """Start this broker, after all others were killed, and let it lead with what it has."""
+    for house in list(town.up):
+        house.kill()
+    await town.open(node_id)
+    live = town[node_id].broker.catalogue.nodes
+    await town.change("t", lambda record: elect_unclean(record, live, node_id) or record)
+    await town.until_led("t", node_id)
+
+
+@pytest.mark.parametrize("deleted", [2, 3])
+@in_town()
+async def test_a_replica_that_deleted_what_the_operator_gave_up_copies_the_new_leaders_log_from_its_start(
+    town: Town, deleted: int
+) -> None:
+    """Whether all of its records were deleted, or all but the last: its log start offset means nothing any more."""
+    await town.make_topic("t", (1, 2))
+    await town.until_in_sync("t")
+    town[2].kill()
+    await town.until_in_sync("t", 1)
+    for _ in range(3):
+        await produce(town[1], "t", b"given up")
+    await town.replica(1, "t").log.advance_start(deleted)
+    await elect_uncleanly(town, 2)
+    written = [b"a", b"b", b"c", b"d"]
+    for value in written:
+        await produce(town[2], "t", value)
+    await town.open(1)
+    await town.until_alike("t")
+    assert await values(town, 1) == written
+
+
+@in_town()
+async def test_a_replica_whose_own_epochs_were_all_given_up_copies_the_new_leaders_log_from_its_start(
+    town: Town,
+) -> None:
+    await town.make_topic("t", (1, 2))
+    await town.until_in_sync("t")
+    town[2].kill()
+    await town.until_in_sync("t", 1)
+    await produce(town[1], "t", b"given up")
+    await elect_uncleanly(town, 2)
+    await produce(town[2], "t", b"a")
+    await produce(town[2], "t", b"b")
+    await elect_uncleanly(town, 1)
+    for _ in range(3):
+        await produce(town[1], "t", b"given up")
+    await town.replica(1, "t").log.advance_start(2)  # where no record of an earlier epoch is left
+    await elect_uncleanly(town, 2)
+    await produce(town[2], "t", b"c")
+    await town.open(1)
+    await town.until_alike("t")
+    assert await values(town, 1) == [b"a", b"b", b"c"]
+
+
+@in_town()
+async def test_a_follower_in_sync_keeps_its_log_start_when_it_has_deleted_more_than_the_new_leader(town: Town) -> None:
+    """It counts as having everything up to there, and must never have less."""
+    await town.make_topic("t", (1, 2))
+    await produce(town[1], "t", b"a")
+    await produce(town[1], "t", b"b")
+    await town.until_alike("t")
+    town.isolate(2)
+    await town.replica(1, "t").log.advance_start(2)
+    await town.move_lead("t", 2)
+    town.heal()
+    await produce(town[2], "t", b"c")
+    await town.until_alike("t")
+    assert (town.replica(1, "t").log.start_offset, town.replica(2, "t").log.start_offset) == (2, 0)
+
+
 # Where the leader's log begins
 
 

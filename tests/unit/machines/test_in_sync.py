@@ -240,6 +240,15 @@ def test_strangers_and_starts_that_are_over_are_refused() -> None:
     assert in_sync.broker_epoch(2) == 3
 
 
+def test_an_empty_log_counts_only_if_its_broker_is_in_sync_or_agreed_before_in_this_leader_epoch() -> None:
+    in_sync = lead((1, 2))
+    assert in_sync.shares_history(2)
+    assert not in_sync.shares_history(3)
+    fetch(in_sync, 3, 4)
+    assert in_sync.shares_history(3)
+    assert lead((1,), elr=(2,)).shares_history(2)
+
+
 def test_a_replica_that_is_added_counts_from_when_the_registry_says_so() -> None:
     in_sync = lead((1, 2))
     in_sync.settle(replace(in_sync.record, replicas=(1, 2, 4), adding=(4,)))
