@@ -89,6 +89,7 @@ def is_free_to_set(name: str) -> bool:
 
 PRIORITY_DEFAULT = 4  # as JMS has it
 _DIGITS_MAX = 18
+_ITEM_SEPARATOR = b"\0"  # no header of HTTP has one, so no key of a request does
 
 
 class InvalidHeader(InvalidRecord):
@@ -118,6 +119,17 @@ def text_of(headers: Headers, name: str) -> str | None:
     """The value as text, whatever bytes it has."""
     value = header_of(headers, name)
     return None if value is None else value.decode("utf-8", "replace")
+
+
+def dedup_id_of_item(key: bytes, index: int) -> bytes:
+    """The dedup id of one message of a request that has several, and one key for all of them."""
+    return b"%b%b%d" % (key, _ITEM_SEPARATOR, index)
+
+
+def dedup_key_of(dedup_id: bytes) -> bytes | None:
+    """The key of the request to which a message belongs; None of a message that was a request of its own."""
+    key, separator, _ = dedup_id.rpartition(_ITEM_SEPARATOR)
+    return key if separator else None
 
 
 def priority_of(headers: Headers) -> int:
