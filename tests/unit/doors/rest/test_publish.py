@@ -442,7 +442,9 @@ def test_an_idempotency_key_that_is_used_for_other_messages_stores_nothing(first
 def test_of_two_requests_of_one_moment_with_one_idempotency_key_one_is_stored() -> None:
     async def scenario(stage: Stage) -> None:
         await stage.ask("POST", "/topics", {"name": "pay", "partitions": 4, "configs": {"dedup.window.ms": 60_000}})
-        for number, (one, other) in enumerate([([ONE, TWO], [ONE, TWO, THREE]), (LARGE, [*LARGE, ONE]), ([ONE], LARGE)]):
+        for number, (one, other) in enumerate(
+            [([ONE, TWO], [ONE, TWO, THREE]), (LARGE, [*LARGE, ONE]), ([ONE], LARGE)]
+        ):
             key = f"b-{number}"
             async with asyncio.TaskGroup() as group:
                 asked = [
