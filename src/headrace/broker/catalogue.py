@@ -150,7 +150,7 @@ class Catalogue(Directory):
         return companion
 
     async def delete(self, name: str) -> list[TopicRecord]:
-        """Delete a topic with its companions, and with the dead-letter topic that was created for it. Returns the two."""
+        """Delete a topic with its companions, and with the dead-letter topic that was created for it. Returns both."""
         async with self._changing:
             deleted = await self._delete(name, self.topic(name).id)
             for record in deleted:

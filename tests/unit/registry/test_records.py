@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 
 import pytest
@@ -218,9 +219,8 @@ async def test_a_dead_letter_topic_that_is_created_while_its_topic_is_deleted_do
         entry = await registry.get("/topics/orders")
         assert entry is not None
         touch = Set(entry.key, entry.value, entry.version)
-        interrupted = _Interrupted(
-            registry, calls_before, lambda: topics.create(letters, placed(1), together_with=touch)
-        )
+        create = partial(topics.create, letters, placed(1), together_with=touch)
+        interrupted = _Interrupted(registry, calls_before, create)
         await Topics(interrupted).delete("orders", uuid.UUID(int=7), 0)  # type: ignore[arg-type]
         assert interrupted.calls >= calls_before
         assert await topics.load() == []

@@ -419,7 +419,7 @@ def end_offsets(stage: Stage, topic: str) -> dict[int, int]:
     ],
 )
 def test_an_idempotency_key_that_is_used_for_other_messages_stores_nothing(first: Any, second: Any) -> None:
-    async def publish(stage: Stage, said: Any) -> Told:
+    async def publish(stage: Stage, said: int | dict[str, Any] | list[dict[str, Any]]) -> Told:
         if isinstance(said, list):
             return await stage.publish_batch("pay", *said, idempotency_key="k")
         return await stage.ask("POST", "/topics/pay/messages", said, idempotency_key="k")
