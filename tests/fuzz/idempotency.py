@@ -49,9 +49,7 @@ class IdempotencyModel:
 
     def before(self, request: Request) -> _Asked | None:
         """What `after` needs; None of a request that the model does not cover."""
-        for topic in self._broker.catalogue:
-            if topic.record.configs != CONFIGS:
-                self._unknown.add(topic.id)
+        self._unknown.update(one.id for one in self._broker.catalogue if one.record.configs != CONFIGS)
         parts = request.path.split("/")
         if request.method != "POST" or parts[:2] != ["", "topics"] or parts[3:] != ["messages"]:
             return None

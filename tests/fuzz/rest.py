@@ -218,9 +218,9 @@ def state(stage: Stage, owner: str) -> dict[str, Any]:
             found[tenant][f"{topic_name}-{index}"] = Floors(floors)
     configs: SubscriptionConfigs = broker.subscription_configs
     for (topic_id, name), overrides in configs._overrides.items():
-        topic = broker.catalogue.find_by_id(topic_id)
-        if topic is not None and (tenant := _tenant_of(topic.name, owner)) in found:
-            found[tenant][f"{topic.name}/{name}"] = dict(overrides)
+        source = broker.catalogue.find_by_id(topic_id)
+        if source is not None and (tenant := _tenant_of(source.name, owner)) in found:
+            found[tenant][f"{source.name}/{name}"] = dict(overrides)
     return found
 
 

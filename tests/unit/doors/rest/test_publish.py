@@ -385,9 +385,10 @@ def test_an_idempotency_key_that_is_used_for_another_message_is_rejected() -> No
 
 
 REUSED = "idempotency_key_reused"
+Messages = list[dict[str, Any]]
 ONE, TWO, THREE = {"value": 1}, {"value": 2}, {"value": 3}
-KEYED = [{"value": number, "key": f"k{number}"} for number in range(8)]
-LARGE = [{"value": "x" * 100_000, "tags": [str(number)]} for number in range(6)]
+KEYED: Messages = [{"value": number, "key": f"k{number}"} for number in range(8)]
+LARGE: Messages = [{"value": "x" * 100_000, "tags": [str(number)]} for number in range(6)]
 """More than one batch of records has room for."""
 
 
@@ -419,7 +420,7 @@ def end_offsets(stage: Stage, topic: str) -> dict[int, int]:
     ],
 )
 def test_an_idempotency_key_that_is_used_for_other_messages_stores_nothing(first: Any, second: Any) -> None:
-    async def publish(stage: Stage, said: int | dict[str, Any] | list[dict[str, Any]]) -> Told:
+    async def publish(stage: Stage, said: int | dict[str, Any] | Messages) -> Told:
         if isinstance(said, list):
             return await stage.publish_batch("pay", *said, idempotency_key="k")
         return await stage.ask("POST", "/topics/pay/messages", said, idempotency_key="k")
@@ -439,12 +440,26 @@ def test_an_idempotency_key_that_is_used_for_other_messages_stores_nothing(first
     on_stage(scenario)
 
 
+def test_a_batch_that_reuses_an_idempotency_key_is_sent_to_the_broker_once() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.ask("POST", "/topics", {"name": "pay", "configs": {"dedup.window.ms": 60_000}})
+        await stage.publish_batch("pay", *[ONE] * 50, idempotency_key="b-1")
+        before = produces(stage)
+        assert (await stage.publish_batch("pay", *[TWO] * 50, idempotency_key="b-1")).code == REUSED
+        assert produces(stage) == before + 1
+
+    on_stage(scenario)
+
+
 def test_of_two_requests_of_one_moment_with_one_idempotency_key_one_is_stored() -> None:
     async def scenario(stage: Stage) -> None:
         await stage.ask("POST", "/topics", {"name": "pay", "partitions": 4, "configs": {"dedup.window.ms": 60_000}})
-        for number, (one, other) in enumerate(
-            [([ONE, TWO], [ONE, TWO, THREE]), (LARGE, [*LARGE, ONE]), ([ONE], LARGE)]
-        ):
+        pairs: list[tuple[Messages, Messages]] = [
+            ([ONE, TWO], [ONE, TWO, THREE]),
+            (LARGE, [*LARGE, ONE]),
+            ([ONE], LARGE),
+        ]
+        for number, (one, other) in enumerate(pairs):
             key = f"b-{number}"
             async with asyncio.TaskGroup() as group:
                 asked = [
