@@ -6,8 +6,12 @@ The application runs over a whole broker in a simulated world, without sockets. 
 - the response is no 5xx (except 504, when no reply comes in time);
 - nothing of the two other tenants has changed: topics, their configuration, the number of their messages,
   subscriptions, their positions, their configuration;
+- a request with a used Idempotency-Key is the first one, or stores nothing;
 - the response names no hidden topic and holds no message of another tenant;
 - memory is bounded: worlds begin anew, and the process must not grow from one to the next.
+
+One topic changes hands: its owner deletes it, and another tenant creates a topic of the same name, with a token for
+that name alone. Nothing of the former owner may be found there: no message, no dead letter.
 
 A failure names the seed of the world and the number of the input: `--seed SEED --inputs 1000` repeats it.
 """
@@ -25,6 +29,7 @@ from contextlib import suppress
 from random import Random
 from typing import Any, NamedTuple
 
+from tests.fuzz.idempotency import WINDOW_MS, IdempotencyModel
 from tests.fuzz.rest_requests import Requests, Tenant
 from tests.fuzz.steps import StepLimit, TooManySteps
 from tests.unit.doors.rest.stage import Stage, on_stage
@@ -35,10 +40,12 @@ from headrace.http.message import Request, Response, Streamed
 from headrace.http.problem import Problem
 
 TENANTS = ("alphaq", "betaw", "gammax")
+SHARED = "common.box"
 WORLD_INPUTS = 1000
 PROCESS_INPUTS = 20_000
 WARM_UP_INPUTS = 5000  # what is loaded or kept once is there by then
 REPAIR_INPUTS = 50
+SHARED_WEIGHT = 3  # so much more often than others does its owner use the topic that changes hands
 STEPS_MAX = 1_000_000
 GROWTH_BYTES_MAX = 256 << 20
 _NO_REPLY = 504
@@ -77,22 +84,59 @@ class RestFuzzer:
         self._requests = Requests(random, [*stage.application.doors.described])
         self.tenants = [Tenant(name, hidden=_hidden(name), secret=_secret(name)) for name in TENANTS]
         self.request: Request | None = None
+        self.body = b""
         self._state: dict[str, Any] = {}
+        self._owner = self.tenants[0]
+        self._idempotency = IdempotencyModel(stage.broker, stage.host.clock.now_ms)
 
     async def begin(self) -> None:
         self._operator = await self._stage.token("manage:*")
         for tenant in self.tenants:
-            tenant.token = await self._stage.token(scope_of(tenant.name), name=tenant.name)
+            tenant.tokens[False] = await self._stage.token(scope_of(tenant.name), name=tenant.name)
+            scopes = (scope_of(tenant.name), f"manage:{SHARED}")
+            tenant.tokens[True] = await self._stage.token(*scopes, name=tenant.name)
+            tenant.token = tenant.tokens[False]
+        if self._random.random() < 0.5:  # not by the broker, so it outlives its source
+            await self._create("/topics", {"name": f"{SHARED}.dlq"})
+        await self._hand_over()
 
     async def repair(self) -> None:
         """Create again what tenants have deleted, so that most requests find something."""
+        if self._random.random() < 0.3:
+            await self._hand_over()
         for tenant in self.tenants:
             for topic in tenant.topics:
-                configs = {"dedup.window.ms": 60_000}
+                configs = {"dedup.window.ms": WINDOW_MS}
                 await self._create("/topics", {"name": topic, "partitions": 2, "configs": configs})
                 for name in dict.fromkeys(tenant.subscriptions):
                     await self._create(f"/topics/{topic}/subscriptions", {"name": name, "start": "earliest"})
-        self._state = state(self._stage)
+        self._state = self._read_state()
+
+    async def _hand_over(self) -> None:
+        """The owner of the shared topic deletes it; the topic of that name belongs to another tenant from then on."""
+        owner = self._owner
+        await self._leave_dead_letters(owner)
+        await self._stage.ask("DELETE", f"/topics/{SHARED}", authorization=owner.tokens[True])
+        await asyncio.sleep(2)  # what pushes or waits hears of it
+        owner.token = owner.tokens[False]
+        owner.topics = [topic for topic in owner.topics if topic != SHARED]
+        self._owner = self._random.choice(self.tenants)
+        self._owner.token = self._owner.tokens[True]
+        self._owner.topics.extend([SHARED] * SHARED_WEIGHT)
+
+    async def _leave_dead_letters(self, owner: Tenant) -> None:
+        """As far as the topic's settings let the owner publish and its subscription deliver."""
+        token = owner.tokens[True]
+        await self._stage.ask("POST", f"/topics/{SHARED}/messages", [owner.secret], authorization=token)
+        told = await self._stage.ask("GET", f"/topics/{SHARED}/subscriptions/workers/messages", authorization=token)
+        receipts = [message["receipt"] for message in told.json.get("messages", ())]
+        if receipts:
+            path = f"/subscriptions/workers/reject?topic={SHARED}"
+            await self._stage.ask("POST", path, {"receipts": receipts}, authorization=token)
+            await asyncio.sleep(1)  # they are copied in the background
+
+    def _read_state(self) -> dict[str, Any]:
+        return state(self._stage, self._owner.name)
 
     async def _create(self, path: str, body: dict[str, Any]) -> None:
         told = await self._stage.ask("POST", path, body, authorization=self._operator)
@@ -103,11 +147,14 @@ class RestFuzzer:
         tenant = self._random.choice(self.tenants)
         others = [other for other in self.tenants if other is not tenant]
         request = self.request = self._requests.draw(tenant, others)
+        asked = self._idempotency.before(request)
         status, told = await self._respond(request, tenant)
+        if asked is not None and (wrong := self._idempotency.after(asked, status, self.body)):
+            raise Failure(f"{wrong}: {request}")
         self._statuses[status] += 1
         if status >= 500 and status != _NO_REPLY:
             raise Failure(f"{status} {told[:500]!r} to {request}")
-        before, self._state = self._state, state(self._stage)
+        before, self._state = self._state, self._read_state()
         for other in others:
             was, became = before[other.name], self._state[other.name]
             if was != became:
@@ -125,6 +172,7 @@ class RestFuzzer:
             answer = problem.response()
         if isinstance(answer, Response):
             tenant.learn(request, answer.body)
+            self.body = answer.body
             return answer.status, answer.body + repr(answer.headers).encode()
         if isinstance(answer, Streamed):
             chunks = [await anext(answer.chunks)]
@@ -149,18 +197,19 @@ class Floors(dict[str, int | None]):
     __hash__ = None
 
 
-def state(stage: Stage) -> dict[str, Any]:
-    """What each tenant has. What timers change by themselves (leases, dead letters) is left out."""
+def state(stage: Stage, owner: str) -> dict[str, Any]:
+    """What each tenant has; the shared topic belongs to `owner`. What timers change by themselves (leases, dead
+    letters) is left out."""
     found: dict[str, dict[str, Any]] = {tenant: {} for tenant in TENANTS}
     broker = stage.broker
     for topic in broker.catalogue:
-        tenant = topic.name.removeprefix("__delayed.").partition(".")[0]
+        tenant = _tenant_of(topic.name.removeprefix("__delayed."), owner)
         if tenant in found and not topic.name.endswith(".dlq"):
             ends = [partition.log.end_offset for partition in topic.led.values()]
             found[tenant][topic.name] = (topic.id, ends, topic.record.configs)
     for led in broker.subscriptions:
         topic_name, index = led.place[0].removeprefix("__acks."), led.place[1]
-        tenant = topic_name.partition(".")[0]
+        tenant = _tenant_of(topic_name, owner)
         if tenant in found and not topic_name.endswith(".dlq"):
             floors = {
                 name: None if one.tally.dead or one.tally.discarded else one.floor
@@ -169,10 +218,14 @@ def state(stage: Stage) -> dict[str, Any]:
             found[tenant][f"{topic_name}-{index}"] = Floors(floors)
     configs: SubscriptionConfigs = broker.subscription_configs
     for (topic_id, name), overrides in configs._overrides.items():
-        owner = broker.catalogue.find_by_id(topic_id)
-        if owner is not None and (tenant := owner.name.partition(".")[0]) in found:
-            found[tenant][f"{owner.name}/{name}"] = dict(overrides)
+        source = broker.catalogue.find_by_id(topic_id)
+        if source is not None and (tenant := _tenant_of(source.name, owner)) in found:
+            found[tenant][f"{source.name}/{name}"] = dict(overrides)
     return found
+
+
+def _tenant_of(topic: str, owner: str) -> str:
+    return owner if topic == SHARED else topic.partition(".")[0]
 
 
 def scope_of(tenant: str) -> str:

@@ -38,6 +38,7 @@ _MESSAGE_HEADERS = [
 ]
 _SETTLEMENTS = ("ack", "nack", "reject", "extend")
 _SEEN_MAX = 500
+_KEYED_MAX = 10
 _URLS = ["https://example.com/hook", "http://user:pw@x/", "ftp://x/", "http://[::1", "http://169.254.169.254/", ""]
 
 
@@ -49,8 +50,16 @@ class Seen(NamedTuple):
     subscription: str
 
 
+class Keyed(NamedTuple):
+    """What was published with an Idempotency-Key. `body` is a list of messages for a batch."""
+
+    topic: str
+    key: str
+    body: Any
+
+
 class Tenant:
-    """A tenant, and the ids and receipts that it got."""
+    """A tenant, the ids and receipts that it got, and what it published with an Idempotency-Key."""
 
     def __init__(self, name: str, hidden: str, secret: str) -> None:
         self.name = name
@@ -59,7 +68,10 @@ class Tenant:
         self.token = ""
         self.named_topics = [f"{name}.jobs", f"{name}.mails"]
         self.topics = [*self.named_topics, f"{name}.{hidden}"]
+        self.tokens: dict[bool, str] = {}
+        """With the scope for the topic that changes hands, and without it."""
         self.subscriptions = ["workers", "workers", "workers", "invoices", f"{name}-own"]
+        self.keyed: list[Keyed] = []
         self.seen: dict[str, list[Seen]] = {"message_id": [], "receipt": []}
 
     def learn(self, request: Request, body: bytes) -> None:
@@ -108,10 +120,44 @@ class Requests:
         if random.random() < 0.05:
             headers[f"headrace-header-{random.choice(_MESSAGE_HEADERS).lower()}"] = _latin(self._topic())
         body = self._body(route.method, path, headers, seen)
+        if route.method == "POST" and route.pattern == "/topics/{topic}/messages" and random.random() < 0.3:
+            return self._keyed(topic)
         method = route.method if random.random() < 0.98 else random.choice(["HEAD", "PUT", "OPTIONS", "X"])
         if random.random() < 0.02:
             path = _bent(path, random)
         return Request(method, path, query, headers, body, "10.0.0.1", "request")
+
+    def _keyed(self, topic: str) -> Request:
+        """Published with an Idempotency-Key: for the first time, again, or with other messages than before."""
+        random, sender = self._random, self._sender
+        if sender.keyed and random.random() < 0.7:
+            topic, key, body = random.choice(sender.keyed)
+            change = random.choice(["none", "none", "longer", "shorter", "reversed", "single", "batch", "other"])
+            messages = body if _is_batch(body) else [{"value": body}]
+            body = {
+                "none": body,
+                "longer": [*messages, {"value": [sender.secret, random.random()]}],
+                "shorter": messages[:-1] or messages,
+                "reversed": messages[::-1],
+                "single": messages[0]["value"],
+                "batch": messages,
+                "other": [sender.secret, random.random()],
+            }[change]
+        else:
+            key = random.choice(["k1", "k2", "k3", "k4"])
+            count = random.choice([0, 1, 2, 3, 40])
+            values = [[sender.secret, random.choice([1, random.random()])] for _ in range(count or 1)]
+            body = [{"value": value} for value in values] if count else values[0]
+            sender.keyed.append(Keyed(topic, key, body))
+            del sender.keyed[:-_KEYED_MAX]
+        is_batch = _is_batch(body)
+        headers = {
+            "authorization": sender.token,
+            "content-type": BATCH if is_batch else JSON,
+            "idempotency-key": key,
+        }
+        content = msgspec.json.encode({"messages": body} if is_batch else body)
+        return Request("POST", f"/topics/{topic}/messages", {}, headers, content, "10.0.0.1", "request")
 
     def frame(self) -> str | bytes:
         """What a WebSocket receives."""
@@ -200,7 +246,7 @@ class Requests:
         random = self._random
         body: dict[str, Any] = more if random.random() < 0.2 else {}
         which = {"message_ids": [self._seen("message_id").text], "filter": random.choice(_FILTERS), "all": True}
-        for name in random.choices([*which, "ids"], k=random.choice([1, 1, 1, 2])):
+        for name in random.choices([*which, "ids"], k=random.choice([0, 1, 1, 2])):
             body[name] = which.get(name, [])
         return body
 
@@ -252,6 +298,10 @@ class Requests:
         return Seen(self._random.choice(["x", "a:0:0", "a:0:0/1/0/m", "", ":::", "__acks.a:0:0/1/0/m"]), "", "")
 
 
+def _is_batch(body: Any) -> bool:
+    return isinstance(body, list) and all(isinstance(message, dict) for message in body)
+
+
 def _weight(route: Route) -> float:
     """What deletes is rare, so that something is there; what has no parameter needs few inputs."""
     leaf = route.pattern.rpartition("/")[2]
@@ -259,6 +309,8 @@ def _weight(route: Route) -> float:
         return 0.2
     if "{" not in route.pattern:
         return 0.2
+    if leaf in ("dead-letters", "redrive"):
+        return 2.0
     return 3.0 if leaf == "messages" else 1.0
 
 

@@ -32,10 +32,10 @@ from headrace.model.names import COMPANION_PREFIXES, check_topic_name
 from headrace.model.partition_record import NO_EPOCH, NO_LEADER, Nodes, PartitionRecord
 from headrace.model.topic_configs import TopicConfig
 from headrace.registry.brokers import LIVE_KEY
-from headrace.registry.interface import Registry
+from headrace.registry.interface import BadVersion, NoKey, Registry, Set
 from headrace.registry.mirror import Mirror
 from headrace.registry.partitions import partition_key
-from headrace.registry.topics import TopicRecord, Topics, topic_key
+from headrace.registry.topics import TopicRecord, Topics, decode_topic, topic_key
 from headrace.runtime.clock import Clock
 from headrace.runtime.entropy import Entropy
 
@@ -94,10 +94,12 @@ class Catalogue(Directory):
         *,
         replication: int | None = None,
         assignment: Sequence[Nodes] = (),
+        dead_letters_of: Topic | None = None,
         dry_run: bool = False,
     ) -> Topic:
         """Make a topic that takes writes when this returns. Its replicas are placed as `assignment` says, or so that
-        the brokers have equally much to do."""
+        the brokers have equally much to do. With `dead_letters_of` it is deleted with that topic; raises
+        `UnknownTopicId` if that is gone."""
         check_topic_name(name)
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidPartitions(f"a topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}")
@@ -115,6 +117,7 @@ class Catalogue(Directory):
                 partitions=partitions,
                 configs=configs,
                 created_ms=self._clock.now_ms(),
+                dead_letters_of=None if dead_letters_of is None else dead_letters_of.id,
             )
             topic = Topic(record, config)
             topic.places = dict(enumerate(places))
@@ -122,7 +125,7 @@ class Catalogue(Directory):
                 return topic
             if any(self.find(prefix + name) for prefix in COMPANION_PREFIXES):
                 await self.companions.remove(name)  # left by a topic of this name that was deleted
-            await self._records.create(record, places)
+            await self._create_record(record, places, dead_letters_of)
             await self._see(topic.id, range(partitions), name)
             try:
                 await self.settled(record.id)
@@ -146,12 +149,14 @@ class Catalogue(Directory):
         await self.until_led(companion)
         return companion
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str) -> list[TopicRecord]:
+        """Delete a topic with its companions, and with the dead-letter topic that was created for it. Returns both."""
         async with self._changing:
-            topic_id = self.topic(name).id
-            await self._delete(name, topic_id)
-            for gone in (topic_id, *await self.companions.remove(name)):
-                await self.settled(gone)
+            deleted = await self._delete(name, self.topic(name).id)
+            for record in deleted:
+                for gone in (record.id, *await self.companions.remove(record.name)):
+                    await self.settled(gone)
+        return deleted
 
     async def add_partitions(
         self, name: str, total: int, *, assignment: Sequence[Nodes] = (), dry_run: bool = False
@@ -213,9 +218,32 @@ class Catalogue(Directory):
         """Take in what was just written, without waiting for the watch."""
         await self.mirror.read([*(partition_key(topic_id, index) for index in indexes), topic_key(name)])
 
-    async def _delete(self, name: str, topic_id: UUID) -> None:
-        await self._records.delete(name, topic_id, self._clock.now_ms())
-        await self.mirror.read([topic_key(name)])
+    async def _create_record(
+        self, record: TopicRecord, places: Sequence[PartitionRecord], dead_letters_of: Topic | None
+    ) -> None:
+        """A dead-letter topic is created by a commit that writes its source's key: a deletion of the source in the same
+        moment fails then, is tried again, and finds it."""
+        source: Set | None = None
+        while True:
+            if dead_letters_of is not None:
+                key = topic_key(dead_letters_of.name)
+                entry = self.mirror.get(key)
+                if entry is None or decode_topic(entry).id != dead_letters_of.id:
+                    raise UnknownTopicId(f"topic {dead_letters_of.name} was deleted, or created again")
+                source = Set(key, entry.value, entry.version)
+            try:
+                await self._records.create(record, places, together_with=source)
+            except (BadVersion, NoKey):
+                if source is None:
+                    raise
+                await self.mirror.read([source.key])
+            else:
+                return
+
+    async def _delete(self, name: str, topic_id: UUID) -> list[TopicRecord]:
+        deleted = await self._records.delete(name, topic_id, self._clock.now_ms())
+        await self.mirror.read([topic_key(record.name) for record in deleted])
+        return deleted
 
     # Placing
 

@@ -134,7 +134,7 @@ class Companions:
             owner=owner.id,
         )
         places = self._places(owner, 0)
-        await self._records.create(record, places, if_still=Check(entry.key, entry.version))
+        await self._records.create(record, places, together_with=Check(entry.key, entry.version))
         await self._see(record.name, record.id, range(record.partitions))
 
     async def _grow(self, companion: Topic, owner: Topic) -> None:

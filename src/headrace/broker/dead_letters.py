@@ -4,6 +4,9 @@ The copy has the message's key, value and headers; `headrace-dead-*` say where i
 any producer's message is, wherever the dead-letter topic is led, and has a dedup id of its own, so that a copy that is
 made again after a crash is stored once. The topic is made with the first dead letter: one partition, as many replicas
 as the topic has, kept until somebody has settled it. A dead letter that nobody could work on is not copied again.
+
+Names of topics are given again, so a dead letter says the id of its topic, and a dead-letter topic that is made here is
+deleted with the topic that it is made for (decision 029).
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from headrace.broker.context import RequestContext
 from headrace.broker.partition import Partition
 from headrace.broker.peers import Peers
 from headrace.broker.topic import Topic
-from headrace.model.errors import NotLeader, OffsetOutOfRange, TopicAlreadyExists
+from headrace.model.errors import NotLeader, OffsetOutOfRange, TopicAlreadyExists, UnknownTopicId
 from headrace.model.message_headers import (
     DEAD_DEDUP_ID,
     DEDUP_ID,
@@ -31,6 +34,7 @@ from headrace.model.message_headers import (
 from headrace.model.message_ids import MessageId
 from headrace.model.names import DEAD_LETTER_SUFFIX, dead_letter_topic
 from headrace.model.topic_configs import DAY_MS
+from headrace.registry.topics import topic_key
 from headrace.runtime.clock import Clock
 from headrace.storage.reading import LogSlice
 from headrace.wire.batch import HEADER_SIZE, Record, build_batch, parse_header, read_records
@@ -46,7 +50,7 @@ _UNPACKED_BYTES_MAX = 256 << 20
 _TIMEOUT_SECONDS = 10.0
 _LANE = "dead letters"
 _ACKS_ALL = -1
-_VERSION = 12  # the last that names topics
+_VERSION = 13  # by id: the name may be another topic's by the time that the leader has it
 
 Handle = Callable[[ProduceRequest, RequestContext], Awaitable[ProduceResponse | None]]
 
@@ -67,19 +71,25 @@ class DeadLetters:
             dead = MessageId(topic, index, offset)
             log.warning("%s gave up on dead letter %s after %d attempts: %s", subscription, dead, attempts, reason)
             return
+        source = self._catalogue.topic(topic)  # before the first wait: later the name may be another topic's
         found = await _read(self._catalogue.partition(topic, index), offset)
         if found is None:
             return  # retention or compaction was faster: there is nothing to keep
         record, compression = found
         now_ms = self._clock.now_ms()
-        death = Death(reason[:_REASON_LENGTH_MAX], attempts, subscription, topic, index, offset, now_ms)
+        death = Death(reason[:_REASON_LENGTH_MAX], attempts, subscription, topic, index, offset, now_ms, source.id)
         copy = Record(record.key, record.value, _headers(record, death), now_ms)
-        to = await self._ensure(self._catalogue.topic(topic))
+        to = await self._ensure(source)
         await self._write(to, index % to.partition_count, build_batch([copy], compression=compression))
 
     async def _ensure(self, topic: Topic) -> Topic:
         name = dead_letter_topic(topic.name)
         found = self._catalogue.find(name)
+        if found is not None and found.record.dead_letters_of not in (None, topic.id):
+            await self._catalogue.mirror.read([topic_key(topic.name), topic_key(name)])
+            found = self._catalogue.find(name)
+        if self._catalogue.find_by_id(topic.id) is None:
+            raise UnknownTopicId(f"topic {topic.name} was deleted, or created again")
         if found is not None:
             return found
         configs = {
@@ -94,7 +104,7 @@ class DeadLetters:
         }
         replication = max(min(topic.replication, len(self._catalogue.usable_brokers())), 1)
         with suppress(TopicAlreadyExists):  # made for another message while this one waited
-            await self._catalogue.create(name, _PARTITIONS, configs, replication=replication)
+            await self._catalogue.create(name, _PARTITIONS, configs, replication=replication, dead_letters_of=topic)
         return self._catalogue.topic(name)
 
     async def _write(self, topic: Topic, index: int, batch: bytearray) -> None:
@@ -105,7 +115,9 @@ class DeadLetters:
             timeout_ms=int(_TIMEOUT_SECONDS * 1000),
             topic_data=[
                 TopicProduceData(
-                    name=topic.name, partition_data=[PartitionProduceData(index=index, records=memoryview(batch))]
+                    name=topic.name,
+                    topic_id=topic.id,
+                    partition_data=[PartitionProduceData(index=index, records=memoryview(batch))],
                 )
             ],
         )
@@ -157,7 +169,7 @@ async def _read(partition: Partition, offset: int) -> tuple[Record, int] | None:
 
 def _headers(record: Record, death: Death) -> Headers:
     """The message may have had a dedup id already; that one is kept under another name."""
-    own_id = f"{death.subscription}/{death.topic}/{death.partition}/{death.offset}/{death.attempts}"
+    own_id = f"{death.subscription}/{death.topic_id}/{death.partition}/{death.offset}/{death.attempts}"
     headers = without(with_headers(with_death(record.headers, death), {DEDUP_ID: own_id}), [DEAD_DEDUP_ID])
     given = header_of(record.headers, DEDUP_ID)
     return headers if given is None else [*headers, (DEAD_DEDUP_ID, given)]

@@ -28,7 +28,7 @@ from headrace.broker.partition import Appended, Partition
 from headrace.broker.state_log import read_batches
 from headrace.broker.topic import Topic
 from headrace.model.errors import HeadraceError, InvalidRecord, NotEnoughReplicas
-from headrace.model.message_headers import DEDUP_DIGEST, DEDUP_ID, DEDUP_ID_REUSED, header_of
+from headrace.model.message_headers import DEDUP_DIGEST, DEDUP_ID, DEDUP_ID_REUSED, dedup_key_of, header_of
 from headrace.runtime.clock import AnchoredClock, Clock
 from headrace.storage.log import Log
 from headrace.wire.batch import HEADER_SIZE, BatchHeader, Record, parse_header, read_records
@@ -39,11 +39,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class DedupId(NamedTuple):
-    """Hashes of a message's id, and of the id together with the digest of its content if the message has one."""
+class _Hashes(NamedTuple):
+    """Of an id, and of the id together with the digest of its content if the message has one."""
 
     hashed: bytes
     bound: bytes | None
+
+
+class DedupId(NamedTuple):
+    """Hashes of a message's id; and of its request's key, if the request had several messages and a digest."""
+
+    hashed: bytes
+    bound: bytes | None
+    key: _Hashes | None = None
 
 
 Ids = Sequence[DedupId | None]
@@ -70,7 +78,11 @@ def _id_of(record: Record) -> DedupId | None:
     if not dedup_id:
         return None
     digest = header_of(record.headers, DEDUP_DIGEST)
-    return DedupId(hash_of(dedup_id), hash_of(b"%b\0%b" % (digest, dedup_id)) if digest else None)
+    if not digest:
+        return DedupId(hash_of(dedup_id), None)
+    key = dedup_key_of(dedup_id)
+    key_hashes = None if key is None else _Hashes(hash_of(key), hash_of(b"%b\0%b" % (digest, key)))
+    return DedupId(hash_of(dedup_id), hash_of(b"%b\0%b" % (digest, dedup_id)), key_hashes)
 
 
 class _Led:
@@ -153,9 +165,8 @@ class DedupWindows:
             # If the batch itself was sent before, its sequence tells, whatever it has lost by now.
             thinned = memoryview(_thinned(batch, header, [at for at, offset in enumerate(found) if offset is None]))
             appended = partition.append(thinned, parse_header(thinned), now_ms)
-        for at, dedup_id in enumerate(ids):
-            if dedup_id is not None and found[at] is None:
-                _note(window, dedup_id, appended.base_offset + at, arrived_ms)
+        new = [one if offset is None else None for one, offset in zip(ids, found, strict=True)]
+        _note(window, new, range(appended.base_offset, appended.base_offset + len(ids)), arrived_ms)
         if len(duplicates) == len(found) and max(duplicates) < appended.base_offset:
             return appended._replace(base_offset=duplicates[0])
         return appended
@@ -240,28 +251,43 @@ def _read_ids(window: DedupWindow, data: bytes, arrivals: _Arrivals, oldest_ms: 
         latest_ms = arrivals.latest_ms(header)
         if latest_ms <= oldest_ms:
             continue
-        for record in read_records(batch, header, _UNPACKED_BYTES_MAX):
-            dedup_id = _id_of(record)
-            if dedup_id is not None:
-                _note(window, dedup_id, record.offset, latest_ms)
+        records = list(read_records(batch, header, _UNPACKED_BYTES_MAX))
+        _note(window, [_id_of(record) for record in records], [record.offset for record in records], latest_ms)
 
 
-def _note(window: DedupWindow, dedup_id: DedupId, offset: int, at_ms: int) -> None:
-    window.note(dedup_id.hashed, offset, at_ms)
-    if dedup_id.bound is not None:
-        window.note(dedup_id.bound, offset, at_ms)
+def _note(window: DedupWindow, ids: Ids, offsets: Sequence[int], at_ms: int) -> None:
+    """The ids of one batch, and each key of a request once: a batch may have thousands of its messages."""
+    keys: dict[_Hashes, int] = {}
+    for dedup_id, offset in zip(ids, offsets, strict=True):
+        if dedup_id is None:
+            continue
+        _note_hashes(window, dedup_id.hashed, dedup_id.bound, offset, at_ms)
+        if dedup_id.key is not None:
+            keys.setdefault(dedup_id.key, offset)
+    for key, offset in keys.items():
+        _note_hashes(window, *key, offset, at_ms)
+
+
+def _note_hashes(window: DedupWindow, hashed: bytes, bound: bytes | None, offset: int, at_ms: int) -> None:
+    window.note(hashed, offset, at_ms)
+    if bound is not None:
+        window.note(bound, offset, at_ms)
 
 
 def _reject_reused(window: DedupWindow, ids: Ids, found: Sequence[int | None], now_ms: int) -> None:
-    """Raise `InvalidRecord` for messages whose id is known, but not together with the digest of their content."""
+    """Raise `InvalidRecord` for messages whose id, or the key of whose request, is known, but not together with the
+    digest of their content."""
+
+    def is_unbound(bound: bytes | None) -> bool:
+        return bound is not None and window.find([bound], now_ms) == [None]
+
+    keys = {one.key for one in ids if one is not None and one.key is not None}
+    reused_keys = {key for key in keys if window.find([key.hashed], now_ms) != [None] and is_unbound(key.bound)}
     reused = [
         (at, DEDUP_ID_REUSED)
         for at, (dedup_id, offset) in enumerate(zip(ids, found, strict=True))
-        if offset is not None
-        and offset >= 0
-        and dedup_id is not None
-        and dedup_id.bound is not None
-        and window.find([dedup_id.bound], now_ms) == [None]
+        if dedup_id is not None
+        and (dedup_id.key in reused_keys or (offset is not None and offset >= 0 and is_unbound(dedup_id.bound)))
     ]
     if reused:
         raise InvalidRecord(DEDUP_ID_REUSED, reused)

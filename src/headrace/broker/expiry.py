@@ -19,6 +19,7 @@ from uuid import UUID
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.topic import Topic
 from headrace.model.errors import HeadraceError
+from headrace.model.names import dead_letter_topic
 from headrace.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,8 @@ class TopicExpiry:
             limit_ms = topic.config.expire_after_idle_ms
             if not limit_ms or topic.partition_count != 1 or 0 not in topic.led or topic.is_internal:
                 continue
+            if self._catalogue.find(dead_letter_topic(topic.name)) is not None:
+                continue  # it would be deleted as well, with what somebody may still want to look at
             end_offset = topic.led[0].log.end_offset
             seen = before.get(topic.id)
             if seen is None or seen.end_offset != end_offset:

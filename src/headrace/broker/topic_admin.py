@@ -24,6 +24,7 @@ from headrace.model.errors import (
 from headrace.model.ids import ZERO_ID
 from headrace.model.names import is_internal
 from headrace.model.topic_configs import describe_topic
+from headrace.model.topic_record import TopicRecord
 from headrace.runtime.clock import Clock
 from headrace.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -82,18 +83,22 @@ class TopicAdmin:
         asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
         response = DeleteTopicsResponse()
         times_named = Counter((one.name, one.topic_id) for one in asked)
+        deleted: list[TopicRecord] = []  # by this request; a dead-letter topic goes with its source
         for one in {(one.name, one.topic_id): one for one in asked}.values():
             result = DeletableTopicResult(name=one.name, topic_id=one.topic_id)
             try:
                 if times_named[one.name, one.topic_id] > 1:
                     raise InvalidRequest("Duplicate topic name or id.")
+                if any(one.name == record.name or one.topic_id == record.id for record in deleted):
+                    response.responses.append(result)
+                    continue
                 topic = self._find(one)
                 result.name, result.topic_id = topic.name, topic.id
                 if not self._catalogue.config.delete_topic_enable:
                     raise TopicDeletionDisabled
                 if topic.is_internal:
                     raise InvalidTopic(f"{topic.name} is internal and cannot be deleted")
-                await self._catalogue.delete(topic.name)
+                deleted += await self._catalogue.delete(topic.name)
             except HeadraceError as error:
                 result.error_code, result.error_message = error.code, error.message
             response.responses.append(result)

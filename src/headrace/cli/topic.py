@@ -15,6 +15,8 @@ from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition, TopicView
 from headrace.client.offsets import END, START, FoundOffset, find_offsets
 from headrace.client.subscription_admin import SubscriptionAdmin
+from headrace.model.errors import UnknownTopicOrPartition
+from headrace.model.names import dead_letter_topic
 
 
 @click.group()
@@ -133,20 +135,42 @@ def alter(name: str, changes: Sequence[str], unset: Sequence[str], dry_run: bool
 @dry_run_option
 @server_option
 def delete(names: Sequence[str], yes: bool, dry_run: bool, server: str) -> None:
-    """Delete topics and all their records."""
+    """Delete topics, all their records, and the dead letters that the broker kept of them.
+
+    NAME.dlq stays if a client created it. To keep dead letters, send them to another topic first: headrace dlq redrive
+    NAME --all --to OTHER.
+    """
     if not dry_run:
-        confirm(f"Delete {', '.join(names)} with all records?", yes)
+        confirm(f"Delete {', '.join(names)} with all records and dead letters?", yes)
 
     async def work(cluster: Cluster) -> None:
         admin = TopicAdmin(cluster)
+        gone: set[str] = set()
         for name in names:
+            if name in gone:
+                continue
             await admin.describe(name)
-            if not dry_run:
-                await SubscriptionAdmin(cluster).clear_group_configs(name)
-                await admin.delete(name)
-            chat(f"topic {name} {'would be deleted' if dry_run else 'deleted'}")
+            if dry_run:
+                chat(f"topic {name} would be deleted")
+                continue
+            letters = dead_letter_topic(name)
+            had_letters = await _exists(admin, letters)
+            await SubscriptionAdmin(cluster).clear_group_configs(name)
+            await admin.delete(name)
+            chat(f"topic {name} deleted")
+            if had_letters and not await _exists(admin, letters):
+                gone.add(letters)
+                chat(f"topic {letters} deleted with it")
 
     with_cluster(server, work)
+
+
+async def _exists(admin: TopicAdmin, name: str) -> bool:
+    try:
+        await admin.describe(name)
+    except UnknownTopicOrPartition:
+        return False
+    return True
 
 
 @topic.command("add-partitions")

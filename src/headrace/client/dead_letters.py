@@ -11,6 +11,10 @@ something broke in between, it is sent again, with the same dedup id, by which a
 
 Only what was there at the beginning is sent back: what dies again meanwhile waits for the next time. A letter that came
 back often enough is refused, since it would come back once more.
+
+A letter belongs to the topic that had the name when its message died, and says the id of that. Whoever names the topic
+gets the letters of the one that exists now, and none of an earlier one of that name. Whoever names the dead-letter
+topic gets all that it holds; letters of an earlier topic are sent only where `to` says.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from uuid import UUID
 
 from headrace.client.admin import TopicAdmin
 from headrace.client.cluster import Cluster
@@ -30,7 +35,8 @@ from headrace.client.producer import Producer, ProducerSettings
 from headrace.client.redrive import DeadLetter, Outcome, RedriveRules, Sending
 from headrace.client.redrive_leases import READY, RedriveLeases
 from headrace.machines.filters import Filter
-from headrace.model.errors import InvalidRequest, InvalidTopic
+from headrace.model.errors import InvalidRequest, InvalidTopic, UnknownTopicId, UnknownTopicOrPartition
+from headrace.model.message_headers import DEAD_TOPIC_ID, Headers, header_of
 from headrace.model.message_ids import MessageId
 from headrace.model.names import DEAD_LETTER_SUFFIX, dead_letter_topic
 
@@ -63,10 +69,14 @@ class Selection:
 
 
 class DeadLetterQueue:
-    """Of the topic, which may also be named by the name of its dead-letter topic."""
+    """Of a topic, or of all that a dead-letter topic holds if that is named. `with_unmarked`: letters that do not say
+    the id of their topic count as the topic's; earlier versions and clients write such letters."""
 
-    def __init__(self, cluster: Cluster, topic: str) -> None:
+    def __init__(self, cluster: Cluster, topic: str, *, with_unmarked: bool = True) -> None:
         self.name = topic if topic.endswith(DEAD_LETTER_SUFFIX) else dead_letter_topic(topic)
+        self._source = self.name.removesuffix(DEAD_LETTER_SUFFIX)
+        self._is_of_source = topic != self.name
+        self._with_unmarked = with_unmarked
         self._cluster = cluster
         self._leases = RedriveLeases(cluster, self.name)
         self._windows: dict[str, bool] = {}
@@ -113,7 +123,13 @@ class DeadLetterQueue:
             create_topics=False, record_bytes_max=_RECORD_BYTES_MAX, buffer_bytes_max=_RECORD_BYTES_MAX
         )
         async with Producer(self._cluster, settings) as producer:
-            sending = Sending(producer, rules, self._cluster.clock, self._has_window)
+            source_id = None if rules.to is not None else await self._source_id()
+
+            async def ensure_same_source() -> None:
+                if source_id is not None and await self._source_id() != source_id:
+                    raise UnknownTopicId(f"topic {self._source} was deleted, or created again")
+
+            sending = Sending(producer, rules, self._cluster.clock, self._has_window, source_id, ensure_same_source)
             return await self._settle(selection, sending, bounds or Bounds(), dry_run=dry_run, tell=tell)
 
     async def discard(
@@ -182,12 +198,37 @@ class DeadLetterQueue:
         view = await self._cluster.persist(lambda: self._cluster.current_topic(self.name))
         return [TopicPartition(self.name, partition.partition) for partition in view.partitions]
 
+    async def _source_id(self) -> UUID | None:
+        """Of the topic that has the name now, as the brokers know it: memory may hold an earlier one."""
+        try:
+            return (await self._cluster.persist(lambda: self._cluster.current_topic(self._source))).topic_id
+        except UnknownTopicOrPartition:
+            return None
+
+    async def _own(self, selection: Selection) -> Selection:
+        """Without the letters of earlier topics of the name, if the topic was named."""
+        if not self._is_of_source:
+            return selection
+        source_id = await self._source_id()
+        if source_id is None:
+            raise UnknownTopicOrPartition(
+                f"there is no topic {self._source!r}; name {self.name} for what it left among the dead letters"
+            )
+
+        def is_own(key: bytes | None, headers: Headers) -> bool:
+            said = header_of(headers, DEAD_TOPIC_ID)
+            is_ours = self._with_unmarked if said is None else said == str(source_id).encode()
+            return is_ours and (selection.wanted is None or selection.wanted(key, headers))
+
+        return Selection(selection.ids, is_own)
+
     async def _chunks(
         self, selection: Selection, floors: Mapping[TopicPartition, int], chunk_max: int = _CHUNK_MAX
     ) -> AsyncGenerator[list[DeadLetter], None]:
         """The selected ones of all that is there now, some of one partition at a time; a search among all leaves out
         what lies below the floors."""
         targets = await self._targets()
+        selection = await self._own(selection)
         starts = await find_offsets(self._cluster, dict.fromkeys(targets, START))
         ends = await find_offsets(self._cluster, dict.fromkeys(targets, END))
         if selection.ids:

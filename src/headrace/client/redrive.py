@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from uuid import UUID
 
 from headrace.client.fetched import ConsumedRecord
 from headrace.client.producer import Delivery, Producer
@@ -78,8 +79,13 @@ class Outcome:
     is_complete: bool = True
 
 
+async def _unchecked() -> None:
+    return
+
+
 class Sending:
-    """`has_window` says whether a topic knows dedup ids."""
+    """`has_window` says whether a topic knows dedup ids. `source_id` is that of the topic that has the name of the
+    letters' origin now; `ensure_same_source` raises when it has another one."""
 
     def __init__(
         self,
@@ -87,11 +93,15 @@ class Sending:
         rules: RedriveRules,
         clock: Clock,
         has_window: Callable[[str], Awaitable[bool]],
+        source_id: UUID | None = None,
+        ensure_same_source: Callable[[], Awaitable[None]] = _unchecked,
     ) -> None:
         self._producer = producer
         self._rules = rules
         self._clock = clock
         self._has_window = has_window
+        self._source_id = source_id
+        self._ensure_same_source = ensure_same_source
         self._next_at = 0.0
 
     @property
@@ -101,6 +111,11 @@ class Sending:
         return _CHUNK_MAX if rate is None else min(max(rate * _CHUNK_SECONDS, 1), _CHUNK_MAX)
 
     def may_go(self, letter: DeadLetter, outcome: Outcome) -> bool:
+        died_in = None if letter.death is None else letter.death.topic_id
+        if self._rules.to is None and died_in is not None and died_in != self._source_id:
+            why = f"it died in an earlier topic {letter.origin}; name the topic to send it to"
+            outcome.refused.append((letter.id, why))
+            return False
         if letter.redriven < self._rules.max_redrives:
             return True
         outcome.refused.append((letter.id, f"it came back {letter.redriven} times already"))
@@ -111,6 +126,7 @@ class Sending:
         before the one that raises."""
         deliveries: list[tuple[DeadLetter, Delivery]] = []
         try:
+            await self._ensure_same_source()
             for letter in letters:
                 await self._turn()
                 try:
@@ -124,6 +140,7 @@ class Sending:
         """Return when the rate allows one more."""
         if self._rules.rate is not None:
             await asyncio.sleep(self._next_at - self._clock.monotonic())
+            await self._ensure_same_source()
             self._next_at = max(self._next_at, self._clock.monotonic()) + 1 / self._rules.rate
 
     async def _submit(self, letter: DeadLetter) -> Delivery:

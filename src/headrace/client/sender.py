@@ -28,6 +28,7 @@ from headrace.model.errors import (
     UnknownProducerId,
     UnknownTopicOrPartition,
 )
+from headrace.model.message_headers import DEDUP_ID_REUSED
 from headrace.runtime.supervise import Supervisor
 from headrace.wire.batch import Record
 from headrace.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -313,8 +314,11 @@ class Sender:
         self._wake.set()
 
     def _is_of_some(self, error: HeadraceError) -> bool:
-        """Whether a part of the batch may be welcome where the whole is not."""
-        return isinstance(error, MessageTooLarge) or (self._rules.isolates and isinstance(error, RecordRefused))
+        """Whether a part of the batch may be welcome where the whole is not. A request that reuses a dedup id is one
+        that the caller did not mean to send: no part of it may be written."""
+        if isinstance(error, RecordRefused):
+            return self._rules.isolates and DEDUP_ID_REUSED not in error.message
+        return isinstance(error, MessageTooLarge)
 
     def _is_gone(self, batch: PendingBatch, error: HeadraceError) -> bool:
         """Whether a batch is for a topic that was not there for so long that it will not come."""

@@ -50,6 +50,7 @@ class Exchange(asyncio.Protocol):
         "_unsent",
         "host",
         "is_gone",
+        "is_handshaking",
         "is_last",
         "is_reserved",
         "reader",
@@ -76,6 +77,7 @@ class Exchange(asyncio.Protocol):
         self.host = ""
         self.is_last = False
         self.is_gone = False
+        self.is_handshaking = False  # with TLS: `_transport` is the plain one until `start_secured`
 
     # Coming and going
 
@@ -90,6 +92,11 @@ class Exchange(asyncio.Protocol):
         if not self._door.admit(self):
             self.is_reserved = True
             self.reader.only_paths = self._door.reserved_paths
+
+    def start_secured(self, transport: asyncio.Transport) -> None:
+        """The TLS handshake of an accepted connection is done; from here on bytes go through `transport`."""
+        self.is_handshaking = False
+        self._transport = transport
 
     def connection_lost(self, _error: Exception | None) -> None:
         self.is_gone = self.is_last = self._has_ended = True
@@ -113,6 +120,9 @@ class Exchange(asyncio.Protocol):
     def wind_up(self) -> None:
         """End it when its answers are sent: streams now, requests when they are done."""
         self.is_last = True
+        if self.is_handshaking:
+            self.abort()
+            return
         if self._answers.streaming is not None:
             self._answers.streaming.cancel()
         if self._answers.conversation is not None:
@@ -141,6 +151,8 @@ class Exchange(asyncio.Protocol):
 
     def sweep(self, now: float) -> None:
         """End what takes too long."""
+        if self.is_handshaking:
+            return  # it has a time-out of its own
         limits, reader, answers = self._door.limits, self.reader, self._answers
         if answers.conversation is not None:
             answers.conversation.sweep(now)

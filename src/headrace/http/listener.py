@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -94,10 +96,10 @@ class HttpListener:
         self._emptied: asyncio.Future[None] | None = None  # there while it drains
 
     async def listen(self, host: str, port: int, tls: TlsFiles | None = None) -> tuple[str, int]:
-        secured: dict[str, Any] = {}
+        meet: Callable[[], asyncio.Protocol] = self._meet
         if tls is not None:
-            secured = {"ssl": tls.context(), "ssl_handshake_timeout": self.limits.head_seconds}
-        self._server = await self.loop.create_server(self._meet, host, port, backlog=_BACKLOG, **secured)
+            meet = partial(self._meet_with_tls, tls.context())
+        self._server = await self.loop.create_server(meet, host, port, backlog=_BACKLOG)
         self._sweep_later()
         address = self._server.sockets[0].getsockname()
         return address[0], address[1]
@@ -143,6 +145,11 @@ class HttpListener:
         if not self.accepted:
             self.heads = Heads(self.clock.now_ms())
         return Exchange(self)
+
+    def _meet_with_tls(self, context: ssl.SSLContext) -> asyncio.Protocol:
+        from headrace.http.tls import TlsHandshake
+
+        return TlsHandshake(self._meet(), context, self.limits.head_seconds)
 
     # For its connections
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
+from uuid import UUID
 
 import msgspec
 
@@ -44,13 +45,15 @@ DEAD_REASON = "headrace-dead-reason"
 DEAD_ATTEMPTS = "headrace-dead-attempts"
 DEAD_SUBSCRIPTION = "headrace-dead-subscription"
 DEAD_TOPIC = "headrace-dead-topic"
+DEAD_TOPIC_ID = "headrace-dead-topic-id"
+"""Names are given again: a dead letter belongs to the topic that had the name when its message died."""
 DEAD_PARTITION = "headrace-dead-partition"
 DEAD_OFFSET = "headrace-dead-offset"
 DEAD_AT = "headrace-dead-at"
 DEAD_DEDUP_ID = "headrace-dead-dedup-id"
 """The id that the message had: the dead letter has one of its own."""
 OF_THE_DEATH = (
-    *(DEAD_REASON, DEAD_ATTEMPTS, DEAD_SUBSCRIPTION, DEAD_TOPIC, DEAD_PARTITION, DEAD_OFFSET, DEAD_AT),
+    *(DEAD_REASON, DEAD_ATTEMPTS, DEAD_SUBSCRIPTION, DEAD_TOPIC, DEAD_TOPIC_ID, DEAD_PARTITION, DEAD_OFFSET, DEAD_AT),
     *(DEAD_DEDUP_ID, DEDUP_ID),
 )
 """What a dead letter has and the message did not: its dedup id, if it had one, is among these."""
@@ -89,6 +92,7 @@ def is_free_to_set(name: str) -> bool:
 
 PRIORITY_DEFAULT = 4  # as JMS has it
 _DIGITS_MAX = 18
+_ITEM_SEPARATOR = b"\0"  # no header of HTTP has one, so no key of a request does
 
 
 class InvalidHeader(InvalidRecord):
@@ -96,7 +100,7 @@ class InvalidHeader(InvalidRecord):
 
 
 class Death(msgspec.Struct, frozen=True, gc=False):
-    """Where a dead letter comes from and why it is one."""
+    """Where a dead letter comes from and why it is one. `topic_id` is None of letters from earlier versions."""
 
     reason: str
     attempts: int
@@ -105,6 +109,7 @@ class Death(msgspec.Struct, frozen=True, gc=False):
     partition: int
     offset: int
     at_ms: int
+    topic_id: UUID | None = None
 
 
 def header_of(headers: Headers, name: str) -> bytes | None:
@@ -118,6 +123,17 @@ def text_of(headers: Headers, name: str) -> str | None:
     """The value as text, whatever bytes it has."""
     value = header_of(headers, name)
     return None if value is None else value.decode("utf-8", "replace")
+
+
+def dedup_id_of_item(key: bytes, index: int) -> bytes:
+    """The dedup id of one message of a request that has several, and one key for all of them."""
+    return b"%b%b%d" % (key, _ITEM_SEPARATOR, index)
+
+
+def dedup_key_of(dedup_id: bytes) -> bytes | None:
+    """The key of the request to which a message belongs; None of a message that was a request of its own."""
+    key, separator, _ = dedup_id.rpartition(_ITEM_SEPARATOR)
+    return key if separator else None
 
 
 def priority_of(headers: Headers) -> int:
@@ -171,6 +187,7 @@ def death_of(headers: Headers) -> Death | None:
         partition,
         offset,
         _number(headers, DEAD_AT, 0),
+        _uuid(headers, DEAD_TOPIC_ID),
     )
 
 
@@ -185,7 +202,9 @@ def with_death(headers: Headers, death: Death) -> list[tuple[str, bytes | None]]
         DEAD_OFFSET: str(death.offset),
         DEAD_AT: str(death.at_ms),
     }
-    return with_headers(headers, told)
+    if death.topic_id is not None:
+        told[DEAD_TOPIC_ID] = str(death.topic_id)
+    return with_headers(without(headers, [DEAD_TOPIC_ID]), told)
 
 
 def with_headers(headers: Headers, values: Mapping[str, str]) -> list[tuple[str, bytes | None]]:
@@ -203,6 +222,13 @@ def check_priority(text: str) -> int:
     if len(text) != 1 or text not in "0123456789":
         raise InvalidHeader(f"{PRIORITY} must be a digit from 0 to 9, not '{text}'")
     return int(text)
+
+
+def _uuid(headers: Headers, name: str) -> UUID | None:
+    text = text_of(headers, name)
+    with suppress(ValueError):
+        return None if text is None else UUID(text)
+    return None
 
 
 def _number(headers: Headers, name: str, default: int) -> int:

@@ -17,6 +17,7 @@ from headrace.model.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
+from headrace.model.names import dead_letter_topic
 from headrace.model.partition_record import PartitionRecord
 from headrace.model.topic_configs import DAY_MS
 from headrace.model.topic_record import TopicRecord
@@ -65,12 +66,13 @@ class Topics:
         return [decode_topic(entry) for entry in await self._registry.entries(TOPICS_KEY)]
 
     async def create(
-        self, record: TopicRecord, partitions: Sequence[PartitionRecord], *, if_still: Check | None = None
+        self, record: TopicRecord, partitions: Sequence[PartitionRecord], *, together_with: Check | Set | None = None
     ) -> None:
-        """The topic exists from the last commit on, with all its partitions; before that, nobody sees it."""
+        """The topic exists from the last commit on, with all its partitions; before that, nobody sees it.
+        `together_with` is part of that commit, which fails if the key has another version."""
         topic = Create(topic_key(record.name), msgspec.json.encode(record))
         try:
-            await self._write(record.id, 0, partitions, topic, if_still)
+            await self._write(record.id, 0, partitions, topic, together_with)
         except KeyExists:
             raise TopicAlreadyExists(f"Topic '{record.name}' already exists.") from None
 
@@ -79,17 +81,26 @@ class Topics:
         entry = await self._registry.get(topic_key(name))
         return entry is not None and decode_topic(entry).id == topic_id
 
-    async def delete(self, name: str, topic_id: uuid.UUID, now_ms: int) -> None:
-        """Delete the topic and leave a tombstone of its id: it tells a broker that was down that the topic's logs may
-        be deleted. Logs of an id that has neither a topic nor a tombstone are kept (see storage/stray.py)."""
-        tombstone = Create(tombstone_key(topic_id), str(now_ms).encode())
+    async def delete(self, name: str, topic_id: uuid.UUID, now_ms: int) -> list[TopicRecord]:
+        """Delete the topic and, in the same commit, the dead-letter topic that was created for it. Returns both.
+
+        Each leaves a tombstone of its id: it tells a broker that was down that the topic's logs may be deleted. Logs of
+        an id that has neither a topic nor a tombstone are kept (see storage/stray.py)."""
         while True:
-            entry, _ = await self._find(name, topic_id)
+            deleted = [await self._find(name, topic_id)]
+            # It cannot be created in between: that changes the version of the topic's key.
+            entry = await self._registry.get(topic_key(dead_letter_topic(name)))
+            if entry is not None and (record := decode_topic(entry)).dead_letters_of == topic_id:
+                deleted.append((entry, record))
+            operations: list[Operation] = []
+            for entry, record in deleted:
+                operations.append(Delete(entry.key, entry.version))
+                operations.append(Create(tombstone_key(record.id), str(now_ms).encode()))
             try:
-                await self._registry.commit([Delete(entry.key, entry.version), tombstone])
+                await self._registry.commit(operations)
             except (BadVersion, NoKey):
                 continue
-            return
+            return [record for _, record in deleted]
 
     async def deleted(self, topic_ids: Iterable[uuid.UUID]) -> set[uuid.UUID]:
         """Those of these topics that were deleted by request."""
@@ -172,17 +183,17 @@ class Topics:
         first: int,
         partitions: Sequence[PartitionRecord],
         topic: Operation,
-        if_still: Check | None = None,
+        together_with: Check | Set | None = None,
     ) -> None:
         """In as many commits as it takes, the topic's own key in the last one, unless the partitions were cleared away
         meanwhile as those of nobody."""
         *before, last = chunks(creations(topic_id, first, partitions))
         for chunk in before:
             await self._registry.commit(chunk)
-        checks = [Check(partition_key(topic_id, first), 0)] if before else []
-        if if_still is not None:
-            checks.append(if_still)
-        await self._registry.commit([*checks, *last, topic])
+        more: list[Operation] = [Check(partition_key(topic_id, first), 0)] if before else []
+        if together_with is not None:
+            more.append(together_with)
+        await self._registry.commit([*more, *last, topic])
 
     async def _change(
         self, name: str, topic_id: uuid.UUID, change: Callable[[TopicRecord], TopicRecord]

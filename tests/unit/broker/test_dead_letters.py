@@ -9,8 +9,10 @@ from tests.unit.broker.town import Town, in_town
 
 from headrace.model.errors import HeadraceError, NotLeader, OffsetNotAvailable, UnknownTopicOrPartition
 from headrace.model.message_headers import DEAD_DEDUP_ID, DEDUP_ID, REDRIVEN, Death, death_of, header_of
+from headrace.registry.topics import Topics
 from headrace.wire.batch import Record, build_batch, parse_header, read_records
 from headrace.wire.compression import NONE, ZSTD
+from headrace.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
 
 async def bury(house: House, offset: int = 0, *, index: int = 0, topic: str = "t", attempts: int = 5) -> None:
@@ -46,7 +48,7 @@ async def test_a_dead_letter_is_the_message_and_why_it_is_dead(house: House, com
     now_ms = house.host.clock.now_ms()
     death = death_of(letter.headers)
     assert death is not None
-    assert death == Death("boom", 5, "workers", "t", 0, 1, death.at_ms)
+    assert death == Death("boom", 5, "workers", "t", 0, 1, death.at_ms, house.broker.catalogue.topic("t").id)
     assert 0 <= now_ms - death.at_ms < 1000
 
 
@@ -59,6 +61,43 @@ async def test_the_topic_is_made_with_the_first_dead_letter_and_keeps_them(house
     assert (made.config.retention_ms, made.config.retention_mode) == (-1, "acked")
     assert made.config.dedup_window_ms > 0
     assert made.config.max_message_bytes > 5000
+
+
+async def test_the_topic_is_deleted_with_its_source(house: House) -> None:
+    await house.make_topic("t")
+    await put(house, Record(value=b"a"))
+    await bury(house)
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t"), DeleteTopicState(name="t.dlq")])
+    answer = await house.ask(request, 6)
+    assert [(one.name, one.error_code) for one in answer.responses] == [("t", 0), ("t.dlq", 0)]
+    assert house.broker.catalogue.find("t.dlq") is None
+    await house.make_topic("t")
+    await put(house, Record(value=b"b"))
+    await bury(house)
+    assert [letter.value for letter in await dead(house)] == [b"b"]
+
+
+async def test_a_topic_that_a_client_created_for_dead_letters_stays_and_drops_none_of_a_later_source(
+    house: House,
+) -> None:
+    """The two letters have the same subscription, topic name, partition, offset and attempts."""
+    await house.make_topic("t.dlq", dedup_window_ms="600000")
+    for value in (b"a", b"b"):
+        await house.make_topic("t")
+        await put(house, Record(value=value))
+        await bury(house)
+        await house.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")]), 6)
+    assert [letter.value for letter in await dead(house)] == [b"a", b"b"]
+
+
+async def test_no_dead_letter_topic_is_made_for_a_topic_that_is_deleted_meanwhile(house: House) -> None:
+    """The broker that leads the topic has not heard of it."""
+    await house.make_topic("t")
+    await put(house, Record(value=b"a"))
+    await Topics(house.registry).delete("t", house.broker.catalogue.topic("t").id, 0)
+    with pytest.raises(HeadraceError, match="was deleted"):
+        await bury(house)
+    assert await house.registry.get("/topics/t.dlq") is None
 
 
 async def test_a_copy_that_is_made_again_is_stored_once(house: House) -> None:
@@ -87,7 +126,7 @@ async def test_the_id_that_a_message_had_is_kept(house: House) -> None:
     await put(house, Record(None, b"a", [(DEDUP_ID, b"\xffmine"), (REDRIVEN, b"2")]))
     await bury(house)
     (letter,) = await dead(house)
-    assert header_of(letter.headers, DEDUP_ID) == b"workers/t/0/0/5"
+    assert header_of(letter.headers, DEDUP_ID) == f"workers/{house.broker.catalogue.topic('t').id}/0/0/5".encode()
     assert header_of(letter.headers, DEAD_DEDUP_ID) == b"\xffmine"
     assert header_of(letter.headers, REDRIVEN) == b"2"
 

@@ -92,3 +92,11 @@ async def test_only_the_leader_deletes_and_all_see_it(town: Town) -> None:
     await town.make_topic("t", expire_after_idle_ms=LIMIT)
     await town.until_in_sync("t")
     await town.until(lambda: not any(is_there(house) for house in town.up))
+
+
+async def test_a_topic_with_a_dead_letter_topic_does_not_expire_since_that_would_go_with_it(house: House) -> None:
+    await house.make_topic("t", expire_after_idle_ms=LIMIT)
+    await produce(house, "t", b"a")
+    await house.host.start(house.broker.dead_letters.bury("t", 0, 0, "workers", 5, "boom"), "bury")
+    await house.pass_time(30)
+    assert is_there(house)

@@ -189,3 +189,23 @@ def test_what_is_not_clear_is_refused(
 ) -> None:
     assert stage.run(*arguments) == 2
     assert problem in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", [["orders"], ["orders", "orders.dlq"]])
+def test_a_topic_is_deleted_with_its_dead_letters_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], named: list[str]
+) -> None:
+    def with_cluster(_server: str, work: Callable[[Cluster], Awaitable[Any]]) -> Any:
+        async def scenario(world: World) -> None:
+            broker = await start_broker(world)
+            async with client(world) as cluster:
+                await TopicAdmin(cluster).create(NewTopic("orders", 1))
+                await die(broker, cluster, b"a")
+                await work(cluster)
+                assert [view.name for view in await TopicAdmin(cluster).list() if not view.internal] == []
+
+        return in_world(scenario)
+
+    monkeypatch.setattr("headrace.cli.topic.with_cluster", with_cluster)
+    assert main(["topic", "delete", *named, "--yes"]) == 0
+    assert "topic orders.dlq deleted with it" in capsys.readouterr().err

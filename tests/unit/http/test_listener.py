@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trustme
 import uvloop
-from tests.unit.http.visitors import HOST, Script, parse, settled
+from tests.unit.http.visitors import HOST, RESERVED, Script, parse, settled
 
 from headrace.http.limits import HttpLimits
 from headrace.http.listener import HttpListener, TlsFiles
@@ -30,7 +30,7 @@ GET = b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n"
 async def listening(
     script: Script, tls: TlsFiles | None = None, **limits: Any
 ) -> AsyncIterator[tuple[HttpListener, int]]:
-    listener = HttpListener(script, HttpLimits(sweep_seconds=0.02, **limits), SystemClock(), SeededEntropy(1))
+    listener = HttpListener(script, HttpLimits(sweep_seconds=0.02, **limits), SystemClock(), SeededEntropy(1), RESERVED)
     _, port = await listener.listen(HOST, 0, tls)
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -204,7 +204,134 @@ def test_a_client_without_tls_is_not_answered_where_there_is_tls(
             writer.write(GET % b"a")
             assert b"HTTP" not in await reader.read()
             writer.close()
-            assert listener.accepted == 0
+            await until(lambda: not listener.connections)
+            assert listener.requests == [0] * 6
+
+    run(story())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+def trusting(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context
+
+
+def test_a_tls_handshake_counts_against_the_limit_of_a_host_from_accept_on(
+    run: Run, authority: trustme.CA, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        limits = {"connections_max": 3, "connections_per_host_max": 2, "connections_reserved": 2}
+        async with listening(Script(), files_of(authority, tmp_path), **limits) as (listener, port):
+            silent = [socket.create_connection((HOST, port)) for _ in range(2)]
+            await until(lambda: len(listener.connections) == 2)
+            reader, writer = await asyncio.open_connection(HOST, port, ssl=trusting(authority))
+            writer.write(GET % b"a")
+            (answer,) = parse(await reader.read())
+            assert (answer.status, answer.code) == (503, "too_many_connections")
+            writer.close()
+            for client in silent:
+                client.close()
+            await until(lambda: not listener.connections)
+            reader, writer = await asyncio.open_connection(HOST, port, ssl=trusting(authority))
+            writer.write(GET % b"a")
+            assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200")
+            writer.close()
+
+    run(story())
+
+
+def test_health_is_served_over_tls_while_handshakes_hold_all_connections(
+    run: Run, authority: trustme.CA, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        limits = {"connections_max": 2, "connections_per_host_max": 2, "connections_reserved": 2}
+        async with listening(Script(), files_of(authority, tmp_path), **limits) as (listener, port):
+            silent = [socket.create_connection((HOST, port)) for _ in range(6)]
+            await until(lambda: listener.accepted == 6)
+            await until(lambda: len(listener.connections) == 4)
+            reader, writer = await asyncio.open_connection(HOST, port, ssl=trusting(authority))
+            writer.write(GET % b"healthy")
+            (answer,) = parse(await reader.read())
+            assert answer.status == 200
+            writer.close()
+            for client in silent:
+                client.close()
+
+    run(story())
+
+
+def test_a_tls_handshake_that_drips_ends_with_the_time_for_a_head(
+    run: Run, authority: trustme.CA, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with listening(Script(), files_of(authority, tmp_path), head_seconds=0.2) as (listener, port):
+            reader, writer = await asyncio.open_connection(HOST, port)
+            await until(lambda: len(listener.connections) == 1)
+            for byte in b"\x16\x03\x01\x40\x00" + b"\x01" * 1_000_000:
+                writer.write(bytes([byte]))
+                await asyncio.sleep(0.01)
+                if reader.at_eof() or not listener.connections:
+                    break
+            assert not listener.connections
+            writer.close()
+
+    run(story())
+
+
+def test_a_request_that_comes_with_the_end_of_the_tls_handshake_is_answered(
+    run: Run, authority: trustme.CA, tmp_path: Path
+) -> None:
+    """The last bytes of the handshake and the request arrive together."""
+
+    def converse(port: int) -> bytes:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = trusting(authority).wrap_bio(incoming, outgoing, server_hostname=HOST)
+        with socket.create_connection((HOST, port)) as client:
+            while True:
+                try:
+                    tls.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    client.sendall(outgoing.read())
+                    incoming.write(client.recv(65536))
+            tls.write(GET % b"a" + b"GET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            client.sendall(outgoing.read())
+            told = b""
+            while True:
+                try:
+                    while data := tls.read():
+                        told += data
+                    return told
+                except ssl.SSLWantReadError:
+                    if not (data := client.recv(65536)):
+                        return told
+                    incoming.write(data)
+                except ssl.SSLEOFError:
+                    return told
+
+    async def story() -> None:
+        async with listening(Script(), files_of(authority, tmp_path)) as (listener, port):
+            answers = parse(await asyncio.to_thread(converse, port))
+            assert [answer.path for answer in answers] == ["/a", "/b"]
+            await until(lambda: not listener.connections)
+
+    run(story())
+
+
+def test_draining_ends_tls_handshakes(run: Run, authority: trustme.CA, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with listening(Script(), files_of(authority, tmp_path)) as (listener, port):
+            client = socket.create_connection((HOST, port))
+            await until(lambda: len(listener.connections) == 1)
+            listener.stop_listening()
+            await listener.drain(PATIENCE_SECONDS)
+            assert not listener.connections
+            client.close()
 
     run(story())
 

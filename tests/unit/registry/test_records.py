@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 
 import pytest
@@ -23,7 +24,7 @@ from headrace.registry.identity import (
     load_broker_configs,
     store_broker_configs,
 )
-from headrace.registry.interface import Create, RegistryDamaged
+from headrace.registry.interface import Create, Entry, Operation, RegistryDamaged, Set
 from headrace.registry.producer_ids import BLOCK_SIZE, ProducerIds
 from headrace.registry.topics import TopicRecord, Topics
 from headrace.testkit.registry import SimRegistry, SimRegistryState
@@ -191,3 +192,58 @@ async def test_altered_broker_configs_are_kept() -> None:
     await store_broker_configs(registry, {"log.retention.ms": "5"})
     await store_broker_configs(registry, {"log.retention.ms": "6"})
     assert await load_broker_configs(registry) == {"log.retention.ms": "6"}
+
+
+async def test_a_dead_letter_topic_is_deleted_with_the_topic_it_was_created_for_and_with_no_other() -> None:
+    registry = SimRegistry()
+    topics = Topics(registry)
+    await topics.create(orders(), placed(4))
+    letters = orders(name="orders.dlq", id=uuid.UUID(int=8), partitions=1, dead_letters_of=uuid.UUID(int=7))
+    await topics.create(letters, placed(1))
+    await topics.create(orders(name="other.dlq", id=uuid.UUID(int=9), partitions=1), placed(1))
+    await topics.create(orders(name="other", id=uuid.UUID(int=10)), placed(4))
+    assert [record.name for record in await topics.delete("orders", uuid.UUID(int=7), 0)] == ["orders", "orders.dlq"]
+    assert [record.name for record in await topics.delete("other", uuid.UUID(int=10), 0)] == ["other"]
+    assert [record.name for record in await topics.load()] == ["other.dlq"]
+    ids = {uuid.UUID(int=number) for number in (7, 8, 9, 10)}
+    assert await topics.deleted(ids) == ids - {uuid.UUID(int=9)}
+
+
+async def test_a_dead_letter_topic_that_is_created_while_its_topic_is_deleted_does_not_stay() -> None:
+    """Whichever commit comes first, at every point of the deletion at which the other may come."""
+    letters = orders(name="orders.dlq", id=uuid.UUID(int=8), partitions=1, dead_letters_of=uuid.UUID(int=7))
+    for calls_before in range(4):
+        registry = SimRegistry()
+        topics = Topics(registry)
+        await topics.create(orders(), placed(4))
+        entry = await registry.get("/topics/orders")
+        assert entry is not None
+        touch = Set(entry.key, entry.value, entry.version)
+        create = partial(topics.create, letters, placed(1), together_with=touch)
+        interrupted = _Interrupted(registry, calls_before, create)
+        await Topics(interrupted).delete("orders", uuid.UUID(int=7), 0)  # type: ignore[arg-type]
+        assert interrupted.calls >= calls_before
+        assert await topics.load() == []
+
+
+class _Interrupted:
+    """A registry where somebody else does something before one of the calls."""
+
+    def __init__(self, registry: SimRegistry, calls_before: int, interrupt: Callable[[], Awaitable[None]]) -> None:
+        self._registry = registry
+        self._calls_before = calls_before
+        self._interrupt = interrupt
+        self.calls = 0
+
+    async def get(self, key: str) -> Entry | None:
+        await self._count()
+        return await self._registry.get(key)
+
+    async def commit(self, operations: Sequence[Operation]) -> None:
+        await self._count()
+        await self._registry.commit(operations)
+
+    async def _count(self) -> None:
+        if self.calls == self._calls_before:
+            await self._interrupt()
+        self.calls += 1

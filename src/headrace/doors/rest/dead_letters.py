@@ -3,6 +3,9 @@
 The letters of all subscriptions of a topic lie in `<topic>.dlq`; here only those are seen and touched that died for the
 subscription in the path. A request is bounded in number and time: when it says that it is not complete, the same
 request goes on where it stopped.
+
+Letters of an earlier topic of the name are not touched. Letters that do not say of which topic they are, from earlier
+versions, are touched only for callers who may use `<topic>.dlq` itself (decision 029).
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from headrace.machines.filters import Filter, compile_filter
 from headrace.model.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from headrace.model.message_headers import Headers, death_of
 from headrace.model.message_ids import MessageId, message_id_from_text
+from headrace.model.names import dead_letter_topic
 from headrace.runtime.eager import in_task
 
 _LIMIT, _LIMIT_MAX = 100, 1000
@@ -125,7 +129,7 @@ class DeadLetters:
         shown: list[DeadLetterBody] = []
         deadline = self._cluster.clock.monotonic() + _SECONDS
         try:
-            queue = DeadLetterQueue(self._cluster, request.params["topic"])
+            queue = self._queue(request, Verb.READ)
             async with aclosing(queue.letters(selection, with_settled=with_settled)) as letters:
                 async for letter, state in letters:
                     if len(shown) == limit or self._cluster.clock.monotonic() > deadline:
@@ -141,7 +145,7 @@ class DeadLetters:
         if body.to is not None:
             ensure_writable(body.to)
             request.caller.require(Verb.PUBLISH, body.to)
-        queue = DeadLetterQueue(self._cluster, request.params["topic"])
+        queue = self._queue(request, Verb.MANAGE)
         selection = _selection(request, queue.name, body.message_ids, body.filter)
         if not await self._has_any(queue):
             return json_response(_NOTHING)
@@ -160,12 +164,17 @@ class DeadLetters:
             raise Problem(
                 422, "invalid_body", "it is not said which ones", "name message_ids or a filter, or say all: true"
             )
-        queue = DeadLetterQueue(self._cluster, request.params["topic"])
+        queue = self._queue(request, Verb.MANAGE)
         selection = _selection(request, queue.name, body.message_ids, body.filter)
         if not await self._has_any(queue):
             return json_response(_NOTHING)
         outcome = await queue.discard(selection, dry_run=body.dry_run, bounds=Bounds(body.max, _SECONDS))
         return await _told(outcome, queue)
+
+    def _queue(self, request: Request, verb: Verb) -> DeadLetterQueue:
+        topic = request.params["topic"]
+        may_use_all = request.caller.may(verb, dead_letter_topic(topic))
+        return DeadLetterQueue(self._cluster, topic, with_unmarked=may_use_all)
 
     async def _has_any(self, queue: DeadLetterQueue) -> bool:
         try:

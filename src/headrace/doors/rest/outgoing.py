@@ -28,6 +28,7 @@ from headrace.model.message_headers import (
     REPEAT,
     TAGS,
     TTL,
+    dedup_id_of_item,
     is_free_to_set,
 )
 from headrace.wire.batch import Record
@@ -36,6 +37,7 @@ OUR_PREFIX = "headrace-"
 _HEADER_PREFIX = "headrace-header-"
 _DEDUP_ID_LENGTH_MAX = 255
 _DIGEST_BYTES = 8
+_FORM_SINGLE, _FORM_BATCH = b"", b"batch"
 MESSAGES_MAX = 10_000
 HEADERS_MAX = 1_000
 """Of one message: one is converted in one turn of the event loop."""
@@ -54,10 +56,12 @@ class Idempotency(msgspec.Struct, frozen=True, gc=False):
 
     def of(self, index: int) -> Idempotency:
         """Of one message of a batch."""
-        return Idempotency(b"%b#%d" % (self.dedup_id, index), self.digest)
+        return Idempotency(dedup_id_of_item(self.dedup_id, index), self.digest)
 
 
-def idempotency_of(said: Mapping[str, str], body: bytes, token_id: str) -> Idempotency | None:
+def idempotency_of(
+    said: Mapping[str, str], body: bytes, token_id: str, *, is_batch: bool = False
+) -> Idempotency | None:
     """The key belongs to the token that sends it: one caller must not be answered with another's message, nor suppress
     it. It belongs to the content as well: a key that is used again for something else is a mistake of the caller, and
     dropping the message would hide it. Raises `Problem` 422."""
@@ -67,7 +71,9 @@ def idempotency_of(said: Mapping[str, str], body: bytes, token_id: str) -> Idemp
     if not 1 <= len(key) <= _DEDUP_ID_LENGTH_MAX:
         raise invalid("Idempotency-Key", f"it has 1 to {_DEDUP_ID_LENGTH_MAX} characters")
     message_key = said.get("headrace-key", "").encode("latin-1")
-    digest = blake2b(b"%d " % len(message_key) + message_key, digest_size=_DIGEST_BYTES)
+    # The body of a batch may be the value of a single message as well.
+    form = _FORM_BATCH if is_batch else _FORM_SINGLE
+    digest = blake2b(b"%d " % len(message_key) + message_key, digest_size=_DIGEST_BYTES, person=form)
     digest.update(body)
     scoped = f"{token_id}/{key}" if token_id else key
     return Idempotency(scoped.encode("latin-1"), digest.hexdigest().encode())

@@ -16,6 +16,7 @@ from headrace.model.errors import HeadraceError
 from headrace.model.message_headers import DEDUP_ID_REUSED
 
 RETRY_SECONDS = 1
+IDEMPOTENCY_KEY_REUSED = "idempotency_key_reused"
 _RETRY_AFTER: tuple[Header, ...] = (("retry-after", str(RETRY_SECONDS)),)
 
 
@@ -28,7 +29,7 @@ class _Entry(NamedTuple):
 def problem_of(error: HeadraceError) -> Problem:
     """The answer to a request that was refused so."""
     if isinstance(error, errors.RecordRefused) and DEDUP_ID_REUSED in error.message:
-        return Problem(422, "idempotency_key_reused", error.message, "send it with another Idempotency-Key")
+        return Problem(422, IDEMPOTENCY_KEY_REUSED, error.message, "send it with another Idempotency-Key")
     for kind in type(error).__mro__:
         entry = _BY_KIND.get(kind)
         if entry is not None:

@@ -7,7 +7,7 @@ as one batch of records, unless its messages have keys, which decide for themsel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -40,7 +40,7 @@ from headrace.doors.rest.outgoing import (
     outgoing_of,
     plain_values,
 )
-from headrace.doors.rest.problems import problem_of
+from headrace.doors.rest.problems import IDEMPOTENCY_KEY_REUSED, problem_of
 from headrace.doors.rest.rechecks import IsStillWelcome, always_welcome, no_longer_welcome
 from headrace.doors.rest.replies import Replies
 from headrace.doors.rest.topics import ensure_writable
@@ -55,6 +55,7 @@ from headrace.wire.batch import Record
 BATCH = "application/vnd.headrace.messages+json"
 BODY_BYTES_MAX = 16 << 20
 _REFUSED = '{"error"'
+_REUSED = f'{_REFUSED}:{{"code":"{IDEMPOTENCY_KEY_REUSED}"'
 _REPLY_SECONDS, _REPLY_SECONDS_MAX = 30.0, 60.0
 
 
@@ -92,6 +93,9 @@ class ReplyBody(msgspec.Struct):
     value_base64: str | UnsetType = UNSET
     headers: dict[str, str | None] = {}
 
+
+_Group = tuple[bool, int | None]
+"""Messages that go to one partition: whether they are delayed, and the partition."""
 
 _BATCH = msgspec.json.Decoder(BatchBody)
 
@@ -177,7 +181,7 @@ class Publishing:
                 request.body.decode()
             except UnicodeDecodeError as error:
                 raise bad_json(request.body, error) from None
-        idempotency = idempotency_of(request.headers, request.body, request.caller.token_id)
+        idempotency = idempotency_of(request.headers, request.body, request.caller.token_id, is_batch=True)
         values = plain_values(request.body) if idempotency is None else None
         if values is None:
             return await self._publish_each(topic, parse_body(request, _BATCH).messages, idempotency)
@@ -205,29 +209,37 @@ class Publishing:
         views = {False: await self._view(topic)}
         if any(one.due_ms is not None for one in ones):
             views[True] = await self._view(delayed_topic(topic))
-        groups: dict[tuple[bool, int | None], list[int]] = {}
+        groups: dict[_Group, list[int]] = {}
         for index, one in enumerate(ones):
             await yield_turn()
             is_delayed = one.due_ms is not None
             partition = self._partition_of_batch(views[is_delayed], one, idempotency)
             groups.setdefault((is_delayed, partition), []).append(index)
-        shipped = [
-            (indexes, self._ship(views[is_delayed], [ones[index] for index in indexes], partition, idempotency))
-            for (is_delayed, partition), indexes in groups.items()
-        ]
         texts = [""] * len(ones)
         failures: list[HeadraceError] = []
-        for indexes, shipments in shipped:
-            name = topic if ones[indexes[0]].due_ms is None else delayed_topic(topic)
-            told: list[str] = []
-            for shipment in shipments:
-                if isinstance(shipment, HeadraceError):
-                    told += _texts(name, -1, [shipment] * len(indexes), failures)
-                else:
-                    told += _texts(name, shipment.partition, await shipment.outcomes(), failures)
-            for index, text in zip(indexes, told, strict=True):
-                texts[index] = _with_due(text, ones[index])
+        for some in self._rounds(groups, views[False], idempotency):
+            shipped = [
+                (groups[group], self._ship(views[group[0]], [ones[at] for at in groups[group]], group[1], idempotency))
+                for group in some
+            ]
+            for indexes, shipments in shipped:
+                name = topic if ones[indexes[0]].due_ms is None else delayed_topic(topic)
+                for index, text in zip(indexes, await _told(name, len(indexes), shipments, failures), strict=True):
+                    texts[index] = _with_due(text, ones[index])
+            if failures and all(text.startswith(_REUSED) for text in texts if text):
+                raise failures[0]  # what is left is not written at all
         return _answer(texts, failures)
+
+    def _rounds(
+        self, groups: Iterable[_Group], view: TopicView, idempotency: Idempotency | None
+    ) -> Sequence[Sequence[_Group]]:
+        """Which groups are written at once. With an Idempotency-Key one comes before all others: of two requests with
+        the same key and other messages, the one that is second there is rejected before it has written anything."""
+        if idempotency is None:
+            return [list(groups)]
+        preferred = self._publisher.partition_for(idempotency.dedup_id, view)
+        first, *others = sorted(groups, key=lambda group: (group[0], group[1] != preferred, group[1]))
+        return [[first], others]
 
     def _partition_of_batch(self, view: TopicView, one: Outgoing, idempotency: Idempotency | None) -> int | None:
         """All without a key go to one partition: that of the id of the whole batch, if it has one."""
@@ -298,6 +310,19 @@ def _texts(
         else:
             texts.append(f'{start}{outcome}"}}')
     return texts
+
+
+async def _told(
+    topic: str, count: int, shipments: Sequence[Shipment | HeadraceError], failures: list[HeadraceError]
+) -> list[str]:
+    """Wait for the messages of one group; the answer of each."""
+    told: list[str] = []
+    for shipment in shipments:
+        if isinstance(shipment, HeadraceError):
+            told += _texts(topic, -1, [shipment] * count, failures)
+        else:
+            told += _texts(topic, shipment.partition, await shipment.outcomes(), failures)
+    return told
 
 
 def _answer(texts: Sequence[str], failures: Sequence[HeadraceError]) -> Response:

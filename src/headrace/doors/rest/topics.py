@@ -104,7 +104,12 @@ _SHOW = Operation(
 _PATCH = Operation(
     "Change a topic's configs, or add partitions", {200: TopicBody}, TopicChange, (_IF_MATCH,), problems=(412,)
 )
-_DELETE = Operation("Delete a topic and all its messages", {204: None}, parameters=(_IF_MATCH,), problems=(409, 412))
+_DELETE = Operation(
+    "Delete a topic, all its messages, and the dead letters that the broker kept of them",
+    {204: None},
+    parameters=(_IF_MATCH,),
+    problems=(409, 412),
+)
 
 
 class Topics:

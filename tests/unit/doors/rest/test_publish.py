@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.unit.doors.rest.stage import BATCH, Stage, on_stage
+from tests.unit.doors.rest.stage import BATCH, Stage, Told, on_stage
 
+from headrace.broker.dedup import DedupWindows
 from headrace.client.consumer import Consumer
 from headrace.client.fetched import ConsumedRecord
 from headrace.client.metadata import TopicPartition
@@ -16,6 +17,7 @@ from headrace.client.requests import Responder
 from headrace.doors.rest.bodies import time_ms
 from headrace.model.message_ids import message_id_from_text
 from headrace.runtime import cooperative_yield
+from headrace.server.rest import build_rest
 from headrace.wire.apis import PRODUCE
 
 
@@ -376,13 +378,115 @@ def test_an_idempotency_key_that_is_used_for_another_message_is_rejected() -> No
         await stage.ask("POST", "/topics", {"name": "pay", "configs": {"dedup.window.ms": 60_000}})
         first = await stage.publish("pay", {"n": 1}, idempotency_key="p-1")
         told = await stage.ask("POST", "/topics/pay/messages", {"n": 2}, idempotency_key="p-1")
-        assert (told.status, told.code) == (422, "idempotency_key_reused")
+        assert (told.status, told.code) == (422, REUSED)
         assert await stage.publish("pay", {"n": 1}, idempotency_key="p-1") == first
-        await stage.publish_batch("pay", {"value": 1}, {"value": 2}, idempotency_key="b-1")
-        told = await stage.publish_batch("pay", {"value": 1}, {"value": 3}, {"value": 4}, idempotency_key="b-1")
-        assert told.status == 207
-        reused, also, _ = told.json["messages"]
-        assert reused["error"]["code"] == also["error"]["code"] == "idempotency_key_reused"
+
+    on_stage(scenario)
+
+
+REUSED = "idempotency_key_reused"
+Messages = list[dict[str, Any]]
+ONE, TWO, THREE = {"value": 1}, {"value": 2}, {"value": 3}
+KEYED: Messages = [{"value": number, "key": f"k{number}"} for number in range(8)]
+LARGE: Messages = [{"value": "x" * 100_000, "tags": [str(number)]} for number in range(6)]
+"""More than one batch of records has room for."""
+
+
+def end_offsets(stage: Stage, topic: str) -> dict[int, int]:
+    """Of partitions that have ever been written to."""
+    led = stage.broker.catalogue.topic(topic).led.values()
+    return {partition.index: partition.log.end_offset for partition in led if partition.log.end_offset}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param([ONE, TWO], [ONE], id="shorter"),
+        pytest.param([ONE, TWO], [ONE, TWO, THREE], id="longer"),
+        pytest.param([ONE, TWO], [TWO, ONE], id="reordered"),
+        pytest.param([ONE, TWO], [ONE, THREE], id="changed"),
+        pytest.param([ONE, TWO], 1, id="single after batch"),
+        pytest.param(1, [ONE, TWO], id="batch after single"),
+        pytest.param(1, [ONE], id="batch of one after single"),
+        pytest.param([ONE], 1, id="single after batch of one"),
+        pytest.param({"messages": [ONE]}, [ONE], id="batch after single with the same body"),
+        pytest.param([ONE], {"messages": [ONE]}, id="single with the same body after batch"),
+        pytest.param(KEYED, KEYED[::-1], id="reordered keys"),
+        pytest.param(KEYED, [*KEYED, {"value": 9, "key": "k9"}], id="longer with keys"),
+        pytest.param(KEYED, KEYED[:2], id="shorter with keys"),
+        pytest.param([ONE], LARGE, id="large after small"),
+        pytest.param(LARGE, [*LARGE, ONE], id="longer and large"),
+        pytest.param([ONE], [ONE, {"value": 2, "delay": "1h"}], id="with a delayed one"),
+    ],
+)
+def test_an_idempotency_key_that_is_used_for_other_messages_stores_nothing(first: Any, second: Any) -> None:
+    async def publish(stage: Stage, said: int | dict[str, Any] | Messages) -> Told:
+        if isinstance(said, list):
+            return await stage.publish_batch("pay", *said, idempotency_key="k")
+        return await stage.ask("POST", "/topics/pay/messages", said, idempotency_key="k")
+
+    async def scenario(stage: Stage) -> None:
+        await stage.ask("POST", "/topics", {"name": "pay", "partitions": 4, "configs": {"dedup.window.ms": 60_000}})
+        stored = await publish(stage, first)
+        assert stored.status == 201
+        before = end_offsets(stage, "pay")
+        told = await publish(stage, second)
+        assert (told.status, told.code) == (422, REUSED)
+        assert end_offsets(stage, "pay") == before
+        delayed = stage.broker.catalogue.find("__delayed.pay")
+        assert delayed is None or not end_offsets(stage, delayed.name)
+        assert (await publish(stage, first)).json == stored.json
+
+    on_stage(scenario)
+
+
+def test_a_batch_that_reuses_an_idempotency_key_is_sent_to_the_broker_once() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.ask("POST", "/topics", {"name": "pay", "configs": {"dedup.window.ms": 60_000}})
+        await stage.publish_batch("pay", *[ONE] * 50, idempotency_key="b-1")
+        before = produces(stage)
+        assert (await stage.publish_batch("pay", *[TWO] * 50, idempotency_key="b-1")).code == REUSED
+        assert produces(stage) == before + 1
+
+    on_stage(scenario)
+
+
+def test_of_two_requests_of_one_moment_with_one_idempotency_key_one_is_stored() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.ask("POST", "/topics", {"name": "pay", "partitions": 4, "configs": {"dedup.window.ms": 60_000}})
+        pairs: list[tuple[Messages, Messages]] = [
+            ([ONE, TWO], [ONE, TWO, THREE]),
+            (LARGE, [*LARGE, ONE]),
+            ([ONE], LARGE),
+        ]
+        for number, (one, other) in enumerate(pairs):
+            key = f"b-{number}"
+            async with asyncio.TaskGroup() as group:
+                asked = [
+                    group.create_task(stage.publish_batch("pay", *messages, idempotency_key=key))
+                    for messages in (one, other, one, other)
+                ]
+            told = [task.result() for task in asked]
+            assert sorted(one.status for one in told) == [201, 201, 422, 422]
+            assert len({one.raw for one in told if one.status == 201}) == 1
+
+    on_stage(scenario)
+
+
+def test_an_idempotency_key_is_known_at_another_gateway_and_after_a_change_of_the_leader() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.ask("POST", "/topics", {"name": "pay", "configs": {"dedup.window.ms": 60_000}})
+        first = await stage.publish_batch("pay", ONE, TWO, idempotency_key="b-1")
+        host = stage.host
+        other = build_rest(stage.broker, host.disk, host.network, host.clock, host.entropy, with_auth=False)
+        await stage.application.close()
+        stage.application = other
+        assert (await stage.publish_batch("pay", ONE, TWO, idempotency_key="b-1")).json == first.json
+        assert (await stage.publish_batch("pay", ONE, TWO, THREE, idempotency_key="b-1")).status == 422
+        dedup: DedupWindows = stage.broker.dedup
+        dedup.begin(stage.broker.catalogue.partition("pay", 0))  # it reads the log, as a new leader does
+        assert (await stage.publish_batch("pay", ONE, TWO, THREE, idempotency_key="b-1")).code == REUSED
+        assert (await stage.publish_batch("pay", ONE, TWO, idempotency_key="b-1")).json == first.json
 
     on_stage(scenario)
 
