@@ -231,7 +231,7 @@ class AcksLead:
         return told
 
     async def _replay(self, make: Make, start_offset: int, end_offset: int) -> AcksReplay:
-        replay = AcksReplay(make, is_beginning=start_offset == 0)
+        replay = AcksReplay(make, is_beginning=start_offset == 0, now_ms=self._clock.now_ms())
         async for offset, name, event in self._events_from(start_offset, end_offset):
             replay.take(offset, name, event)
         return replay

@@ -3,14 +3,19 @@
 A replay may begin anywhere. It knows nothing until it has come past one whole snapshot, unless it begins where the log
 itself began; from then on every event counts. A snapshot of which a part is missing (its writer died) counts for
 nothing, and one that is found when all is known already says nothing new.
+
+Events bear the time of the leader that wrote them. If its clock was ahead of ours, retries would wait for the
+difference as well: such events are moved to the present, so that a wait lasts no longer than it was to last (I35).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from headrace.machines.subscription import Subscription
-from headrace.wire.acks_records import Created, Deleted, Event, Reconciled, SnapshotEvent
+from headrace.wire.acks_records import Created, Deleted, Event, Failed, Reconciled, SnapshotEvent
 
 Make = Callable[[str], Subscription]
 
@@ -18,20 +23,24 @@ Make = Callable[[str], Subscription]
 class AcksReplay:
     """`is_certain`: `subscriptions` are all that there are, as of the last event. `snapshot_offset` is where the last
     whole snapshot begins: what lies below it in the log is history. `epoch` is the leader epoch of the topic's
-    partition for which the subscriptions were last reconciled."""
+    partition for which the subscriptions were last reconciled. `now_ms` is the time of the leader that reads; without
+    it, events keep their times."""
 
-    def __init__(self, make: Make, *, is_beginning: bool) -> None:
+    def __init__(self, make: Make, *, is_beginning: bool, now_ms: int | None = None) -> None:
         self.subscriptions: dict[str, Subscription] = {}
         self.is_certain = is_beginning
         self.snapshot_offset: int | None = None
         self.event_count = 0
         self.epoch = -1
         self._make = make
+        self._now_ms = now_ms
         self._snapshot: _Snapshot | None = None
 
     def take(self, offset: int, name: str, event: Event) -> None:
         """The record at this offset of the acks log."""
         self.event_count += 1
+        if self._now_ms is not None and event.at > self._now_ms:
+            event = _moved(event, event.at - self._now_ms)
         if isinstance(event, SnapshotEvent):
             self._take_part(offset, name, event)
         elif isinstance(event, Reconciled):
@@ -63,6 +72,17 @@ class AcksReplay:
         for part in parts:
             subscription.apply(part)
         return subscription
+
+
+def _moved(event: Event, ahead_ms: int) -> Event:
+    """An event of a leader whose clock was ahead of ours by so much."""
+    at = event.at - ahead_ms
+    if isinstance(event, Failed):
+        return msgspec.structs.replace(event, at=at, due_ms=event.due_ms - ahead_ms)
+    if isinstance(event, SnapshotEvent):
+        failed = [(*one[:3], one[3] - ahead_ms, *one[4:]) for one in event.failed]
+        return msgspec.structs.replace(event, at=at, failed=failed)
+    return event
 
 
 class _Snapshot:

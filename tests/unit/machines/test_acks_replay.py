@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,8 +21,8 @@ def made(_name: str = "") -> Subscription:
     return Subscription(SubscriptionConfig(), lambda: 0.5)
 
 
-def replayed(log: Sequence[tuple[str, Event]], start: int = 0) -> AcksReplay:
-    replay = AcksReplay(made, is_beginning=start == 0)
+def replayed(log: Sequence[tuple[str, Event]], start: int = 0, now_ms: int | None = None) -> AcksReplay:
+    replay = AcksReplay(made, is_beginning=start == 0, now_ms=now_ms)
     for offset, (name, event) in enumerate(log[start:], start):
         replay.take(offset, name, event)
     return replay
@@ -134,3 +135,18 @@ def test_wherever_it_begins_it_ends_with_the_same(events: Log, data: st.DataObje
         replay = replayed(log, start)
         if replay.is_certain:
             assert state(replay) == state(expected)
+
+
+@pytest.mark.parametrize("is_in_snapshot", [False, True], ids=["event", "snapshot"])
+def test_a_retry_does_not_wait_for_the_clock_of_an_earlier_leader(is_in_snapshot: bool) -> None:
+    """I35; seed 1334: a leader whose clock was a minute ahead had noted a delay of 100 ms."""
+    log: Log = [("a", Created(60_000, 0)), ("a", Failed(60_000, 0, 0, 1, 60_100, "busy"))]
+    later = [(name, msgspec.structs.replace(part, at=60_000)) for name, part in snapshot(log)]
+    start = len(log) if is_in_snapshot else 0
+    subscription = replayed(log + later, start, now_ms=500).subscriptions["a"]
+    assert subscription.next_due_ms() == 600
+
+
+def test_a_retry_that_was_noted_in_the_past_is_due_as_it_was_noted() -> None:
+    log: Log = [("a", Created(100, 0)), ("a", Failed(100, 0, 0, 1, 900, "busy"))]
+    assert replayed(log, now_ms=500).subscriptions["a"].next_due_ms() == 900
