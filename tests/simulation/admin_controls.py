@@ -12,7 +12,7 @@ import pytest
 from tests.simulation.features.rolled_back_registry import RolledBackRegistry
 from tests.simulation.finding_controls import Control
 
-from headrace.broker import broker
+from headrace.broker import broker, cluster
 from headrace.registry.producer_ids import ProducerIds
 from headrace.registry.topics import Topics
 
@@ -25,7 +25,7 @@ def trust_an_older_registry(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(broker, "raise_older_registry", trust)
     begin = ProducerIds.__init__
-    patch.setattr(ProducerIds, "__init__", lambda self, registry, _floor=None: begin(self, registry))
+    patch.setattr(ProducerIds, "__init__", lambda self, registry, *_, **__: begin(self, registry))
 
 
 def delete_unknown_logs(patch: pytest.MonkeyPatch) -> None:
@@ -37,7 +37,17 @@ def delete_unknown_logs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Topics, "deleted", deleted)
 
 
+def keep_foreign_logs(patch: pytest.MonkeyPatch) -> None:
+    """A broker goes on with a log of which another leader has written the last epochs too."""
+
+    async def keep(*_: object) -> None:
+        pass
+
+    patch.setattr(cluster, "set_aside_foreign_logs", keep)
+
+
 ADMIN_CONTROLS = (
-    Control(trust_an_older_registry, RolledBackRegistry, "(I11)", 85),
-    Control(delete_unknown_logs, RolledBackRegistry, "log deleted", 86),
+    Control(trust_an_older_registry, RolledBackRegistry, "(I11)", 10),
+    Control(delete_unknown_logs, RolledBackRegistry, "log deleted", 24),
+    Control(keep_foreign_logs, RolledBackRegistry, "diverged", 138),
 )

@@ -34,6 +34,7 @@ from headrace.broker.group_configs import GroupConfigs
 from headrace.broker.group_requests import GroupRequests
 from headrace.broker.handlers import Handle, Handlers
 from headrace.broker.identity import BrokerIdentity
+from headrace.broker.known_leaders import KnownLeaders
 from headrace.broker.lease_offsets import LeaseOffsets
 from headrace.broker.list_offsets import ListOffsets
 from headrace.broker.membership import confirm_start, number_start
@@ -70,7 +71,7 @@ from headrace.registry.identity import load_broker_configs, store_broker_configs
 from headrace.registry.interface import Registry
 from headrace.registry.partitions import PartitionRecords
 from headrace.registry.producer_id_floor import ProducerIdFloor
-from headrace.registry.producer_ids import ProducerIds
+from headrace.registry.producer_ids import ProducerIds, gap_of_start
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
 from headrace.runtime.entropy import Entropy
@@ -357,9 +358,10 @@ async def open_broker(
     identity = BrokerIdentity(node_id, start.cluster_id, start.epoch, rack)
     store.start(supervisor.spawn)
     catalogue = Catalogue(registry, config, clock, entropy)
-    cluster = ClusterMember(catalogue, store, registry, network, clock, entropy, supervisor, node_id, start)
+    leaders = KnownLeaders(disk, folder, node_id)
+    cluster = ClusterMember(catalogue, store, registry, network, clock, entropy, supervisor, node_id, start, leaders)
     floor = ProducerIdFloor(disk, folder, start.producer_id_floor)
-    producer_ids = ProducerIds(registry, floor)
+    producer_ids = ProducerIds(registry, floor, first_gap=gap_of_start(start.cluster_id, node_id, start.epoch))
     broker = Broker(catalogue, cluster, store, registry, identity, clock, entropy, disk, folder, producer_ids)
     await cluster.open()
     await raise_older_registry(registry, catalogue, floor)

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.catalogue import Catalogue
 from headrace.broker.controller import Controller
+from headrace.broker.foreign_logs import set_aside_foreign_logs
 from headrace.broker.in_sync_keeper import InSyncKeeper
+from headrace.broker.known_leaders import KnownLeaders
 from headrace.broker.membership import Membership, Start
 from headrace.broker.peers import Peers
 from headrace.broker.replicas import Replicas
@@ -64,6 +66,7 @@ class ClusterMember:
         supervisor: Supervisor,
         node_id: int,
         start: Start,
+        known_leaders: KnownLeaders,
     ) -> None:
         self.membership = Membership(registry, clock, node_id, start, catalogue.mirror.open)
         self.peers = Peers(lambda: _dialer(network, node_id), self._address_of)
@@ -74,11 +77,12 @@ class ClusterMember:
         self._clock = clock
         self._node_id = node_id
         self._start = start
+        self._known_leaders = known_leaders
         self._replication = Replication(
             self.peers, store.flusher, lambda: catalogue.config, clock, supervisor.spawn, node_id, start.epoch
         )
         self._replicas = Replicas(
-            catalogue, store, self._replication, clock, entropy, node_id, start.epoch, Topics(registry)
+            catalogue, store, self._replication, clock, entropy, node_id, start.epoch, Topics(registry), known_leaders
         )
         self.controller = Controller(catalogue, registry, catalogue.mirror, self.membership, clock, node_id)
         self._keeper = InSyncKeeper(catalogue, registry, catalogue.mirror, self.membership, clock, node_id)
@@ -93,7 +97,12 @@ class ClusterMember:
         """See the cluster as it is, open the logs, and admit what may have been lost. Nobody counts on us yet."""
         await self.membership.open()
         await self._catalogue.mirror.open()
-        await self._replicas.open()
+        await self._known_leaders.load()
+        await self._replicas.open_logs()
+        await set_aside_foreign_logs(
+            self._catalogue, self._store, PartitionRecords(self._registry), self._known_leaders, self._node_id
+        )
+        await self._replicas.begin()
         await self._admit_losses()
         self._supervisor.spawn(self._catalogue.mirror.run(), "mirror of the registry")
         self._supervisor.spawn(self._replicas.run(), "replicas")

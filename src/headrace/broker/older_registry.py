@@ -9,7 +9,8 @@ new producers as duplicates; leader epochs would repeat, and replicas could not 
 
 All evidence is turned into a floor of producer ids above the registry's counter. The counter is raised last, so a crash
 in the middle leaves the evidence, and the next start repeats the rest. A false alarm costs numbers, nothing else.
-In-sync sets are not corrected here: one folder does not tell which replica is the most complete.
+In-sync sets are not corrected here: one folder does not tell which replica is the most complete. Where another broker
+has led in such an epoch before this one came, `foreign_logs` has set the log aside.
 """
 
 from __future__ import annotations

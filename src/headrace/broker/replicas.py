@@ -14,12 +14,13 @@ from functools import partial
 from uuid import UUID
 
 from headrace.broker.catalogue import Catalogue
+from headrace.broker.known_leaders import KnownLeaders
 from headrace.broker.partition import Partition
 from headrace.broker.partition_state import PartitionState
 from headrace.broker.replication import Replication
 from headrace.broker.topic import Topic
 from headrace.model.errors import HeadraceError
-from headrace.model.partition_record import NO_LEADER, PartitionRecord
+from headrace.model.partition_record import NO_LEADER, Leadership, PartitionRecord
 from headrace.model.topic_configs import TopicConfig
 from headrace.registry.topics import Topics
 from headrace.runtime.clock import Clock
@@ -46,9 +47,11 @@ class Replicas:
         node_id: int,
         broker_epoch: int,
         topics: Topics,
+        known_leaders: KnownLeaders,
     ) -> None:
         self._catalogue = catalogue
         self._topics = topics
+        self._known_leaders = known_leaders
         self._store = store
         self._replication = replication
         self._clock = clock
@@ -67,7 +70,7 @@ class Replicas:
         catalogue.on_gone.append(self._on_gone)
         catalogue.on_nodes.append(self._on_nodes)
 
-    async def open(self) -> None:
+    async def open_logs(self) -> None:
         """Open the log of every replica that the registry says is here. A log that it does not know is deleted if its
         topic was, and becomes stray otherwise."""
 
@@ -79,6 +82,9 @@ class Replicas:
 
         unknown = {topic_id for topic_id, _ in self._store.found() if self._catalogue.find_by_id(topic_id) is None}
         await self._store.open_all(wanted, await self._topics.deleted(unknown))
+
+    async def begin(self) -> None:
+        """Lead and follow with the logs that are open."""
         await self._reconcile()
         for topic in self._catalogue:  # in the background: a full disk does not keep the broker from its start
             self._mark_record(topic)
@@ -212,6 +218,9 @@ class Replicas:
                 await step()
             except HeadraceError as error:
                 failures.append(error)
+        await self._known_leaders.add(
+            one for topic, partition in self._here(keys) for one in _leaderships(topic, partition.index)
+        )
         for topic, partition in self._here(keys):
             await self._take_role(topic, partition)
         if failures:
@@ -285,7 +294,9 @@ class Replicas:
             record = topic.places.get(partition.index)
             if record is None or partition.is_retired or record.leader_epoch < partition.leader_epoch:
                 return
-            if record.is_led_by(self._node_id, self._broker_epoch):
+            if not all(map(self._known_leaders.knows, record.leaderships)):
+                self._mark(topic.id, partition.index)  # the record has changed since they were noted
+            elif record.is_led_by(self._node_id, self._broker_epoch):
                 self._lead(topic, partition, record)
             else:
                 self._follow(partition, record)
@@ -355,3 +366,8 @@ class Replicas:
             max_compaction_lag_ms=config.max_compaction_lag_ms,
             delete_retention_ms=config.delete_retention_ms,
         )
+
+
+def _leaderships(topic: Topic, index: int) -> tuple[Leadership, ...]:
+    record = topic.places.get(index)
+    return () if record is None else record.leaderships

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from headrace.cli.failure import Failure
 from headrace.cli.log_inventory import Inventory, broker_folders, locked
 from headrace.cli.output import chat, output_option, print_rows
 from headrace.cli.session import run
+from headrace.machines.leadership import raise_leader_epoch
 from headrace.machines.registry_rebuild import PRODUCER_ID_MARGIN, LogKey, RebuildPlan, plan_rebuild
-from headrace.model.partition_record import NO_EPOCH, NO_LEADER, PartitionRecord
+from headrace.model.partition_record import PartitionRecord
 from headrace.registry.brokers import advanced, decode_number, epoch_key
 from headrace.registry.identity import CLUSTER_ID_KEY
 from headrace.registry.interface import Create, Delete, Registry
@@ -114,9 +114,7 @@ async def write_plan(registry: Registry, plan: RebuildPlan) -> None:
     for (topic_id, index), epoch in plan.raised.items():
 
         def raised(record: PartitionRecord, epoch: int = epoch) -> PartitionRecord:
-            return msgspec.structs.replace(
-                record, leader=NO_LEADER, leader_broker_epoch=NO_EPOCH, leader_epoch=max(record.leader_epoch, epoch)
-            )
+            return raise_leader_epoch(record, epoch)
 
         await partitions.change(topic_id, index, raised)
     for known, total, records in plan.grown:

@@ -13,15 +13,18 @@ Invariants, of every record that was made here:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from msgspec.structs import replace
 
 from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import ElectionNotNeeded
-from headrace.model.partition_record import NO_EPOCH, NO_LEADER, Nodes, PartitionRecord
+from headrace.model.partition_record import NO_EPOCH, NO_LEADER, Leadership, Nodes, PartitionRecord
 
 Live = Mapping[int, BrokerRecord]
+
+PAST_MAX = 16
+"""Leaderships of a partition that its record keeps: each takes some ten bytes of the registry."""
 
 
 def settle(
@@ -100,7 +103,7 @@ def elected(record: PartitionRecord, leader: BrokerRecord) -> PartitionRecord:
     """A new epoch begins, with this leader."""
     assert leader.node_id in record.isr
     return replace(
-        record, leader=leader.node_id, leader_broker_epoch=leader.epoch, leader_epoch=record.leader_epoch + 1
+        _without_leader(record, record.leader_epoch + 1), leader=leader.node_id, leader_broker_epoch=leader.epoch
     )
 
 
@@ -108,18 +111,36 @@ def resigned(record: PartitionRecord) -> PartitionRecord:
     """Nobody leads, until somebody who may is up."""
     if record.leader == NO_LEADER:
         return record
-    return replace(record, leader=NO_LEADER, leader_broker_epoch=NO_EPOCH, leader_epoch=record.leader_epoch + 1)
+    return _without_leader(record, record.leader_epoch + 1)
 
 
 def raise_leader_epoch(record: PartitionRecord, epoch: int) -> PartitionRecord:
     """Nobody leads, and the next leader's epoch is higher than this one: lower ones may have been used."""
-    return replace(
-        record, leader=NO_LEADER, leader_broker_epoch=NO_EPOCH, leader_epoch=max(record.leader_epoch + 1, epoch)
-    )
+    return _without_leader(record, max(record.leader_epoch + 1, epoch))
+
+
+def has_foreign_history(record: PartitionRecord, latest_epoch: int, is_known: Callable[[Leadership], bool]) -> bool:
+    """Whether a log that ends in `latest_epoch` may hold records of a leader that the registry does not know.
+
+    A broker learns of a leader before it writes or copies anything in that leader's epoch (`is_known`). A leadership
+    that it does not know began while it was down, after everything in its log. If the epoch of that leadership is not
+    higher than those in the log, the registry was set back in between and handed the epoch out again. If all of the
+    leaderships that the record still has are unknown, older ones may be too: then the answer is yes, to be safe."""
+    leaderships = record.leaderships
+    unknown = [one.leader_epoch for one in leaderships if not is_known(one)]
+    if not unknown:
+        return False
+    is_cut = len(record.past) == PAST_MAX and len(unknown) == len(leaderships)
+    return is_cut or unknown[0] <= latest_epoch
 
 
 def without(nodes: Nodes, *gone: int) -> Nodes:
     return tuple(node_id for node_id in nodes if node_id not in gone)
+
+
+def _without_leader(record: PartitionRecord, epoch: int) -> PartitionRecord:
+    past = record.leaderships[-PAST_MAX:]
+    return replace(record, leader=NO_LEADER, leader_broker_epoch=NO_EPOCH, leader_epoch=epoch, past=past)
 
 
 def _leads(record: PartitionRecord, live: Live) -> bool:

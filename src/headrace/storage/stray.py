@@ -70,7 +70,9 @@ class StrayLogs:
         if keys:
             await self._disk.run(move_to_stray, self._disk, self._data, keys, self._flushed)
             where = f"{self._data}/{STRAY}"
-            logger.warning("the registry does not know these logs; they are kept in %s logs=%d", where, len(keys))
+            logger.warning(
+                "logs that have no place in the registry are kept as stray ones in %s logs=%d", where, len(keys)
+            )
 
     async def purge(self, topic_ids: Collection[UUID]) -> None:
         """Their deletion was requested."""

@@ -25,21 +25,17 @@ from headrace.broker.broker import Broker
 from headrace.broker.context import RequestContext
 from headrace.broker.handlers import Handle
 from headrace.broker.partition import Partition
-from headrace.model.errors import HeadraceError
 from headrace.model.partition_record import PartitionRecord
 from headrace.registry.brokers import CONTROLLER_EPOCH_KEY, CONTROLLER_KEY, LIVE_KEY
 from headrace.registry.interface import Check, Create, Entry, Operation, SessionState, is_beneath
 from headrace.registry.partitions import PARTITIONS_KEY, decode_partition, parse_partition_key, partition_key
 from headrace.registry.topics import TOPICS_KEY, decode_topic
-from headrace.runtime.disk import Disk
-from headrace.storage.segment import LOG
-from headrace.storage.stray import STRAY, STRAY_FOLDER
-from headrace.testkit.brokers import DATA, SimBroker
+from headrace.testkit.brokers import SimBroker
 from headrace.testkit.history import Replica
 from headrace.testkit.registry import SimRegistry, SimRegistryState
 from headrace.testkit.world import World
 from headrace.wire.apis import HEARTBEAT, LIST_OFFSETS, OFFSET_FETCH
-from headrace.wire.batch import HEADER_SIZE, parse_header
+from headrace.wire.batch import parse_header
 from headrace.wire.messages.list_offsets import ListOffsetsResponse
 
 SESSION_SECONDS = 2.0
@@ -73,6 +69,7 @@ class SimCluster:
         self._cut_off: set[SimRegistry] = set()
         self._leads: dict[tuple[UUID, int, int], tuple[int, int]] = {}
         self._controllers: dict[int, SimRegistry] = {}
+        self._was_set_back = False
 
     @property
     def bootstrap(self) -> str:
@@ -146,14 +143,15 @@ class SimCluster:
         }
 
     def restore_registry(self, copy: Mapping[str, Entry]) -> None:
-        """Replace the registry by a backup. All brokers are down; no session survives. A leader epoch in which nothing
-        was written has left no trace on any disk: it may be used again."""
+        """Replace the registry by a backup. All brokers are down; no session survives. Leader epochs of the lost
+        history may be used again: a broker that starts first cannot know them all. But none leads in an epoch that its
+        own log has (`_on_lead`), and replicas with two histories show at the end (`diverged`)."""
         assert all(broker.is_down for broker in self.brokers.values()), "a broker runs"
         for key in list(self.registry.entries):
             self.registry.expire_holder(key)
         self.registry.entries = dict(copy)
-        written = {epoch for broker in self.brokers.values() for epoch in _written_epochs(broker.host.disk)}
-        self._leads = {epoch: start for epoch, start in self._leads.items() if epoch in written}
+        self._leads.clear()
+        self._was_set_back = True
         self._controllers.clear()  # they count in the registry alone, and no process of an earlier epoch is left
 
     # How they are
@@ -252,6 +250,9 @@ class SimCluster:
     def _on_lead(self, start: tuple[int, int], partition: Partition) -> None:
         lead = partition.topic_id, partition.index, partition.leader_epoch
         first = self._leads.setdefault(lead, start)
+        # The log's own table of epochs has forgotten by now what contradicts the epoch that begins.
+        if self._was_set_back and (written := _last_epoch(partition)) >= partition.leader_epoch:
+            self._break(f"{start} leads {partition.topic}-{partition.index} in epoch {lead[2]}, has {written} (I11)")
         if first != start:
             self._break(f"{first} and {start} lead {partition.topic}-{partition.index} in epoch {lead[2]} (I11)")
 
@@ -289,20 +290,8 @@ def _batches(partition: Partition) -> Iterator[tuple[int, bytes]]:
             position += header.size_bytes
 
 
-def _written_epochs(disk: Disk) -> Iterator[tuple[UUID, int, int]]:
-    """The leader epochs of batches on a disk, with topic id and partition; also of a tail that recovery will cut."""
-    folders = [f"{DATA}/{parent}" for parent in ("logs", STRAY) if disk.exists(f"{DATA}/{parent}")]
-    for path in [f"{folder}/{name}" for folder in folders for name in disk.list(folder)]:
-        found = STRAY_FOLDER.fullmatch(path.rpartition("/")[2])
-        for name in disk.list(path) if found else ():
-            content, position = disk.read(f"{path}/{name}") if name.endswith(LOG) else b"", 0
-            while found and position + HEADER_SIZE <= len(content):
-                try:
-                    header = parse_header(memoryview(content), position)
-                except HeadraceError:
-                    break
-                yield UUID(hex=found[1]), int(found[2]), header.leader_epoch
-                position += header.size_bytes
+def _last_epoch(partition: Partition) -> int:
+    return max((parse_header(batch).leader_epoch for _, batch in _batches(partition)), default=-1)
 
 
 async def _start(broker: SimBroker) -> None:

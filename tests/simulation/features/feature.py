@@ -74,6 +74,12 @@ class Feature:
     async def prepare(self, admin: TopicAdmin) -> None:
         """Create the topics; no fault has happened yet."""
 
+    async def create_known_topic(self, admin: TopicAdmin, topic: NewTopic) -> None:
+        """Create a topic and wait until every broker knows it. A client takes the word of the broker that it asks: it
+        gives up on a topic that this broker does not know yet, as it should, and a registry may lag by seconds."""
+        await create_topic(admin, topic)
+        await self.scenario.until_none(lambda: self.scenario.cluster.unknown_topics([topic.name]))
+
     def faults(self) -> list[Fault]:
         return []
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.clients import IMPATIENT, PARTITIONS, Client, told
 from tests.simulation.clients import TOPIC as ORDERS
-from tests.simulation.features.feature import LONG_MAX, Draft, Feature, TopicWriter, create_topic
+from tests.simulation.features.feature import LONG_MAX, Draft, Feature, TopicWriter
 
 from headrace.client.admin import NewTopic, TopicAdmin
 from headrace.client.consumer import Consumer, ConsumerSettings
@@ -213,9 +213,7 @@ class Groups(Feature):
     async def prepare(self, admin: TopicAdmin) -> None:
         if self.is_share:
             configs = {"min.insync.replicas": "2", "retention.ms": "-1", "message.timestamp.after.max.ms": LONG_MAX}
-            await create_topic(admin, NewTopic(SHARED, PARTITIONS, 3, configs))
-            # The watcher may ask a broker that does not know the topic yet: a registry may lag (seed 1637).
-            await self.scenario.until_none(lambda: self.scenario.cluster.unknown_topics((SHARED,)))
+            await self.create_known_topic(admin, NewTopic(SHARED, PARTITIONS, 3, configs))
             subscriptions = SubscriptionAdmin(self.scenario.watcher.cluster)
             await subscriptions.create(SHARED, SHARE_GROUP, Position(START))
             await subscriptions.configure(SHARED, SHARE_GROUP, CONFIGS)

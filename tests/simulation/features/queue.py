@@ -25,7 +25,6 @@ from tests.simulation.features.feature import (
     Draft,
     Feature,
     TopicWriter,
-    create_topic,
     note_final,
     stored,
     until_drained,
@@ -143,7 +142,7 @@ class Queue(Feature):
         return Draft(value, draw.randrange(self.grower.partitions), key, headers, timestamp_ms)
 
     async def prepare(self, admin: TopicAdmin) -> None:
-        await create_topic(admin, NewTopic(TOPIC, self.partitions, self.replicas, self.configs))
+        await self.create_known_topic(admin, NewTopic(TOPIC, self.partitions, self.replicas, self.configs))
         subscriptions = SubscriptionAdmin(self.scenario.watcher.cluster)
         await subscriptions.create(TOPIC, NAME, Position(START), self.subscription)
 

@@ -20,7 +20,6 @@ from tests.simulation.features.feature import (
     Fault,
     Feature,
     TopicWriter,
-    create_topic,
     note_final,
     stored,
     until_drained,
@@ -121,7 +120,7 @@ class Unclean(Feature):
                     self.last_unclean = self.history.now
 
     async def prepare(self, admin: TopicAdmin) -> None:
-        await create_topic(admin, NewTopic(TOPIC, 1, self.replicas, self.configs))
+        await self.create_known_topic(admin, NewTopic(TOPIC, 1, self.replicas, self.configs))
         if self.is_acked:
             await SubscriptionAdmin(self.scenario.watcher.cluster).create(TOPIC, NAME, Position(START), SUBSCRIPTION)
 

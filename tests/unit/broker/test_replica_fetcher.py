@@ -82,6 +82,7 @@ async def test_nothing_is_committed_before_the_follower_has_it_on_its_disk(town:
 @in_town(2)
 async def test_a_topic_that_does_not_wait_for_the_disk_does_not_wait_for_the_followers_disk_either(town: Town) -> None:
     await town.make_topic("t", flush_messages="1000")
+    await produce(town[1], "t", b"first")  # the follower has noted its leader on its disk
     town[2].host.disk.delay_seconds = town[1].host.disk.delay_seconds = (5.0, 5.0)
     began = town.world.clock.monotonic()
     await produce(town[1], "t", b"a")

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from headrace.machines.in_sync import InSync
 from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import StaleBrokerEpoch, UnknownLeaderEpoch
@@ -22,6 +24,11 @@ Entry = tuple[int, int]
 
 def broker_record(node_id: int, epoch: int = 1, *, rack: str | None = None, is_draining: bool = False) -> BrokerRecord:
     return BrokerRecord(node_id=node_id, epoch=epoch, host="h", port=9092, rack=rack, is_draining=is_draining)
+
+
+def without_past(record: PartitionRecord | None) -> PartitionRecord | None:
+    """The record without its former leaders, of which most tests have nothing to say."""
+    return None if record is None else replace(record, past=())
 
 
 def brokers_up(*node_ids: int) -> dict[int, BrokerRecord]:

@@ -8,11 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.unit.machines.replication_world import broker_record, brokers_up
+from tests.unit.machines.replication_world import broker_record, brokers_up, without_past
 
-from headrace.machines.leadership import elect_unclean, prefer, settle, strike_out, with_in_sync
+from headrace.machines.leadership import (
+    PAST_MAX,
+    elect_unclean,
+    elected,
+    has_foreign_history,
+    prefer,
+    raise_leader_epoch,
+    settle,
+    strike_out,
+    with_in_sync,
+)
 from headrace.model.errors import ElectionNotNeeded
-from headrace.model.partition_record import NO_EPOCH, NO_LEADER, PartitionRecord
+from headrace.model.partition_record import NO_EPOCH, NO_LEADER, Leadership, PartitionRecord
 
 ALL = brokers_up(1, 2, 3)
 
@@ -36,7 +46,7 @@ def test_a_new_partition_is_led_by_its_first_replica() -> None:
 
 
 def test_a_dead_leader_is_followed_by_the_first_that_is_in_sync() -> None:
-    assert settle(led(1, (1, 3)), brokers_up(2, 3), 1) == led(3, (3,), leader_epoch=6)
+    assert without_past(settle(led(1, (1, 3)), brokers_up(2, 3), 1)) == led(3, (3,), leader_epoch=6)
 
 
 def test_a_dead_follower_leaves_the_isr_and_the_leader_epoch_stays() -> None:
@@ -45,21 +55,23 @@ def test_a_dead_follower_leaves_the_isr_and_the_leader_epoch_stays() -> None:
 
 def test_a_leader_that_was_started_again_leads_in_a_new_epoch() -> None:
     live = {**ALL, 1: broker_record(1, 2)}
-    assert settle(led(), live, 2) == led(leader_epoch=6, leader_broker_epoch=2)
+    assert without_past(settle(led(), live, 2)) == led(leader_epoch=6, leader_broker_epoch=2)
 
 
 def test_the_last_of_the_isr_stays_in_it_when_it_dies() -> None:
     offline = settle(led(1, (1,)), brokers_up(2, 3), 1)
-    assert offline == leaderless((1,), leader_epoch=6)
+    assert offline is not None
+    assert without_past(offline) == leaderless((1,), leader_epoch=6)
     assert settle(offline, brokers_up(2, 3), 1) is None
     back = {**brokers_up(2, 3), 1: broker_record(1, 9)}
-    assert settle(offline, back, 1) == led(1, (1,), leader_epoch=7, leader_broker_epoch=9)
+    assert without_past(settle(offline, back, 1)) == led(1, (1,), leader_epoch=7, leader_broker_epoch=9)
 
 
 def test_all_that_die_together_may_all_lead_again() -> None:
     offline = settle(led(1, (1, 2)), {}, 2)
-    assert offline == leaderless((1, 2), leader_epoch=6)
-    assert settle(offline, brokers_up(2), 2) == led(2, (2,), elr=(1,), leader_epoch=7)
+    assert offline is not None
+    assert without_past(offline) == leaderless((1, 2), leader_epoch=6)
+    assert without_past(settle(offline, brokers_up(2), 2)) == led(2, (2,), elr=(1,), leader_epoch=7)
 
 
 def test_who_leaves_an_isr_that_is_too_small_goes_to_the_elr() -> None:
@@ -81,7 +93,7 @@ def test_the_elr_is_emptied_when_the_isr_is_large_enough() -> None:
 
 
 def test_a_member_of_the_elr_leads_when_the_isr_is_gone() -> None:
-    assert settle(led(1, (1,), elr=(2, 3)), brokers_up(3), 3) == led(3, (3,), elr=(1, 2), leader_epoch=6)
+    assert without_past(settle(led(1, (1,), elr=(2, 3)), brokers_up(3), 3)) == led(3, (3,), elr=(1, 2), leader_epoch=6)
 
 
 def test_the_last_replica_standing_cannot_lead_without_its_disk() -> None:
@@ -90,15 +102,19 @@ def test_the_last_replica_standing_cannot_lead_without_its_disk() -> None:
     offline = settle(record, {}, 2)
     assert offline is not None
     struck = strike_out(offline, 1, 2)
-    assert struck == leaderless((), elr=(2,), leader_epoch=6)
+    assert struck is not None
+    assert without_past(struck) == leaderless((), elr=(2,), leader_epoch=6)
     assert settle(struck, {1: broker_record(1, 2)}, 2) is None
-    assert settle(struck, {1: broker_record(1, 2), 2: broker_record(2)}, 2) == led(2, (2,), leader_epoch=7)
+    assert without_past(settle(struck, {1: broker_record(1, 2), 2: broker_record(2)}, 2)) == led(
+        2, (2,), leader_epoch=7
+    )
 
 
 def test_a_draining_leader_hands_over_and_stays_in_the_isr() -> None:
     live = {**ALL, 1: broker_record(1, is_draining=True)}
     handed_over = settle(led(), live, 2)
-    assert handed_over == led(2, leader_epoch=6)
+    assert handed_over is not None
+    assert without_past(handed_over) == led(2, leader_epoch=6)
     assert settle(handed_over, live, 2) is None
 
 
@@ -111,11 +127,11 @@ def test_a_draining_leader_stays_if_nobody_else_has_everything() -> None:
 
 def test_a_draining_broker_leads_if_nobody_else_can() -> None:
     draining = {2: broker_record(2, is_draining=True), 3: broker_record(3)}
-    assert settle(led(1, (1, 2)), draining, 1) == led(2, (2,), leader_epoch=6)
+    assert without_past(settle(led(1, (1, 2)), draining, 1)) == led(2, (2,), leader_epoch=6)
 
 
 def test_the_preferred_replica_takes_the_lead_if_it_can() -> None:
-    assert prefer(led(2), ALL, 2) == led(1, leader_epoch=6)
+    assert without_past(prefer(led(2), ALL, 2)) == led(1, leader_epoch=6)
     assert prefer(led(1), ALL, 2) is None
     assert prefer(led(2, (2, 3)), ALL, 2) is None
     assert prefer(led(2), brokers_up(2, 3), 2) is None
@@ -146,10 +162,47 @@ def test_an_unclean_election_is_refused_while_a_clean_one_will_do() -> None:
 
 def test_who_may_have_lost_records_is_struck_out_everywhere() -> None:
     assert strike_out(led(), 2, 2) == led(1, (1, 3))
-    assert strike_out(led(), 1, 2) == leaderless((2, 3), leader_epoch=6)
+    assert without_past(strike_out(led(), 1, 2)) == leaderless((2, 3), leader_epoch=6)
     assert strike_out(led(1, (1,), elr=(2,)), 2, 2) == led(1, (1,))
     assert strike_out(led(1, (1, 3)), 2, 2) is None
     assert strike_out(led(1, (1, 3)), 3, 2) == led(1, (1,))  # and not into the elr
+
+
+def test_a_record_remembers_who_led_before() -> None:
+    second = settle(led(), brokers_up(2, 3), 1)
+    assert second is not None
+    offline = settle(second, {}, 1)
+    assert offline is not None
+    assert second.past == (Leadership(5, 1, 1),)
+    assert second.leaderships == offline.past == (Leadership(5, 1, 1), Leadership(6, 2, 1))
+    raised = raise_leader_epoch(second, 1000)
+    assert (raised.leader_epoch, raised.leader, raised.past) == (1000, NO_LEADER, second.leaderships)
+
+
+def test_a_record_forgets_the_oldest_leaders() -> None:
+    record = led()
+    for _ in range(PAST_MAX + 3):
+        record = elected(record, broker_record(1))
+    assert [one.leader_epoch for one in record.past] == list(range(8, 8 + PAST_MAX))
+
+
+def test_a_log_has_a_foreign_history_if_its_last_epoch_was_given_to_an_unknown_leader_too() -> None:
+    record = led(2, leader_epoch=7, past=(Leadership(5, 1, 1), Leadership(6, 3, 4)))
+
+    def is_foreign(latest_epoch: int, *known: int) -> bool:
+        return has_foreign_history(record, latest_epoch, lambda one: one.leader_epoch in known)
+
+    assert not is_foreign(7, 5, 6, 7)
+    assert not is_foreign(5, 5), "the unknown leaders came after everything in the log"
+    assert is_foreign(6, 5)
+    assert is_foreign(9, 5, 6), "its epochs are higher: they were given before the registry was set back"
+    assert not is_foreign(4), "all are unknown, and none is missing in the record"
+
+
+def test_a_log_counts_as_foreign_if_the_record_does_not_go_back_to_a_known_leader() -> None:
+    record = led(past=tuple(Leadership(epoch, 2, epoch) for epoch in range(100, 100 + PAST_MAX)), leader_epoch=200)
+    assert has_foreign_history(record, 4, lambda _: False)
+    assert not has_foreign_history(record, 100, lambda one: one.leader_epoch == 100)
 
 
 replica_sets = st.sets(st.integers(1, 4)).map(lambda found: tuple(sorted(found)))

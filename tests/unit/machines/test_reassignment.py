@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.machines.replication_world import broker_record, brokers_up
+from tests.unit.machines.replication_world import broker_record, brokers_up, without_past
 
 from headrace.machines.reassignment import advance, begin, cancel
 from headrace.model.errors import InvalidReplicaAssignment, NoReassignmentInProgress
@@ -40,7 +40,7 @@ def test_a_move_ends_when_the_whole_target_is_in_sync() -> None:
     moving = record((4, 2, 1), (2, 1), adding=(4,), removing=(1,))
     assert advance(moving, 2, ALL) is None
     caught_up = replace(moving, isr=(4, 2, 1))
-    assert advance(caught_up, 2, ALL) == record((4, 2), (4, 2), leader=4, leader_epoch=6)
+    assert without_past(advance(caught_up, 2, ALL)) == record((4, 2), (4, 2), leader=4, leader_epoch=6)
     assert advance(record(), 2, ALL) is None
 
 
@@ -58,7 +58,7 @@ def test_a_move_waits_for_those_of_the_target_that_stay() -> None:
 def test_the_old_leader_is_not_followed_by_a_draining_broker_if_another_will_do() -> None:
     moving = record((4, 5, 1), (4, 5, 1), adding=(4, 5), removing=(1,))
     moved = advance(moving, 1, {**ALL, 4: broker_record(4, is_draining=True)})
-    assert moved == record((4, 5), (4, 5), leader=5, leader_epoch=6)
+    assert without_past(moved) == record((4, 5), (4, 5), leader=5, leader_epoch=6)
 
 
 def test_a_cancelled_move_leaves_the_replicas_of_before() -> None:
@@ -71,7 +71,9 @@ def test_a_cancelled_move_leaves_the_replicas_of_before() -> None:
 
 def test_a_new_replica_that_leads_gives_the_lead_up_when_the_move_is_cancelled() -> None:
     moving = record((4, 2, 1), (4, 2), leader=4, adding=(4,), removing=(1,))
-    assert cancel(moving) == record((2, 1), (2,), leader=NO_LEADER, leader_epoch=6, leader_broker_epoch=NO_EPOCH)
+    assert without_past(cancel(moving)) == record(
+        (2, 1), (2,), leader=NO_LEADER, leader_epoch=6, leader_broker_epoch=NO_EPOCH
+    )
 
 
 def test_a_move_that_replaces_another_starts_from_the_replicas_before_both() -> None:

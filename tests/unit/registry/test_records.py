@@ -25,7 +25,7 @@ from headrace.registry.identity import (
     store_broker_configs,
 )
 from headrace.registry.interface import Create, Entry, Operation, RegistryDamaged, Set
-from headrace.registry.producer_ids import BLOCK_SIZE, ProducerIds
+from headrace.registry.producer_ids import BLOCK_SIZE, ProducerIds, gap_of_start
 from headrace.registry.topics import TopicRecord, Topics
 from headrace.testkit.registry import SimRegistry, SimRegistryState
 
@@ -247,3 +247,13 @@ class _Interrupted:
         if self.calls == self._calls_before:
             await self._interrupt()
         self.calls += 1
+
+
+async def test_producer_ids_of_two_starts_on_the_same_older_registry_differ() -> None:
+    """Each continues the same counter, and knows nothing of the other."""
+    starts = [(node_id, epoch) for node_id in (1, 2, 3) for epoch in range(1, 40)]
+    given = set[int]()
+    for node_id, epoch in starts:
+        ids = ProducerIds(SimRegistry(SimRegistryState()), first_gap=gap_of_start("cluster", node_id, epoch))
+        given |= {await ids.next() for _ in range(1001)}
+    assert len(given) == 1001 * len(starts)
