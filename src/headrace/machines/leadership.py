@@ -24,7 +24,8 @@ from headrace.model.partition_record import NO_EPOCH, NO_LEADER, Leadership, Nod
 Live = Mapping[int, BrokerRecord]
 
 PAST_MAX = 16
-"""Leaderships of a partition that its record keeps: each takes some ten bytes of the registry."""
+"""Leaderships of a partition that its record keeps, one for each start of a broker that led it: each takes some ten
+bytes of the registry."""
 
 
 def settle(
@@ -139,7 +140,10 @@ def without(nodes: Nodes, *gone: int) -> Nodes:
 
 
 def _without_leader(record: PartitionRecord, epoch: int) -> PartitionRecord:
-    past = record.leaderships[-PAST_MAX:]
+    """The first leadership of a broker's start stands for all of that start: who knows it knows the others as well."""
+    past = record.past
+    if record.leader != NO_LEADER and (record.leader, record.leader_broker_epoch) not in {one[1:] for one in past}:
+        past = record.leaderships[-PAST_MAX:]
     return replace(record, leader=NO_LEADER, leader_broker_epoch=NO_EPOCH, leader_epoch=epoch, past=past)
 
 

@@ -181,9 +181,16 @@ def test_a_record_remembers_who_led_before() -> None:
 
 def test_a_record_forgets_the_oldest_leaders() -> None:
     record = led()
-    for _ in range(PAST_MAX + 3):
-        record = elected(record, broker_record(1))
+    for start in range(2, PAST_MAX + 5):
+        record = elected(record, broker_record(1, start))
     assert [one.leader_epoch for one in record.past] == list(range(8, 8 + PAST_MAX))
+
+
+def test_elections_without_restarts_displace_no_leader_from_the_record() -> None:
+    record = led()
+    for _ in range(PAST_MAX):
+        record = elected(elected(record, broker_record(2)), broker_record(1))
+    assert record.past == (Leadership(5, 1, 1), Leadership(6, 2, 1))
 
 
 def test_a_log_has_a_foreign_history_if_its_last_epoch_was_given_to_an_unknown_leader_too() -> None:
