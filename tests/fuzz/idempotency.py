@@ -99,5 +99,5 @@ def _is_routed_by_its_key(request: Request) -> bool:
     try:
         messages = msgspec.json.decode(request.body)["messages"]
         return all(not any(name in message for name in _ROUTING) for message in messages)
-    except (msgspec.DecodeError, LookupError, TypeError):
+    except (msgspec.DecodeError, LookupError, TypeError, RecursionError):
         return False
