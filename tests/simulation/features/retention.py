@@ -7,7 +7,7 @@ old, too much, or deleted on request; of a compacted log a message goes only if 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -128,6 +128,7 @@ class Retention(Feature):
         }
         self.age_ms = self.random.choice((0, 30 * DAY_MS) if self.lags else (0, 0, 30 * DAY_MS, -30 * DAY_MS))
         self.history = History(has_gaps=True)
+        self.leader_writers: list[LeaderWriter] = []
         self.latest_ms = 0
 
     def attach(self) -> None:
@@ -147,6 +148,7 @@ class Retention(Feature):
             leader_writer = self.scenario.client(LeaderWriter, "short-leader-writer", self.history)
             leader_writer.partitions, leader_writer.age_ms = self.partitions, self.age_ms
             self.others.append(leader_writer)
+            self.leader_writers.append(leader_writer)
 
     def faults(self) -> list[Fault]:
         return [self._let_followers_lag] * LAG_WEIGHT if self.lags else []
@@ -188,6 +190,12 @@ class Retention(Feature):
 
     async def prepare(self, admin: TopicAdmin) -> None:
         await create_topic(admin, NewTopic(TOPIC, self.partitions, self.replicas, self.configs))
+
+    async def recover(self, healed: Mapping[int, int]) -> None:
+        # It waits for no follower, and could outrun one with small fetches and a slow disk for ever.
+        for leader_writer in self.leader_writers:
+            leader_writer.is_done = True
+        await super().recover(healed)
 
     def audit(self) -> None:
         self.found = stored(self.scenario.cluster, TOPIC)
