@@ -55,10 +55,12 @@ class QueueLog:
 
 
 class QueueWorker(Worker):
-    """Rejects poison, or gives it back until it dies."""
+    """Rejects poison, or gives it back until it dies. `retries_poison`: poison waits for a retry again and again, and
+    all else is acked at once."""
 
     settings = replace(PATIENT, metadata_age_seconds_max=WORKER_METADATA_SECONDS)
     log: QueueLog
+    retries_poison = False
 
     def receive(self, message: Message) -> None:
         super().receive(message)
@@ -74,7 +76,13 @@ class QueueWorker(Worker):
         self.log.delivered.append(one)
 
     async def settle(self, subscription: Subscription, message: Message) -> None:
-        if not (message.value or b"").startswith(POISON):
+        is_poison = (message.value or b"").startswith(POISON)
+        if self.retries_poison and not self.hurries:
+            if is_poison:
+                await subscription.nack([message], delay_seconds=self.random.choice((0.5, 4.0)))
+            else:
+                await self.ack(message.receipt)
+        elif not is_poison:
             await super().settle(subscription, message)
         elif self.random.random() < 0.7:
             await self._reject(message.receipt)
@@ -97,7 +105,10 @@ class JobWriter(TopicWriter):
 
 
 class TransactionWriter(JobWriter):
-    """Writes in transactions, of which it aborts some and forgets others, which the coordinator ends after a while."""
+    """Writes in transactions, of which it aborts some and forgets others, which the coordinator ends after a while.
+    `open_seconds`: for how long, one is drawn for each."""
+
+    open_seconds: tuple[float, ...] = (0.3,)
 
     settings = replace(JobWriter.settings, deadline_seconds=4.0)
 
@@ -127,7 +138,7 @@ class TransactionWriter(JobWriter):
             delivery = await producer.submit(self.topic, value, partition=partition, key=key, headers=headers)
             sends.append((send, (await delivery).offset))
         fate = self.random.random()
-        await self.think(0.3)
+        await self.think(self.random.choice(self.open_seconds))
         if fate < 0.15:
             return False
         if fate < 0.3:
