@@ -24,6 +24,7 @@ from tests.simulation.clients import Client
 from tests.simulation.features.feature import (
     DAY_MS,
     LONG_MAX,
+    LOOK_SECONDS,
     WITHOUT_GAPS,
     Draft,
     Fault,
@@ -67,9 +68,11 @@ if TYPE_CHECKING:
 TOPIC, NAME = "jobs", "workers"
 KEYS = 4
 GAPS_CHANCE = 0.25
-HELD = (1, 4, 7)
-"""Numbers of messages that wait for a retry; the transaction of one may be aborted."""
-OPEN_SECONDS = (0.02, 0.02, 0.8)
+HELD_EVERY = 4
+"""One of so many messages waits for retries."""
+OPEN_SECONDS = (0.02, 0.02, 2.0)
+SWEEP_SECONDS = 1.0
+"""Enough for a pass of the cleaner or two."""
 SLACKS_MS = tuple(range(900, -1, -100))
 PLAIN, KEYED, PRIORITIES, FILTERED = "plain", "keyed", "priorities", "filtered"
 ORDERS: dict[str, dict[str, str]] = {
@@ -121,7 +124,7 @@ class Queue(Feature):
         self.order = self.random.choice((PLAIN, KEYED, PRIORITIES, FILTERED))
         self.partitions, self.grows, self.is_calm, self.is_transactional = 1, False, False, True
         self.limit, self.poison_chance, self.ages_ms = 1000, 0.0, (0,)
-        self.configs |= {"retention.mode": "acked", "segment.bytes": "300"}
+        self.configs |= {"retention.mode": "acked", "segment.bytes": "600"}
         self.subscription = {
             "share.delivery.count.limit": str(self.limit),
             "share.record.lock.duration.ms": f"{LEASE_SECONDS * 1000:.0f}",
@@ -160,17 +163,20 @@ class Queue(Feature):
         return [self._replace_leader] * 3 if self.leaves_gaps else []
 
     async def _replace_leader(self) -> None:
-        """The new leader builds the windows of the subscriptions anew."""
+        """While a transaction is open, and all before it may be swept. The new leader builds the windows of the
+        subscriptions anew."""
         cluster = self.scenario.cluster
+        while not self._open_transactions():
+            await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(SWEEP_SECONDS)
         leader = next(record.leader for name, _, record in cluster.places() if name == TOPIC)
-        if leader in cluster.brokers:
+        if leader in cluster.brokers and self._open_transactions():
             cluster.expire(cluster.brokers[leader])
-        await asyncio.sleep(self.random.choice((0.5, 1.5)))
 
     def _draft(self, writer: TopicWriter, number: int) -> Draft:
         draw = self.random
         name = f"{writer.name}-{number}".encode()
-        is_poison = draw.random() < self.poison_chance or (self.leaves_gaps and number in HELD)
+        is_poison = draw.random() < self.poison_chance or (self.leaves_gaps and number % HELD_EVERY == 1)
         value = (POISON if is_poison else b"job") + name + b"." * draw.choice((0, 100))
         key = b"key%d" % draw.randrange(KEYS) if self.order == KEYED else None
         key = POISON if key is not None and is_poison and self.leaves_gaps else key  # nothing waits for it

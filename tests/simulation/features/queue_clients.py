@@ -55,8 +55,8 @@ class QueueLog:
 
 
 class QueueWorker(Worker):
-    """Rejects poison, or gives it back until it dies. `retries_poison`: poison waits for a retry again and again, and
-    all else is acked at once."""
+    """Rejects poison, or gives it back until it dies. `retries_poison`: poison is mostly given back, and all else
+    is acked at once."""
 
     settings = replace(PATIENT, metadata_age_seconds_max=WORKER_METADATA_SECONDS)
     log: QueueLog
@@ -78,8 +78,8 @@ class QueueWorker(Worker):
     async def settle(self, subscription: Subscription, message: Message) -> None:
         is_poison = (message.value or b"").startswith(POISON)
         if self.retries_poison and not self.hurries:
-            if is_poison:
-                await subscription.nack([message], delay_seconds=self.random.choice((0.5, 4.0)))
+            if is_poison and self.random.random() < 0.7:
+                await subscription.nack([message], delay_seconds=self.random.choice((0.3, 0.6, 2.0)))
             else:
                 await self.ack(message.receipt)
         elif not is_poison:
