@@ -1,8 +1,7 @@
 """A queue: workers ack, give back, forget and reject messages, while brokers fail.
 
 The seed draws how messages are delivered (as they come, in order per key, by priority, through a filter), whether what
-is acked leaves the log, whether writers use transactions, and whether partitions are added. Some seeds bring about that
-the log ends in gaps up to the last stable offset (`_leave_gaps`). The rules:
+is acked leaves the log, whether writers use transactions, and whether partitions are added. The rules:
 
 - A message whose ack was answered is never delivered again.
 - Every message is acked or, if it was rejected or delivered too often, a dead letter, once; also those that were
@@ -15,19 +14,15 @@ the log ends in gaps up to the last stable offset (`_leave_gaps`). The rules:
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
-from random import Random
 from typing import TYPE_CHECKING
 
 from tests.simulation.clients import Client
 from tests.simulation.features.feature import (
     DAY_MS,
     LONG_MAX,
-    LOOK_SECONDS,
     WITHOUT_GAPS,
     Draft,
-    Fault,
     Feature,
     TopicWriter,
     create_topic,
@@ -67,12 +62,6 @@ if TYPE_CHECKING:
 
 TOPIC, NAME = "jobs", "workers"
 KEYS = 4
-GAPS_CHANCE = 0.25
-HELD_EVERY = 4
-"""One of so many messages waits for retries."""
-OPEN_SECONDS = (0.02, 0.02, 2.0)
-SWEEP_SECONDS = 1.0
-"""Enough for a pass of the cleaner or two."""
 SLACKS_MS = tuple(range(900, -1, -100))
 PLAIN, KEYED, PRIORITIES, FILTERED = "plain", "keyed", "priorities", "filtered"
 ORDERS: dict[str, dict[str, str]] = {
@@ -113,24 +102,7 @@ class Queue(Feature):
             "share.isolation.level": "read_committed" if self.is_transactional else "read_uncommitted",
             **ORDERS[self.order],
         }
-        self.leaves_gaps = Random(f"queue gaps {scenario.seed}").random() < GAPS_CHANCE
-        if self.leaves_gaps:
-            self._leave_gaps()
         self.history, self.log = History(has_gaps=True), QueueLog()
-
-    def _leave_gaps(self) -> None:
-        """Let nothing but gaps lie between a message that waits for its retry and the last stable offset: all else is
-        acked and swept, and an open transaction has rolled the segment. A new leader reads on into such a gap."""
-        self.order = self.random.choice((PLAIN, KEYED, PRIORITIES, FILTERED))
-        self.partitions, self.grows, self.is_calm, self.is_transactional = 1, False, False, True
-        self.limit, self.poison_chance, self.ages_ms = 1000, 0.0, (0,)
-        self.configs |= {"retention.mode": "acked", "segment.bytes": "600"}
-        self.subscription = {
-            "share.delivery.count.limit": str(self.limit),
-            "share.record.lock.duration.ms": f"{LEASE_SECONDS * 1000:.0f}",
-            "share.isolation.level": "read_committed",
-            **ORDERS[self.order],
-        }
 
     def attach(self) -> None:
         scenario = self.scenario
@@ -150,39 +122,20 @@ class Queue(Feature):
             worker.log = self.log
             if self.order == PRIORITIES:
                 worker.counts, worker.pause_seconds = (1, 3), 0.2
-            worker.retries_poison = self.leaves_gaps
-        if self.leaves_gaps:
-            self.writer.open_seconds, self.writer.counts, self.writer.pause_seconds = OPEN_SECONDS, (1, 2, 5), 0.05
         self.others = [self.grower]
 
     @property
     def clients(self) -> list[Client]:
         return [*super().clients, *self.workers]
 
-    def faults(self) -> list[Fault]:
-        return [self._replace_leader] * 3 if self.leaves_gaps else []
-
-    async def _replace_leader(self) -> None:
-        """While a transaction is open, and all before it may be swept. The new leader builds the windows of the
-        subscriptions anew."""
-        cluster = self.scenario.cluster
-        while not self._open_transactions():
-            await asyncio.sleep(LOOK_SECONDS)
-        await asyncio.sleep(SWEEP_SECONDS)
-        leader = next(record.leader for name, _, record in cluster.places() if name == TOPIC)
-        if leader in cluster.brokers and self._open_transactions():
-            cluster.expire(cluster.brokers[leader])
-
     def _draft(self, writer: TopicWriter, number: int) -> Draft:
         draw = self.random
         name = f"{writer.name}-{number}".encode()
-        is_poison = draw.random() < self.poison_chance or (self.leaves_gaps and number % HELD_EVERY == 1)
-        value = (POISON if is_poison else b"job") + name + b"." * draw.choice((0, 100))
+        value = (POISON if draw.random() < self.poison_chance else b"job") + name + b"." * draw.choice((0, 100))
         key = b"key%d" % draw.randrange(KEYS) if self.order == KEYED else None
-        key = POISON if key is not None and is_poison and self.leaves_gaps else key  # nothing waits for it
         priority = draw.choice((0, 9, 9, 9))
         headers = (
-            ("kind", b"wanted" if is_poison and self.leaves_gaps else draw.choice((b"wanted", b"unwanted"))),
+            ("kind", draw.choice((b"wanted", b"unwanted"))),
             (PRIORITY, b"%d" % priority),
         )
         age_ms = draw.choice(self.ages_ms) if priority == 9 else 0

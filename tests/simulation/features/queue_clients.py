@@ -55,12 +55,10 @@ class QueueLog:
 
 
 class QueueWorker(Worker):
-    """Rejects poison, or gives it back until it dies. `retries_poison`: poison is mostly given back, and all else
-    is acked at once."""
+    """Rejects poison, or gives it back until it dies."""
 
     settings = replace(PATIENT, metadata_age_seconds_max=WORKER_METADATA_SECONDS)
     log: QueueLog
-    retries_poison = False
 
     def receive(self, message: Message) -> None:
         super().receive(message)
@@ -76,13 +74,7 @@ class QueueWorker(Worker):
         self.log.delivered.append(one)
 
     async def settle(self, subscription: Subscription, message: Message) -> None:
-        is_poison = (message.value or b"").startswith(POISON)
-        if self.retries_poison and not self.hurries:
-            if is_poison and self.random.random() < 0.7:
-                await subscription.nack([message], delay_seconds=self.random.choice((0.3, 0.6, 2.0)))
-            else:
-                await self.ack(message.receipt)
-        elif not is_poison:
+        if not (message.value or b"").startswith(POISON):
             await super().settle(subscription, message)
         elif self.random.random() < 0.7:
             await self._reject(message.receipt)
@@ -105,10 +97,7 @@ class JobWriter(TopicWriter):
 
 
 class TransactionWriter(JobWriter):
-    """Writes in transactions, of which it aborts some and forgets others, which the coordinator ends after a while.
-    `open_seconds`: for how long, one is drawn for each."""
-
-    open_seconds: tuple[float, ...] = (0.3,)
+    """Writes in transactions, of which it aborts some and forgets others, which the coordinator ends after a while."""
 
     settings = replace(JobWriter.settings, deadline_seconds=4.0)
 
@@ -138,7 +127,7 @@ class TransactionWriter(JobWriter):
             delivery = await producer.submit(self.topic, value, partition=partition, key=key, headers=headers)
             sends.append((send, (await delivery).offset))
         fate = self.random.random()
-        await self.think(self.random.choice(self.open_seconds))
+        await self.think(0.3)
         if fate < 0.15:
             return False
         if fate < 0.3:
