@@ -138,14 +138,14 @@ def rank_by_record_timestamps(patch: pytest.MonkeyPatch) -> None:
 
 
 FINDING_CONTROLS = (
-    Control(take_an_unknown_dead_letter_for_gone, Queue, "settled by nobody", 748),
+    Control(take_an_unknown_dead_letter_for_gone, Queue, "settled by nobody", 0),
     Control(forget_producers_by_record_timestamps, Clocks, "duplicate in partition", 11),
     Control(refuse_a_batch_that_holds_the_log_start, Retention, "StillUnwell", 9),
-    Control(retain_above_the_high_watermark, Retention, "would be cut to", 0),
+    Control(retain_above_the_high_watermark, Retention, "would be cut to", 40),
     Control(remove_orphans_by_the_mirror, LaggingRegistry, "has no record", 365),
-    Control(stop_at_a_gap, Queue, "BrokerFailed", 1),
+    Control(stop_at_a_gap, Queue, "BrokerFailed", 0),
     Control(begin_at_the_end_of_added_partitions, Queue, "settled by nobody", 5),
     Control(trust_acks_of_an_earlier_leader_epoch, Unclean, "not by an unclean election", 621),
-    Control(forget_ids_by_record_timestamps, Dedup, "duplicate in partition", 26),
+    Control(forget_ids_by_record_timestamps, Dedup, "duplicate in partition", 9),
     Control(rank_by_record_timestamps, Queue, "starved", 456),
 )

@@ -21,6 +21,7 @@ from tests.simulation.cluster_controls import CONTROLS, Plant
 from tests.simulation.cluster_scenario import ClusterScenario
 from tests.simulation.features.feature import Feature
 from tests.simulation.finding_controls import FINDING_CONTROLS
+from tests.simulation.progress import limited_time
 from tests.simulation.storage_controls import STORAGE_CONTROLS
 from tests.simulation.wide_scenario import WideScenario, features_of
 
@@ -49,7 +50,8 @@ def main() -> int:
 def failure_of(seed: int, kind: type[ClusterScenario] = WideScenario) -> Outcome:
     began = time.process_time()
     try:
-        why = "; ".join(map(str, kind(seed).run()[:3])) or None
+        with limited_time():
+            why = "; ".join(map(str, kind(seed).run()[:3])) or None
     except Exception as error:  # whatever it is, the other seeds are to be run as well
         why = _told(error)
     return Outcome(seed, why, time.process_time() - began)

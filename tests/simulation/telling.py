@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
+from tests.simulation.progress import limited_time
+
 from headrace.testkit.anomalies import Anomaly
 
 
@@ -23,7 +25,8 @@ class Telling(Protocol):
 def assert_nothing_goes_wrong(scenario: Telling, seed: int) -> None:
     again = f"make sim SEED={seed} SEEDS=1"
     try:
-        anomalies = scenario.run()
+        with limited_time():
+            anomalies = scenario.run()
     except Exception as error:
         error.add_note(again)
         raise

@@ -112,7 +112,6 @@ class Partition:
         self._waiting = CommitWaits()  # for the high watermark
         self._here = CommitWaits()  # for this broker's own disk: acks=1
         self._watchers = Watchers()
-        log.deletes_old = False  # not before it is known who leads
         log.on_flushed = self._on_flushed
         log.on_failed = self._on_failed
         log.compactable_offset = lambda: self.last_stable_offset

@@ -108,11 +108,13 @@ class Log(Health):
         self.unsaved_bytes = found.scanned_bytes  # appended since the last checkpoint
         self.checkpoint_offset = found.checkpoint_offset
         self.cleaned_offset = found.cleaned_offset  # compaction has been below it
-        self.compactable_offset: Callable[[], int] = lambda: self.flushed_offset  # what lies above must stay as it is
-        self.committed_offset: Callable[[], int] = lambda: self.flushed_offset  # a partition sets its high watermark
+        # A broker opens its logs before it hears from the registry who leads their partitions. Until a partition sets
+        # these, nothing is known to be committed: housekeeping must neither delete nor compact.
+        self.compactable_offset: Callable[[], int] = lambda: self.start_offset  # what lies above must stay as it is
+        self.committed_offset: Callable[[], int] = lambda: self.start_offset  # a partition sets its high watermark
         self.checkpoint_seconds = clock.monotonic()
         self._upkeep: asyncio.Lock | None = None
-        self.deletes_old = True  # retention is for the leader: its followers are told where the log starts
+        self.deletes_old = False  # retention is for the leader: its followers are told where the log starts
         self.slot = slot
         self._unsynced = Unsynced()
         self.places = Places()

@@ -6,7 +6,8 @@ old, too much, or deleted on request; of a compacted log a message goes only if 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from tests.simulation.features.feature import (
     LONG_MAX,
     WITHOUT_GAPS,
     Draft,
+    Fault,
     Feature,
     Mover,
     TopicWriter,
@@ -29,20 +31,24 @@ from headrace.client.metadata import TopicPartition
 from headrace.model.errors import HeadraceError
 from headrace.testkit.anomalies import Anomaly
 from headrace.testkit.history import History
+from headrace.wire.batch import Record, build_batch
+from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 if TYPE_CHECKING:
     from tests.simulation.cluster_scenario import ClusterScenario
 
 TOPIC = "short"
+NAMES_UNTIL = 12
+"""The last version of Produce that names topics; later ones have their ids."""
 KEYS = 6
+LAG_CHANCE = 0.4
+LAG_SECONDS = (1.0, 1.8, 3.0)
+"""Shorter and longer than `replica.lag.time.max.ms`."""
+LAG_WEIGHT = 6
+"""How often the fault is in the list from which faults are drawn."""
 RETENTION_MS, RETENTION_BYTES = 1500, 3000
+SHORT_RETENTION_MS, SHORT_RETENTION_BYTES = 200, 600
 TRIM, TIME, SIZE, COMPACT = "trim", "time", "size", "compact"
-CONFIGS = {
-    TRIM: {},
-    TIME: {"retention.ms": str(RETENTION_MS)},
-    SIZE: {"retention.bytes": str(RETENTION_BYTES)},
-    COMPACT: {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"},
-}
 
 
 class Trimmer(Client):
@@ -63,24 +69,66 @@ class Trimmer(Client):
                     await admin.trim({TopicPartition(TOPIC, send.partition): send.offset})
 
 
+class LeaderWriter(Client):
+    """Writes with acks=1, each batch once: nothing is promised, but the leader has it, above the high watermark while
+    followers lag."""
+
+    settings = IMPATIENT
+    partitions: int
+    age_ms: int
+
+    async def work(self) -> None:
+        number = 0
+        while not self.is_done:
+            number += 1
+            partition = self.random.randrange(self.partitions)
+            values = [f"{self.name}-{number}-{at}".encode() + b"." * 150 for at in range(self.random.randint(1, 4))]
+            for value in values:
+                self.history.begin_send(self.name, partition, value)
+            with suppress(HeadraceError):
+                await self._write(partition, values)
+            await self.think(0.12)
+
+    async def _write(self, partition: int, values: list[bytes]) -> None:
+        timestamp_ms = self.cluster.clock.now_ms() - self.age_ms
+        batch = build_batch([Record(value=value, timestamp_ms=timestamp_ms) for value in values])
+        data = PartitionProduceData(index=partition, records=memoryview(batch))
+        topics = [TopicProduceData(name=TOPIC, partition_data=[data])]
+        leader = (await self.cluster.partition(TOPIC, partition)).leader
+        request = ProduceRequest(acks=1, timeout_ms=3000, topic_data=topics)
+        response = await self.cluster.call(request, node_id=leader, version_max=NAMES_UNTIL)
+        if response.responses[0].partition_responses[0].error_code:
+            self.cluster.distrust()
+
+
 class Retention(Feature):
     settings = {"log.retention.check.interval.ms": "500", "log.cleaner.backoff.ms": "500"}
 
     def __init__(self, scenario: ClusterScenario) -> None:
         super().__init__(scenario)
-        self.kind = self.random.choice((TRIM, TRIM, TIME, SIZE, COMPACT))
+        self.lags = self.random.random() < LAG_CHANCE
+        self.kind = self.random.choice((TIME, SIZE) if self.lags else (TRIM, TRIM, TIME, SIZE, COMPACT))
         self.partitions = self.random.choice((1, 1, 2))
-        self.replicas = self.random.choice((1, 2, 2, 3, 3))
+        self.replicas = self.random.choice((2, 2, 3) if self.lags else (1, 2, 2, 3, 3))
         self.may_replace_disk = self.replicas > 1
+        self.retention_ms = SHORT_RETENTION_MS if self.lags else RETENTION_MS
+        retention_bytes = SHORT_RETENTION_BYTES if self.lags else RETENTION_BYTES
+        configs = {
+            TRIM: {},
+            TIME: {"retention.ms": str(self.retention_ms)},
+            SIZE: {"retention.bytes": str(retention_bytes)},
+            COMPACT: {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"},
+        }
         self.configs = {
             "retention.ms": "-1",
             "message.timestamp.after.max.ms": LONG_MAX,
-            "segment.bytes": str(self.random.choice((500, 2000))),
-            "min.insync.replicas": str(min(self.replicas, self.random.choice((1, 2)))),
-            **CONFIGS[self.kind],
+            "segment.bytes": str(self.random.choice((300, 500) if self.lags else (500, 2000))),
+            "min.insync.replicas": str(min(self.replicas, self.random.choice((1, 2, 2) if self.lags else (1, 2)))),
+            **configs[self.kind],
         }
-        self.age_ms = self.random.choice((0, 0, 30 * DAY_MS, -30 * DAY_MS))
+        self.age_ms = self.random.choice((0, 30 * DAY_MS) if self.lags else (0, 0, 30 * DAY_MS, -30 * DAY_MS))
         self.history = History(has_gaps=True)
+        self.leader_writers: list[LeaderWriter] = []
         self.latest_ms = 0
 
     def attach(self) -> None:
@@ -91,11 +139,47 @@ class Retention(Feature):
         if self.kind == TRIM:
             self.others.append(self.trimmer)
         brokers = list(self.scenario.cluster.brokers)
-        if self.random.random() < 0.6:
+        if self.random.random() < (0.2 if self.lags else 0.6):
             mover = self.scenario.client(Mover, "short-mover", self.history)
             mover.targets = [TopicPartition(TOPIC, index) for index in range(self.partitions)]
             mover.brokers, mover.replicas = brokers, self.replicas
             self.others.append(mover)
+        if self.lags:
+            leader_writer = self.scenario.client(LeaderWriter, "short-leader-writer", self.history)
+            leader_writer.partitions, leader_writer.age_ms = self.partitions, self.age_ms
+            self.others.append(leader_writer)
+            self.leader_writers.append(leader_writer)
+
+    def faults(self) -> list[Fault]:
+        return [self._let_followers_lag] * LAG_WEIGHT if self.lags else []
+
+    async def _let_followers_lag(self) -> None:
+        """Cut the followers of a partition off from its leader, or pause them, while the leader goes on to append. Then
+        mostly the leader fails, and a follower that lacks what was not committed leads instead."""
+        cluster, network = self.scenario.cluster, self.scenario.world.network
+        index = self.random.randrange(self.partitions)
+        record = next(record for name, at, record in cluster.places() if (name, at) == (TOPIC, index))
+        if record.leader not in cluster.brokers:
+            return
+        leader = cluster.brokers[record.leader]
+        followers = [cluster.brokers[node_id] for node_id in record.replicas if node_id != record.leader]
+        seconds = self.random.choice(LAG_SECONDS)
+        for follower in followers:
+            if self.random.random() < 0.7:
+                network.cut(leader.host.name, follower.host.name)
+            elif not follower.host.is_paused:
+                follower.host.pause(seconds)
+        await asyncio.sleep(seconds)
+        fails = self.random.random() < 0.8
+        if fails:
+            cluster.expire(leader)
+            leader.kill()
+        for follower in followers:
+            network.heal(leader.host.name, follower.host.name)
+        if fails:
+            await asyncio.sleep(self.random.choice((0.3, 1.0, 2.5)))
+            if leader.is_down:
+                await leader.start()
 
     def _draft(self, writer: TopicWriter, number: int) -> Draft:
         key = b"key%d" % self.random.randrange(KEYS) if self.kind == COMPACT else None
@@ -106,6 +190,12 @@ class Retention(Feature):
 
     async def prepare(self, admin: TopicAdmin) -> None:
         await create_topic(admin, NewTopic(TOPIC, self.partitions, self.replicas, self.configs))
+
+    async def recover(self, healed: Mapping[int, int]) -> None:
+        # It waits for no follower, and could outrun one with small fetches and a slow disk for ever.
+        for leader_writer in self.leader_writers:
+            leader_writer.is_done = True
+        await super().recover(healed)
 
     def audit(self) -> None:
         self.found = stored(self.scenario.cluster, TOPIC)
@@ -121,7 +211,9 @@ class Retention(Feature):
                 yield Anomaly("deleted unasked", index, f"the log starts at {partition.start_offset}")
             if self.kind == COMPACT and partition.start_offset:
                 yield Anomaly("deleted unasked", index, f"the compacted log starts at {partition.start_offset}")
-            if self.kind == SIZE and partition.start_offset and partition.size_bytes < RETENTION_BYTES:
+            # What lies above the high watermark counts for the size, and a change of leader may take it away.
+            is_small = partition.start_offset and partition.size_bytes < RETENTION_BYTES
+            if self.kind == SIZE and is_small and not self.lags:
                 yield Anomaly("deleted unasked", index, f"only {partition.size_bytes} bytes are left")
 
     def _lost(self) -> Iterator[Anomaly]:
@@ -130,7 +222,7 @@ class Retention(Feature):
             if not send.is_ok or send.offset < 0:
                 continue
             if send.offset < partition.start_offset:
-                is_young = self.writer.sent[send.value].draft.timestamp_ms + RETENTION_MS > self.latest_ms
+                is_young = self.writer.sent[send.value].draft.timestamp_ms + self.retention_ms > self.latest_ms
                 if self.kind == TIME and is_young:
                     yield Anomaly("deleted too early", send.partition, f"{send.value[:20]!r} at {send.offset}")
                 continue

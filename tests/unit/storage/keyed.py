@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from tests.unit.storage.workbench import DATA, FOLDER, TOPIC, split
+from tests.unit.storage.workbench import DATA, FOLDER, TOPIC, lead_alone, split
 
 from headrace.machines.partition_transactions import AbortedTransaction
 from headrace.storage.config import LogConfig, StoreConfig
@@ -218,6 +218,7 @@ class Keyed:
         opening = Opening(self.config, self.state)
         self.run(self.store.open_all(lambda *_: opening))
         self.log = self.run(self.store.create(TOPIC, 0, opening))
+        lead_alone(self.log)
         self.log.compactable_offset = lambda: self.state.stable_offset
         self.log.on_flushed = self._flushed
 

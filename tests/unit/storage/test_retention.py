@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from msgspec.structs import replace
-from tests.unit.storage.workbench import FOLDER, Workbench
+from tests.unit.storage.workbench import DATA, FOLDER, Tally, Workbench
 
 from headrace.storage.config import DAY_MS, LogConfig
 from headrace.storage.retention import delete_old
+from headrace.storage.store import Opening, open_store
 
 CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=200, retention_ms=DAY_MS)
 NOW_MS = 1_700_000_000_000
@@ -120,6 +121,19 @@ def test_what_is_not_committed_stays() -> None:
     high_watermark = 2
     assert retain(bench) == 2
     assert bench.log.start_offset == 2
+
+
+def test_a_broker_that_starts_deletes_nothing_before_it_knows_the_leader() -> None:
+    """The logs are open before the registry has told who leads, and what is flushed need not be committed."""
+    bench = make_bench([3, 3, 3])
+    bench.kill()
+    store = bench.run(open_store(bench.world.disk, DATA, bench.world.clock, bench.store_config))
+    bench.run(store.open_all(lambda *_: Opening(replace(CONFIG, compacts=True), Tally())))
+    (log,) = store.logs.values()
+    assert bench.run(store.enforce_retention(NOW_MS)) == 0
+    log.deletes_old = True
+    assert bench.run(store.enforce_retention(NOW_MS)) == 0
+    assert (log.start_offset, log.compactable_offset()) == (0, 0)
 
 
 def test_a_crash_in_the_middle_brings_nothing_back() -> None:

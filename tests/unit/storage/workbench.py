@@ -27,6 +27,12 @@ QUIET = StoreConfig(scrub_bytes_per_second=0, reserve_bytes=0)
 SMALL = LogConfig(segment_bytes=2000, index_interval_bytes=200)
 
 
+def lead_alone(log: Log) -> None:
+    """As the partition of a leader without followers does: what is flushed is committed."""
+    log.deletes_old = True
+    log.committed_offset = log.compactable_offset = lambda: log.flushed_offset
+
+
 def make_batch(*values: bytes, timestamp_ms: int = 1000, **options: int) -> tuple[memoryview, BatchHeader]:
     records = [Record(value=value, timestamp_ms=timestamp_ms + at) for at, value in enumerate(values)]
     batch = memoryview(build_batch(records, **options))
@@ -84,6 +90,7 @@ class Workbench:
         opening = Opening(self.config, self.state)
         self.run(self.store.open_all(lambda *_: opening))
         self.log = self.run(self.store.create(TOPIC, 0, opening))
+        lead_alone(self.log)
         self.log.on_flushed = self._flushed
 
     def _flushed(self, log: Log) -> None:
