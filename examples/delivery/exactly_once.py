@@ -52,8 +52,8 @@ def carried_out(messages: list[Message], consumer: Consumer, producer: Producer,
             consumer.consumer_group_metadata(),  # fails if the group has reassigned our partitions
         )
         producer.commit_transaction()
-    except KafkaException as refusal:
-        if not refusal.args[0].txn_requires_abort():
+    except KafkaException as error:
+        if not error.args[0].txn_requires_abort():
             raise  # fenced, or worse: exit; the next start finds out what was committed
         producer.abort_transaction()
         return False
