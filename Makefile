@@ -1,20 +1,20 @@
-# Everything there is to do here. Needs python3 (3.11 or newer) with venv, make, and a network to PyPI.
+# All tasks of the project. Needs python3 (3.11 or newer) with venv, make, and network access to PyPI.
 #
-#   make run                    a broker on 127.0.0.1:9092, data in ./headrace-data
-#   make demo                   the whole story in three minutes: log, queue, dead letters, archive, report page
+#   make run                    start a broker on 127.0.0.1:9092, with its data in ./headrace-data
+#   make demo                   a three-minute tour: log, queue, dead letters, archive, report page
 #   make check                  style, types, layers, unit tests: about a minute
-#   make test                   all of that and simulation, integration and real clients: what CI runs
-#   make sim SEED=17 SEEDS=200  the simulations, from a seed, as many as asked for
-#   make chaos MINUTES=30       real processes, killed, paused and cut off from each other; as root (docs/chaos.md)
-#   make bench [queue] ARGS='…' Headrace beside its peers on this machine; words after it name workloads
-#   make requirements           pin the newest versions anew
-#   make clean                  remove what was built; data and results stay
+#   make test                   everything in check, and simulation, integration and client tests: what CI runs
+#   make sim SEED=17 SEEDS=200  run SEEDS simulations, starting with seed SEED
+#   make chaos MINUTES=30       kill, pause and partition a cluster of real processes; as root (docs/chaos.md)
+#   make bench [queue] ARGS='…' compare Headrace with its peers on this machine; words after bench select workloads
+#   make requirements           pin the newest versions of all dependencies
+#   make clean                  remove build products and caches; keep data and results
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# The package by its path, once; everything else by hash.
+# Install the package itself from its path; all other packages are verified by hash.
 THIS := --no-deps --no-build-isolation --editable .
 
 SEED ?= 1
@@ -49,7 +49,7 @@ sim: $(VENV)/dev.stamp
 chaos: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED)
 
-# What follows `bench` names workloads; it must not be built as well.
+# The words after `bench` are names of workloads. Make must not try to build them as targets.
 WORKLOADS := $(if $(filter bench,$(firstword $(MAKECMDGOALS))),$(filter-out bench,$(MAKECMDGOALS)))
 ifneq ($(WORKLOADS),)
 .PHONY: $(WORKLOADS)
@@ -79,10 +79,10 @@ $(BIN)/python:
 $(VENV)/run.stamp: requirements/run.txt pyproject.toml setup.py $(wildcard src/headrace/native/*.[ch]) | $(BIN)/python
 	$(PIP) --require-hashes --requirement requirements/run.txt
 	$(PIP) $(THIS)
-	$(BIN)/python -m compileall -q src  # else every start compiles anew where PYTHONDONTWRITEBYTECODE is set
+	$(BIN)/python -m compileall -q src  # else every start recompiles where PYTHONDONTWRITEBYTECODE is set
 	touch $@
 
-# PySpark comes as source only, half a gigabyte: the first time it takes some minutes, then pip has it in its cache.
+# PyPI has PySpark only as a source package of half a gigabyte: the first installation takes minutes.
 $(VENV)/spark.stamp: requirements/spark.txt $(VENV)/run.stamp
 	$(PIP) --no-build-isolation --require-hashes --requirement requirements/spark.txt
 	touch $@

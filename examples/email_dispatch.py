@@ -1,4 +1,4 @@
-"""E-mail dispatch: what fails is tried again after a back-off, and what cannot be sent becomes a dead letter.
+"""E-mail dispatch: retry failed mails with back-off, and turn mails that cannot be sent into dead letters.
 
 python email_dispatch.py [ADDRESS]
 """
@@ -19,15 +19,15 @@ class Mail:
 MAILS = [
     Mail("ada@example.org", "Your order"),
     Mail("grace@busy.example.org", "Your invoice"),  # its server is busy at first
-    Mail("nobody", "Hello?"),  # is no address at all
-    Mail("alan@gone.example.org", "Your order"),  # its server never answers
+    Mail("nobody", "Hello?"),  # not a valid address
+    Mail("alan@gone.example.org", "Your order"),  # its server never responds
 ]
 
 
 def deliver(mail: Mail, attempt: int) -> None:
     """Stands in for an SMTP server."""
     if "@" not in mail.to:
-        raise Reject(f"{mail.to!r} is no address")  # trying again would not help
+        raise Reject(f"{mail.to!r} is no address")  # retrying would not help
     if "gone" in mail.to or ("busy" in mail.to and attempt < 3):
         raise ConnectionError(f"the server of {mail.to} does not answer")
 
@@ -38,7 +38,7 @@ async def main(address: str) -> None:
             "mails",
             "dispatch",
             configs={
-                "share.delivery.count.limit": "4",  # then it is a dead letter
+                "share.delivery.count.limit": "4",  # then the message becomes a dead letter
                 "headrace.retry.backoff.ms": "50",  # 50 ms, 100 ms, 200 ms, each with some jitter
             },
         )
@@ -47,7 +47,7 @@ async def main(address: str) -> None:
 
         async def dispatch(message: AsyncMessage) -> None:
             mail = message.json(Mail)
-            deliver(mail, message.attempt)  # whatever it raises: the message comes again
+            deliver(mail, message.attempt)  # on any exception, the message is delivered again
             sent.append(mail.to)
             print(f"sent {mail.subject!r} to {mail.to} at attempt {message.attempt}")
 
@@ -60,7 +60,7 @@ async def main(address: str) -> None:
         for letter in await client.dead_letters("mails"):
             assert letter.death is not None
             print(f"dead: {letter.record.value!r} after {letter.death.attempts}: {letter.death.reason}")
-        outcome = await client.redrive("mails")  # when the cause is mended, send them back
+        outcome = await client.redrive("mails")  # when the cause is fixed, send them back
         print(f"{outcome.settled} dead letters were sent back")
 
 

@@ -1,4 +1,4 @@
-"""Media post-processing: long jobs in plain threads, the urgent ones first, and everybody can watch the progress.
+"""Media post-processing: long jobs in plain threads, urgent ones first, with a stream that shows their progress.
 
 python media_processing.py [ADDRESS]
 """
@@ -11,16 +11,16 @@ from headrace import Client, Message
 
 VIDEOS = {"holiday.mp4": 1, "archive.mp4": 0, "breaking-news.mp4": 9, "lecture.mp4": 4}
 STEPS = ["decode", "scale", "encode", "thumbnail"]
-# How much longer than its arrival a job of priority 0 to 9 may wait, in ms: so nobody waits for ever.
+# How long a job of priority 0 to 9 may be overtaken by urgent ones, in ms. This bound prevents starvation.
 PATIENCE = "90000,80000,70000,60000,50000,40000,30000,20000,10000,0"
 
 
 def process(client: Client) -> None:
-    """The worker: one video at a time, and no second one is taken while it works (prefetch=1)."""
+    """The worker: process one video at a time, without leasing a second one meanwhile (prefetch=1)."""
 
     def transcode(message: Message) -> None:
         for number, step in enumerate(STEPS, 1):
-            time.sleep(0.02)  # hours, if need be: the client extends the lease meanwhile
+            time.sleep(0.02)  # may take hours: the client keeps extending the lease
             progress = {"step": step, "percent": 100 * number // len(STEPS)}
             client.publish("media-progress", progress, key=message.text)
 
@@ -28,7 +28,7 @@ def process(client: Client) -> None:
 
 
 def watch(client: Client) -> None:
-    """The web page: a stream of everybody's progress. It takes nothing away from the workers."""
+    """The web page: read the progress of all jobs as a stream, independently of the workers."""
     finished: list[str] = []
     with client.consume("media-progress") as stream:
         for record in stream:

@@ -1,4 +1,4 @@
-"""Payments, exactly once: what is booked and how far was read are committed together, whatever breaks in between.
+"""Payments, exactly once: commit bookings and consumed offsets together, whatever fails in between.
 
 python payments_exactly_once.py [ADDRESS]
 """
@@ -8,18 +8,18 @@ import sys
 
 from headrace import AsyncClient, NewMessage
 
-WORKER = "bookkeeper-1"  # the same at every start, and no other worker's: whoever has it last fences the one before
+WORKER = "bookkeeper-1"  # same at every start, unique among workers: the latest user of the id fences the previous
 PAYMENTS = [("ada", 30), ("grace", 20), ("ada", -10), ("alan", 5)]
 
 
 class PowerCut(Exception):
-    """Something breaks in the middle of the work."""
+    """A failure in the middle of the work."""
 
 
 async def book(client: AsyncClient, breaks_at: int | None) -> None:
-    """Read payments, write what is booked; every payment in a transaction of its own."""
+    """Read payments and write bookings, each in its own transaction."""
     async with client.transaction(WORKER):
-        pass  # ends what a predecessor may have left open
+        pass  # aborts a transaction that a previous run left open
     booked = 0
     async with client.consume("payments", group="bookkeeping", commit="manual") as stream:
         async for record in stream:
@@ -47,7 +47,7 @@ async def main(address: str) -> None:
             ],
         )
 
-    for breaks_at in (0, 1, None):  # three starts of the worker, of which two are cut short
+    for breaks_at in (0, 1, None):  # start the worker three times; the first two fail
         async with AsyncClient(address) as client:
             try:
                 await book(client, breaks_at)

@@ -1,4 +1,4 @@
-"""A recommender's fan-out: one stream of events, and everybody who needs them reads all of them at his own pace.
+"""A recommender's fan-out: several services read all events of one stream, each at its own pace.
 
 python recommender_fanout.py [ADDRESS]
 """
@@ -18,7 +18,7 @@ EVENTS = [
 
 async def main(address: str) -> None:
     async with AsyncClient(address) as client:
-        # Three subscriptions: each gets every event, and its workers share them. One is choosy.
+        # Three subscriptions: each gets every event and divides them among its workers. One has a filter.
         for name in ("trends", "profiles"):
             await client.create_subscription("events", name)
         await client.create_subscription(

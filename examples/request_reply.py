@@ -1,4 +1,4 @@
-"""Request and reply: ask a question through the queue, and get the answer of whichever worker is free.
+"""Request and reply: send a request through the queue and get the reply of the first free worker.
 
 python request_reply.py [ADDRESS]
 """
@@ -13,7 +13,7 @@ PRICES = {"lamp": 30, "desk": 250}
 
 
 def price_of(message: Message) -> dict[str, Any]:
-    """The worker's side: what it returns is the reply."""
+    """The worker's side: the return value is the reply."""
     item = message.json()["item"]
     return {"item": item, "price": PRICES.get(item)}
 
@@ -25,7 +25,7 @@ def main(address: str) -> None:
         for item in ("lamp", "desk", "chair"):
             reply = shop.request("prices", {"item": item}, timeout="10s").json()
             print(f"{reply['item']} costs {reply['price'] or 'we do not know what'}")
-        service.stop()  # answers what it has in hand, and takes no more
+        service.stop()  # replies to the requests in progress and takes no more
         worker.join()
 
 

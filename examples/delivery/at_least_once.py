@@ -1,4 +1,4 @@
-"""At least once: the offset is committed after the work. A crash in between repeats records and loses none.
+"""At least once: commit the offset after the work. A crash in between repeats records but loses none.
 
 python at_least_once.py ADDRESS SOURCE TARGET WORKER
 """
@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 def must_arrive(error: KafkaError | None, _: Message) -> None:
     if error is not None:
-        raise KafkaException(error)  # ends the program before the commit: the next start does it again
+        raise KafkaException(error)  # ends the program before the commit; the next start retries
 
 
 def main(address: str, source: str, target: str, worker: str) -> None:
@@ -23,7 +23,7 @@ def main(address: str, source: str, target: str, worker: str) -> None:
             "enable.auto.commit": False,
         }
     )
-    producer = Producer({"bootstrap.servers": address, "enable.idempotence": True})  # acks=all, retries without doubles
+    producer = Producer({"bootstrap.servers": address, "enable.idempotence": True})  # acks=all, no duplicates
     messages: list[Message] = []
     consumer.subscribe([source], on_revoke=lambda *_: messages.clear())
     while True:
@@ -36,7 +36,7 @@ def main(address: str, source: str, target: str, worker: str) -> None:
             for one in messages:
                 producer.produce(target, (one.value() or b"").upper(), key=one.key(), on_delivery=must_arrive)
             producer.flush()
-            consumer.commit(asynchronous=False)  # they are on disk, so now they count as done
+            consumer.commit(asynchronous=False)  # the results are on disk: the messages count as processed
             messages.clear()
 
 

@@ -1,4 +1,4 @@
-"""At most once: the offset is committed before the work. A crash in between loses records and repeats none.
+"""At most once: commit the offset before the work. A crash in between loses records but repeats none.
 
 python at_most_once.py ADDRESS SOURCE TARGET WORKER
 """
@@ -13,16 +13,16 @@ def main(address: str, source: str, target: str, worker: str) -> None:
         {
             "bootstrap.servers": address,
             "group.id": "at-most-once",
-            "group.instance.id": worker,  # started again, it has its partitions back at once
+            "group.instance.id": worker,  # after a restart, the worker gets its partitions back at once
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
         }
     )
     producer = Producer(
         {"bootstrap.servers": address, "acks": 0}
-    )  # nobody waits for an answer, so nothing is sent twice
+    )  # no acknowledgements, so no retries and no duplicates
     messages: list[Message] = []
-    # Partitions that another worker takes over are read there again, from what was committed.
+    # A worker that takes over a partition reads it again from the committed offset.
     consumer.subscribe([source], on_revoke=lambda *_: messages.clear())
     while True:
         message = consumer.poll(0.2)
@@ -31,7 +31,7 @@ def main(address: str, source: str, target: str, worker: str) -> None:
                 raise KafkaException(error)
             messages.append(message)
         if messages and (message is None or len(messages) >= 100):
-            consumer.commit(asynchronous=False)  # from here on they count as done
+            consumer.commit(asynchronous=False)  # from here on, the messages count as processed
             for one in messages:
                 producer.produce(target, (one.value() or b"").upper(), key=one.key())
             producer.flush()

@@ -1,4 +1,4 @@
-"""Exactly once: the results and the offsets are committed together, in one transaction.
+"""Exactly once: commit the results and the offsets together, in one transaction.
 
 python exactly_once.py ADDRESS SOURCE TARGET WORKER
 """
@@ -22,12 +22,12 @@ def main(address: str, source: str, target: str, worker: str) -> None:
     producer = Producer(
         {
             "bootstrap.servers": address,
-            "transactional.id": worker,  # the same at every start, and no other worker's
+            "transactional.id": worker,  # the same at every start, unique among workers
             "transaction.timeout.ms": 10_000,
-            "metadata.recovery.strategy": "none",  # else a restart of the only broker can block librdkafka 2.16
+            "metadata.recovery.strategy": "none",  # otherwise a restart of the only broker can block librdkafka 2.16
         }
     )
-    producer.init_transactions()  # fences a worker of this name that still lives, and ends what it left open
+    producer.init_transactions()  # fences an earlier worker with this id and aborts its open transaction
     messages: list[Message] = []
     consumer.subscribe([source], on_revoke=lambda *_: messages.clear())
     while True:
@@ -41,7 +41,7 @@ def main(address: str, source: str, target: str, worker: str) -> None:
 
 
 def carried_out(messages: list[Message], consumer: Consumer, producer: Producer, target: str) -> bool:
-    """Do the work in one transaction; False: it was aborted and is to be done again."""
+    """Do the work in one transaction. Return False if it was aborted and must be repeated."""
     ends = {(message.topic(), message.partition()): (message.offset() or 0) + 1 for message in messages}
     try:
         producer.begin_transaction()
@@ -49,12 +49,12 @@ def carried_out(messages: list[Message], consumer: Consumer, producer: Producer,
             producer.produce(target, (message.value() or b"").upper(), key=message.key())
         producer.send_offsets_to_transaction(
             [TopicPartition(topic or "", partition or 0, end) for (topic, partition), end in ends.items()],
-            consumer.consumer_group_metadata(),  # refused if the group has given our partitions to another
+            consumer.consumer_group_metadata(),  # fails if the group has reassigned our partitions
         )
         producer.commit_transaction()
-    except KafkaException as refusal:
-        if not refusal.args[0].txn_requires_abort():
-            raise  # fenced, or worse: end here, and let the next start find out what was committed
+    except KafkaException as error:
+        if not error.args[0].txn_requires_abort():
+            raise  # fenced, or worse: exit; the next start finds out what was committed
         producer.abort_transaction()
         return False
     return True

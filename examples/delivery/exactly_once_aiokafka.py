@@ -15,7 +15,7 @@ async def main(address: str, source: str, target: str, partition: str) -> None:
     place = TopicPartition(source, int(partition))
     producer = AIOKafkaProducer(
         bootstrap_servers=address,
-        transactional_id=f"{GROUP}-{source}-{partition}",  # aiokafka's offsets are fenced by nothing else
+        transactional_id=f"{GROUP}-{source}-{partition}",  # the only fence for aiokafka's offsets
         transaction_timeout_ms=10_000,
     )
     consumer = AIOKafkaConsumer(
@@ -25,17 +25,17 @@ async def main(address: str, source: str, target: str, partition: str) -> None:
         enable_auto_commit=False,
         isolation_level="read_committed",
     )
-    # In this order: when the producer has started, the transaction of the worker before us is over,
-    # and only then does the consumer ask how far that one came.
+    # The order matters: starting the producer ends the previous worker's transaction. Only then does
+    # the consumer read the committed offset.
     async with producer, consumer:
         consumer.assign([place])
         while True:
             records = (await consumer.getmany(place, timeout_ms=200, max_records=100)).get(place, [])
             if records:
-                async with producer.transaction():  # commits; aborts if something is raised
+                async with producer.transaction():  # commits, or aborts on an exception
                     sent = [await producer.send(target, (one.value or b"").upper(), key=one.key) for one in records]
                     for report in sent:
-                        await report  # raises if the record was refused; the commit alone would not
+                        await report  # raises if the record was rejected; the commit alone would not
                     await producer.send_offsets_to_transaction({place: records[-1].offset + 1}, GROUP)
 
 

@@ -1,4 +1,4 @@
-"""Orders with their payments: a join of two streams in Spark; what is not paid within ten minutes is told as well.
+"""Orders with their payments: a join of two streams in Spark. Orders not paid within ten minutes are reported too.
 
 python stream_join.py [ADDRESS] [--seed] [--once] [--checkpoint FOLDER]
 """
@@ -13,7 +13,7 @@ from headrace import Client
 from headrace.spark import session
 
 PLACED = [("o-1", 30, "10:00"), ("o-2", 20, "10:01"), ("o-3", 7, "10:02"), ("o-9", 0, "11:00")]
-PAID = [("o-1", 30, "10:03"), ("o-3", 7, "10:15"), ("o-9", 0, "11:00")]  # o-3 too late; o-9 moves time on
+PAID = [("o-1", 30, "10:03"), ("o-3", 7, "10:15"), ("o-9", 0, "11:00")]  # o-3 is too late; o-9 advances the watermark
 
 
 def seed(address: str) -> None:
@@ -24,7 +24,7 @@ def seed(address: str) -> None:
 
 
 def read(spark: SparkSession, address: str, topic: str) -> DataFrame:
-    """Both may be five minutes late: so long Spark keeps what waits for its other half."""
+    """Read a topic with a watermark: rows may be five minutes late, and Spark keeps unmatched rows for that long."""
     stream = spark.readStream.format("headrace").option("kafka.bootstrap.servers", address)
     rows = stream.option("subscribe", topic).option("startingOffsets", "earliest").load()
     value = F.from_json(F.col("value").cast("string"), "id STRING, amount DOUBLE, at TIMESTAMP")
@@ -51,7 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("address", nargs="?", default="127.0.0.1:9092")
     parser.add_argument("--seed", action="store_true", help="publish some orders and payments first")
-    parser.add_argument("--once", action="store_true", help="take what is there, then end")
+    parser.add_argument("--once", action="store_true", help="process the existing records, then exit")
     parser.add_argument("--checkpoint", default="order-payments.checkpoint")
     given = parser.parse_args()
     if given.seed:

@@ -1,4 +1,4 @@
-"""Orders per customer and minute: a windowed aggregation in Spark, from a topic and exactly once into another one.
+"""Orders per customer and minute: a windowed aggregation in Spark, exactly once from topic to topic.
 
 python windowed_aggregation.py [ADDRESS] [--seed] [--once] [--checkpoint FOLDER]
 """
@@ -13,7 +13,7 @@ from headrace import Client
 from headrace.spark import session
 
 ORDER = "customer STRING, amount DOUBLE, at TIMESTAMP"
-ORDERS = [  # the last one only moves time on: a minute is counted when no order of it can come any more
+ORDERS = [  # the last order advances the watermark, which completes the earlier minutes
     ("ada", 30, "10:00:05"), ("grace", 20, "10:00:40"), ("ada", 10, "10:00:55"),
     ("ada", 5, "10:01:10"), ("alan", 7, "10:01:15"), ("ada", 1, "10:00:59"), ("nobody", 0, "10:30:00"),
 ]  # fmt: skip
@@ -33,7 +33,7 @@ def read(spark: SparkSession, address: str) -> DataFrame:
 
 
 def count(orders: DataFrame) -> DataFrame:
-    """Orders may be two minutes late; what comes later than that is left out."""
+    """Count orders per minute and customer. Orders may be two minutes late; later ones are ignored."""
     minutes = orders.withWatermark("at", "2 minutes").groupBy(F.window("at", "1 minute"), "customer")
     return minutes.agg(F.count("*").alias("orders"), F.sum("amount").alias("amount"))
 
@@ -44,8 +44,8 @@ def write(counts: DataFrame, address: str, checkpoint: str, once: bool) -> Strea
         F.to_json(F.struct("customer", F.col("window.start").alias("minute"), "orders", "amount")).alias("value"),
     )
     sink = rows.writeStream.format("headrace").option("kafka.bootstrap.servers", address)
-    # The checkpoint knows what was read and counted. Killed at any moment, the query goes on where it was, and what it
-    # writes is in the topic once.
+    # The checkpoint records what was read and counted. A query that was killed continues from it, and its output is
+    # in the topic exactly once.
     sink = sink.option("topic", "orders-per-minute").option("checkpointLocation", checkpoint)
     return (sink.trigger(availableNow=True) if once else sink.trigger(processingTime="5 seconds")).start()
 
@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("address", nargs="?", default="127.0.0.1:9092")
     parser.add_argument("--seed", action="store_true", help="publish some orders first")
-    parser.add_argument("--once", action="store_true", help="take what is there, then end")
+    parser.add_argument("--once", action="store_true", help="process the existing records, then exit")
     parser.add_argument("--checkpoint", default="orders-per-minute.checkpoint")
     given = parser.parse_args()
     if given.seed:
