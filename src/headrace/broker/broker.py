@@ -108,6 +108,25 @@ class Broker:
         self.identity = identity
         self.group_configs = GroupConfigs(catalogue, registry)
         self.subscription_configs = SubscriptionConfigs(catalogue, self.group_configs, registry)
+        self._clock = clock
+        self._make_coordinators(id_blocks)
+        sessions = FetchSessions(
+            partial(entropy.integer, 1, 2**31 - 1), config.max_incremental_fetch_session_cache_slots
+        )
+        self.fetch = Fetch(catalogue, sessions, clock)
+        self._admin = ClusterAdmin(catalogue, disk, os.path.abspath(folder), identity.node_id)
+        self.dedup = DedupWindows(clock)
+        catalogue.on_lead.append(self.dedup.begin)
+        catalogue.on_resign.append(self.dedup.end)
+        catalogue.on_topic.append(self.dedup.reconfigure)
+        self._produce = Produce(catalogue, self._verification, self.dedup, store, disk, clock, self._session_valid)
+        self.expiry = TopicExpiry(catalogue, clock, self._session_valid)
+        self._make_queues(entropy)
+        self.handlers = self._serve(entropy)
+        self._admin.advertise(handler.api for handler in self.handlers)
+
+    def _make_coordinators(self, id_blocks: ProducerIds) -> None:
+        catalogue, cluster, clock, config = self.catalogue, self.cluster, self._clock, self.catalogue.config
         self.offsets_log = OffsetsLog(catalogue, clock)
         self.coordinator = Coordinator(
             self.offsets_log,
@@ -122,32 +141,17 @@ class Broker:
         )
         verified = VerifiedTransactions()
         self._transactions_log = TransactionsLog(catalogue, clock)
-        self._markers = TransactionMarkers(catalogue, cluster.peers, verified, store.flusher.flush, clock)
+        self._markers = TransactionMarkers(catalogue, cluster.peers, verified, self.store.flusher.flush, clock)
         self.transactions = TransactionCoordinator(
             self._transactions_log, self._markers, id_blocks.next, config, clock, self._session_expired
         )
         self._verification = TransactionVerification(self.transactions, self._transactions_log, verified, cluster.peers)
-        self.delayed = DelayedMessages(catalogue, self.transactions.new_producer_id, store, clock)
+        self.delayed = DelayedMessages(catalogue, self.transactions.new_producer_id, self.store, clock)
         for coordinator in (self.coordinator, self.transactions, self.delayed):
             catalogue.on_lead.append(coordinator.begin)
             catalogue.on_resign.append(coordinator.end)
         catalogue.on_resign.append(verified.forget_partition)
         catalogue.on_gone.append(lambda topic: self.coordinator.forget_topic(topic.name))
-        sessions = FetchSessions(
-            partial(entropy.integer, 1, 2**31 - 1), config.max_incremental_fetch_session_cache_slots
-        )
-        self.fetch = Fetch(catalogue, sessions, clock)
-        self._clock = clock
-        self._admin = ClusterAdmin(catalogue, disk, os.path.abspath(folder), identity.node_id)
-        self.dedup = DedupWindows(clock)
-        catalogue.on_lead.append(self.dedup.begin)
-        catalogue.on_resign.append(self.dedup.end)
-        catalogue.on_topic.append(self.dedup.reconfigure)
-        self._produce = Produce(catalogue, self._verification, self.dedup, store, disk, clock, self._session_valid)
-        self.expiry = TopicExpiry(catalogue, clock, self._session_valid)
-        self._make_queues(entropy)
-        self.handlers = self._serve(entropy)
-        self._admin.advertise(handler.api for handler in self.handlers)
 
     def _make_queues(self, entropy: Entropy) -> None:
         catalogue, clock = self.catalogue, self._clock
