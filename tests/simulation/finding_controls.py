@@ -19,6 +19,7 @@ from tests.simulation.features.queue import Queue
 from tests.simulation.features.registry import LaggingRegistry
 from tests.simulation.features.retention import Retention
 from tests.simulation.features.unclean import Unclean
+from tests.simulation.features.unwritable_dead_letters import UnwritableDeadLetters
 
 from headrace.broker import dedup
 from headrace.broker.acks_log import AcksLead
@@ -138,7 +139,7 @@ def rank_by_record_timestamps(patch: pytest.MonkeyPatch) -> None:
 
 
 FINDING_CONTROLS = (
-    Control(take_an_unknown_dead_letter_for_gone, Queue, "settled by nobody", 0),
+    Control(take_an_unknown_dead_letter_for_gone, UnwritableDeadLetters, "no dead letter", 23),
     Control(forget_producers_by_record_timestamps, Clocks, "duplicate in partition", 11),
     Control(refuse_a_batch_that_holds_the_log_start, Retention, "StillUnwell", 9),
     Control(retain_above_the_high_watermark, Retention, "would be cut to", 40),
