@@ -18,6 +18,7 @@ from tests.simulation.features.feature import Feature
 from tests.simulation.features.queue import Queue
 from tests.simulation.features.registry import LaggingRegistry
 from tests.simulation.features.retention import Retention
+from tests.simulation.features.trailing_gap import TrailingGap
 from tests.simulation.features.unclean import Unclean
 from tests.simulation.features.unwritable_dead_letters import UnwritableDeadLetters
 
@@ -144,7 +145,7 @@ FINDING_CONTROLS = (
     Control(refuse_a_batch_that_holds_the_log_start, Retention, "StillUnwell", 9),
     Control(retain_above_the_high_watermark, Retention, "would be cut to", 40),
     Control(remove_orphans_by_the_mirror, LaggingRegistry, "has no record", 365),
-    Control(stop_at_a_gap, Queue, "BrokerFailed", 0),
+    Control(stop_at_a_gap, TrailingGap, "requests failed by an exception", 77),
     Control(begin_at_the_end_of_added_partitions, Queue, "settled by nobody", 5),
     Control(trust_acks_of_an_earlier_leader_epoch, Unclean, "not by an unclean election", 621),
     Control(forget_ids_by_record_timestamps, Dedup, "duplicate in partition", 9),

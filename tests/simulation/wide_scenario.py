@@ -23,6 +23,7 @@ from tests.simulation.features.queue import Queue
 from tests.simulation.features.registry import LaggingRegistry
 from tests.simulation.features.retention import Retention
 from tests.simulation.features.rolled_back_registry import RolledBackRegistry
+from tests.simulation.features.trailing_gap import TrailingGap
 from tests.simulation.features.unclean import Unclean
 from tests.simulation.features.unwritable_dead_letters import UnwritableDeadLetters
 
@@ -42,7 +43,7 @@ STORAGE_CHANCE = 0.25
 ADMIN_FEATURES: tuple[type[Feature], ...] = (RolledBackRegistry,)
 """What operators do to a whole cluster."""
 ADMIN_CHANCE = 0.17
-DIRECTED_FEATURES: tuple[type[Feature], ...] = (UnwritableDeadLetters,)
+DIRECTED_FEATURES: tuple[type[Feature], ...] = (UnwritableDeadLetters, TrailingGap)
 """Each brings about one situation that chance almost never does."""
 DIRECTED_CHANCE = 0.15
 COUNTS = (0, 1, 1, 2, 2, 2, 3)
