@@ -12,6 +12,7 @@ from random import Random
 from tests.simulation.cluster_scenario import ClusterScenario
 from tests.simulation.features.bit_flips import BitFlips
 from tests.simulation.features.clocks import Clocks
+from tests.simulation.features.config_changes import ConfigChanges
 from tests.simulation.features.dedup import Dedup
 from tests.simulation.features.delays import Delays
 from tests.simulation.features.failing_syncs import FailingSyncs
@@ -43,7 +44,7 @@ STORAGE_CHANCE = 0.25
 ADMIN_FEATURES: tuple[type[Feature], ...] = (RolledBackRegistry,)
 """What operators do to a whole cluster."""
 ADMIN_CHANCE = 0.17
-DIRECTED_FEATURES: tuple[type[Feature], ...] = (UnwritableDeadLetters, TrailingGap)
+DIRECTED_FEATURES: tuple[type[Feature], ...] = (UnwritableDeadLetters, TrailingGap, ConfigChanges)
 """Each brings about one situation that chance almost never does."""
 DIRECTED_CHANCE = 0.15
 COUNTS = (0, 1, 1, 2, 2, 2, 3)
