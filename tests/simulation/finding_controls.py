@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 from tests.simulation.cluster_controls import Plant
 from tests.simulation.features.clocks import Clocks
+from tests.simulation.features.config_changes import ConfigChanges
 from tests.simulation.features.dedup import Dedup
 from tests.simulation.features.feature import Feature
 from tests.simulation.features.queue import Queue
@@ -28,7 +29,10 @@ from headrace.broker.catalogue import Catalogue
 from headrace.broker.inherited_subscriptions import InheritedSubscriptions
 from headrace.broker.partition import Partition
 from headrace.broker.replica_fetcher import Followed, ReplicaFetcher
+from headrace.broker.replicas import Replicas
+from headrace.broker.topic import Topic
 from headrace.machines.ready_window import ReadyWindow
+from headrace.model.topic_configs import TopicConfig
 from headrace.registry.partitions import PartitionRecords
 from headrace.registry.topics import Topics
 from headrace.storage import retention, settling
@@ -139,6 +143,20 @@ def rank_by_record_timestamps(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReadyWindow, "_arrival_ms", lambda _self, timestamp_ms, now_ms: min(timestamp_ms, now_ms))
 
 
+def forget_that_flush_messages_was_higher(patch: pytest.MonkeyPatch) -> None:
+    """A broker that had acknowledged from memory, and lost it with the power, stayed in the in-sync set if
+    `flush.messages` had been lowered meanwhile."""
+
+    async def leave_in_memory(_self: Replicas, _topic: Topic, _config: TopicConfig) -> bool:
+        return True
+
+    def by_present_config(_self: Replicas, topic: Topic) -> bool:
+        return topic.config.flush_messages > 1
+
+    patch.setattr(Replicas, "_flush_memory", leave_in_memory)
+    patch.setattr(Replicas, "may_have_acknowledged_from_memory", by_present_config)
+
+
 FINDING_CONTROLS = (
     Control(take_an_unknown_dead_letter_for_gone, UnwritableDeadLetters, "no dead letter", 23),
     Control(forget_producers_by_record_timestamps, Clocks, "duplicate in partition", 11),
@@ -149,5 +167,6 @@ FINDING_CONTROLS = (
     Control(begin_at_the_end_of_added_partitions, Queue, "settled by nobody", 5),
     Control(trust_acks_of_an_earlier_leader_epoch, Unclean, "not by an unclean election", 621),
     Control(forget_ids_by_record_timestamps, Dedup, "duplicate in partition", 9),
+    Control(forget_that_flush_messages_was_higher, ConfigChanges, "would be cut to", 0),
     Control(rank_by_record_timestamps, Queue, "starved", 456),
 )

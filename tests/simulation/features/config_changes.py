@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tests.simulation.clients import IMPATIENT, Client
@@ -64,6 +65,7 @@ FLUSH_CHANCE = 0.4
 FLUSH_WEIGHT = 6
 """How often the power cut is in the list from which faults are drawn, where `flush.messages` is altered."""
 CHANGE_SECONDS = 0.5
+LOWERED_SECONDS, LOWERED_LOOK_SECONDS = 3.0, 0.01
 
 
 class ConfigOperator(Client):
@@ -82,7 +84,8 @@ class ConfigOperator(Client):
         while not self.is_done:
             await self.think(CHANGE_SECONDS)
             name = self.random.choice(self.names)
-            await self._change(name, self.random.choice(VALUES[name]))
+            others = [value for value in VALUES[name] if value != self.confirmed.get(name)]
+            await self._change(name, self.random.choice(others))
 
     async def _change(self, name: str, value: str) -> None:
         self.tried[name].add(value)
@@ -146,7 +149,12 @@ class ConfigChanges(Feature):
         return [self._cut_power_of_one] * FLUSH_WEIGHT if FLUSH in self.names else []
 
     async def _cut_power_of_one(self) -> None:
-        """Of a replica, mostly the leader: the other has what was acknowledged from memory."""
+        """Of a replica, mostly the leader: the other has what was acknowledged from memory. Often just after that was
+        to end."""
+        if self.random.random() < 0.7:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOWERED_SECONDS):
+                    await self._until_lowered()
         cluster = self.scenario.cluster
         record = next(record for name, _, record in cluster.places() if name == TOPIC)
         node_id = record.leader if self.random.random() < 0.6 else self.random.choice(record.replicas)
@@ -157,6 +165,13 @@ class ConfigChanges(Feature):
             if broker.is_down:
                 await broker.start()
             await asyncio.sleep(self.random.choice((0.5, 2.0)))
+
+    async def _until_lowered(self) -> None:
+        (operator,) = [one for one in self.operators if FLUSH in one.names]
+        while operator.confirmed.get(FLUSH) != "20":
+            await asyncio.sleep(LOWERED_LOOK_SECONDS)
+        while operator.confirmed[FLUSH] == "20":
+            await asyncio.sleep(LOWERED_LOOK_SECONDS)
 
     # What must hold
 

@@ -157,8 +157,7 @@ class GapWorker(QueueWorker):
     async def _look_anew(self) -> None:
         if self.random.random() < 0.3:
             backoff_ms = str(self.random.randrange(1000))
-            admin = SubscriptionAdmin(self.cluster)
-            await admin.configure(TOPIC, NAME, {"headrace.retry.backoff.ms": backoff_ms})
+            await SubscriptionAdmin(self.cluster).configure(TOPIC, NAME, {"headrace.retry.backoff.ms": backoff_ms})
             return
         admin, place = ClusterAdmin(self.cluster), await self.cluster.partition(TOPIC, 0)
         others = [node_id for node_id in place.replicas if node_id != place.leader]

@@ -84,7 +84,7 @@ def _is_unclean(registry: SimRegistryState, operation: Operation) -> bool:
         return False
     before: Any = msgspec.json.decode(entry.value)
     after: Any = msgspec.json.decode(operation.value)
-    return before.get("unclean_epoch") != after.get("unclean_epoch")
+    return bool(before.get("unclean_epoch") != after.get("unclean_epoch"))
 
 
 class Unclean(Feature):
