@@ -42,8 +42,8 @@ from headrace.wire.batch import BatchHeader
 
 
 class Control(NamedTuple):
-    """`shows`: what the report of a seed that finds the bug says. `first_seed`: 0 if none is known among the first
-    2,000: then the feature does not bring about what the bug needs often enough."""
+    """`shows`: what the report of a seed that finds the bug says, if that is always the same. `first_seed`: 0 if none
+    is known among the first 2,000: then the feature does not bring about what the bug needs often enough."""
 
     plant: Plant
     feature: type[Feature]
@@ -167,6 +167,6 @@ FINDING_CONTROLS = (
     Control(begin_at_the_end_of_added_partitions, Queue, "settled by nobody", 5),
     Control(trust_acks_of_an_earlier_leader_epoch, Unclean, "not by an unclean election", 621),
     Control(forget_ids_by_record_timestamps, Dedup, "duplicate in partition", 9),
-    Control(forget_that_flush_messages_was_higher, ConfigChanges, "would be cut to", 0),
+    Control(forget_that_flush_messages_was_higher, ConfigChanges, "", 985),
     Control(rank_by_record_timestamps, Queue, "starved", 456),
 )
