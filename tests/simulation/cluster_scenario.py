@@ -152,6 +152,7 @@ class ClusterScenario:
                 client.is_done = True
         await self.until_none(self.cluster.unlike)
         alarm.cancel()
+        self.cluster.check()
         for feature in self.features:
             feature.audit()
         await self.client(Auditor, "auditor").run()

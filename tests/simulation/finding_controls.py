@@ -13,12 +13,15 @@ from uuid import UUID
 import pytest
 from tests.simulation.cluster_controls import Plant
 from tests.simulation.features.clocks import Clocks
+from tests.simulation.features.config_changes import ConfigChanges
 from tests.simulation.features.dedup import Dedup
 from tests.simulation.features.feature import Feature
 from tests.simulation.features.queue import Queue
 from tests.simulation.features.registry import LaggingRegistry
 from tests.simulation.features.retention import Retention
+from tests.simulation.features.trailing_gap import TrailingGap
 from tests.simulation.features.unclean import Unclean
+from tests.simulation.features.unwritable_dead_letters import UnwritableDeadLetters
 
 from headrace.broker import dedup
 from headrace.broker.acks_log import AcksLead
@@ -26,7 +29,10 @@ from headrace.broker.catalogue import Catalogue
 from headrace.broker.inherited_subscriptions import InheritedSubscriptions
 from headrace.broker.partition import Partition
 from headrace.broker.replica_fetcher import Followed, ReplicaFetcher
+from headrace.broker.replicas import Replicas
+from headrace.broker.topic import Topic
 from headrace.machines.ready_window import ReadyWindow
+from headrace.model.topic_configs import TopicConfig
 from headrace.registry.partitions import PartitionRecords
 from headrace.registry.topics import Topics
 from headrace.storage import retention, settling
@@ -36,8 +42,8 @@ from headrace.wire.batch import BatchHeader
 
 
 class Control(NamedTuple):
-    """`shows`: what the report of a seed that finds the bug says. `first_seed`: 0 if none is known among the first
-    2,000: then the feature does not bring about what the bug needs often enough."""
+    """`shows`: what the report of a seed that finds the bug says, if that is always the same. `first_seed`: 0 if none
+    is known among the first 2,000: then the feature does not bring about what the bug needs often enough."""
 
     plant: Plant
     feature: type[Feature]
@@ -137,15 +143,30 @@ def rank_by_record_timestamps(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReadyWindow, "_arrival_ms", lambda _self, timestamp_ms, now_ms: min(timestamp_ms, now_ms))
 
 
+def forget_that_flush_messages_was_higher(patch: pytest.MonkeyPatch) -> None:
+    """A broker that had acknowledged from memory, and lost it with the power, stayed in the in-sync set if
+    `flush.messages` had been lowered meanwhile."""
+
+    async def leave_in_memory(_self: Replicas, _topic: Topic, _config: TopicConfig) -> bool:
+        return True
+
+    def by_present_config(_self: Replicas, topic: Topic) -> bool:
+        return topic.config.flush_messages > 1
+
+    patch.setattr(Replicas, "_flush_memory", leave_in_memory)
+    patch.setattr(Replicas, "may_have_acknowledged_from_memory", by_present_config)
+
+
 FINDING_CONTROLS = (
-    Control(take_an_unknown_dead_letter_for_gone, Queue, "settled by nobody", 0),
+    Control(take_an_unknown_dead_letter_for_gone, UnwritableDeadLetters, "no dead letter", 23),
     Control(forget_producers_by_record_timestamps, Clocks, "duplicate in partition", 11),
     Control(refuse_a_batch_that_holds_the_log_start, Retention, "StillUnwell", 9),
     Control(retain_above_the_high_watermark, Retention, "would be cut to", 40),
     Control(remove_orphans_by_the_mirror, LaggingRegistry, "has no record", 365),
-    Control(stop_at_a_gap, Queue, "BrokerFailed", 0),
+    Control(stop_at_a_gap, TrailingGap, "requests failed by an exception", 77),
     Control(begin_at_the_end_of_added_partitions, Queue, "settled by nobody", 5),
     Control(trust_acks_of_an_earlier_leader_epoch, Unclean, "not by an unclean election", 621),
     Control(forget_ids_by_record_timestamps, Dedup, "duplicate in partition", 9),
+    Control(forget_that_flush_messages_was_higher, ConfigChanges, "", 985),
     Control(rank_by_record_timestamps, Queue, "starved", 456),
 )

@@ -20,12 +20,14 @@ from tests.simulation.admin_controls import ADMIN_CONTROLS
 from tests.simulation.cluster_controls import CONTROLS, Plant
 from tests.simulation.cluster_scenario import ClusterScenario
 from tests.simulation.features.feature import Feature
-from tests.simulation.finding_controls import FINDING_CONTROLS
-from tests.simulation.progress import limited_time
+from tests.simulation.finding_controls import FINDING_CONTROLS, Control
+from tests.simulation.progress import SEED_SECONDS, limited_time
 from tests.simulation.storage_controls import STORAGE_CONTROLS
 from tests.simulation.wide_scenario import WideScenario, features_of
 
 REPORT_EVERY = 100
+CONTROL_SECONDS = 20.0
+"""Of processor time for each seed with a planted bug, which may be a loop without an end."""
 
 
 class Outcome(NamedTuple):
@@ -47,10 +49,12 @@ def main() -> int:
     return _run_all(arguments.seeds, arguments.jobs)
 
 
-def failure_of(seed: int, kind: type[ClusterScenario] = WideScenario) -> Outcome:
+def failure_of(
+    seed: int, kind: type[ClusterScenario] = WideScenario, *, limit_seconds: float = SEED_SECONDS
+) -> Outcome:
     began = time.process_time()
     try:
-        with limited_time():
+        with limited_time(limit_seconds):
             why = "; ".join(map(str, kind(seed).run()[:3])) or None
     except Exception as error:  # whatever it is, the other seeds are to be run as well
         why = _told(error)
@@ -85,12 +89,12 @@ def _find_controls(seeds: range) -> int:
     for plant in CONTROLS:
         with pytest.MonkeyPatch.context() as patch:
             plant(patch)
-            missed += not _report_control(plant, (failure_of(seed, ClusterScenario) for seed in seeds), "")
+            outcomes = (failure_of(seed, ClusterScenario, limit_seconds=CONTROL_SECONDS) for seed in seeds)
+            missed += not _report_control(plant, outcomes, "")
     for control in (*FINDING_CONTROLS, *STORAGE_CONTROLS, *ADMIN_CONTROLS):
         with pytest.MonkeyPatch.context() as patch:
             control.plant(patch)
-            outcomes = map(failure_of, seeds_with(control.feature, seeds))
-            missed += not _report_control(control.plant, outcomes, control.shows)
+            missed += not _report_control(control.plant, outcomes_with(control, seeds), control.shows)
     return 1 if missed else 0
 
 
@@ -103,6 +107,11 @@ def _report_control(plant: Plant, outcomes: Iterable[Outcome], shows: str) -> bo
 
 def shows_bug(outcome: Outcome, shows: str) -> bool:
     return outcome.why is not None and shows in outcome.why
+
+
+def outcomes_with(control: Control, seeds: Iterable[int]) -> Iterator[Outcome]:
+    """Of the seeds that draw the control's feature, while its bug is planted."""
+    return (failure_of(seed, limit_seconds=CONTROL_SECONDS) for seed in seeds_with(control.feature, seeds))
 
 
 def seeds_with(feature: type[Feature], seeds: Iterable[int]) -> Iterator[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.simulation.finding_controls import Control
-from tests.simulation.many import failure_of, seeds_with, shows_bug
+from tests.simulation.many import outcomes_with, shows_bug
 from tests.simulation.storage_controls import STORAGE_CONTROLS
 
 SEEDS = 600  # from the one that was known to show it; about one in twelve draws the feature
@@ -14,4 +14,4 @@ SEEDS = 600  # from the one that was known to show it; about one in twelve draws
 def test_a_planted_storage_bug_is_found(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     control.plant(monkeypatch)
     seeds = range(control.first_seed, control.first_seed + SEEDS)
-    assert any(shows_bug(failure_of(seed), control.shows) for seed in seeds_with(control.feature, seeds))
+    assert any(shows_bug(outcome, control.shows) for outcome in outcomes_with(control, seeds))

@@ -12,6 +12,7 @@ from random import Random
 from tests.simulation.cluster_scenario import ClusterScenario
 from tests.simulation.features.bit_flips import BitFlips
 from tests.simulation.features.clocks import Clocks
+from tests.simulation.features.config_changes import ConfigChanges
 from tests.simulation.features.dedup import Dedup
 from tests.simulation.features.delays import Delays
 from tests.simulation.features.failing_syncs import FailingSyncs
@@ -23,7 +24,9 @@ from tests.simulation.features.queue import Queue
 from tests.simulation.features.registry import LaggingRegistry
 from tests.simulation.features.retention import Retention
 from tests.simulation.features.rolled_back_registry import RolledBackRegistry
+from tests.simulation.features.trailing_gap import TrailingGap
 from tests.simulation.features.unclean import Unclean
+from tests.simulation.features.unwritable_dead_letters import UnwritableDeadLetters
 
 FEATURES: tuple[type[Feature], ...] = (
     Clocks,
@@ -41,6 +44,9 @@ STORAGE_CHANCE = 0.25
 ADMIN_FEATURES: tuple[type[Feature], ...] = (RolledBackRegistry,)
 """What operators do to a whole cluster."""
 ADMIN_CHANCE = 0.17
+DIRECTED_FEATURES: tuple[type[Feature], ...] = (UnwritableDeadLetters, TrailingGap, ConfigChanges)
+"""Each brings about one situation that chance almost never does."""
+DIRECTED_CHANCE = 0.15
 COUNTS = (0, 1, 1, 2, 2, 2, 3)
 LEFT_OUT_CHANCE = 0.6
 
@@ -56,7 +62,11 @@ def features_of(seed: int) -> list[type[Feature]]:
     # An older copy of the registry may not know which replica was damaged.
     if storage or LaggingRegistry in drawn:
         admin = []
-    return [kind for kind in FEATURES if kind in drawn] + storage + admin
+    # They stop brokers whenever they like: others that do, or that may not meet it, are left alone.
+    directed = _one_of(DIRECTED_FEATURES, DIRECTED_CHANCE, f"directed draw {seed}")
+    if storage or admin or LaggingRegistry in drawn:
+        directed = []
+    return [kind for kind in FEATURES if kind in drawn] + storage + admin + directed
 
 
 def _one_of(features: Sequence[type[Feature]], chance: float, stream: str) -> list[type[Feature]]:

@@ -158,7 +158,10 @@ class ClusterMember:
         if not self._start.has_all or partition is None or partition.log.quarantined is not None:
             return True
         # Elsewhere nothing is acknowledged before it is on the disk, so that the way it stopped does not matter.
-        return topic.config.flush_messages > 1 and self._store.broker_epoch != self._start.epoch_before
+        return (
+            self._store.broker_epoch != self._start.epoch_before
+            and self._replicas.may_have_acknowledged_from_memory(topic)
+        )
 
     def _held(self) -> Iterator[tuple[Topic, int, PartitionRecord]]:
         """The partitions of which a replica is here."""

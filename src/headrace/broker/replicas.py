@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
@@ -62,6 +63,8 @@ class Replicas:
         self._doomed: dict[Key, Partition] = {}
         self._changed_records: dict[UUID, None] = {}
         self._record_changed = asyncio.Event()
+        self._flush_later: set[UUID] = set()
+        """Topics that may acknowledge from memory: their files say so."""
         self._wake = asyncio.Event()
         self._settled: list[tuple[UUID | None, asyncio.Future[None]]] = []
         self._is_busy = False
@@ -78,7 +81,7 @@ class Replicas:
             topic = self._catalogue.find_by_id(topic_id)
             if topic is None or not self._is_mine(topic, index):
                 return None
-            return self._opening(topic.config)
+            return self._opening(topic)
 
         unknown = {topic_id for topic_id, _ in self._store.found() if self._catalogue.find_by_id(topic_id) is None}
         await self._store.open_all(wanted, await self._topics.deleted(unknown))
@@ -104,19 +107,57 @@ class Replicas:
                 self._wake.set()
 
     async def keep_records(self) -> None:
-        """Write the records of topics beside their logs, for ever; nobody who wants to lead waits for it."""
+        """Write the records of topics beside their logs, for ever; nobody who wants to lead waits for it.
+
+        After a crash, the file of a topic tells whether a replica here may have acknowledged from memory, whatever the
+        configuration is by then. So `flush.messages` > 1 takes effect when it is in the file, and leaves the file when
+        everything that was acknowledged from memory is flushed.
+        """
         while True:
             await self._record_changed.wait()
             self._record_changed.clear()
             changed, self._changed_records = self._changed_records, {}
             topics = [self._catalogue.find_by_id(topic_id) for topic_id in changed]
+            held = [(one, one.record, one.config) for one in topics if one is not None and one.replicas]
+            self._flush_later.difference_update(topic.id for topic, _, config in held if config.flush_messages <= 1)
+            flushed = [await self._flush_memory(topic, config) for topic, _, config in held]
             try:
-                await self._store.topic_files.keep(one.record for one in topics if one is not None and one.replicas)
+                await self._store.topic_files.keep(
+                    one[1] for one, is_kept in zip(held, flushed, strict=True) if is_kept
+                )
             except HeadraceError as error:
                 log.error("topic files cannot be written error=%s", error)
                 self._changed_records = {**changed, **self._changed_records}
                 await asyncio.sleep(_RETRY_SECONDS)
                 self._record_changed.set()
+                continue
+            for topic, _, config in held:
+                if config.flush_messages > 1 and topic.config.flush_messages > 1:
+                    self._flush_later.add(topic.id)
+                    self.reconfigure(topic)
+
+    async def _flush_memory(self, topic: Topic, config: TopicConfig) -> bool:
+        """Flush what was acknowledged from memory if nothing is any more. False if a log has failed: then the topic's
+        file stays as it is, for the restart that the log needs."""
+        if config.flush_messages <= 1 < self._kept_flush_messages(topic):
+            try:
+                for partition in list(topic.replicas.values()):
+                    await self._store.flusher.flush(partition.log)
+            except HeadraceError as error:
+                log.error("%s cannot be flushed: %s", topic.name, error)
+                return False
+        return True
+
+    def may_have_acknowledged_from_memory(self, topic: Topic) -> bool:
+        """Whether a replica here may have acknowledged, before this start, what it had not flushed."""
+        return max(topic.config.flush_messages, self._kept_flush_messages(topic)) > 1
+
+    def _kept_flush_messages(self, topic: Topic) -> int:
+        """As the topic's file says."""
+        kept = self._store.topic_files.records.get(topic.id)
+        return (
+            1 if kept is None else TopicConfig.build(kept.configs, self._catalogue.config.topic_defaults).flush_messages
+        )
 
     async def settled(self, topic_id: UUID | None = None) -> None:
         """Return when everything that was known when this was called is done; raise what keeps the replicas of this
@@ -128,9 +169,10 @@ class Replicas:
             await future
 
     def reconfigure(self, topic: Topic) -> None:
+        config = self._in_force(topic)
         for partition in topic.replicas.values():
-            partition.config = topic.config
-            partition.log.config = self._log_config(topic.config)
+            partition.config = config
+            partition.log.config = self._log_config(config)
 
     # News
 
@@ -240,15 +282,16 @@ class Replicas:
                 missing.append((topic, index))
         if not missing:
             return
-        logs = await self._store.create_all((topic.id, index, self._opening(topic.config)) for topic, index in missing)
+        logs = await self._store.create_all((topic.id, index, self._opening(topic)) for topic, index in missing)
         for (topic, _), made in zip(missing, logs, strict=True):
             self._add(topic, made)
 
     def _add(self, topic: Topic, made: Log) -> None:
-        partition = Partition(made, self._store.flusher, topic.name, topic.config, topic.counts)
+        config = self._in_force(topic)
+        partition = Partition(made, self._store.flusher, topic.name, config, topic.counts)
         if self._catalogue.find_by_id(topic.id) is topic:
             topic.replicas[partition.index] = partition
-            made.config = self._log_config(topic.config)  # it may have been changed while the log was created
+            made.config = self._log_config(config)  # it may have been changed while the log was created
             self._mark_record(topic)
         else:  # the topic was deleted meanwhile
             self._doomed[topic.id, partition.index] = partition
@@ -265,7 +308,7 @@ class Replicas:
                 self._give_up(topic, partition)
                 async with partition.changing:
                     pass  # whoever was cutting it has finished
-                opening = self._opening(topic.config)
+                opening = self._opening(topic)
                 self._add(topic, await self._store.replace(topic.id, partition.index, opening))
 
     async def _remove_doomed(self) -> None:
@@ -345,8 +388,15 @@ class Replicas:
 
     # Logs
 
-    def _opening(self, config: TopicConfig) -> Opening:
-        return Opening(self._log_config(config), PartitionState())
+    def _opening(self, topic: Topic) -> Opening:
+        return Opening(self._log_config(self._in_force(topic)), PartitionState())
+
+    def _in_force(self, topic: Topic) -> TopicConfig:
+        """The topic's configuration, but nothing is acknowledged from memory before the topic's file says that it may
+        be."""
+        if topic.config.flush_messages > 1 and topic.id not in self._flush_later:
+            return replace(topic.config, flush_messages=1)
+        return topic.config
 
     def _log_config(self, config: TopicConfig) -> LogConfig:
         # The active segment is never compacted, so it must be rolled in time for what must be.

@@ -127,6 +127,12 @@ class SimBroker:
         """The host goes, or goes again: also when the broker is not running, its page cache is lost."""
         self._end(keep_page_cache=False, silently=silently)
 
+    def check(self) -> None:
+        """Raise `BrokerFailed` if the process that runs did something wrong that was only counted or marked. Its end
+        checks that as well."""
+        if self._process is not None:
+            self._process.check()
+
     def fail_next_sync(self, pattern: str = "*", operation: Operation = "sync") -> None:
         """Let a sync, of this run or of the next start, fail once: a log may then fail, which ends with this run of the
         broker; a start may fail as a whole."""

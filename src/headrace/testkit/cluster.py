@@ -99,6 +99,11 @@ class SimCluster:
                 broker.kill()  # as its alarm asks an operator to do
         await self.start_all()
 
+    def check(self) -> None:
+        """Raise if a broker that is up has failed at something that nobody noticed."""
+        for broker in self.brokers.values():
+            broker.check()
+
     # Faults that concern more than one host
 
     def disconnect(self, broker: SimBroker, *, silently: bool) -> None:

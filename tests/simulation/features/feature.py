@@ -219,6 +219,16 @@ async def until_drained(scenario: ClusterScenario, topic: str, name: str, worker
     await scenario.until_none(lambda: scenario.at_work(*workers))
 
 
+def open_transactions(cluster: SimCluster, topic: str) -> list[str]:
+    """The partitions whose end cannot be read by those that read committed messages."""
+    found = []
+    for name, index, place in cluster.places():
+        partition = cluster.replica(place.leader, name, index) if place.leader in cluster.brokers else None
+        if name == topic and (partition is None or partition.last_stable_offset < partition.log.end_offset):
+            found.append(f"{name}-{index} has an open transaction")
+    return found
+
+
 # What the logs hold
 
 

@@ -26,6 +26,7 @@ from tests.simulation.features.feature import (
     Feature,
     TopicWriter,
     note_final,
+    open_transactions,
     stored,
     until_drained,
 )
@@ -150,17 +151,8 @@ class Queue(Feature):
         workers, self.workers = self.workers, []
         await super().recover(healed)
         self.workers = workers
-        await self.scenario.until_none(self._open_transactions)
+        await self.scenario.until_none(lambda: open_transactions(self.scenario.cluster, TOPIC))
         await until_drained(self.scenario, TOPIC, NAME, workers)
-
-    def _open_transactions(self) -> list[str]:
-        """The partitions whose end cannot be read by those that read committed messages."""
-        cluster, found = self.scenario.cluster, []
-        for name, index, place in cluster.places():
-            partition = cluster.replica(place.leader, name, index) if place.leader in cluster.brokers else None
-            if name == TOPIC and (partition is None or partition.last_stable_offset < partition.log.end_offset):
-                found.append(f"{name}-{index} has an open transaction")
-        return found
 
     def audit(self) -> None:
         cluster = self.scenario.cluster

@@ -25,21 +25,19 @@ from tests.simulation.features.feature import (
     note_final,
     stored,
 )
+from tests.simulation.features.plain_produce import LEADER, produce
 
 from headrace.client.admin import NewTopic, TopicAdmin
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import HeadraceError
 from headrace.testkit.anomalies import Anomaly
 from headrace.testkit.history import History
-from headrace.wire.batch import Record, build_batch
-from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from headrace.wire.batch import Record
 
 if TYPE_CHECKING:
     from tests.simulation.cluster_scenario import ClusterScenario
 
 TOPIC = "short"
-NAMES_UNTIL = 12
-"""The last version of Produce that names topics; later ones have their ids."""
 KEYS = 6
 LAG_CHANCE = 0.4
 LAG_SECONDS = (1.0, 1.8, 3.0)
@@ -85,20 +83,11 @@ class LeaderWriter(Client):
             values = [f"{self.name}-{number}-{at}".encode() + b"." * 150 for at in range(self.random.randint(1, 4))]
             for value in values:
                 self.history.begin_send(self.name, partition, value)
+            timestamp_ms = self.cluster.clock.now_ms() - self.age_ms
+            records = [Record(value=value, timestamp_ms=timestamp_ms) for value in values]
             with suppress(HeadraceError):
-                await self._write(partition, values)
+                await produce(self.cluster, TOPIC, partition, records, LEADER)
             await self.think(0.12)
-
-    async def _write(self, partition: int, values: list[bytes]) -> None:
-        timestamp_ms = self.cluster.clock.now_ms() - self.age_ms
-        batch = build_batch([Record(value=value, timestamp_ms=timestamp_ms) for value in values])
-        data = PartitionProduceData(index=partition, records=memoryview(batch))
-        topics = [TopicProduceData(name=TOPIC, partition_data=[data])]
-        leader = (await self.cluster.partition(TOPIC, partition)).leader
-        request = ProduceRequest(acks=1, timeout_ms=3000, topic_data=topics)
-        response = await self.cluster.call(request, node_id=leader, version_max=NAMES_UNTIL)
-        if response.responses[0].partition_responses[0].error_code:
-            self.cluster.distrust()
 
 
 class Retention(Feature):

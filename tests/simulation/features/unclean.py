@@ -8,7 +8,7 @@ set by themselves, so that this, too, ends with an unclean election.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ from headrace.registry.partitions import PARTITIONS_KEY
 from headrace.testkit.anomalies import Anomaly
 from headrace.testkit.cluster import SimCluster
 from headrace.testkit.history import History
-from headrace.testkit.registry import SimRegistry
+from headrace.testkit.registry import SimRegistry, SimRegistryState
 
 if TYPE_CHECKING:
     from tests.simulation.cluster_scenario import ClusterScenario
@@ -51,14 +51,40 @@ class Elector(Client):
 
     settings = IMPATIENT
     sim: SimCluster
+    topic: str
 
     async def work(self) -> None:
         admin = ClusterAdmin(self.cluster)
         while not self.is_done:
             await self.think(0.5)
-            if any(name == TOPIC and record.leader == NO_LEADER for name, _, record in self.sim.places()):
+            places = [(index, record) for name, index, record in self.sim.places() if name == self.topic]
+            without_leader = [TopicPartition(self.topic, index) for index, one in places if one.leader == NO_LEADER]
+            if without_leader:
                 with suppress(HeadraceError):
-                    await admin.elect_unclean([TopicPartition(TOPIC, 0)])
+                    await admin.elect_unclean(without_leader)
+
+
+def watch_unclean_elections(cluster: SimCluster, on_election: Callable[[], None]) -> None:
+    """Call back whenever somebody tries to write the record of an unclean election."""
+    registry = cluster.registry
+    inner = registry.on_commit
+    assert inner is not None
+
+    def on_commit(client: SimRegistry, operations: Sequence[Operation], state: SessionState | None) -> None:
+        inner(client, operations, state)
+        if any(_is_unclean(registry, operation) for operation in operations):
+            on_election()
+
+    registry.on_commit = on_commit
+
+
+def _is_unclean(registry: SimRegistryState, operation: Operation) -> bool:
+    entry = registry.entries.get(operation.key)
+    if entry is None or not isinstance(operation, Set) or not is_beneath(operation.key, PARTITIONS_KEY):
+        return False
+    before: Any = msgspec.json.decode(entry.value)
+    after: Any = msgspec.json.decode(operation.value)
+    return bool(before.get("unclean_epoch") != after.get("unclean_epoch"))
 
 
 class Unclean(Feature):
@@ -87,21 +113,13 @@ class Unclean(Feature):
         writer.topic, writer.draft, writer.pause_seconds = TOPIC, self._draft, 0.15
         self.writer, self.writers = writer, [writer]
         elector = self.scenario.client(Elector, "elector", self.history)
-        elector.sim = self.scenario.cluster
+        elector.sim, elector.topic = self.scenario.cluster, TOPIC
         self.others = [elector]
         if self.is_acked:
             worker = self.scenario.client(QueueWorker, "risky-worker", self.history)
             worker.topic, worker.subscription, worker.configs, worker.log = TOPIC, NAME, SUBSCRIPTION, self.log
             self.workers = [worker]
-        registry = self.scenario.cluster.registry
-        inner = registry.on_commit
-        assert inner is not None
-
-        def on_commit(client: SimRegistry, operations: Sequence[Operation], state: SessionState | None) -> None:
-            inner(client, operations, state)
-            self._look_for_unclean(operations)
-
-        registry.on_commit = on_commit
+        watch_unclean_elections(self.scenario.cluster, self._note_unclean)
 
     @property
     def clients(self) -> list[Client]:
@@ -110,14 +128,8 @@ class Unclean(Feature):
     def _draft(self, writer: TopicWriter, number: int) -> Draft:
         return Draft(f"{writer.name}-{number}".encode(), 0, timestamp_ms=writer.cluster.clock.now_ms())
 
-    def _look_for_unclean(self, operations: Sequence[Operation]) -> None:
-        entries = self.scenario.cluster.registry.entries
-        for operation in operations:
-            if isinstance(operation, Set) and is_beneath(operation.key, PARTITIONS_KEY) and operation.key in entries:
-                before: Any = msgspec.json.decode(entries[operation.key].value)
-                after: Any = msgspec.json.decode(operation.value)
-                if before.get("unclean_epoch") != after.get("unclean_epoch"):
-                    self.last_unclean = self.history.now
+    def _note_unclean(self) -> None:
+        self.last_unclean = self.history.now
 
     async def prepare(self, admin: TopicAdmin) -> None:
         await self.create_known_topic(admin, NewTopic(TOPIC, 1, self.replicas, self.configs))

@@ -18,7 +18,8 @@ from headrace.client.tcp import TcpDialer
 from headrace.model.partition_record import PartitionRecord
 from headrace.registry.brokers import live_key
 from headrace.registry.interface import RegistryUnavailable
-from headrace.testkit.registry import SimRegistryState
+from headrace.registry.topics import Topics
+from headrace.testkit.registry import SimRegistry, SimRegistryState
 from headrace.wire.apis import CREATE_TOPICS, METADATA
 from headrace.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from headrace.wire.messages.metadata import MetadataRequest, MetadataResponse
@@ -175,6 +176,72 @@ async def test_where_the_disk_is_not_waited_for_an_unclean_stop_is_not_trusted(t
     await town.open(2)
     assert (2 in town.record("t").isr) is is_clean
     assert 2 in town.record("safe").isr, "there, all that was acknowledged is on the disk"
+
+
+LACKS = "t-0 may lack what this broker acknowledged"
+
+
+async def acknowledge_from_memory(town: Town) -> None:
+    await town.make_topic("t", (1, 2), flush_messages="1000")
+    await town.until_in_sync("t")
+    await town.until(lambda: all(town.replica(node_id, "t").config.flush_messages > 1 for node_id in (1, 2)))
+    await produce(town[1], "t", b"a")
+    await town.until_alike("t")
+    assert [town.replica(node_id, "t").log.flushed_offset for node_id in (1, 2)] == [0, 0]
+
+
+async def set_flush_messages(town: Town, value: str) -> None:
+    topic = town[1].broker.catalogue.topic("t")
+    await Topics(SimRegistry(town.truth)).change_configs("t", topic.id, lambda _: {"flush.messages": value})
+
+
+@in_town(2)
+async def test_a_loss_of_what_was_acknowledged_from_memory_is_admitted_also_after_flush_messages_is_lowered(
+    town: Town, caplog: pytest.LogCaptureFixture
+) -> None:
+    await acknowledge_from_memory(town)
+    for broker in list(town.up):
+        broker.kill(keep_page_cache=False)
+    await set_flush_messages(town, "1")
+    await town.open(1)
+    assert LACKS in caplog.text
+    assert 1 not in town.record("t").isr
+
+
+@in_town(2)
+async def test_what_was_acknowledged_from_memory_is_flushed_when_flush_messages_is_lowered(
+    town: Town, caplog: pytest.LogCaptureFixture
+) -> None:
+    await acknowledge_from_memory(town)
+    await set_flush_messages(town, "1")
+    kept = town[1].broker.store.topic_files.records[town[1].broker.catalogue.topic("t").id]
+    assert kept.configs["flush.messages"] == "1000"
+    await town.until(lambda: all(town.replica(node_id, "t").log.flushed_offset == 1 for node_id in (1, 2)))
+    files = town[1].broker.store.topic_files
+    await town.until(lambda: files.records[kept.id].configs["flush.messages"] == "1")
+    for broker in list(town.up):
+        broker.kill(keep_page_cache=False)
+    await town.open(1)
+    assert LACKS not in caplog.text
+    assert 1 in town.record("t").isr
+
+
+@in_town(2)
+async def test_flush_messages_is_raised_when_the_topic_file_says_so(town: Town) -> None:
+    """Otherwise a broker that loses what it acknowledged from memory would not know that it did."""
+    await town.make_topic("t", (1, 2))
+    await town.until_in_sync("t")
+    broker = town[1].broker
+    topic = broker.catalogue.topic("t")
+    await town.until(lambda: topic.id in broker.store.topic_files.records)
+    town[1].host.disk.fail_next("sync", "*/topics/*")
+    await set_flush_messages(town, "1000")
+    await town.until(lambda: topic.config.flush_messages == 1000)
+    replica = town.replica(1, "t")
+    assert (replica.config.flush_messages, replica.log.config.flush_messages) == (1, 1)
+    await town.until(lambda: replica.config.flush_messages == 1000)
+    assert broker.store.topic_files.records[topic.id].configs == {"flush.messages": "1000"}
+    assert replica.log.config.flush_messages == 1000
 
 
 # Its session

@@ -193,6 +193,7 @@ async def test_a_topic_may_change_its_mind_about_the_disk(house: House) -> None:
     await waiting(partition, append(partition))
     assert partition.log.flushed_offset == partition.high_watermark == 2
     await catalogue.change_configs("t", lambda _: {"flush.messages": "10"})
+    await house.pass_time(0.1)  # until the topic's file says so
     append(partition)
     assert partition.high_watermark == 3
 

@@ -1,0 +1,263 @@
+"""Operators alter the configuration of a topic while it is written. Each seed draws which settings they alter.
+
+- After healing, every broker describes what was confirmed last, and its replica works by it. An attempt without a
+  response may take effect later, so its value is accepted as well.
+- What was acknowledged is there, unless a value that may have been in force lets it go: below the start of the log only
+  if retention was ever limited, and in the middle only if the topic was ever compacted and a later message has its key.
+- `min.insync.replicas` and `flush.messages` let nothing go by themselves: a replica that may lack what was acknowledged
+  cannot lead, whatever the configuration is by then. Only an unclean election may lose what was sent before it. These
+  are ordered where `flush.messages` is altered: otherwise a power cut of all brokers leaves nobody to lead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from tests.simulation.clients import IMPATIENT, Client
+from tests.simulation.features.feature import (
+    LONG_MAX,
+    LOOK_SECONDS,
+    WITHOUT_GAPS,
+    Draft,
+    Fault,
+    Feature,
+    StoredPartition,
+    TopicWriter,
+    note_final,
+    stored,
+)
+from tests.simulation.features.unclean import Elector, watch_unclean_elections
+
+from headrace.broker.partition import Partition
+from headrace.client.admin import NewTopic, ResourceType, TopicAdmin
+from headrace.client.errors import only, raise_for
+from headrace.model.configs import as_text, attribute
+from headrace.model.errors import HeadraceError
+from headrace.testkit.anomalies import Anomaly
+from headrace.testkit.history import History
+from headrace.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster_scenario import ClusterScenario
+
+TOPIC = "tuned"
+KEYS = 6
+RETENTION, FLUSH = ("retention.ms", "retention.bytes"), "flush.messages"
+VALUES = {
+    "cleanup.policy": ("delete", "compact"),
+    "flush.messages": ("1", "20"),
+    "max.message.bytes": ("400", "1000000"),
+    "message.timestamp.type": ("CreateTime", "LogAppendTime"),
+    "min.insync.replicas": ("1", "2"),
+    "retention.bytes": ("-1", "3000"),
+    "retention.ms": ("-1", "1500", "60000"),
+    "segment.bytes": ("300", "1000", "1000000"),
+}
+FLUSH_CHANCE = 0.4
+FLUSH_WEIGHT = 6
+"""How often the power cut is in the list from which faults are drawn, where `flush.messages` is altered."""
+CHANGE_SECONDS = 0.5
+LOWERED_SECONDS, LOWERED_LOOK_SECONDS = 3.0, 0.01
+
+
+class ConfigOperator(Client):
+    """Alters one setting at a time, of those that it is given."""
+
+    settings = IMPATIENT
+    names: list[str]
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)  # type: ignore[arg-type]
+        self.confirmed: dict[str, str] = {}
+        self.tried = defaultdict[str, set[str]](set)
+        self.unanswered = defaultdict[str, set[str]](set)
+
+    async def work(self) -> None:
+        while not self.is_done:
+            await self.think(CHANGE_SECONDS)
+            name = self.random.choice(self.names)
+            others = [value for value in VALUES[name] if value != self.confirmed.get(name)]
+            await self._change(name, self.random.choice(others))
+
+    async def _change(self, name: str, value: str) -> None:
+        self.tried[name].add(value)
+        try:
+            await TopicAdmin(self.cluster).alter_configs(TOPIC, set_to={name: value})
+        except HeadraceError:
+            self.unanswered[name].add(value)
+        else:
+            self.confirmed[name] = value
+
+
+class ConfigChanges(Feature):
+    settings = {"log.retention.check.interval.ms": "500", "log.cleaner.backoff.ms": "500"}
+
+    def __init__(self, scenario: ClusterScenario) -> None:
+        super().__init__(scenario)
+        draw = self.random
+        self.partitions, self.replicas = draw.choice((1, 2)), draw.choice((2, 3))
+        self.names = draw.sample([name for name in VALUES if name != FLUSH], draw.choice((1, 2, 3)))
+        if draw.random() < FLUSH_CHANCE:
+            self.names.append(FLUSH)
+        self.configs = {
+            "min.cleanable.dirty.ratio": "0.01",
+            "message.timestamp.after.max.ms": LONG_MAX,
+            "min.insync.replicas": draw.choice(("1", "2")),
+            "retention.ms": "-1",
+            "segment.bytes": "1000",
+        }
+        self.history = History(has_gaps=True)
+        self.last_unclean = -1
+        """The moment in the history when an unclean election was last tried."""
+
+    def attach(self) -> None:
+        client = self.scenario.client
+        writer = client(TopicWriter, "tuned-writer", self.history)
+        writer.topic, writer.draft, writer.pause_seconds = TOPIC, self._draft, 0.2
+        self.writer, self.writers = writer, [writer]
+        self.operators = [client(ConfigOperator, f"config-operator{number}", self.history) for number in range(2)]
+        self.operators = self.operators[: len(self.names)]
+        for number, operator in enumerate(self.operators):
+            operator.names = self.names[number :: len(self.operators)]
+        self.others = [*self.operators]
+        if FLUSH in self.names:
+            elector = client(Elector, "tuned-elector", self.history)
+            elector.sim, elector.topic = self.scenario.cluster, TOPIC
+            self.others.append(elector)
+        watch_unclean_elections(self.scenario.cluster, self._note_unclean)
+
+    def _note_unclean(self) -> None:
+        self.last_unclean = self.history.now
+
+    def _draft(self, writer: TopicWriter, number: int) -> Draft:
+        value = f"{writer.name}-{number}".encode() + b"." * self.random.choice((0, 0, 150, 700))
+        key = b"key%d" % self.random.randrange(KEYS)
+        return Draft(value, self.random.randrange(self.partitions), key, (), writer.cluster.clock.now_ms())
+
+    async def prepare(self, admin: TopicAdmin) -> None:
+        await self.create_known_topic(admin, NewTopic(TOPIC, self.partitions, self.replicas, self.configs))
+
+    def faults(self) -> list[Fault]:
+        return [self._cut_power_of_one] * FLUSH_WEIGHT if FLUSH in self.names else []
+
+    async def _cut_power_of_one(self) -> None:
+        """Of a replica, mostly the leader: the other has what was acknowledged from memory. Often just after that was
+        to end."""
+        if self.random.random() < 0.7:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOWERED_SECONDS):
+                    await self._until_lowered()
+        cluster = self.scenario.cluster
+        record = next(record for name, _, record in cluster.places() if name == TOPIC)
+        node_id = record.leader if self.random.random() < 0.6 else self.random.choice(record.replicas)
+        if node_id in cluster.brokers:
+            broker = cluster.brokers[node_id]
+            broker.cut_power()
+            await asyncio.sleep(self.random.choice((0.0, 0.3, 2.5)))
+            if broker.is_down:
+                await broker.start()
+            await asyncio.sleep(self.random.choice((0.5, 2.0)))
+
+    async def _until_lowered(self) -> None:
+        (operator,) = [one for one in self.operators if FLUSH in one.names]
+        while operator.confirmed.get(FLUSH) != "20":
+            await asyncio.sleep(LOWERED_LOOK_SECONDS)
+        while operator.confirmed[FLUSH] == "20":
+            await asyncio.sleep(LOWERED_LOOK_SECONDS)
+
+    # What must hold
+
+    async def recover(self, healed: Mapping[int, int]) -> None:
+        await super().recover(healed)
+        while found := [*await self._not_described(), *self._not_in_force()]:
+            self.scenario.missing = "; ".join(found)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _accepted(self) -> Iterator[tuple[str, set[str]]]:
+        """The values that each altered setting may have in the end."""
+        for operator in self.operators:
+            for name, value in operator.confirmed.items():
+                yield name, {value} | operator.unanswered[name]
+
+    async def _not_described(self) -> list[str]:
+        """What some broker describes otherwise than it was confirmed, or than another broker does."""
+        found, described = list[str](), dict[int, dict[str, str | None]]()
+        for node_id in self.scenario.cluster.brokers:
+            try:
+                described[node_id] = await self._described(node_id)
+            except HeadraceError as error:
+                return [f"broker {node_id} does not describe {TOPIC}: {error}"]
+        for name, accepted in self._accepted():
+            values = {node_id: one[name] for node_id, one in described.items()}
+            if len(set(values.values())) > 1 or not accepted.issuperset(values.values()):
+                found.append(f"{name} is {values} instead of {accepted}")
+        return found
+
+    async def _described(self, node_id: int) -> dict[str, str | None]:
+        resource = DescribeConfigsResource(ResourceType.TOPIC, TOPIC, configuration_keys=None)
+        request = DescribeConfigsRequest(resources=[resource])
+        response: DescribeConfigsResponse = await self.scenario.watcher.cluster.call(request, node_id=node_id)
+        result = only(response.results)
+        raise_for(result.error_code, result.error_message)
+        return {one.name: one.value for one in result.configs}
+
+    def _not_in_force(self) -> list[str]:
+        """The replicas that work by other values than those that were confirmed."""
+        found, cluster = [], self.scenario.cluster
+        for _, index, record in [place for place in cluster.places() if place[0] == TOPIC]:
+            for node_id in record.replicas:
+                partition = cluster.replica(node_id, TOPIC, index)
+                if partition is None:
+                    found.append(f"broker {node_id} has no replica of {TOPIC}-{index}")
+                    continue
+                for name, accepted in self._accepted():
+                    works_by = _works_by(partition, name)
+                    if works_by.isdisjoint(accepted) or len(works_by) > 1:
+                        found.append(f"broker {node_id} works by {works_by} as {name} of {TOPIC}-{index}")
+        return found
+
+    def audit(self) -> None:
+        self.found = stored(self.scenario.cluster, TOPIC)
+        note_final(self.history, self.found)
+
+    def anomalies(self) -> Iterator[Anomaly]:
+        if self.last_unclean < 0:
+            for rule in WITHOUT_GAPS:
+                yield from rule(self.history)
+        for send in self.history.sends:
+            if send.is_ok and send.offset >= 0 and send.began > self.last_unclean:
+                partition = self.found[send.partition]
+                if send.offset < partition.start_offset:
+                    is_lost = not self._may_retain_less()
+                else:
+                    is_there = any(one.offset == send.offset for one in partition.records)
+                    is_lost = not is_there and not self._is_replaced(send.value, send.offset, partition)
+                if is_lost:
+                    detail = f"{send.value[:20]!r} at {send.offset} was acknowledged; altered: {self.names}"
+                    yield Anomaly("lost", send.partition, detail)
+
+    def _may_retain_less(self) -> bool:
+        return any(operator.tried[name] - {"-1"} for operator in self.operators for name in RETENTION)
+
+    def _is_replaced(self, value: bytes, offset: int, partition: StoredPartition) -> bool:
+        """Whether compaction may have removed it, for the sake of a later message of its key."""
+        if not any("compact" in operator.tried["cleanup.policy"] for operator in self.operators):
+            return False
+        key = self.writer.sent[value].draft.key
+        return any(one.key == key and one.offset > offset for one in partition.records)
+
+
+def _works_by(partition: Partition, name: str) -> set[str]:
+    """The values in the configuration of the partition and, of what concerns the log alone, in that of its log."""
+    held = {as_text(getattr(partition.config, attribute(name)))}
+    if name in ("flush.messages", "segment.bytes"):
+        held.add(as_text(getattr(partition.log.config, attribute(name))))
+    return held

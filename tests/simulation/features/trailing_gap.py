@@ -1,0 +1,244 @@
+"""A lease that reads a gap which reaches to the last stable offset: it must pass the gap, and not loop there (I34).
+
+A worker goes through the same steps again and again, on a topic with acked retention and small segments:
+
+1. It publishes messages without a producer id: the cleaner keeps the last batch of a producer id, and there would be no
+   gap at the end of a segment.
+2. It acks all but the first of them, which it gives back with a long delay.
+3. It begins a transaction whose first batch does not fit into the segment, and leaves it open: the last stable offset
+   is the base of a new segment.
+4. It waits until the cleaner has removed from the closed segment all behind the message that waits.
+5. It has the partition led by another broker, or changes the subscription: the messages are looked at anew.
+6. It leases, ends the transaction, and begins again.
+
+The subscription reads committed messages in order per key, through a filter or by priority: only these are opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from tests.simulation.clients import Client
+from tests.simulation.features.feature import (
+    LONG_MAX,
+    WITHOUT_GAPS,
+    Feature,
+    note_final,
+    open_transactions,
+    stored,
+    until_drained,
+)
+from tests.simulation.features.plain_produce import ALL, produce
+from tests.simulation.features.queue import FILTERED, KEYED, ORDERS, PRIORITIES
+from tests.simulation.features.queue_clients import LEASE_SECONDS, QueueLog, QueueWorker
+from tests.simulation.features.queue_rules import come_back, delivered_unwanted, not_settled
+
+from headrace.broker.partition import Partition
+from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.cluster_admin import ClusterAdmin
+from headrace.client.metadata import TopicPartition
+from headrace.client.producer import ProducerSettings
+from headrace.client.subscription import Subscription
+from headrace.client.subscription_admin import START, Position, SubscriptionAdmin
+from headrace.client.transactions import TransactionalProducer, TransactionSettings
+from headrace.model.errors import HeadraceError
+from headrace.testkit.anomalies import Anomaly
+from headrace.testkit.cluster import SimCluster
+from headrace.testkit.history import History
+from headrace.wire.batch import Record
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster_scenario import ClusterScenario
+
+TOPIC, NAME = "tickets", "clerks"
+TARGET = TopicPartition(TOPIC, 0)
+WANTED = (("kind", b"wanted"),)
+SEGMENT_BYTES = 2000
+COUNTS = (4, 8, 12)
+DELAYS_SECONDS = (4.0, 10.0, 15.0)
+TRANSACTION_SECONDS = 8.0
+ROUNDS_MAX = 3
+"""After the faults; then it was not to be."""
+STEP_SECONDS = 2.0
+ROUND_SECONDS = 15.0
+LEASES_SECONDS = (0.5, 1.5)
+LOOK_SECONDS = 0.05
+SENDING = ProducerSettings(delivery_timeout_seconds=4.0, topic_wait_seconds=4.0)
+
+
+class GapWorker(QueueWorker):
+    """Brings a gap about that reaches to the last stable offset, until it hurries: then it works as any worker does."""
+
+    sim: SimCluster
+    rounds = gaps = 0
+
+    async def work(self) -> None:
+        async with Subscription(self.cluster, TOPIC, NAME) as subscription:
+            while not self.hurries:
+                self.rounds += 1
+                try:
+                    async with asyncio.timeout(ROUND_SECONDS):
+                        await self._make_gap(subscription)
+                except* (HeadraceError, TimeoutError):
+                    pass  # of a fault: the next round begins anew
+                await self.think(0.1)
+        await super().work()
+
+    async def _make_gap(self, subscription: Subscription) -> None:
+        producer = TransactionalProducer(
+            self.cluster, f"{self.name}-{self.rounds}", TransactionSettings(TRANSACTION_SECONDS, SENDING)
+        )
+        try:
+            await producer.start()
+            first, last = await self._publish()
+            await self._settle_but(subscription, first, last)
+            await producer.begin()
+            await self._until_gap(first + 1, await self._send_large(producer))
+            await self._look_anew()
+            await self._lease_for_a_while(subscription)
+            await self._end(producer)
+        finally:
+            await producer._drop_producer()
+
+    async def _publish(self) -> tuple[int, int]:
+        """The offsets of the first message and of the last. Only the first has a key of its own: it is not to hold the
+        others up."""
+        first = await self._publish_one(b"waits%d" % self.rounds, 0)
+        async with asyncio.TaskGroup() as under_way:
+            numbers = range(1, self.random.choice(COUNTS))
+            others = [under_way.create_task(self._publish_one(b"key%d" % number, number)) for number in numbers]
+        return first, max(task.result() for task in others)
+
+    async def _publish_one(self, key: bytes, number: int) -> int:
+        value = f"{self.name}-{self.rounds}-{number}".encode() + b"." * 50
+        send = self.history.begin_send(self.name, 0, value)
+        record = Record(key, value, WANTED, self.cluster.clock.now_ms())
+        offset = await produce(self.cluster, TOPIC, 0, [record], ALL)
+        self.history.end_send(send, offset)
+        return offset
+
+    async def _settle_but(self, subscription: Subscription, first: int, last: int) -> None:
+        """Ack all up to the last, but give the first one back for long."""
+        left = set(range(first, last + 1))
+        while left and not self.hurries:
+            messages = await subscription.lease(30, wait_seconds=0.5)
+            async with asyncio.TaskGroup() as under_way:
+                for message in messages:
+                    self.receive(message)
+                    left.discard(message.receipt.id.offset)
+                    if message.receipt.id.offset == first:
+                        seconds = self.random.choice(DELAYS_SECONDS)
+                        under_way.create_task(subscription.nack([message], delay_seconds=seconds))
+                    else:
+                        under_way.create_task(self.ack(message.receipt))
+
+    async def _until_gap(self, offset: int, end_offset: int) -> None:
+        """Or until the time is up: a fault may stand in the way."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STEP_SECONDS):
+                while not self._is_gap(offset, end_offset):
+                    await asyncio.sleep(LOOK_SECONDS)
+                self.gaps += 1
+
+    async def _send_large(self, producer: TransactionalProducer) -> int:
+        value = f"{self.name}-{self.rounds}-large".encode() + b"." * (SEGMENT_BYTES - 150)
+        self.large = self.history.begin_send(self.name, 0, value)
+        delivery = await producer.submit(TOPIC, value, partition=0, key=b"large", headers=WANTED)
+        return (await delivery).offset
+
+    def _is_gap(self, offset: int, end_offset: int) -> bool:
+        """Whether no replica has anything between these offsets, and the second begins the active segment."""
+        held = [self.sim.replica(node_id, TOPIC, 0) for node_id in self.sim.brokers]
+        return all(_ends_with_gap(one, offset, end_offset) for one in held if one is not None)
+
+    async def _look_anew(self) -> None:
+        if self.random.random() < 0.3:
+            backoff_ms = str(self.random.randrange(1000))
+            await SubscriptionAdmin(self.cluster).configure(TOPIC, NAME, {"headrace.retry.backoff.ms": backoff_ms})
+            return
+        admin, place = ClusterAdmin(self.cluster), await self.cluster.partition(TOPIC, 0)
+        others = [node_id for node_id in place.replicas if node_id != place.leader]
+        await admin.move({TARGET: [*self.random.sample(others, len(others)), place.leader]})
+        await admin.prefer([TARGET])
+        self.cluster.distrust()
+
+    async def _lease_for_a_while(self, subscription: Subscription) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.random.choice(LEASES_SECONDS)):
+                while not self.hurries:
+                    await self._settle_all(subscription, await subscription.lease(30, wait_seconds=0.5))
+
+    async def _end(self, producer: TransactionalProducer) -> None:
+        """Or leave the transaction to the coordinator, which aborts it after its time."""
+        fate = self.random.random()
+        if fate < 0.2:
+            await producer.abort()
+            self.history.aborted.add(self.large.value)
+        elif fate < 0.9:
+            await producer.commit()
+
+
+def _ends_with_gap(partition: Partition, offset: int, end_offset: int) -> bool:
+    segments = partition.log.segments
+    return len(segments) > 1 and segments[-1].base_offset == end_offset and segments[-2].ends_before(offset)
+
+
+class TrailingGap(Feature):
+    needs_broker_clocks = True
+    settings = {"log.cleaner.backoff.ms": "200"}
+
+    def __init__(self, scenario: ClusterScenario) -> None:
+        super().__init__(scenario)
+        self.replicas = self.random.choice((2, 3))
+        self.order = self.random.choice((KEYED, FILTERED, PRIORITIES))
+        self.configs = {
+            "retention.ms": "-1",
+            "retention.mode": "acked",
+            "segment.bytes": str(SEGMENT_BYTES),
+            "message.timestamp.after.max.ms": LONG_MAX,
+            "min.insync.replicas": str(self.random.choice((1, 2))),
+        }
+        self.subscription = {
+            "share.delivery.count.limit": "1000",
+            "share.record.lock.duration.ms": f"{LEASE_SECONDS * 1000:.0f}",
+            "share.isolation.level": "read_committed",
+            **ORDERS[self.order],
+        }
+        self.history, self.log = History(has_gaps=True), QueueLog()
+
+    def attach(self) -> None:
+        worker = self.scenario.client(GapWorker, "clerk", self.history)
+        worker.topic, worker.subscription, worker.configs, worker.log = TOPIC, NAME, self.subscription, self.log
+        worker.sim = self.scenario.cluster
+        self.worker = worker
+
+    @property
+    def clients(self) -> list[Client]:
+        return [self.worker]
+
+    async def prepare(self, admin: TopicAdmin) -> None:
+        await self.create_known_topic(admin, NewTopic(TOPIC, 1, self.replicas, self.configs))
+        subscriptions = SubscriptionAdmin(self.scenario.watcher.cluster)
+        await subscriptions.create(TOPIC, NAME, Position(START), self.subscription)
+
+    async def recover(self, healed: Mapping[int, int]) -> None:
+        rounds, gaps = self.worker.rounds, self.worker.gaps
+        await self.scenario.until_none(
+            lambda: ["no gap"] if self.worker.gaps == gaps and self.worker.rounds < rounds + ROUNDS_MAX else []
+        )
+        self.worker.hurries = True
+        await self.scenario.until_none(lambda: open_transactions(self.scenario.cluster, TOPIC))
+        await until_drained(self.scenario, TOPIC, NAME, [self.worker])
+
+    def audit(self) -> None:
+        note_final(self.history, stored(self.scenario.cluster, TOPIC))
+
+    def anomalies(self) -> Iterator[Anomaly]:
+        for rule in WITHOUT_GAPS:
+            yield from rule(self.history)
+        yield from come_back([self.worker])
+        yield from not_settled(self.history, self.log, (), lambda _: True)
+        yield from delivered_unwanted(self.log, self.history, lambda _: True)
