@@ -267,7 +267,7 @@ class Fetch:
                 data.log_start_offset,
                 data.error_code,
                 has_records=reading.size_bytes > 0,
-                always=data.diverging_epoch is not None,
+                diverges=data.diverging_epoch is not None,
             )
             if not (is_changed or session.full):
                 continue

@@ -178,13 +178,19 @@ class FetchSession:
         last_fetched_epoch: int = -1,
         log_start_offset: int = -1,
     ) -> FetchEntry:
-        """Add the partition, or note the client's new position in it. Either way it is ready."""
+        """Add the partition, or note the client's new position in it. Either way it is ready.
+
+        In a new leader epoch, a follower starts without the high watermark of the old one. So the session forgets
+        that it sent it, and the next response names the partition even if nothing moved.
+        """
         key = (topic_id if self.uses_topic_ids else topic, partition)
         entry = self.entries.get(key)
         if entry is None:
             entry = self.entries[key] = FetchEntry(self, topic_id, topic, partition)
         entry.fetch_offset = fetch_offset
         entry.max_bytes = max_bytes
+        if current_leader_epoch != entry.current_leader_epoch:
+            entry.sent_high_watermark = -1
         entry.current_leader_epoch = current_leader_epoch
         entry.last_fetched_epoch = last_fetched_epoch
         entry.log_start_offset = log_start_offset
@@ -253,23 +259,26 @@ class FetchEntry:
         error_code: int = 0,
         *,
         has_records: bool,
-        always: bool = False,
+        diverges: bool = False,
     ) -> bool:
         """Note what the answer under way says of this partition. False: the client knows it, leave it out.
 
-        `always` is for a preferred replica or a diverging epoch. A partition that had records goes to the end
-        of the line, so that those behind it get their turn when the answer is limited in size.
+        `diverges`: it has a diverging epoch. A partition that had records goes to the end of the line, so that
+        those behind it get their turn when the answer is limited in size.
         """
         news = (
             self.session.full
             or has_records
-            or always
+            or diverges
             or error_code != 0
             or high_watermark != self.sent_high_watermark
             or log_start_offset != self.sent_log_start_offset
         )
-        # After an error the client must hear of the partition again, even if it is then as it was before.
-        self.sent_high_watermark = high_watermark if error_code == 0 else -1
+        # After an error the client must hear of the partition again, even if it is then as it was before. So must a
+        # follower that truncates at a diverging epoch: it cannot use the high watermark and the log start offset of
+        # that response, because the rest of its log may diverge too.
+        is_usable = error_code == 0 and not diverges
+        self.sent_high_watermark = high_watermark if is_usable else -1
         self.sent_log_start_offset = log_start_offset
         if has_records and self in self.session.ready:
             del self.session.ready[self]

@@ -206,6 +206,54 @@ async def test_one_that_led_and_wrote_nothing_follows_a_history_of_an_older_epoc
 
 
 @in_town()
+async def test_a_follower_that_truncates_learns_high_watermark_and_log_start_though_they_do_not_move(
+    town: Town,
+) -> None:
+    """The response that tells where histories part has them too, but they count only once the histories agree."""
+    await town.make_topic("t", (1, 2))
+    for value in (b"a", b"b"):
+        await produce(town[1], "t", value)
+    await town.until_alike("t")
+    town.isolate(2)
+    await town.move_lead("t", 2)
+    append(town.replica(2, "t"), b"of epoch 1")
+    await town.until(lambda: town.replica(2, "t").log.flushed_offset == 3)
+    await town.move_lead("t", 1)
+    town[2].kill()
+    await town.until(lambda: town.replica(1, "t").high_watermark == 2)
+    await town.replica(1, "t").log.advance_start(1)
+    town.heal()
+    await town.open(2)  # it knows nothing of what is committed
+    await town.until_alike("t")
+    await town.until(lambda: town.replica(2, "t").log.start_offset == 1)
+
+
+@in_town(2)
+async def test_a_follower_learns_the_high_watermark_again_in_a_new_epoch_of_the_same_leader(town: Town) -> None:
+    """The new epoch begins after the follower has appended and before it flushes, while it trims another partition:
+    the high watermark of the old epoch, which it could not use yet, no longer counts."""
+    await town.make_topic("t", (1, 2), (1, 2))
+    for index in (0, 1):
+        await produce(town[1], "t", b"a", partition=index)
+    await town.until(lambda: town.replica(2, "t", 1).log.flushed_offset == 1)
+    town[2].kill()
+    for index in (0, 1):
+        await town.until_in_sync("t", 1, index=index)
+    await produce(town[1], "t", b"b")
+    await town.replica(1, "t", 1).log.advance_start(1)
+    await town.open(2)
+    town[2].host.disk.delay_seconds = (1.0, 1.0)
+    follower = town.replica(2, "t")
+    await town.until(lambda: follower.log.end_offset == 2)
+    assert follower.high_watermark < 2
+    leader = town[1].broker.catalogue.nodes[1]
+    await town.change("t", lambda record: elected(record, leader))
+    await town.until(lambda: follower.leader_epoch == town.record("t").leader_epoch)
+    assert follower.log.flushed_offset < 2
+    await town.until_alike("t")
+
+
+@in_town()
 async def test_a_follower_is_not_cut_to_its_own_high_watermark(town: Town) -> None:
     """KIP-101: its high watermark lags by a fetch; what lies above may be committed."""
     await town.make_topic("t", (1, 2), min_insync_replicas="1")

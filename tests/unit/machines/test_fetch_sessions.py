@@ -216,8 +216,18 @@ class TestWhatAnIncrementalAnswerNames:
         assert entry.answered(10, 0, has_records=False)
         assert not entry.answered(10, 0, has_records=False)
 
-    def test_what_must_be_said_always(self, entry: FetchEntry) -> None:
-        assert entry.answered(10, 0, has_records=False, always=True)
+    def test_a_diverging_epoch_each_time_and_then_what_the_client_discarded(self, entry: FetchEntry) -> None:
+        assert entry.answered(10, 0, has_records=False, diverges=True)
+        assert entry.answered(10, 0, has_records=False, diverges=True)
+        assert entry.answered(10, 0, has_records=False)
+        assert not entry.answered(10, 0, has_records=False)
+
+    def test_everything_again_to_a_client_in_a_new_leader_epoch(self, entry: FetchEntry) -> None:
+        for leader_epoch in (4, 5):
+            entry.session.put(TOPIC, "t", 0, 0, 1_000, leader_epoch)
+            assert entry.answered(10, 0, has_records=False)
+            entry.session.put(TOPIC, "t", 0, 9, 1_000, leader_epoch)
+            assert not entry.answered(10, 0, has_records=False)
 
 
 class TestSlots:
