@@ -40,21 +40,20 @@ def take_folder(disk: Disk, path: str) -> Found:
     if disk.exists(f"{path}/{MARKER}"):
         disk.remove(f"{path}/{MARKER}")
     disk.sync_directory(path)
-    keys, damaged = [], set[LogKey]()
+    keys: list[LogKey] = []
     for name in disk.list(f"{path}/logs"):
         if name.endswith(DELETED):
             disk.remove_tree(f"{path}/logs/{name}")
         elif found := LOG_FOLDER.fullmatch(name):
             keys.append((UUID(hex=found[1]), int(found[2])))
-        elif found := DAMAGED_FOLDER.fullmatch(name):
-            damaged.add((UUID(hex=found[1]), int(found[2])))
+        elif DAMAGED_FOLDER.fullmatch(name):
             logger.warning("%s/logs/%s is damaged and was set aside; remove it when it is not needed", path, name)
         else:
             logger.warning("%s/logs/%s is not a log of ours and is left alone", path, name)
     disk.sync_directory(f"{path}/logs")
     flushed = FlushedOffsets(disk, path)
-    for key in damaged.difference(keys):  # a crash came before it was replaced
-        flushed.forget(key)
+    # A flushed point without a log stays, also beside a damaged log that was set aside: the log that replaced that one
+    # may have been lost. If a crash came before the replacement, the log is found missing and replaced again.
     flushed.sync()  # what a killed process has promised must not be forgotten with the next power cut
     disk.sync_directory(path)
     return Found(keys, broker_epoch, flushed)

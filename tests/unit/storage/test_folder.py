@@ -64,7 +64,7 @@ def test_what_is_damaged_again_is_set_aside_beside_it() -> None:
     assert bench.world.disk.list(f"{DATA}/logs") == [f"{TOPIC.hex}-0{end}" for end in ("", ".damaged-1", ".damaged-2")]
 
 
-def test_a_crash_while_a_log_is_replaced_leaves_the_damaged_one_or_an_empty_one() -> None:
+def test_a_crash_while_a_log_is_replaced_leaves_a_quarantined_log_or_an_empty_one() -> None:
     for operations in range(14):
         bench = damaged_bench(operations)
         bench.world.disk.crash_after(operations)
@@ -73,8 +73,23 @@ def test_a_crash_while_a_log_is_replaced_leaves_the_damaged_one_or_an_empty_one(
         bench.cut_power()
         bench.open()
         is_set_aside = bench.world.disk.exists(f"{FOLDER}.damaged-1")
-        assert (bench.log.quarantined is None) == is_set_aside
-        assert not is_set_aside or bench.log.end_offset == 0
+        assert bench.log.quarantined is not None or is_set_aside
+        assert bench.log.end_offset == 0 or not is_set_aside
+        if bench.log.quarantined is not None:
+            bench.log = bench.run(bench.store.replace(TOPIC, 0, Opening(SMALL, bench.state)))
+        assert (bench.log.quarantined, bench.log.end_offset) == (None, 0)
+
+
+def test_a_log_that_is_lost_is_missed_although_a_damaged_one_was_set_aside_before() -> None:
+    """Seed 504: the broker stayed in the in-sync set with an empty log."""
+    bench = damaged_bench()
+    bench.log = bench.run(bench.store.replace(TOPIC, 0, Opening(SMALL, bench.state)))
+    forget_all(bench)
+    bench.append_many(3)
+    bench.kill()
+    bench.world.disk.lose(FOLDER)
+    bench.open()
+    assert bench.log.quarantined is not None
 
 
 def test_a_log_may_be_made_and_deleted_by_many_at_once() -> None:
