@@ -22,7 +22,7 @@ from headrace.broker.lease_waits import LeaseWaiter, LeaseWaits
 from headrace.broker.leases import ColdLease, Described, Extend, Leased, Verdict
 from headrace.broker.leasing import Leasing, WantedLease
 from headrace.broker.partition import Partition
-from headrace.broker.subscription_starts import first_floor, readable_end
+from headrace.broker.subscription_starts import end_of, first_floor
 from headrace.broker.subscription_surroundings import Surroundings
 from headrace.machines.subscription import Subscription
 from headrace.machines.subscription_answers import Ack, Gap
@@ -333,13 +333,15 @@ class LedSubscriptions:
         return self._acks.committed()
 
     def describe(self, names: Sequence[str] | None = None) -> list[Described]:
+        """Raise `OffsetNotAvailable` while a new leader does not know the high watermark: a backlog that is counted up
+        to a lagging one is too small, and a caller that waits for 0 would stop with messages left."""
         partition = self.source()
         told: list[Described] = []
         for name in self.subscriptions if names is None else names:
             subscription = self.subscriptions.get(name)
             if subscription is not None:
                 self.catch_up(name, subscription, partition)
-                end_offset = readable_end(partition, subscription.config)
+                end_offset = end_of(partition, subscription.config)
                 told.append(Described(name, subscription.floor, end_offset, subscription.counts(end_offset)))
         return told
 

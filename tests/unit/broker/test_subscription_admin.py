@@ -65,6 +65,20 @@ async def test_the_oldest_is_found_in_the_middle_of_a_batch_and_on_the_disk(hous
     assert [one.oldest_ms for one in await describe(house)] == [TIMESTAMP_MS + 2]
 
 
+async def test_a_new_leader_describes_no_backlog_before_it_knows_the_high_watermark(house: House) -> None:
+    """A backlog of 0 means that nothing is left: with a lagging high watermark it would hide committed messages."""
+    await subscribe(house)
+    await produce(house, "jobs", b"a", b"b")
+    partition = house.partition("jobs")
+    partition.epoch_start, partition.high_watermark = 2, 0
+    topics = [DescribeSubscriptionsTopic(name="jobs", partitions=[0])]
+    response = await house.ask(DescribeSubscriptionsRequest(subscriptions=["workers"], topics=topics), 0)
+    (answer,) = response.topics[0].partitions
+    assert (answer.error_code, answer.subscriptions) == (NOT_AVAILABLE, [])
+    partition.high_watermark = 2
+    assert [(one.end, one.backlog) for one in await describe(house)] == [(2, 2)]
+
+
 async def test_all_subscriptions_are_described_or_those_that_are_named(house: House) -> None:
     await subscribe(house)
     await alter(house, CREATE, subscription="auditors")

@@ -75,7 +75,7 @@ async def look_at_queues(broker: Broker, oldest: OldestMessages, yield_turn: Coo
                 (described,) = led.describe([name])
                 tally, partition = led.find(name).tally, led.source()
             except (HeadraceError, ValueError):
-                continue  # it was deleted, or is served elsewhere by now
+                continue  # deleted, led elsewhere by now, or its new leader does not know the high watermark yet
             _, floor, end, counts = described
             oldest_ms = await oldest.look(partition, name, floor, end) if counts.backlog else None
             queues.append(Queue(name, topic, index, floor, counts, oldest_ms, tally))
