@@ -178,7 +178,7 @@ def test_of_a_topic_that_is_missing_its_own_name_is_told(stage: Stage) -> None:
         (("redrive", "orders"), "say which ones: by ID, by --filter or --all"),
         (("redrive", "orders", "0:1", "--all"), "say which ones"),
         (("discard", "orders"), "say which ones"),
-        (("redrive", "orders", "first"), "'orders.dlq:first' is not the id of a message"),
+        (("redrive", "orders", "first"), "'orders.dlq:first' is not a message id"),
         (("list", "orders", "--filter", "colour"), "the filter is not understood at character 1"),
         (("redrive", "orders", "--all"), "Say --yes to do it without a question"),
         (("discard", "orders", "0:1"), "Say --yes to do it without a question"),

@@ -185,7 +185,7 @@ def test_a_subscription_is_deleted_when_that_is_confirmed(stage: Stage) -> None:
         (("ack", "billing", "orders:0:1"), "is not a receipt"),
         (("ack", "billing", "orders:0:1/1/0/m", "--nack", "--reject"), "exclude each other"),
         (("ack", "billing", "orders:0:1/1/0/m", "--delay", "1s"), "--delay goes with --nack"),
-        (("status", "orders"), "is not the id of a message"),
+        (("status", "orders"), "is not a message id"),
         (("status", "orders:0:99"), "there is no message 99"),
     ],
 )
