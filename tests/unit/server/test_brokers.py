@@ -88,7 +88,7 @@ def test_ports_may_stand_next_to_each_other(tmp_path: Path) -> None:
 
 def test_a_registry_of_ones_own_and_brokers_exclude_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(brokers, "run_brokers", lambda _: pytest.fail("it was started"))
-    with pytest.raises(click.UsageError, match="leave out --registry"):
+    with pytest.raises(click.UsageError, match="--registry exclude each other"):
         serve.main(["--brokers", "3", "--registry", "zookeeper://localhost/a"], standalone_mode=False)
 
 
