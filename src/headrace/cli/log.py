@@ -1,4 +1,4 @@
-"""`headrace log ...`: inspect the files of a data folder without a broker. See log_stray for commands that change them."""
+"""`headrace log ...`: inspect the files of a data folder. See log_stray for the commands that change them."""
 
 from __future__ import annotations
 
