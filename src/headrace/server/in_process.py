@@ -66,7 +66,7 @@ class InProcessDialer:
         return await self._elsewhere.dial(host, port, deadline_seconds)
 
     def keep(self, running: Running) -> None:
-        """Keep a reference to the task until it ends: asyncio has only weak ones, and the transport may go away first."""
+        """Keep a reference to the task until it ends: asyncio has only weak ones, and the transport may be gone."""
         self._running.add(running)
         running.add_done_callback(self._running.discard)
 

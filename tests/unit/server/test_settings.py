@@ -60,7 +60,7 @@ def test_http_may_listen_to_other_hosts_with_tls_and_tokens() -> None:
     safe.check()
     with pytest.raises(InvalidConfig, match="without TLS; specify --auth"):
         msgspec.structs.replace(safe, http_tls=None).check()
-    with pytest.raises(InvalidConfig, match="without authentication; give --auth"):
+    with pytest.raises(InvalidConfig, match="without authentication; specify --auth"):
         msgspec.structs.replace(safe, auth=False).check()
     with pytest.raises(InvalidConfig, match="without TLS and authentication"):
         msgspec.structs.replace(safe, auth=False, http_tls=None).check()

@@ -92,7 +92,7 @@ def test_without_java_or_the_jars_it_says_what_to_install(tmp_path: Path, monkey
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(InvalidConfig, match=r"Java was not found.*pip install headrace\[zookeeper\]"):
         find_java()
-    with pytest.raises(InvalidConfig, match=r"jars .*pip install headrace\[zookeeper\]"):
+    with pytest.raises(InvalidConfig, match=r"jars.* not found.*pip install headrace\[zookeeper\]"):
         find_jars()
 
 
