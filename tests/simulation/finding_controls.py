@@ -141,7 +141,7 @@ FINDING_CONTROLS = (
     Control(take_an_unknown_dead_letter_for_gone, Queue, "settled by nobody", 748),
     Control(forget_producers_by_record_timestamps, Clocks, "duplicate in partition", 11),
     Control(refuse_a_batch_that_holds_the_log_start, Retention, "StillUnwell", 9),
-    Control(retain_above_the_high_watermark, Retention, "would be cut to", 0),
+    Control(retain_above_the_high_watermark, Retention, "would be truncated to", 0),
     Control(remove_orphans_by_the_mirror, LaggingRegistry, "has no record", 365),
     Control(stop_at_a_gap, Queue, "BrokerFailed", 1),
     Control(begin_at_the_end_of_added_partitions, Queue, "settled by nobody", 5),

@@ -166,7 +166,12 @@ class AcksLead:
             parts = self._snapshot(offset)
             end_offset = self._append((name, replace(part, epoch=self.reconciled_epoch)) for name, part in parts)
         except HeadraceError as error:
-            log.warning("no snapshot of %s-%d: %s", self.partition.topic, self.partition.index, error)
+            log.warning(
+                "snapshot of subscriptions failed partition=%s-%d error=%s",
+                self.partition.topic,
+                self.partition.index,
+                error,
+            )
             self._events = self._bytes = 0  # the next one is due when it would have been anyway
             return
         if end_offset > offset:
@@ -205,7 +210,8 @@ class AcksLead:
                 break
         if not replay.is_certain:
             log.critical(
-                "%s-%d has no whole snapshot, and its beginning is gone: subscriptions may be missing",
+                "no complete snapshot of subscriptions, and the log start was deleted; subscriptions may be missing "
+                "partition=%s-%d",
                 partition.topic,
                 partition.index,
             )
@@ -245,7 +251,13 @@ class AcksLead:
                 try:
                     yield record.offset, *decode_event(record.key, record.value)
                 except MalformedFrame as error:
-                    log.error("%s-%d at %d: %s", self.partition.topic, self.partition.index, record.offset, error)
+                    log.error(
+                        "invalid acks record partition=%s-%d offset=%d error=%s",
+                        self.partition.topic,
+                        self.partition.index,
+                        record.offset,
+                        error,
+                    )
                 count += 1
                 if count % _RECORDS_AT_ONCE == 0:
                     await asyncio.sleep(0)  # the other partitions are led meanwhile

@@ -40,16 +40,16 @@ def check_batch(
     """Check everything but the records themselves; return the header and the sealed bytes, which hold the records. None
     instead of them: the records were found sound, too."""
     if batch is None or len(batch) == 0:
-        raise InvalidRecord("a produce request must carry exactly one batch per partition; it has none")
+        raise InvalidRecord("a produce request must contain exactly one batch per partition, not none")
     if len(batch) < HEADER_SIZE:
-        raise CorruptMessage(f"a batch has at least {HEADER_SIZE} bytes; this one has {len(batch)}")
+        raise CorruptMessage(f"the batch has {len(batch)} bytes; the minimum is {HEADER_SIZE}")
     header = parse_header(batch)
     if header.magic != 2:
-        raise InvalidRecord(f"only record batches of magic 2 are accepted, not {header.magic}")
+        raise InvalidRecord(f"record batches must have magic 2, not {header.magic}")
     if header.size_bytes < HEADER_SIZE or header.size_bytes > len(batch):
-        raise CorruptMessage(f"the batch claims {header.size_bytes} bytes where {len(batch)} were sent")
+        raise CorruptMessage(f"the batch header says {header.size_bytes} bytes, but {len(batch)} were sent")
     if header.size_bytes != len(batch):
-        raise InvalidRecord("a produce request must carry exactly one batch per partition; it has more")
+        raise InvalidRecord("a produce request must contain exactly one batch per partition, not more")
     if len(batch) > config.max_message_bytes:
         raise MessageTooLarge(
             f"the batch has {len(batch)} bytes; max.message.bytes of the topic is {config.max_message_bytes}"
@@ -93,7 +93,7 @@ def _refuse_keyless(batch: memoryview, header: BatchHeader, size_bytes_max: int)
     records = read_records(batch, header, size_bytes_max)
     keyless = [(index, why) for index, record in enumerate(records) if record.key is None]
     if keyless:
-        raise InvalidRecord(f"{len(keyless)} records were refused: {why}", keyless)
+        raise InvalidRecord(f"{len(keyless)} records were rejected: {why}", keyless)
 
 
 def _check_fields(header: BatchHeader, produce_version: int, transactional_id: str | None) -> None:
@@ -101,26 +101,27 @@ def _check_fields(header: BatchHeader, produce_version: int, transactional_id: s
         raise InvalidRecord(f"the base offset of a produced batch must be 0, not {header.base_offset}")
     if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
         raise InvalidRecord(
-            f"the batch claims {header.record_count} records, but its last offset delta is {header.last_offset_delta}"
+            f"the batch header says {header.record_count} records and last offset delta {header.last_offset_delta}; "
+            "they do not match"
         )
     if header.is_control:
-        raise InvalidRecord("clients may not write control batches")
+        raise InvalidRecord("clients cannot write control batches")
     if header.is_log_append_time:
         # Only the broker sets it: a dedup window trusts such a timestamp as the time of arrival.
-        raise InvalidTimestamp("a producer cannot set the timestamp type LogAppendTime; send the batch as CreateTime")
+        raise InvalidTimestamp("producers cannot set the timestamp type LogAppendTime; use CreateTime")
     if header.is_transactional:
         if transactional_id is None:
-            raise TransactionalIdRefused("a transactional batch needs a transactional id in its request")
+            raise TransactionalIdRefused("a produce request with a transactional batch requires a transactional id")
         if header.producer_id < 0:
-            raise InvalidRecord("a transactional batch needs a producer id")
+            raise InvalidRecord("a transactional batch requires a producer id")
     if header.producer_id >= 0 and header.base_sequence < 0:
-        raise InvalidRecord(f"producer {header.producer_id} sent base sequence {header.base_sequence}")
+        raise InvalidRecord(f"invalid base sequence {header.base_sequence} of producer {header.producer_id}")
     if header.base_sequence < -1:
-        raise InvalidRecord(f"base sequence {header.base_sequence} is for the broker's own events")
+        raise InvalidRecord(f"base sequence {header.base_sequence} is reserved for internal records")
     if header.compression > ZSTD:
         raise InvalidRecord(f"unknown compression type {header.compression}")
     if header.compression == ZSTD and produce_version < _ZSTD_SINCE_PRODUCE:
-        raise UnsupportedCompressionType(f"zstd needs Produce version {_ZSTD_SINCE_PRODUCE} or newer")
+        raise UnsupportedCompressionType(f"zstd requires Produce version {_ZSTD_SINCE_PRODUCE} or newer")
 
 
 def _check_timestamps(batch: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
@@ -131,8 +132,8 @@ def _check_timestamps(batch: memoryview, header: BatchHeader, config: TopicConfi
     if header.max_timestamp <= newest and (header.base_timestamp < 0 or header.base_timestamp >= oldest):
         return
     why = (
-        f"a timestamp must not be more than message.timestamp.before.max.ms={config.message_timestamp_before_max_ms} "
-        f"before or message.timestamp.after.max.ms={config.message_timestamp_after_max_ms} after the broker's {now_ms}"
+        f"a timestamp must be at most message.timestamp.before.max.ms={config.message_timestamp_before_max_ms} before "
+        f"and message.timestamp.after.max.ms={config.message_timestamp_after_max_ms} after the broker's time {now_ms}"
     )
     bad = []
     if header.compression == NONE:

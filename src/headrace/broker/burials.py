@@ -61,7 +61,12 @@ class Burials:
                 error = await self._bury_all()
                 if error is None:
                     return
-                log.warning("%s-%d: %d dead letters must wait: %s", *self._led.place, len(self._failed), error)
+                log.warning(
+                    "writing dead letters failed, will retry partition=%s-%d messages=%d error=%s",
+                    *self._led.place,
+                    len(self._failed),
+                    error,
+                )
                 await asyncio.sleep(pause)
         finally:
             self._task = None

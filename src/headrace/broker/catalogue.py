@@ -73,7 +73,7 @@ class Catalogue(Directory):
     def partition_by_id(self, topic_id: UUID, index: int) -> Partition:
         topic = self._by_id.get(topic_id)
         if topic is None:
-            raise UnknownTopicId(f"there is no topic with id {topic_id}")
+            raise UnknownTopicId(f"topic id {topic_id} does not exist")
         partition = topic.led.get(index)
         if partition is None:
             raise self._not_led(topic, topic.name, index)
@@ -81,8 +81,8 @@ class Catalogue(Directory):
 
     def _not_led(self, topic: Topic | None, name: str, index: int) -> HeadraceError:
         if topic is None or not 0 <= index < topic.partition_count:
-            return UnknownTopicOrPartition(f"there is no partition {name}-{index}")
-        return NotLeader(f"another broker leads {name}-{index}, or nobody does now")
+            return UnknownTopicOrPartition(f"partition {name}-{index} does not exist")
+        return NotLeader(f"this broker is not the leader of {name}-{index}; refresh the metadata")
 
     # Changing
 
@@ -102,7 +102,7 @@ class Catalogue(Directory):
         `UnknownTopicId` if that is gone."""
         check_topic_name(name)
         if not 1 <= partitions <= PARTITIONS_MAX:
-            raise InvalidPartitions(f"a topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}")
+            raise InvalidPartitions(f"a topic must have 1 to {PARTITIONS_MAX} partitions, not {partitions}")
         config = TopicConfig.build(configs, self.config.topic_defaults)
         async with self._changing:
             self._refuse_existing(name)
@@ -165,9 +165,9 @@ class Catalogue(Directory):
             topic = self.topic(name)
             count = topic.partition_count
             if total <= count:
-                raise InvalidPartitions(f"topic {name} has {count} partitions already; {total} is no more")
+                raise InvalidPartitions(f"topic {name} already has {count} partitions; {total} is not an increase")
             if total > PARTITIONS_MAX:
-                raise InvalidPartitions(f"a topic has at most {PARTITIONS_MAX} partitions, not {total}")
+                raise InvalidPartitions(f"a topic can have at most {PARTITIONS_MAX} partitions, not {total}")
             places = self._places(assignment or self._placed(total - count, topic.replication))
             if dry_run:
                 return
@@ -229,7 +229,7 @@ class Catalogue(Directory):
                 key = topic_key(dead_letters_of.name)
                 entry = self.mirror.get(key)
                 if entry is None or decode_topic(entry).id != dead_letters_of.id:
-                    raise UnknownTopicId(f"topic {dead_letters_of.name} was deleted, or created again")
+                    raise UnknownTopicId(f"topic {dead_letters_of.name} was deleted or recreated")
                 source = Set(key, entry.value, entry.version)
             try:
                 await self._records.create(record, places, together_with=source)

@@ -114,7 +114,7 @@ class ClusterMember:
     async def until_led(self) -> None:
         """Wait until everything that is to be led here is led. The others reach this broker meanwhile."""
         if not await self._until(self._is_ready, _READY_SECONDS):
-            log.warning("some partitions have no leader yet")
+            log.warning("broker starts serving while some partitions have no leader")
 
     async def hand_over(self) -> None:
         """Let others lead what is led here, as far as they can."""
@@ -122,7 +122,7 @@ class ClusterMember:
             return
         await self.membership.begin_to_leave()
         if not await self._until(self._has_handed_over, _HAND_OVER_SECONDS):
-            log.warning("not all leads were taken over")
+            log.warning("shutting down before other brokers took over all leaderships")
 
     async def leave(self) -> None:
         self._catalogue.mirror.close()
@@ -140,7 +140,9 @@ class ClusterMember:
                 without_us = partial(strike_out, node_id=self._node_id, min_insync=enough)
                 changed = await records.change(topic.id, index, without_us)
                 if changed is not None:
-                    log.warning("%s-%d may lack what this broker acknowledged; it is copied again", topic.name, index)
+                    log.warning(
+                        "log may lack acknowledged records; replicating it again partition=%s-%d", topic.name, index
+                    )
 
     def _may_have_lost(self, topic: Topic, index: int) -> bool:
         # A log that is missing in the data folder was made anew and is empty by now, but quarantined: the flushed

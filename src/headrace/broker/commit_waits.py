@@ -41,7 +41,7 @@ class CommitWaits:
             if wait[1] > now:
                 kept.append(wait)
             elif not wait[2].done():
-                wait[2].set_exception(RequestTimedOut("the batch was not committed within the request's timeout"))
+                wait[2].set_exception(RequestTimedOut("the batch was not replicated within the timeout of the request"))
         self._waits = kept
 
     def end(self, error: HeadraceError) -> None:

@@ -64,7 +64,7 @@ class Companions:
     async def ensure(self, topic: str, prefix: str) -> Topic:
         """The companion, made or grown as far as is needed. Raises `UnknownTopicOrPartition` if there is no owner."""
         if is_internal(topic):
-            raise InvalidTopic(f"{topic} is internal and has no companions")
+            raise InvalidTopic(f"{topic} is internal and cannot have co-located topics")
         name = prefix + topic
         while True:
             owner = self._directory.topic(topic)
@@ -124,7 +124,7 @@ class Companions:
     async def _make(self, owner: Topic, prefix: str) -> None:
         entry = self._mirror.get(topic_key(owner.name))
         if entry is None:
-            raise UnknownTopicOrPartition(f"there is no topic {owner.name}")
+            raise UnknownTopicOrPartition(f"topic {owner.name} does not exist")
         record = TopicRecord(
             name=prefix + owner.name,
             id=self._entropy.uuid(),
@@ -146,7 +146,7 @@ class Companions:
         indexes = range(first, owner.partition_count)
         missing = next((index for index in indexes if index not in owner.places), None)
         if missing is not None:
-            raise UnknownTopicOrPartition(f"there is no partition {owner.name}-{missing}")
+            raise UnknownTopicOrPartition(f"partition {owner.name}-{missing} does not exist")
         return [beside(owner.places[index], self._directory.nodes) for index in indexes]
 
     async def _see(self, name: str, topic_id: UUID, indexes: range) -> None:

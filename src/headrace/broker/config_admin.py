@@ -149,11 +149,13 @@ class ConfigAdmin:
         """An empty name means the defaults of all brokers: with one broker that is the same thing."""
         if resource_type != _BROKER:
             raise InvalidRequest(
-                f"resource type {resource_type} has no configs here; topics (2), brokers (4), groups (32) and "
-                "subscriptions (100) have"
+                f"resource type {resource_type} is not supported; use topic (2), broker (4), group (32) or "
+                "subscription (100)"
             )
         if name not in ("", str(self._identity.node_id)):
-            raise InvalidRequest(f"this is broker {self._identity.node_id}, not {name}")
+            raise InvalidRequest(
+                f"this is broker {self._identity.node_id}, not {name}; send the request to that broker"
+            )
 
     async def _try(self, result: Any, change: Awaitable[None]) -> None:
         try:

@@ -69,7 +69,13 @@ class DeadLetters:
         from that; then it is to be tried again."""
         if topic.endswith(DEAD_LETTER_SUFFIX):
             dead = MessageId(topic, index, offset)
-            log.warning("%s gave up on dead letter %s after %d attempts: %s", subscription, dead, attempts, reason)
+            log.warning(
+                "dead letter failed again and was dropped subscription=%s dead_letter=%s attempts=%d reason=%s",
+                subscription,
+                dead,
+                attempts,
+                reason,
+            )
             return
         source = self._catalogue.topic(topic)  # before the first wait: later the name may be another topic's
         found = await _read(self._catalogue.partition(topic, index), offset)
@@ -89,7 +95,7 @@ class DeadLetters:
             await self._catalogue.mirror.read([topic_key(topic.name), topic_key(name)])
             found = self._catalogue.find(name)
         if self._catalogue.find_by_id(topic.id) is None:
-            raise UnknownTopicId(f"topic {topic.name} was deleted, or created again")
+            raise UnknownTopicId(f"topic {topic.name} was deleted or recreated")
         if found is not None:
             return found
         configs = {
@@ -126,7 +132,7 @@ class DeadLetters:
         else:
             leader = self._catalogue.leader_node(topic.name, index)
             if leader is None:
-                raise NotLeader(f"nobody leads {topic.name}-{index} now")
+                raise NotLeader(f"partition {topic.name}-{index} has no leader")
             response = await self._peers.call(
                 leader.node_id, request, timeout_seconds=_TIMEOUT_SECONDS, lane=_LANE, version_max=_VERSION
             )
@@ -156,7 +162,7 @@ async def _read(partition: Partition, offset: int) -> tuple[Record, int] | None:
         if piece.next_offset > offset and not data:
             return None
         if not partition.is_leader or partition.leader_epoch != epoch:
-            raise NotLeader(f"another broker leads {partition.topic}-{partition.index} now")
+            raise NotLeader(f"this broker is no longer the leader of {partition.topic}-{partition.index}")
     if not data:
         return None
     header = parse_header(data)

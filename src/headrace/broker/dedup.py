@@ -66,7 +66,7 @@ def ids_of(batch: memoryview, header: BatchHeader) -> Ids:
     if not any(found):
         return ()
     if header.is_transactional:
-        why = f"a message of a transaction cannot have {DEDUP_ID} in a topic with dedup.window.ms"
+        why = f"a transactional message cannot have the header {DEDUP_ID} in a topic with dedup.window.ms"
         raise InvalidRecord(why, [(index, why) for index, dedup_id in enumerate(found) if dedup_id])
     return found
 
@@ -175,7 +175,9 @@ class DedupWindows:
         led = self._led.get(partition)
         if led is None or not led.is_loaded:
             # A producer comes again when it hears this, and knows no better word for it.
-            raise NotEnoughReplicas(f"{partition.topic}-{partition.index} still reads which {DEDUP_ID} it has")
+            raise NotEnoughReplicas(
+                f"{partition.topic}-{partition.index} is still loading its deduplication window; retry"
+            )
         return led.window
 
     # Leads
@@ -241,7 +243,12 @@ class DedupWindows:
             led.is_loaded = True
         except HeadraceError as error:
             if self._led.get(partition) is led:
-                log.critical("%s-%d takes no messages with ids: %s", partition.topic, partition.index, error)
+                log.critical(
+                    "deduplication window not loaded; messages with ids are rejected partition=%s-%d error=%s",
+                    partition.topic,
+                    partition.index,
+                    error,
+                )
 
 
 def _read_ids(window: DedupWindow, data: bytes, arrivals: _Arrivals, oldest_ms: int) -> None:

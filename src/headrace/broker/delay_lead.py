@@ -90,7 +90,7 @@ class LedDelays:
     def ensure_serving(self) -> None:
         self._log.ensure_led()
         if not self.is_loaded:
-            raise CoordinatorLoading(f"{self} is still being read")
+            raise CoordinatorLoading(f"{self} is still being loaded; retry")
 
     async def page(self, after_ms: int, after_offset: int, count_max: int) -> list[tuple[Due, Record]]:
         """The messages behind this one, by when they are due: so many, or fewer if they are large."""
@@ -123,10 +123,12 @@ class LedDelays:
         self.ensure_serving()
         for offset in offsets:
             if self.delays.read_to <= offset < self.partition.high_watermark:
-                raise CoordinatorLoading(f"{self} is read up to {self.delays.read_to} yet; {offset} is to come")
+                raise CoordinatorLoading(
+                    f"{self} is loaded only up to {self.delays.read_to}, not yet to {offset}; retry"
+                )
             if offset not in self.delays:
                 name = MessageId(self.partition.topic, self.partition.index, offset)
-                raise InvalidRecordState(f"{name} does not wait: it was released or cancelled, or never was there")
+                raise InvalidRecordState(f"{name} is not waiting: it was released or cancelled, or does not exist")
 
     def _append(self, event: Event) -> int:
         """Append and apply in one step; the end offset to wait for."""
@@ -144,7 +146,7 @@ class LedDelays:
         self._wake.set()
 
     def on_committed(self) -> None:
-        raise AssertionError("it reads what is committed and copies nothing")
+        raise AssertionError("the read is limited to committed records and is not a replica fetch")
 
     async def run(self) -> None:
         """Until the lead ends, whatever goes wrong in between."""
@@ -161,7 +163,12 @@ class LedDelays:
                 except HeadraceError as error:
                     self._target = None  # a release that was announced may not have come to it
                     if self._log.is_led:
-                        log.warning("%s: nothing is released for %.1f s: %s", self, retry_seconds, error.message)
+                        log.warning(
+                            "releasing delayed messages failed, will retry partition=%s retry_seconds=%.1f error=%s",
+                            self,
+                            retry_seconds,
+                            error.message,
+                        )
                         await asyncio.sleep(retry_seconds)
                         retry_max = _RETRY_SECONDS_MAX if self.is_loaded else _LOAD_SECONDS_MAX
                         retry_seconds = min(retry_seconds * 2, retry_max)
@@ -182,7 +189,7 @@ class LedDelays:
         self.is_loaded = True
         if self.delays.read_to:
             seconds = self._clock.monotonic() - started
-            log.info("%s: %d messages wait, read in %.1f s", self, len(self.delays), seconds)
+            log.info("delayed messages loaded partition=%s messages=%d seconds=%.1f", self, len(self.delays), seconds)
 
     async def _take_in(self, end_offset: int) -> None:
         data, next_offset = await self._log.read(self.delays.read_to, _READ_BYTES, end_offset)
@@ -306,7 +313,11 @@ class LedDelays:
         keyless = [due.offset for due in dues if due.offset in messages and messages[due.offset].key is None]
         if keyless and config.compacts:
             self._append(Dropped(self._clock.now_ms(), keyless, "T is compacted, and they have no key"))
-            log.error("%s: %d messages without a key cannot go to a compacted topic", self, len(keyless))
+            log.error(
+                "delayed messages without a key dropped: the topic is compacted partition=%s messages=%d",
+                self,
+                len(keyless),
+            )
         chosen: list[Due] = []
         size_bytes = 0
         for due in dues:

@@ -46,7 +46,12 @@ class Sweeps:
                 await sweep.look_at(self._cleaner, partition)
             except (HeadraceError, FileNotFoundError, DamagedSegment) as error:
                 # A segment may have been deleted or cut meanwhile; all else is worth a word, too.
-                log.warning("what is over of %s-%d cannot go: %s", partition.topic, partition.index, error)
+                log.warning(
+                    "deleting released delayed messages failed partition=%s-%d error=%s",
+                    partition.topic,
+                    partition.index,
+                    error,
+                )
 
 
 class DelayedSweep(Sweep):

@@ -42,12 +42,12 @@ class Target:
         """Raise unless a batch can be committed here now."""
         self.ensure_led()
         if self.partition.writes_suspended:
-            raise NotLeader(f"another broker may lead {self.partition.topic}-{self.partition.index} by now")
+            raise NotLeader(f"this broker may no longer be the leader of {self.partition.topic}-{self.partition.index}")
         self.partition.ensure_enough()
 
     def ensure_led(self) -> None:
         if not self.is_led:
-            raise NotLeader(f"another broker leads {self.partition.topic}-{self.partition.index} now")
+            raise NotLeader(f"this broker is no longer the leader of {self.partition.topic}-{self.partition.index}")
 
     def append(self, batch: Batch, now_ms: int) -> int:
         """Up to where T must be committed for the release to be over."""

@@ -32,7 +32,7 @@ class DelayedLog:
 
     def ensure_led(self) -> None:
         if not self.is_led:
-            raise NotLeader(f"another broker leads {self.partition.topic}-{self.partition.index} now")
+            raise NotLeader(f"this broker is no longer the leader of {self.partition.topic}-{self.partition.index}")
 
     def append(self, event: Event) -> tuple[int, int]:
         """Where it stands, and up to where the log must be `committed` for it to count."""
@@ -79,5 +79,5 @@ class DelayedLog:
             while wanted and wanted[0] < next_offset:
                 wanted.popleft()
             if wanted and wanted[0] == first:
-                raise StorageFailure(f"{self.partition.topic}-{self.partition.index} cannot be read at {first} now")
+                raise StorageFailure(f"cannot read {self.partition.topic}-{self.partition.index} at offset {first}")
         return found

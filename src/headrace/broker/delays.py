@@ -57,7 +57,7 @@ class DelayedMessages:
         led = self._led.get((name, index))
         if led is None or self._is_stopped.is_set():
             self._catalogue.partition(name, index)
-            raise NotLeader(f"this broker does not look after {name}-{index}, or no longer")
+            raise NotLeader(f"this broker is not the leader of {name}-{index}; refresh the metadata")
         led.ensure_serving()
         return led
 

@@ -84,14 +84,14 @@ class Directory:
     def topic(self, name: str) -> Topic:
         topic = self._by_name.get(name)
         if topic is None:
-            raise UnknownTopicOrPartition(f"there is no topic {name}")
+            raise UnknownTopicOrPartition(f"topic {name} does not exist")
         return topic
 
     def place(self, topic: str, index: int) -> PartitionRecord:
         """Where a partition is, as far as this broker knows."""
         record = self.topic(topic).places.get(index)
         if record is None:
-            raise UnknownTopicOrPartition(f"there is no partition {topic}-{index}")
+            raise UnknownTopicOrPartition(f"partition {topic}-{index} does not exist")
         return record
 
     def leader_node(self, topic: str, index: int) -> BrokerRecord | None:
@@ -160,7 +160,7 @@ class Directory:
         try:
             self.reconfigure(BrokerConfig.from_settings(self.config.static, dynamic))
         except InvalidConfig as error:
-            log.error("the brokers' configs do not go with the settings of this one: %s", error)
+            log.error("dynamic broker configs conflict with the settings of this broker error=%s", error)
 
     def _take_topic(self, key: str, entry: Entry | None) -> None:
         name = key[len(TOPICS_KEY) + 1 :]

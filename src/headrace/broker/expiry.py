@@ -47,11 +47,11 @@ class TopicExpiry:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             for topic in list(self._idle()):
-                log.info("topic %s is deleted: nothing was written to it for its expire.after.idle.ms", topic.name)
+                log.info("deleting an idle topic (expire.after.idle.ms) topic=%s", topic.name)
                 try:
                     await self._catalogue.delete(topic.name)
                 except HeadraceError as error:
-                    log.warning("topic %s could not be deleted: %s", topic.name, error)
+                    log.warning("deleting an idle topic failed topic=%s error=%s", topic.name, error)
 
     def _idle(self) -> Iterator[Topic]:
         """Topics whose time is up; notes what is seen of the others."""

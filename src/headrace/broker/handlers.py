@@ -52,10 +52,12 @@ class Handlers:
         """
         handler = self._by_key.get(api_key)
         if handler is None:
-            raise MalformedFrame(f"api key {api_key} is not served")
+            raise MalformedFrame(f"API key {api_key} is not supported")
         api = handler.api
         if api.min_version <= version <= api.max_version:
             return handler, version
         if api_key == API_VERSIONS:
             return handler, UNKNOWN_VERSION
-        raise MalformedFrame(f"{api.name} version {version} is not served; {api.min_version} to {api.max_version} are")
+        raise MalformedFrame(
+            f"{api.name} version {version} is not supported; use {api.min_version} to {api.max_version}"
+        )

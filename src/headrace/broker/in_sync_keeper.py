@@ -102,9 +102,14 @@ class InSyncKeeper:
         key = partition_key(topic.id, partition.index)
         try:
             await self._registry.commit([*checks, Set(key, encode_partition(record), version)])
-            log.info("in sync with %s-%d: %s", topic.name, partition.index, list(record.isr))
+            log.info("in-sync replicas changed partition=%s-%d isr=%s", topic.name, partition.index, list(record.isr))
         except HeadraceError as error:
-            log.info("the in-sync set of %s-%d stays for now: %s", topic.name, partition.index, error)
+            log.info(
+                "changing the in-sync replicas failed, will retry partition=%s-%d error=%s",
+                topic.name,
+                partition.index,
+                error,
+            )
         await self._learn(topic, partition)
 
     def _wanted(self, topic: Topic, partition: Partition) -> PartitionRecord | None:
@@ -128,7 +133,12 @@ class InSyncKeeper:
         try:
             await PartitionRecords(self._registry).change(topic.id, partition.index, without_us)
         except HeadraceError as error:
-            log.error("%s-%d is broken here, and cannot be given up: %s", topic.name, partition.index, error)
+            log.error(
+                "log failed, and the leadership cannot be handed over partition=%s-%d error=%s",
+                topic.name,
+                partition.index,
+                error,
+            )
 
     def _checks(self, in_sync: InSync, isr: Nodes) -> list[Check] | None:
         """Who joins must still be the one that fetched: one that was started again without its disk has nothing. None

@@ -52,7 +52,7 @@ class InheritedSubscriptions:
             except HeadraceError as error:
                 if not is_logged:
                     log.warning(
-                        "subscriptions wait for older partitions: topic=%s partition=%d: %s", topic, index, error
+                        "subscriptions wait for older partitions topic=%s partition=%d error=%s", topic, index, error
                     )
                     is_logged = True
             await asyncio.sleep(_RETRY_SECONDS)

@@ -125,7 +125,13 @@ class LedGroups:
         self.is_loaded = True
         if count:
             known = len(self.classic) + len(self.consumers.groups) + len(self.shares.groups)
-            log.info("read %d records of %s-%d: %d groups", count, self.partition.topic, self.partition.index, known)
+            log.info(
+                "group state loaded records=%d partition=%s-%d groups=%d",
+                count,
+                self.partition.topic,
+                self.partition.index,
+                known,
+            )
 
     def close(self, reason: type[HeadraceError]) -> None:
         """Answer everybody who waits: the groups live on in the log, but not here."""
@@ -176,7 +182,7 @@ class LedGroups:
         decision = self.consumers.decide(beat, events)
         self.consumers.store(group_id, [*events, *decision.events], [group_record(group_id, None)])
         if events:
-            log.info("upgraded to a consumer group: group=%s generation=%d", group_id, classic.generation_id)
+            log.info("upgraded to a consumer group group=%s generation=%d", group_id, classic.generation_id)
         self._end(classic)
         return decision
 
@@ -261,7 +267,7 @@ class LedGroups:
         elif group is not None:
             raise GroupNotEmpty(f"group {group_id} has members")
         else:
-            raise GroupIdNotFound(f"there is no group {group_id}")
+            raise GroupIdNotFound(f"group {group_id} does not exist")
         await durable(wait)
 
     # Offsets
@@ -288,7 +294,7 @@ class LedGroups:
         group = self.classic.get(group_id)
         if group is None:
             if generation_id >= 0:
-                raise unknown(f"there is no group {group_id} with a generation {generation_id}")
+                raise unknown(f"group {group_id} with generation {generation_id} does not exist")
             group = self._group_or_new(group_id)
         group.check_commit(member_id, generation_id, self._now_ms(), instance_id=instance_id)
         self._arm(group)
@@ -426,7 +432,7 @@ class LedGroups:
         """The group of somebody who says that he is a member of it."""
         group = self.classic.get(group_id)
         if group is None:
-            raise UnknownMemberId(f"there is no group {group_id}")
+            raise UnknownMemberId(f"group {group_id} does not exist")
         return group
 
 

@@ -96,13 +96,15 @@ class LedTransactions:
         if self._closed is not None:
             raise self._closed
         if not self.partition.is_leader or self.partition.leader_epoch != self._epoch:
-            raise NotCoordinator("the lead of these transactions has gone to another broker")
+            raise NotCoordinator("another broker is the coordinator of these transactions now")
         if not self.is_loaded:
-            raise CoordinatorLoading("the coordinator is still reading its log")
+            raise CoordinatorLoading("the coordinator is still loading its state; retry")
         if transactional_id is not None:
             self._log.ensure_readable(transactional_id)
             if transactional_id in self._unreadable:
-                raise CoordinatorNotAvailable(f"what was stored of {transactional_id} cannot be read")
+                raise CoordinatorNotAvailable(
+                    f"the stored state of {transactional_id} is damaged; see the log of the broker"
+                )
 
     # What producers ask
 
@@ -112,7 +114,7 @@ class LedTransactions:
             await self._over(transactional_id)
             transaction = await self._init(transactional_id, timeout_ms, claim)
             if transaction.is_ending:
-                raise ConcurrentTransactions(f"somebody else uses {transactional_id} at the same time; ask again")
+                raise ConcurrentTransactions(f"another request for {transactional_id} is in progress; retry")
         return transaction.producer
 
     async def enlist(self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]) -> None:
@@ -132,9 +134,7 @@ class LedTransactions:
         self.transactions.verify(transactional_id, producer, partition)
         end_offset = self._joining.get(transactional_id, {}).get(partition)
         if end_offset is not None and not self._log.is_durable(transactional_id, end_offset):
-            raise ConcurrentTransactions(
-                f"{partition[0]}-{partition[1]} is just being made part of the transaction; ask again"
-            )
+            raise ConcurrentTransactions(f"{partition[0]}-{partition[1]} is being added to the transaction; retry")
 
     async def end(self, transactional_id: str, producer: Producer, *, is_commit: bool, bumps: bool) -> Producer:
         is_known = self.transactions.find(transactional_id) is not None
@@ -196,14 +196,20 @@ class LedTransactions:
             transactional_id = transaction.transactional_id
             try:
                 self._store(transaction)
-                log.warning("the transaction of %s has timed out and is aborted", transactional_id)
+                log.warning("aborting a transaction that has timed out transactional_id=%s", transactional_id)
             except HeadraceError as error:
-                log.error("the transaction of %s has timed out and cannot be aborted: %s", transactional_id, error)
+                log.error(
+                    "aborting a transaction that has timed out failed transactional_id=%s error=%s",
+                    transactional_id,
+                    error,
+                )
         for transactional_id in self.transactions.expired(now_ms, self._config.transactional_id_expiration_ms):
             try:
                 self._log.forget(transactional_id)
             except HeadraceError as error:
-                log.warning("%s, which nobody uses any more, stays for now: %s", transactional_id, error)
+                log.warning(
+                    "removing an expired transactional id failed transactional_id=%s error=%s", transactional_id, error
+                )
                 continue
             self.transactions.forget(transactional_id)
             self._end_offsets.pop(transactional_id, None)
@@ -211,7 +217,7 @@ class LedTransactions:
             try:
                 self._log.forget_bundle(name)
             except HeadraceError as error:
-                log.warning("bundle %s, which nobody uses any more, stays for now: %s", name, error)
+                log.warning("removing an expired bundle failed bundle=%s error=%s", name, error)
                 continue
             self.bundles.forget(name)
             self._end_offsets.pop(owner_id(name), None)
@@ -242,7 +248,12 @@ class LedTransactions:
             self._begin_to_end(transaction)
         if len(self.transactions):
             where = self.partition.topic, self.partition.index
-            log.info("read %d transactional ids in %s-%d, %d to be ended", len(self.transactions), *where, len(ending))
+            log.info(
+                "transaction state loaded transactional_ids=%d partition=%s-%d ending=%d",
+                len(self.transactions),
+                *where,
+                len(ending),
+            )
 
     async def _init(self, transactional_id: str, timeout_ms: int, claim: Producer | None) -> Transaction:
         new_producer_id = await self._spare_producer_id(transactional_id)
@@ -320,7 +331,9 @@ class LedTransactions:
                 await self._settled(transactional_id)
                 return
             except HeadraceError as error:
-                log.error("the end of the transaction of %s cannot be stored: %s", transactional_id, error)
+                log.error(
+                    "storing the decision of a transaction failed transactional_id=%s error=%s", transactional_id, error
+                )
             await asyncio.sleep(pause)
 
     async def _store_end(self, transactional_id: str) -> None:
@@ -329,7 +342,11 @@ class LedTransactions:
                 self._store(self.transactions.ended(transactional_id, self._now_ms()))
                 return
             except HeadraceError as error:
-                log.error("that the transaction of %s is over cannot be stored: %s", transactional_id, error)
+                log.error(
+                    "storing the completion of a transaction failed transactional_id=%s error=%s",
+                    transactional_id,
+                    error,
+                )
             await asyncio.sleep(pause)
 
     async def _over(self, *transactional_ids: str) -> None:
@@ -343,7 +360,7 @@ class LedTransactions:
                         await over.wait()
         except TimeoutError:
             raise ConcurrentTransactions(
-                f"not all partitions of the transaction of {transactional_id} take its end; ask again"
+                f"not all partitions have received the markers of the transaction of {transactional_id}; retry"
             ) from None
         self.ensure_open()
 

@@ -56,11 +56,13 @@ class ListOffsets:
                     check_leader_epoch(partition, asked.current_leader_epoch)
                     if asked.timestamp < 0 and context.version < _SPECIAL_SINCE.get(asked.timestamp, _NEVER):
                         raise UnsupportedVersion(
-                            f"timestamp {asked.timestamp} means nothing in version {context.version}"
+                            f"timestamp {asked.timestamp} is not supported in version {context.version}"
                         )
                     await _look_up(partition, asked.timestamp, request.isolation_level, answer)
                     if self._session_expired():
-                        raise NotLeader("this broker's session has expired, and another may lead; ask again")
+                        raise NotLeader(
+                            "the registry session of this broker has expired; it may no longer be the leader; retry"
+                        )
                 except HeadraceError as error:
                     answer = ListOffsetsPartitionResponse(asked.partition_index, error_code=error.code)
                 answers.partitions.append(answer)
@@ -94,7 +96,7 @@ async def _look_up(
     end_offset = partition.last_stable_offset if isolation_level == READ_COMMITTED else partition.high_watermark
     if timestamp in (_LATEST, _MAX_TIMESTAMP) and not partition.is_settled:
         # Its predecessor may have told of more: nobody may be told that the end has moved back.
-        raise OffsetNotAvailable("the new leader does not know yet what is committed; ask again")
+        raise OffsetNotAvailable("the new leader does not know the high watermark yet; retry")
     if timestamp == _LATEST:
         answer.offset, answer.leader_epoch = end_offset, partition.leader_epoch
     elif timestamp in (_EARLIEST, _EARLIEST_LOCAL, _EARLIEST_PENDING_UPLOAD):
@@ -110,7 +112,7 @@ async def _look_up(
             found = await log.offset_for_timestamp(timestamp, end_offset)
         partition.ensure_led()
         if found is None and not partition.is_settled:
-            raise OffsetNotAvailable("the new leader does not know yet what is committed; ask again")
+            raise OffsetNotAvailable("the new leader does not know the high watermark yet; retry")
         if found is not None:
             answer.timestamp, answer.offset = found
             answer.leader_epoch = _epoch_of(partition, found.offset)

@@ -127,7 +127,7 @@ class Metadata:
         self, request: DescribeClusterRequest, _context: RequestContext
     ) -> DescribeClusterResponse:
         if request.endpoint_type == _CONTROLLER_ENDPOINTS:
-            error = InvalidRequest("this cluster has no controllers apart from its brokers; ask for endpoint type 1")
+            error = InvalidRequest("this cluster has no dedicated controllers; use endpoint type 1 (brokers)")
             return DescribeClusterResponse(
                 error_code=error.code, error_message=error.message, endpoint_type=request.endpoint_type
             )
@@ -189,7 +189,7 @@ class Metadata:
             if topic_id != ZERO_ID:
                 found = self._catalogue.find_by_id(topic_id)
                 if found is None:
-                    raise UnknownTopicId(f"there is no topic with id {topic_id}")
+                    raise UnknownTopicId(f"topic id {topic_id} does not exist")
                 return self._describe(found)
             topic = self._catalogue.find(name or "")
             if topic is None:
@@ -210,7 +210,7 @@ class Metadata:
             check_topic_name(owner_of(name) or name)  # a co-located topic's name is longer by its prefix
         except InvalidTopic as error:
             return error
-        return UnknownTopicOrPartition(f"there is no topic {name}")
+        return UnknownTopicOrPartition(f"topic {name} does not exist")
 
     def _makes(self, name: str) -> bool:
         """Where topics are made by hand only, so is the owner of a companion, which comes with the first use of it."""
@@ -223,7 +223,7 @@ class Metadata:
         if name.startswith(DELAYED_PREFIX):
             return await self._catalogue.ensure_companion(name.removeprefix(DELAYED_PREFIX), DELAYED_PREFIX)
         if is_internal(name):
-            raise UnknownTopicOrPartition(f"there is no topic {name}")
+            raise UnknownTopicOrPartition(f"topic {name} does not exist")
         try:
             return await self._catalogue.create(name, self._catalogue.config.num_partitions, {})
         except TopicAlreadyExists:

@@ -147,4 +147,4 @@ def refusal(error: HeadraceError) -> HeadraceError:
     that hears that there is another looks for it."""
     if isinstance(error, NotLeader | NotCoordinator | UnknownTopicOrPartition):
         return NotCoordinator(error.message)
-    return CoordinatorNotAvailable(f"the log of groups and offsets takes no writes: {error.message}")
+    return CoordinatorNotAvailable(f"writing to __consumer_offsets failed: {error.message}")

@@ -173,4 +173,4 @@ def _ensure_vacant(groups: LedGroups, group_id: str) -> None:
 
 
 def _unknown(place: Place) -> HeadraceError:
-    return UnknownTopicOrPartition(f"there is no partition {place[0]}-{place[1]}")
+    return UnknownTopicOrPartition(f"partition {place[0]}-{place[1]} does not exist")

@@ -140,7 +140,7 @@ class ShareGroups:
         try:
             self._store(group, group.tick(now_ms, self._view()))
         except HeadraceError as error:
-            log.warning("members of share group %s whose time is up stay for now: %s", group.group_id, error)
+            log.warning("removing expired members of a share group failed group=%s error=%s", group.group_id, error)
             self._set_alarm(group, now_ms + _RETRY_MS)
             return
         self._arm(group)

@@ -119,7 +119,9 @@ class StateLog:
         except HeadraceError as error:
             _check_lead(partition, epoch)
             self._damaged.add(partition)
-            log.critical("what lies in %s-%d is out of service: %s", self._topic, partition.index, error)
+            log.critical(
+                "state of a coordinator is out of service partition=%s-%d error=%s", self._topic, partition.index, error
+            )
         _check_lead(partition, epoch)
 
     def is_damaged(self, partition: Partition) -> bool:
@@ -128,20 +130,20 @@ class StateLog:
     def ensure_readable(self, owner: str) -> None:
         """An owner whose records are damaged must not look like one that never was."""
         if self._damaged and self.partition_of(owner) in self._damaged:
-            raise CoordinatorNotAvailable(f"what was stored of {owner} is damaged; the broker's log says where")
+            raise CoordinatorNotAvailable(f"the stored state of {owner} is damaged; see the log of the broker")
 
     def partition_of(self, owner: str) -> Partition:
         """Where everything of this owner lies, if this broker leads it; else somebody else is to be asked."""
         try:
             return self._catalogue.partition(self._topic, self.index_of(owner))
         except (NotLeader, UnknownTopicOrPartition) as error:
-            raise NotCoordinator(f"another broker coordinates {owner}: {error.message}") from error
+            raise NotCoordinator(f"this broker is not the coordinator of {owner}: {error.message}") from error
 
     def index_of(self, owner: str) -> int:
         """In which partition everything of this owner lies, whoever leads it."""
         topic = self._catalogue.find(self._topic)
         if topic is None:
-            raise NotCoordinator(f"nobody coordinates {owner}: there is no {self._topic} yet")
+            raise NotCoordinator(f"{owner} has no coordinator: the topic {self._topic} does not exist yet")
         return java_hash(owner) % topic.partition_count
 
     def _refused(self, error: HeadraceError) -> HeadraceError:
@@ -150,7 +152,7 @@ class StateLog:
             return error
         if isinstance(error, NotLeader):
             return NotCoordinator(error.message)
-        return CoordinatorNotAvailable(f"{self._topic} takes no writes: {error.message}")
+        return CoordinatorNotAvailable(f"writing to {self._topic} failed: {error.message}")
 
 
 @lru_cache(maxsize=4096)  # transactional batches ask for the same few, again and again
@@ -165,7 +167,7 @@ def java_hash(text: str) -> int:
 
 def _check_lead(partition: Partition, epoch: int) -> None:
     if not partition.is_leader or partition.leader_epoch != epoch:
-        raise NotCoordinator(f"another broker leads {partition.topic}-{partition.index} now")
+        raise NotCoordinator(f"this broker is no longer the leader of {partition.topic}-{partition.index}")
 
 
 async def until_committed(partition: Partition, end_offset: int) -> None:

@@ -27,7 +27,7 @@ def end_of(partition: Partition, config: SubscriptionConfig) -> int:
     commits later comes after this end, so its messages belong to the subscription."""
     if not partition.is_settled:
         # The previous leader may have had a higher one: a subscription that begins at the end must get nothing older.
-        raise OffsetNotAvailable("the new leader does not know yet what is committed; ask again")
+        raise OffsetNotAvailable("the new leader does not know the high watermark yet; retry")
     return readable_end(partition, config)
 
 

@@ -86,7 +86,7 @@ class Subscriptions:
         self._catalogue.partition(topic, index)
         if self._catalogue.companions.find(topic, ACKS_PREFIX) is None:
             return None
-        raise NotLeader(f"another broker serves the subscriptions of {topic}-{index}, or nobody does now")
+        raise NotLeader(f"this broker does not serve the subscriptions of {topic}-{index}; refresh the metadata")
 
     def of(self, topic: str, index: int) -> LedSubscriptions:
         """The same where there must be one."""
@@ -104,7 +104,9 @@ class Subscriptions:
                 async with asyncio.timeout(_LOADING_SECONDS):
                     await led.loaded.wait()
             except TimeoutError:
-                raise CoordinatorLoading(f"the subscriptions of {topic}-{index} are still being read") from None
+                raise CoordinatorLoading(
+                    f"the subscriptions of {topic}-{index} are still being loaded; retry"
+                ) from None
         return self.find(topic, index)
 
     async def ensure(self, topic: str, index: int) -> LedSubscriptions:
@@ -117,7 +119,7 @@ class Subscriptions:
             await self._catalogue.ensure_companion(topic, ACKS_PREFIX)
         led = await self.when_loaded(topic, index)
         if led is None:
-            raise NotLeader(f"{topic}-{index} is being made anew; ask again")
+            raise NotLeader(f"{topic}-{index} is being recreated; retry")
         return led
 
     # Leads
@@ -219,11 +221,11 @@ class Subscriptions:
         """Answer everybody who waits: the broker is going down."""
         self._is_stopped.set()
         for led in self._led.values():
-            led.close(NotLeader("the broker is going down"))
+            led.close(NotLeader("the broker is shutting down"))
 
     def _ensure_running(self) -> None:
         if self._is_stopped.is_set():
-            raise NotLeader("the broker is going down")
+            raise NotLeader("the broker is shutting down")
 
 
 def _key_of(acks: Partition) -> tuple[str, int]:

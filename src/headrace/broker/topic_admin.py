@@ -171,13 +171,13 @@ class TopicAdmin:
         for brokers in replicas:
             if not brokers or len(set(brokers)) < len(brokers):
                 raise InvalidReplicaAssignment(
-                    f"the replicas of a partition are on different brokers, not on {brokers}"
+                    f"the replicas of a partition must be on distinct brokers, not on {brokers}"
                 )
             if len(brokers) != len(replicas[0]):
-                raise InvalidReplicaAssignment("all partitions must have equally many replicas")
+                raise InvalidReplicaAssignment("all partitions must have the same number of replicas")
             unknown = [node_id for node_id in brokers if node_id not in self._catalogue.nodes]
             if unknown:
-                raise InvalidReplicaAssignment(f"broker {unknown[0]} is not up; a partition cannot be placed there")
+                raise InvalidReplicaAssignment(f"broker {unknown[0]} is not up, so it cannot get a replica")
 
     def _check_new_partitions(self, asked: CreatePartitionsTopic) -> None:
         topic = self._catalogue.topic(asked.name)
@@ -214,7 +214,7 @@ class TopicAdmin:
                 raise InvalidRequest("You may not specify both topic name and topic id.")
             topic = self._catalogue.find_by_id(asked.topic_id)
             if topic is None:
-                raise UnknownTopicId(f"there is no topic with id {asked.topic_id}")
+                raise UnknownTopicId(f"topic id {asked.topic_id} does not exist")
             return topic
         if asked.name is None:
             raise InvalidRequest("Neither topic name nor id was specified.")
@@ -224,13 +224,13 @@ class TopicAdmin:
         """Returns when no replica that could lead next has anything below the offset: what is gone stays gone."""
         partition = self._catalogue.partition(topic, index)
         if is_internal(topic):
-            raise PolicyViolation(f"records of {topic} cannot be deleted")
+            raise PolicyViolation(f"records of the internal topic {topic} cannot be deleted")
         if not self._catalogue.topic(topic).config.deletes:
-            raise PolicyViolation("records can only be deleted from topics with the delete policy")
+            raise PolicyViolation("records can only be deleted from topics whose cleanup.policy includes delete")
         if offset == _HIGH_WATERMARK:
             offset = partition.high_watermark
         if not 0 <= offset <= partition.high_watermark:
-            raise OffsetOutOfRange(f"offset {offset} is not in the log up to {partition.high_watermark}")
+            raise OffsetOutOfRange(f"offset {offset} is not in the log, which ends at {partition.high_watermark}")
         await partition.log.advance_start(offset)
         partition.tell_copiers()
         while True:
@@ -240,7 +240,7 @@ class TopicAdmin:
             if low_watermark >= offset:
                 return low_watermark
             if self._clock.monotonic() >= deadline:
-                raise RequestTimedOut("not every replica has deleted the records yet")
+                raise RequestTimedOut("not all replicas have deleted the records yet")
             await asyncio.sleep(_LOOK_SECONDS)
 
 

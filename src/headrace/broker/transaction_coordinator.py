@@ -80,7 +80,7 @@ class TransactionCoordinator:
         """The same, for those who must ask the coordinator and nobody else."""
         led = self.find(transactional_id)
         if led is None:
-            raise NotCoordinator(f"another broker coordinates {transactional_id}")
+            raise NotCoordinator(f"this broker is not the coordinator of {transactional_id}")
         return led
 
     async def ensure(self, transactional_id: str) -> LedTransactions:
@@ -93,7 +93,7 @@ class TransactionCoordinator:
         """Raise unless all transactions that are here can be told."""
         self._ensure_running()
         if not self.is_loaded:
-            raise CoordinatorLoading("the coordinator is still reading its log")
+            raise CoordinatorLoading("the coordinator is still loading its state; retry")
 
     def holder(self, producer_id: int, partition: TopicPartition) -> Transaction | None:
         """The open transaction of this producer that will tell the partition its outcome, if it is here."""
@@ -112,7 +112,7 @@ class TransactionCoordinator:
         try:
             return await self._next_producer_id()
         except HeadraceError as error:
-            raise CoordinatorNotAvailable(f"there are no producer ids to be had: {error.message}") from error
+            raise CoordinatorNotAvailable(f"cannot allocate producer ids: {error.message}") from error
 
     # Leads
 
@@ -168,10 +168,12 @@ class TransactionCoordinator:
         """Answer everybody who waits: the broker is going down, the transactions live on in the log."""
         self._is_stopped.set()
         for led in self._led.values():
-            led.close(CoordinatorNotAvailable("the broker is going down"))
+            led.close(CoordinatorNotAvailable("the broker is shutting down"))
 
     def _ensure_running(self) -> None:
         if self._is_stopped.is_set():
-            raise CoordinatorNotAvailable("the broker is going down")
+            raise CoordinatorNotAvailable("the broker is shutting down")
         if self._session_expired():
-            raise CoordinatorNotAvailable("this broker's session has expired, and another may coordinate; ask again")
+            raise CoordinatorNotAvailable(
+                "the registry session of this broker has expired, so another broker may be the coordinator; retry"
+            )

@@ -55,7 +55,7 @@ class TransactionVerification:
         ):
             raise CoordinatorNotAvailable(
                 f"the coordinator of {transactional_id} has not confirmed that {partition.topic}-{partition.index} is "
-                "part of its transaction; ask again"
+                "part of its transaction; retry"
             )
 
     async def enlist(
@@ -116,7 +116,7 @@ class TransactionVerification:
             )
         except HeadraceError as error:
             raise CoordinatorNotAvailable(
-                f"broker {node_id}, which coordinates {transactional_id}, cannot be asked now: {error.message}"
+                f"cannot reach broker {node_id}, the coordinator of {transactional_id}: {error.message}"
             ) from error
         _check(transactional_id, answer)
 
@@ -133,7 +133,7 @@ def _check(transactional_id: str, answer: AddPartitionsToTxnResponse) -> None:
         for result in topic.results_by_partition
     ]
     if not codes:
-        raise CoordinatorNotAvailable(f"the coordinator of {transactional_id} has given no answer")
+        raise CoordinatorNotAvailable(f"the coordinator of {transactional_id} returned no result")
     for code in codes:
         if code != OperationNotAttempted.code:
             raise_for(code)
