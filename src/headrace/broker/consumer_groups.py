@@ -231,7 +231,7 @@ class ConsumerGroups:
         self._alarms.stop()
 
     def _append(self, group_id: str, records: Sequence[KeyValue]) -> None:
-        """Nobody is told yet: whoever is going to be waits for all that is in the log."""
+        """Store without waiting: responses that depend on it wait until the whole log is committed."""
         wait = self._lead.append(group_id, records)
         if wait is not None:
             wait.add_done_callback(asyncio.Future.exception)

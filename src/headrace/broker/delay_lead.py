@@ -359,7 +359,7 @@ class LedDelays:
         took_ms = (self._clock.monotonic() - started) * 1000
         self._ahead_ms += (min(took_ms, _AHEAD_MS_MAX) - self._ahead_ms) / 8
         await self._until(at_ms)
-        # Where T's lead has ended meanwhile, this raises, and the release is for whoever has it next.
+        # If the leadership of T has ended meanwhile, this raises, and the next leader performs the release.
         release.committed_at = target.append(batch, announced.at)
 
     def _batch(self, announced: Releasing, messages: dict[int, Record]) -> Batch:

@@ -90,7 +90,7 @@ class Target:
 
 
 def build_release(announced: Releasing, messages: Sequence[Record], origin: str, index: int) -> Batch:
-    """The batch of a release: the same bytes, whoever makes it. `origin` is the delayed topic."""
+    """Build the batch of a release, with the same bytes on every leader. `origin` is the delayed topic."""
     records = [
         Record(
             key=message.key,

@@ -36,7 +36,7 @@ from headrace.registry.topics import TOPICS_KEY, TopicRecord, decode_topic
 log = logging.getLogger(__name__)
 
 MIRRORED = (CONFIGS_KEY, BROKERS_KEY, LIVE_KEY, CONTROLLER_KEY, DRAINED_KEY, PARTITIONS_KEY, TOPICS_KEY)
-"""Partitions before topics: whoever sees a topic finds its partitions."""
+"""Partitions before topics, so that the partitions of a visible topic are always present."""
 
 
 class Directory:

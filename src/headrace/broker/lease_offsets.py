@@ -1,4 +1,4 @@
-"""LeaseOffsets: messages of a subscription that somebody has chosen by their offsets, leased without being read."""
+"""LeaseOffsets: lease messages of a subscription that the client selects by offset, without reading them."""
 
 from __future__ import annotations
 

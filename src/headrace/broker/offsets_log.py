@@ -61,7 +61,7 @@ class OffsetsLog:
         return self._log.partition_of(group_id)
 
     def index_of(self, group_id: str) -> int:
-        """In which partition everything of this group lies, whoever leads it. The log must have been `ensure`d."""
+        """Return the index of the group's partition, which any broker may lead. Requires `ensure`."""
         return self._log.index_of(group_id)
 
 

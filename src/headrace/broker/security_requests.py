@@ -1,4 +1,4 @@
-"""SASL, ACLs, quotas and SCRAM: Kafka's door knows no users, and says so in words that clients understand.
+"""SASL, ACL, quota and SCRAM requests: the Kafka listener has no authentication, and responds with the proper errors.
 
 A request that is not served ends its connection. A client that was set up for SASL would then dial for ever without
 learning why, and tools that do not look at ApiVersions first would report a broken network. What is asked for is told

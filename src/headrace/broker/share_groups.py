@@ -121,7 +121,7 @@ class ShareGroups:
             return
         wait = self._lead.append(group.group_id, share_group_records(group.group_id, events))
         if wait is not None:
-            wait.add_done_callback(asyncio.Future.exception)  # whoever is told waits for all that is in the log
+            wait.add_done_callback(asyncio.Future.exception)  # readers wait until the whole log is committed
         group.apply(events)
         self.groups[group.group_id] = group
 

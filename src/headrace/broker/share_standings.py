@@ -152,7 +152,7 @@ class ShareStandings:
 
 
 def _sort(response: Any, answers: dict[Place, Any], errors: dict[Place, HeadraceError]) -> None:
-    from headrace.client.errors import refusal  # no broker needs it before somebody looks after share groups
+    from headrace.client.errors import refusal  # imported on first use: keeps startup fast
 
     for topic in response.topics:
         for answer in topic.partitions:

@@ -156,7 +156,7 @@ class TransactionMarkers:
         refused: dict[TopicPartition, HeadraceError],
     ) -> None:
         """Have the leader of these partitions tell them."""
-        from headrace.client.errors import refusal  # no broker needs it before it has somebody to tell
+        from headrace.client.errors import refusal  # imported on first use: keeps startup fast
 
         marker = WritableTxnMarker(
             producer_id=outcome.producer.id,

@@ -123,7 +123,7 @@ class TransactionVerification:
 
 def _check(transactional_id: str, answer: AddPartitionsToTxnResponse) -> None:
     """Raise what the coordinator refuses, in the words of the partition that it has refused first."""
-    from headrace.client.errors import raise_for  # no broker needs it before it has somebody to ask
+    from headrace.client.errors import raise_for  # imported on first use: keeps startup fast
 
     raise_for(answer.error_code)
     codes = [
