@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: which offset belongs to a time, or to the end of an epoch."""
+"""ListOffsets and OffsetForLeaderEpoch: look up the offset of a timestamp, or the end offset of an epoch."""
 
 from __future__ import annotations
 
@@ -91,16 +91,16 @@ class ListOffsets:
 async def _look_up(
     partition: Partition, timestamp: int, isolation_level: int, answer: ListOffsetsPartitionResponse
 ) -> None:
-    """No match is offset -1 and timestamp -1, which the answer holds already."""
+    """Fill in the result; without a match, it keeps the initial offset -1 and timestamp -1."""
     log = partition.log
     end_offset = partition.last_stable_offset if isolation_level == READ_COMMITTED else partition.high_watermark
     if timestamp in (_LATEST, _MAX_TIMESTAMP) and not partition.is_settled:
-        # Its predecessor may have told of more: nobody may be told that the end has moved back.
+        # The previous leader may have returned a higher end offset, which must not appear to decrease.
         raise OffsetNotAvailable("the new leader does not know the high watermark yet; retry")
     if timestamp == _LATEST:
         answer.offset, answer.leader_epoch = end_offset, partition.leader_epoch
     elif timestamp in (_EARLIEST, _EARLIEST_LOCAL, _EARLIEST_PENDING_UPLOAD):
-        # Nothing is kept in remote storage: all that is here is local, and none of it waits to be moved.
+        # There is no tiered storage: all records are local, and none are pending upload.
         answer.offset = log.start_offset
         answer.leader_epoch = _epoch_of(partition, log.start_offset)
     elif timestamp == _LATEST_TIERED:
@@ -119,7 +119,7 @@ async def _look_up(
 
 
 def _epoch_of(partition: Partition, offset: int) -> int:
-    """The epoch in which the record at an offset was written, not the present one."""
+    """Return the leader epoch in which the record at an offset was written."""
     if offset >= partition.log.end_offset:
         return partition.leader_epoch
     return partition.log.epochs.epoch_at(offset)

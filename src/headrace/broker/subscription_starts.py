@@ -11,7 +11,7 @@ READ_COMMITTED = "read_committed"
 
 
 async def first_floor(partition: Partition, config: SubscriptionConfig, now_ms: int) -> int:
-    """Where one begins that nobody has created explicitly."""
+    """Return the start offset of a subscription that was not created explicitly."""
     reset = config.share_auto_offset_reset
     if reset == "earliest":
         return partition.log.start_offset

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords. Each topic of a request stands for itself."""
+"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords. The topics of a request are independent."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class TopicAdmin:
         asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
         response = DeleteTopicsResponse()
         times_named = Counter((one.name, one.topic_id) for one in asked)
-        deleted: list[TopicRecord] = []  # by this request; a dead-letter topic goes with its source
+        deleted: list[TopicRecord] = []  # by this request, including dead-letter topics of deleted topics
         for one in {(one.name, one.topic_id): one for one in asked}.values():
             result = DeletableTopicResult(name=one.name, topic_id=one.topic_id)
             try:
@@ -150,7 +150,7 @@ class TopicAdmin:
         assigned = _assigned(asked)
         if assigned:
             partitions = self._check_assignments(assigned)
-        elif partitions == _USE_DEFAULT:  # in all versions, as in Kafka: kafkajs says so in version 3
+        elif partitions == _USE_DEFAULT:  # in all versions, as in Kafka: kafkajs uses it in version 3
             partitions = self._catalogue.config.num_partitions
         return await self._catalogue.create(
             asked.name,
@@ -221,7 +221,7 @@ class TopicAdmin:
         return self._catalogue.topic(asked.name)
 
     async def _delete_records(self, topic: str, index: int, offset: int, deadline: float) -> int:
-        """Returns when no replica that could lead next has anything below the offset: what is gone stays gone."""
+        """Delete records, and wait until no eligible replica has any below the offset, so that they cannot reappear."""
         partition = self._catalogue.partition(topic, index)
         if is_internal(topic):
             raise PolicyViolation(f"records of the internal topic {topic} cannot be deleted")

@@ -163,8 +163,8 @@ class TransactionRequests:
         ]
 
     def _check(self, topic: str, index: int, version: int) -> None:
-        """Raise unless the partition exists, whoever leads it, and may take part in transactions. The newer versions
-        are for brokers, which commit offsets for their clients."""
+        """Raise unless the partition exists, on any leader, and may be part of transactions. Newer versions of the
+        request are sent by brokers, which commit offsets for their clients."""
         by_clients = topic.startswith(DELAYED_PREFIX) or (topic == CONSUMER_OFFSETS and version >= _BATCHED_SINCE)
         if is_internal(topic) and not by_clients:
             raise InvalidTopic(f"topic {topic} is internal: only brokers can write to it")

@@ -1,9 +1,10 @@
-"""Whether a batch may be appended as part of a transaction, on any leader, wherever the transaction is coordinated.
+"""Verify that a batch may be appended as part of a transaction, on any leader and with any coordinator.
 
-A partition must be part of the producer's open transaction, durably, before anything of it is appended: else its marker
-may never come, and its readers wait for ever. If the coordinator is this broker, it is asked in the same step as the
-append. If it is another, it is asked before, and `verify` looks whether its word still holds; once something of the
-transaction stands in the partition, its marker will come, and nobody need be asked.
+A partition must durably be part of the producer's open transaction before a batch of it is appended. Otherwise the
+partition might never get the marker, and read_committed consumers would wait forever. If this broker is the
+coordinator, it is checked in the same step as the append. If another broker is the coordinator, it is queried before,
+and `verify` checks that its response is still valid. Once the partition has a batch of the transaction, it will get the
+marker, and no further verification is needed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The log behind the transaction coordinator: `__transaction_state`, in Kafka's own record format.
 
-What is appended here is the truth; nobody is told of anything that is not committed. All members of a bundle, and the
-bundle's own record, lie in one partition: what is stored together is one batch, which is there or is not.
+The log is authoritative, and responses are sent only after their records are committed. All members of a joint commit
+and its own record are in one partition, so they are stored atomically in one batch.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class TransactionsLog:
         return self._log.append(placing(owner), records)
 
     def confirm(self, name: str, bundle: Bundle | None) -> int:
-        """Append what the log says of a bundle already, be it nothing. Once that is durable, nobody else has led
-        meanwhile, so that it is still true."""
+        """Append the current state of a bundle again, or its absence. Once that is durable, no other broker has led the
+        partition meanwhile, so the state is confirmed."""
         record = bundle_tombstone(name) if bundle is None else bundle_record(bundle)
         return self._log.append(placing(owner_id(name)), [record])
 

@@ -364,9 +364,7 @@ async def test_a_node_id_that_another_broker_uses_is_refused_after_a_while(stage
     await other.join("there", 1, None)
     _, member = stage.member(epoch=6, epoch_before=0)
     await member.open()
-    with pytest.raises(
-        NodeIdTaken, match="node id 1 is running at there:1; choose another --node-id"
-    ):
+    with pytest.raises(NodeIdTaken, match="node id 1 is running at there:1; choose another --node-id"):
         await member.join("here", 2, None)
     assert (found := stage.listed()) is not None
     assert found.host == "there"
