@@ -1,7 +1,7 @@
 """The log behind the group coordinator: `__consumer_offsets`, in Kafka's record format, so that its tools can read it.
 
 What is appended here is the truth; the coordinator's maps of a partition are rebuilt from it whenever its lead begins.
-Whoever has built them appends by the `OffsetsLead` that it was given for that lead, and by no later one: what it
+The component that builds them appends with the `OffsetsLead` of that leadership, and with no later one: what it
 decided may be wrong by then.
 """
 
