@@ -77,7 +77,7 @@ def test_whichever_byte_of_the_batches_is_changed_it_is_found(
 def test_a_folder_in_use_is_read_with_a_warning(run: Run, broker: BrokerProcess) -> None:
     run("produce", "orders", stdin="1\n2\n3\n")
     told = run("log", "verify", "--data", str(broker.data))
-    assert "a broker runs" in told.stderr
+    assert "a broker is using" in told.stderr
     assert "no damage" in told.stderr
 
 

@@ -67,7 +67,7 @@ def test_what_is_rejected_dies_once_and_comes_back_once(broker: BrokerProcess, r
     assert len(lease_all(broker, 1)) == 1
     broker.kill()
     broker.start()
-    assert run("dlq", "redrive", "orders", "--all", "--yes").stderr == f"{len(bad) - 1} of {len(bad) - 1} sent back\n"
+    assert run("dlq", "redrive", "orders", "--all", "--yes").stderr == f"{len(bad) - 1} of {len(bad) - 1} redriven\n"
     assert dead_letters(run) == []
     assert len(set(lease_all(broker, len(bad) - 1))) == len(bad) - 1
     assert rows(run("dlq", "list")) == [{"topic": "orders.dlq", "dead_letters": 0}]

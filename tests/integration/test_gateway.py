@@ -396,7 +396,7 @@ def test_a_gateway_that_cannot_listen_says_so(
     second.port = there.port
     second.launch()
     assert second.wait_ended() == 1
-    assert f"127.0.0.1:{there.port} is taken" in second.log_text()
+    assert f"127.0.0.1:{there.port} is in use" in second.log_text()
 
 
 def _settled(working: list[Working]) -> set[str]:

@@ -319,7 +319,7 @@ async def test_an_ensemble_goes_on_without_its_leader_and_nothing_is_lost(
         assert states[-1] is HELD
         assert LOST not in states
         assert (DOUBTED in states) == ("/keys" in heard)
-    assert f"node {leader} ended with status -9" in zookeeper.errors()
+    assert f"node {leader} exited, status=-9" in zookeeper.errors()
     assert zookeeper.process.poll() is None
     assert zookeeper.terminate() == 0
 
@@ -436,7 +436,7 @@ def test_when_the_only_server_ends_the_command_fails_and_says_which(
     zookeeper = start_zookeeper(1)
     zookeeper.send(1, signal.SIGKILL)
     assert zookeeper.process.wait(PATIENCE_SECONDS) == 1
-    assert "error: ZooKeeper node 1 ended with status -9; see" in zookeeper.errors()
+    assert "error: ZooKeeper node 1 exited, status=-9; see" in zookeeper.errors()
 
 
 def test_servers_that_were_left_behind_keep_their_folder(start_zookeeper: Callable[[int], ZooKeeperProcess]) -> None:

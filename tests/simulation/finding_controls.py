@@ -161,7 +161,7 @@ FINDING_CONTROLS = (
     Control(take_an_unknown_dead_letter_for_gone, UnwritableDeadLetters, "no dead letter", 23),
     Control(forget_producers_by_record_timestamps, Clocks, "duplicate in partition", 11),
     Control(refuse_a_batch_that_holds_the_log_start, Retention, "StillUnwell", 9),
-    Control(retain_above_the_high_watermark, Retention, "would be cut to", 40),
+    Control(retain_above_the_high_watermark, Retention, "would be truncated to", 40),
     Control(remove_orphans_by_the_mirror, LaggingRegistry, "has no record", 365),
     Control(stop_at_a_gap, TrailingGap, "requests failed by an exception", 77),
     Control(begin_at_the_end_of_added_partitions, Queue, "settled by nobody", 5),

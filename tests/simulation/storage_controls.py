@@ -68,7 +68,7 @@ def take_a_lost_log_for_an_empty_one(patch: pytest.MonkeyPatch) -> None:
 STORAGE_CONTROLS = (
     Control(trust_what_was_not_checked, BitFlips, "which is damaged", 45),
     Control(forget_damage_at_a_restart, BitFlips, "StillUnwell", 45),
-    Control(cut_off_damage, BitFlips, "would be cut to", 45),
+    Control(cut_off_damage, BitFlips, "would be truncated to", 45),
     Control(sync_again_after_a_failure, FailingSyncs, "BrokerFailed", 60),
     Control(take_a_lost_log_for_an_empty_one, LostFolders, "in partition", 6),
 )

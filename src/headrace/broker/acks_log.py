@@ -1,10 +1,11 @@
-"""One partition of an acks log, `__acks.<topic>`, for as long as this broker leads it in one epoch.
+"""One partition of an acks log, `__acks.<topic>`, for one leadership of this broker.
 
-What is put here joins one batch with everything else that is put in the same turn of the loop; whoever put it is told
-when the batch is committed. What could not be written is lost for all who had built on it already, so then the owner is
-told and begins anew from the log. Snapshots stand between the events, each in one piece; below the last one that is
-committed the log is history, which is kept for the topic's `retention.ms`. Retention itself must not touch this log:
-it knows nothing of snapshots.
+- All events of one turn of the event loop are written in one batch; the callers wait until the batch is committed.
+- If a batch cannot be written, the in-memory state already contains its events. Therefore the owner is notified and
+  loads its state from the log again.
+- Snapshots are written between the events, each without interruption. The log below the last committed snapshot is
+  history, which is kept for the topic's `retention.ms`. Normal retention must not apply to this log, because it does
+  not know about snapshots.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ SNAPSHOT_EVENTS = 50_000
 SNAPSHOT_BYTES = 16 << 20
 _BATCH_BYTES = 1 << 20
 _UNPACKED_BYTES_MAX = 64 << 20
-_RECORDS_AT_ONCE = 500  # a few milliseconds
+_RECORDS_AT_ONCE = 500  # takes a few milliseconds
 
 Named = tuple[str, Event]
 Snapshot = Callable[[int], Iterable[tuple[str, SnapshotEvent]]]
 
 
 class AcksLead:
-    """`snapshot` makes one, under the id that it is given; `on_lost` hears that what was put could not be written."""
+    """`snapshot` creates a snapshot with the given id; `on_lost` is called when events could not be written."""
 
     def __init__(
         self, partition: Partition, clock: Clock, snapshot: Snapshot, on_lost: Callable[[HeadraceError], None]
@@ -64,7 +65,7 @@ class AcksLead:
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._pending: list[Named] = []
-        self._waiting: list[asyncio.Future[None]] = []  # for what is pending
+        self._waiting: list[asyncio.Future[None]] = []  # futures of the pending events
         self._events = self._bytes = 0  # since the last snapshot
         self._snapshot_offset = -1
         self._snapshot_end = -1
@@ -72,12 +73,12 @@ class AcksLead:
 
     @property
     def is_blank(self) -> bool:
-        """Nothing is stored here, so there is nothing to load."""
+        """Whether the log is empty, so that there is nothing to load."""
         log = self.partition.log
         return log.quarantined is None and log.start_offset == log.end_offset
 
     def ensure_writable(self) -> None:
-        """Raise unless what is put now can be committed, as far as one can know."""
+        """Raise unless new events can be committed, as far as this broker knows."""
         self.ensure_held()
         self.partition.ensure_enough()
 
@@ -93,15 +94,15 @@ class AcksLead:
         self._pending.append((subscription, event))
 
     def note_reconciled(self, subscriptions: Collection[str], epoch: int, now_ms: int) -> None:
-        """The state of all subscriptions holds for the topic's partition in this leader epoch. Acked retention trusts
-        it, on every replica, for no later epoch."""
+        """Record that the state of all subscriptions is valid for this leader epoch of the topic's partition. Acked
+        retention on all replicas relies on it for this epoch, but not for later ones."""
         if subscriptions and epoch != self.reconciled_epoch:
             self.reconciled_epoch = epoch
             for name in subscriptions:
                 self.put(name, Reconciled(at=now_ms, epoch=epoch))
 
     def committed(self) -> asyncio.Future[None] | None:
-        """None when all that was put is committed, else what to wait for."""
+        """Return None if all events are committed, else the future to await."""
         if not self._pending:
             end_offset = self.partition.log.end_offset
             return self.partition.committed(end_offset, self._clock.monotonic() + COMMIT_SECONDS)
@@ -110,7 +111,7 @@ class AcksLead:
         return future
 
     def close(self, error: HeadraceError) -> None:
-        """The lead is over: what was put in this turn is not written."""
+        """End the leadership; events of the current turn are not written."""
         self.is_over = True
         self._pending = []
         waiting, self._waiting = self._waiting, []
@@ -139,7 +140,7 @@ class AcksLead:
             self.write_snapshot()
 
     def _append(self, events: Iterable[Named]) -> int:
-        """In batches of a size that can be read at once; the offset behind the last."""
+        """Append events in batches of limited size; return the end offset."""
         now_ms = self._clock.now_ms()
         records: list[Record] = []
         size_bytes = 0
@@ -166,15 +167,20 @@ class AcksLead:
             parts = self._snapshot(offset)
             end_offset = self._append((name, replace(part, epoch=self.reconciled_epoch)) for name, part in parts)
         except HeadraceError as error:
-            log.warning("no snapshot of %s-%d: %s", self.partition.topic, self.partition.index, error)
-            self._events = self._bytes = 0  # the next one is due when it would have been anyway
+            log.warning(
+                "snapshot of subscriptions failed partition=%s-%d error=%s",
+                self.partition.topic,
+                self.partition.index,
+                error,
+            )
+            self._events = self._bytes = 0  # retry when the next snapshot is due
             return
         if end_offset > offset:
             self._snapshot_offset, self._snapshot_end = offset, end_offset
         self._events = self._bytes = 0
 
     async def trim(self) -> None:
-        """Delete history that is older than the topic keeps it."""
+        """Delete history that is older than the topic's retention."""
         stored = self.partition.log
         if not 0 <= self._snapshot_end <= self.partition.high_watermark or stored.config.retention_ms < 0:
             return
@@ -192,8 +198,8 @@ class AcksLead:
     # Reading
 
     async def load(self, make: Make) -> AcksReplay:
-        """What the log says, read from the last snapshot on. Returns when all of it is committed; raises `NotLeader` if
-        the lead has ended before that."""
+        """Replay the log from the last snapshot on. Return when all of it is committed; raise `NotLeader` if the
+        leadership ends before."""
         partition = self.partition
         partition.ensure_readable()
         end_offset = partition.log.end_offset
@@ -205,7 +211,8 @@ class AcksLead:
                 break
         if not replay.is_certain:
             log.critical(
-                "%s-%d has no whole snapshot, and its beginning is gone: subscriptions may be missing",
+                "no complete snapshot of subscriptions, and the log start was deleted; subscriptions may be missing "
+                "partition=%s-%d",
                 partition.topic,
                 partition.index,
             )
@@ -218,7 +225,7 @@ class AcksLead:
         return replay
 
     async def history(self, offsets: Collection[int]) -> dict[tuple[str, int], Settled | Failed]:
-        """What the log last says of these messages, by subscription and offset, as far back as it goes."""
+        """Return the last events of these messages by subscription and offset, as far back as the log goes."""
         told: dict[tuple[str, int], Settled | Failed] = {}
         async for _, name, event in self._events_from(self.partition.log.start_offset, self.partition.high_watermark):
             if isinstance(event, Settled | Failed):
@@ -245,10 +252,16 @@ class AcksLead:
                 try:
                     yield record.offset, *decode_event(record.key, record.value)
                 except MalformedFrame as error:
-                    log.error("%s-%d at %d: %s", self.partition.topic, self.partition.index, record.offset, error)
+                    log.error(
+                        "invalid acks record partition=%s-%d offset=%d error=%s",
+                        self.partition.topic,
+                        self.partition.index,
+                        record.offset,
+                        error,
+                    )
                 count += 1
                 if count % _RECORDS_AT_ONCE == 0:
-                    await asyncio.sleep(0)  # the other partitions are led meanwhile
+                    await asyncio.sleep(0)  # yield to other partitions
                     self.ensure_held()
 
 
@@ -259,11 +272,11 @@ def _records_of(data: bytes) -> Iterator[Record]:
 
 
 def _joined(events: Sequence[Named]) -> Iterable[Named]:
-    """Neighbours that settle in the same way for the same subscription are one event."""
+    """Merge adjacent events that settle messages of one subscription in the same way."""
     if len(events) == 1:
         return events
     joined: list[Named] = []
-    ranges: list[tuple[int, int]] = []  # of the last one, if it settles
+    ranges: list[tuple[int, int]] = []  # of the last event, if it settles messages
     for name, event in events:
         if not isinstance(event, Settled):
             joined.append((name, event))

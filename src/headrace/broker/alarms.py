@@ -1,4 +1,4 @@
-"""Alarms by name: one for each group that waits for something. None rings late; one may ring that is not needed."""
+"""Timers by name, at most one per group. Timers never fire late. A timer may fire spuriously; callers must re-check."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ class Alarms:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._loop = asyncio.get_running_loop()
-        # With its time beside it: uvloop gives a handle without one for what is due at once.
+        # Stored with its deadline: uvloop's handles have none for timers that are due immediately.
         self._timers: dict[str, tuple[float, asyncio.Handle]] = {}
         self._rings: dict[str, Callable[[], None]] = {}
 
     def set(self, name: str, deadline_ms: int, ring: Callable[[], None]) -> None:
-        """Ring at the deadline, or earlier if one is set to an earlier time: whoever hears it sets it again."""
+        """Fire at the deadline, or earlier if an earlier timer is set; the callback sets the timer again."""
         self._rings[name] = ring
         when = self._loop.time() + max(deadline_ms - self._now_ms(), 0) / 1000
         timer = self._timers.get(name)

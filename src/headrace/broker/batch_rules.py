@@ -1,9 +1,10 @@
-"""What a producer's batch must be before it may enter a log. Kafka's rules, with Kafka's error codes.
+"""Validate batches of producers before they are appended, with Kafka's rules and error codes.
 
-The header and the checksum are looked at in place. The records are walked too, because a count that lies would be
-acknowledged here and break every reader later. For a batch that is not packed the compiled library does both at once,
-if there is one; what it does not find sound goes the long way, which knows what to say. `too_large_for_the_loop` tells
-which batches must be walked in the disk threads, since a few kilobytes may unpack to many megabytes.
+The header and the checksum are checked in place. The records are decoded as well, because a wrong record count would be
+acknowledged here and break all consumers later. For uncompressed batches the native library, if it is available, does
+both in one pass; batches that it rejects are checked again in Python, which provides the error message. Batches for
+which `too_large_for_the_loop` is true must be checked in disk threads, since a few kilobytes may decompress to many
+megabytes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from headrace.wire.records import check_records
 _UNPACKED_BYTES_MIN = 16 << 20
 _UNPACKED_RATIO = 16
 _PACKED_ON_LOOP_MAX = 4096
-# What the topic config `compression.type` asks for; "producer" asks for nothing.
+# The compression types of the topic config `compression.type`; "producer" keeps that of the batch.
 _COMPRESSIONS = {"uncompressed": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
 _ZSTD_SINCE_PRODUCE = 7
 
@@ -37,19 +38,19 @@ def check_batch(
     now_ms: int,
     transactional_id: str | None = None,
 ) -> tuple[BatchHeader, bytes | None]:
-    """Check everything but the records themselves; return the header and the sealed bytes, which hold the records. None
-    instead of them: the records were found sound, too."""
+    """Check everything except the records; return the header, and the bytes that the checksum covers, which contain the
+    records, or None if the records were checked as well."""
     if batch is None or len(batch) == 0:
-        raise InvalidRecord("a produce request must carry exactly one batch per partition; it has none")
+        raise InvalidRecord("a produce request must contain exactly one batch per partition, not none")
     if len(batch) < HEADER_SIZE:
-        raise CorruptMessage(f"a batch has at least {HEADER_SIZE} bytes; this one has {len(batch)}")
+        raise CorruptMessage(f"the batch has {len(batch)} bytes; the minimum is {HEADER_SIZE}")
     header = parse_header(batch)
     if header.magic != 2:
-        raise InvalidRecord(f"only record batches of magic 2 are accepted, not {header.magic}")
+        raise InvalidRecord(f"record batches must have magic 2, not {header.magic}")
     if header.size_bytes < HEADER_SIZE or header.size_bytes > len(batch):
-        raise CorruptMessage(f"the batch claims {header.size_bytes} bytes where {len(batch)} were sent")
+        raise CorruptMessage(f"the batch header says {header.size_bytes} bytes, but {len(batch)} were sent")
     if header.size_bytes != len(batch):
-        raise InvalidRecord("a produce request must carry exactly one batch per partition; it has more")
+        raise InvalidRecord("a produce request must contain exactly one batch per partition, not more")
     if len(batch) > config.max_message_bytes:
         raise MessageTooLarge(
             f"the batch has {len(batch)} bytes; max.message.bytes of the topic is {config.max_message_bytes}"
@@ -65,8 +66,8 @@ def check_batch(
 def prepare(
     batch: memoryview, header: BatchHeader, sealed: bytes | None, config: TopicConfig
 ) -> tuple[memoryview, BatchHeader]:
-    """Walk the records: as many as the header says, each in its bounds, with keys where the topic needs them. What is
-    returned goes into the log: the batch itself, or the same records in the compression that the topic asks for."""
+    """Check the records: their number, their bounds, and their keys if the topic is compacted. Return the batch to
+    append: the batch itself, or the same records in the compression type of the topic."""
     unpacked_bytes_max = max(_UNPACKED_BYTES_MIN, _UNPACKED_RATIO * config.max_message_bytes)
     try:
         if sealed is not None:
@@ -88,12 +89,12 @@ def too_large_for_the_loop(header: BatchHeader, config: TopicConfig) -> bool:
 
 
 def _refuse_keyless(batch: memoryview, header: BatchHeader, size_bytes_max: int) -> None:
-    """Say which records have no key, if that is what is wrong with them."""
+    """Raise an error that lists the records without a key, if there are any."""
     why = "a compacted topic cannot accept a record without a key"
     records = read_records(batch, header, size_bytes_max)
     keyless = [(index, why) for index, record in enumerate(records) if record.key is None]
     if keyless:
-        raise InvalidRecord(f"{len(keyless)} records were refused: {why}", keyless)
+        raise InvalidRecord(f"{len(keyless)} records were rejected: {why}", keyless)
 
 
 def _check_fields(header: BatchHeader, produce_version: int, transactional_id: str | None) -> None:
@@ -101,26 +102,27 @@ def _check_fields(header: BatchHeader, produce_version: int, transactional_id: s
         raise InvalidRecord(f"the base offset of a produced batch must be 0, not {header.base_offset}")
     if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
         raise InvalidRecord(
-            f"the batch claims {header.record_count} records, but its last offset delta is {header.last_offset_delta}"
+            f"the batch header says {header.record_count} records and last offset delta {header.last_offset_delta}; "
+            "they do not match"
         )
     if header.is_control:
-        raise InvalidRecord("clients may not write control batches")
+        raise InvalidRecord("clients cannot write control batches")
     if header.is_log_append_time:
-        # Only the broker sets it: a dedup window trusts such a timestamp as the time of arrival.
-        raise InvalidTimestamp("a producer cannot set the timestamp type LogAppendTime; send the batch as CreateTime")
+        # Only brokers may set it: the dedup window uses such a timestamp as the arrival time.
+        raise InvalidTimestamp("producers cannot set the timestamp type LogAppendTime; use CreateTime")
     if header.is_transactional:
         if transactional_id is None:
-            raise TransactionalIdRefused("a transactional batch needs a transactional id in its request")
+            raise TransactionalIdRefused("a produce request with a transactional batch requires a transactional id")
         if header.producer_id < 0:
-            raise InvalidRecord("a transactional batch needs a producer id")
+            raise InvalidRecord("a transactional batch requires a producer id")
     if header.producer_id >= 0 and header.base_sequence < 0:
-        raise InvalidRecord(f"producer {header.producer_id} sent base sequence {header.base_sequence}")
+        raise InvalidRecord(f"invalid base sequence {header.base_sequence} of producer {header.producer_id}")
     if header.base_sequence < -1:
-        raise InvalidRecord(f"base sequence {header.base_sequence} is for the broker's own events")
+        raise InvalidRecord(f"base sequence {header.base_sequence} is reserved for internal records")
     if header.compression > ZSTD:
         raise InvalidRecord(f"unknown compression type {header.compression}")
     if header.compression == ZSTD and produce_version < _ZSTD_SINCE_PRODUCE:
-        raise UnsupportedCompressionType(f"zstd needs Produce version {_ZSTD_SINCE_PRODUCE} or newer")
+        raise UnsupportedCompressionType(f"zstd requires Produce version {_ZSTD_SINCE_PRODUCE} or newer")
 
 
 def _check_timestamps(batch: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
@@ -131,12 +133,12 @@ def _check_timestamps(batch: memoryview, header: BatchHeader, config: TopicConfi
     if header.max_timestamp <= newest and (header.base_timestamp < 0 or header.base_timestamp >= oldest):
         return
     why = (
-        f"a timestamp must not be more than message.timestamp.before.max.ms={config.message_timestamp_before_max_ms} "
-        f"before or message.timestamp.after.max.ms={config.message_timestamp_after_max_ms} after the broker's {now_ms}"
+        f"a timestamp must be at most message.timestamp.before.max.ms={config.message_timestamp_before_max_ms} before "
+        f"and message.timestamp.after.max.ms={config.message_timestamp_after_max_ms} after the broker's time {now_ms}"
     )
     bad = []
     if header.compression == NONE:
-        # Which ones they are is told where it costs no unpacking.
+        # List the records only if that requires no decompression.
         records = read_records(batch, header, len(batch))
         bad = [(index, why) for index, one in enumerate(records) if not oldest <= one.timestamp_ms <= newest]
     raise InvalidTimestamp(why, bad)

@@ -1,4 +1,4 @@
-"""Looking through batches that were read from a log, by their headers."""
+"""Iterate over batches that were read from a log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.wire.batch import HEADER_SIZE, BatchHeader, parse_header
 
 
 def batches_of(data: bytes) -> Iterator[tuple[memoryview, BatchHeader]]:
-    """The whole batches in these bytes."""
+    """Yield the complete batches in these bytes."""
     view = memoryview(data)
     position = 0
     while position + HEADER_SIZE <= len(view):

@@ -1,8 +1,8 @@
-"""One broker: its topics, its coordinators, and the table of requests that it serves.
+"""A broker: its topics, its coordinators, and the table of request handlers.
 
-Start order: registry, logs (recovery), then everything else; it joins the cluster when its port is bound, and groups
-are read when the lead of their partition begins. Stop order: leads are handed over, readers and group members are
-answered, logs are flushed and closed, the marker of a clean shutdown is written last.
+Startup order: open the registry, recover the logs, start everything else, and join the cluster when the port is bound.
+A coordinator loads a group when the leadership of the group's partition begins. Shutdown order: hand over leaderships,
+answer waiting fetches and group members, flush and close logs, and write the clean shutdown marker last.
 """
 
 from __future__ import annotations
@@ -196,7 +196,8 @@ class Broker:
         supervisor.spawn(self._keep_house(), "housekeeping")
 
     async def join(self, host: str, port: int) -> None:
-        """Register this address; return when requests can be served. Then accept connections, and wait `until_led`."""
+        """Register the address, and return when requests can be served. Then accept connections and await
+        `until_led`."""
         self.identity.host, self.identity.port = host, port
         await self.cluster.join(host, port, self.identity.rack)
 
@@ -204,13 +205,13 @@ class Broker:
         await self.cluster.until_led()
 
     async def stop(self) -> None:
-        """Flush and close everything; the doors are closed already."""
+        """Flush and close everything. The listeners must already be closed."""
         await self.store.close(self.identity.epoch)
         await self.cluster.leave()
         await self.registry.close()
 
     def answer_waiting(self) -> None:
-        """Let go of everybody who waits for something that will not happen any more."""
+        """Answer all requests that wait for events that will no longer occur."""
         self.fetch.stop()
         self.coordinator.stop()
         self.transactions.stop()
@@ -353,10 +354,10 @@ async def open_broker(
     entropy: Entropy,
     supervisor: Supervisor,
 ) -> Broker:
-    """Recover what is in the folder and return a broker that can `join` when its port is bound."""
+    """Recover the data folder and return a broker that can `join` when its port is bound."""
     config = BrokerConfig.from_settings(settings, await load_broker_configs(registry))
     if config.without_effect:
-        log.warning("Kafka configs have no effect here: configs=%s", ",".join(config.without_effect))
+        log.warning("ignoring Kafka configs without effect configs=%s", ",".join(config.without_effect))
     store = await open_store(disk, folder, clock, _store_config(config))
     start = await number_start(registry, disk, clock, folder, node_id, entropy)
     identity = BrokerIdentity(node_id, start.cluster_id, start.epoch, rack)

@@ -30,7 +30,7 @@ class BundleRequests:
         try:
             bundle = await self._of(request.bundle).describe_bundle(request.bundle)
             if not self._session_valid():
-                raise CoordinatorNotAvailable("whether this broker is still the coordinator is in doubt; ask again")
+                raise CoordinatorNotAvailable("this broker may no longer be the coordinator; retry")
         except HeadraceError as error:
             return DescribeBundleResponse(error_code=error.code, error_message=error.message)
         if bundle is None:

@@ -1,8 +1,8 @@
-"""Messages that reached the limit of deliveries, or were rejected: each is copied to the dead letters, then settled.
+"""Write messages that exhausted their delivery attempts, or were rejected, to the dead-letter topic, then settle them.
 
-In that order, so that none is lost: a crash in between copies it again, and whoever copies knows it by then. What
-cannot be copied waits and is tried again, at longer and longer intervals; meanwhile it is delivered to nobody, and the
-others go on.
+The order ensures that no message is lost. After a crash in between, the message is written again, and the dead-letter
+topic drops the duplicate by its dedup id. If a write fails, it is retried with exponential backoff; meanwhile the
+message is not delivered, and other messages are not affected.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _AT_A_TIME = 32
 
 Bury = Callable[[str, int, int, str, int, str], Awaitable[None]]
-"""Topic, partition, offset, subscription, attempts, reason; returns when the copy is committed."""
+"""Takes topic, partition, offset, subscription, attempts and reason; returns when the dead letter is committed."""
 
 
 class Burials:
@@ -39,10 +39,10 @@ class Burials:
         self._start = start
         self._now_ms = now_ms
         self._task: asyncio.Task[None] | None = None
-        self._failed: dict[tuple[str, int], HeadraceError] = {}  # in this round: the others come first
+        self._failed: dict[tuple[str, int], HeadraceError] = {}  # failed in this round: try the others first
 
     def look(self) -> None:
-        """Something may be dying."""
+        """Check for messages to dead-letter."""
         if self._task is None and next(self._dying(), None) is not None:
             self._task = self._start(self._run())
 
@@ -61,13 +61,18 @@ class Burials:
                 error = await self._bury_all()
                 if error is None:
                     return
-                log.warning("%s-%d: %d dead letters must wait: %s", *self._led.place, len(self._failed), error)
+                log.warning(
+                    "writing dead letters failed, will retry partition=%s-%d messages=%d error=%s",
+                    *self._led.place,
+                    len(self._failed),
+                    error,
+                )
                 await asyncio.sleep(pause)
         finally:
             self._task = None
 
     async def _bury_all(self) -> HeadraceError | None:
-        """Try each of them; what stood in the way of some."""
+        """Try to write all dead letters; return an error if some failed."""
         self._failed.clear()
         try:
             while await self._bury_some():
@@ -77,7 +82,7 @@ class Burials:
         return next(reversed(self._failed.values()), None)
 
     async def _bury_some(self) -> bool:
-        """Whether there was any that had not been tried in this round."""
+        """Try messages that were not tried in this round; return whether there were any."""
         self._led.source()
         untried = (one for one in self._dying() if (one[0], one[1].offset) not in self._failed)
         some = list(islice(untried, _AT_A_TIME))
@@ -101,11 +106,11 @@ class Burials:
         except HeadraceError as error:
             self._failed[name, dying.offset] = error
             return
-        if subscription.state_of(dying.offset).state == "dying":  # nobody has sought back meanwhile
+        if subscription.state_of(dying.offset).state == "dying":  # no seek has changed it meanwhile
             ranges = [(dying.offset, dying.offset)]
             self._led.put(name, subscription, [Settled(at=self._now_ms(), how=how, ranges=ranges)])
             _count(subscription.tally, how)
-            self._led.wake(name)  # others of its key may have waited for it
+            self._led.wake(name)  # messages with the same key may have waited for it
 
 
 def _count(tally: SubscriptionTally, how: How) -> None:

@@ -1,8 +1,8 @@
-"""The topics of the cluster, the partitions that this broker leads, and how topics are made, changed and deleted.
+"""The topics of the cluster, the partitions that this broker leads, and creation, change and deletion of topics.
 
-The registry is the truth, and any broker may change it. A topic's partitions are written before the topic itself, and
-its leaders chosen with them, so when it exists it can be led at once; when `create` returns, every partition takes
-writes. What was changed here is seen here when the call returns; other brokers follow by their mirrors.
+The registry is authoritative, and any broker may change it. The partitions of a topic are written before the topic
+itself, with their leaders, so that a topic that exists can be led immediately; when `create` returns, all partitions
+accept writes. Changes by this broker are visible here when the call returns; other brokers follow by their mirrors.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from headrace.runtime.entropy import Entropy
 
 __all__ = ["Catalogue", "Topic"]
 
-PARTITIONS_MAX = 100_000  # per topic: a typing error must not fill the disk with folders
+PARTITIONS_MAX = 100_000  # per topic, so that a typing error does not fill the disk with folders
 
 
 class Catalogue(Directory):
@@ -49,22 +49,22 @@ class Catalogue(Directory):
         super().__init__(config)
         self.mirror = Mirror(registry, MIRRORED, self.take)
         self.on_lead: list[Callable[[Partition], None]] = []
-        """This broker leads a partition from now on, in the epoch that it bears."""
+        """Called when this broker becomes the leader of a partition."""
         self.on_resign: list[Callable[[Partition], None]] = []
         self.settled: Callable[[UUID], Awaitable[None]] = _at_once
-        """Returns when the replicas here are as the records say; raises what stands in the way."""
+        """Waits until the local replicas match the records; raises the error that prevents it."""
         self.until_led: Callable[[Topic], Awaitable[None]] = _led_here
-        """Returns when the leaders of a new topic know of it."""
+        """Waits until the leaders of a new topic accept writes."""
         self._records = Topics(registry)
         self.companions = Companions(self, self.mirror, self._records, clock, entropy)
         self._clock = clock
         self._entropy = entropy
         self._changing = asyncio.Lock()
 
-    # Looking up
+    # Lookup
 
     def partition(self, topic: str, index: int) -> Partition:
-        """A partition that this broker leads."""
+        """Return a partition that this broker leads."""
         try:
             return self._by_name[topic].led[index]
         except KeyError:
@@ -73,7 +73,7 @@ class Catalogue(Directory):
     def partition_by_id(self, topic_id: UUID, index: int) -> Partition:
         topic = self._by_id.get(topic_id)
         if topic is None:
-            raise UnknownTopicId(f"there is no topic with id {topic_id}")
+            raise UnknownTopicId(f"topic id {topic_id} does not exist")
         partition = topic.led.get(index)
         if partition is None:
             raise self._not_led(topic, topic.name, index)
@@ -81,10 +81,10 @@ class Catalogue(Directory):
 
     def _not_led(self, topic: Topic | None, name: str, index: int) -> HeadraceError:
         if topic is None or not 0 <= index < topic.partition_count:
-            return UnknownTopicOrPartition(f"there is no partition {name}-{index}")
-        return NotLeader(f"another broker leads {name}-{index}, or nobody does now")
+            return UnknownTopicOrPartition(f"partition {name}-{index} does not exist")
+        return NotLeader(f"this broker is not the leader of {name}-{index}; refresh the metadata")
 
-    # Changing
+    # Changes
 
     async def create(
         self,
@@ -97,17 +97,17 @@ class Catalogue(Directory):
         dead_letters_of: Topic | None = None,
         dry_run: bool = False,
     ) -> Topic:
-        """Make a topic that takes writes when this returns. Its replicas are placed as `assignment` says, or so that
-        the brokers have equally much to do. With `dead_letters_of` it is deleted with that topic; raises
-        `UnknownTopicId` if that is gone."""
+        """Create a topic that accepts writes when this returns. Its replicas are placed according to `assignment`, or
+        balanced over the brokers. With `dead_letters_of` it is deleted together with that topic; raise `UnknownTopicId`
+        if that topic no longer exists."""
         check_topic_name(name)
         if not 1 <= partitions <= PARTITIONS_MAX:
-            raise InvalidPartitions(f"a topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}")
+            raise InvalidPartitions(f"a topic must have 1 to {PARTITIONS_MAX} partitions, not {partitions}")
         config = TopicConfig.build(configs, self.config.topic_defaults)
         async with self._changing:
             self._refuse_existing(name)
             if not assignment and (replication or 0) > len(self.usable_brokers()):
-                await self.mirror.read([LIVE_KEY])  # one that has just joined may not have been heard of
+                await self.mirror.read([LIVE_KEY])  # the mirror may not contain a broker that has just joined
             if replication is None:
                 replication = min(self.config.default_replication_factor, len(self.usable_brokers()))
             places = self._places(assignment or self._placed(partitions, replication))
@@ -124,13 +124,13 @@ class Catalogue(Directory):
             if dry_run:
                 return topic
             if any(self.find(prefix + name) for prefix in COMPANION_PREFIXES):
-                await self.companions.remove(name)  # left by a topic of this name that was deleted
+                await self.companions.remove(name)  # left over from a deleted topic of this name
             await self._create_record(record, places, dead_letters_of)
             await self._see(topic.id, range(partitions), name)
             try:
                 await self.settled(record.id)
             except HeadraceError:
-                # Without its logs it would be in the way of every later attempt to create it.
+                # A topic without logs would make all later attempts to create it fail.
                 await self._delete(name, record.id)
                 raise
         topic = self.topic(name)
@@ -138,8 +138,9 @@ class Catalogue(Directory):
         return topic
 
     async def ensure_companion(self, topic: str, prefix: str) -> Topic:
-        """The companion of a topic, `__acks.T` or `__delayed.T`, made if it is missing: as many partitions, in the same
-        places. Its partitions take writes when it was made here. Raises `UnknownTopicOrPartition` if there is no T."""
+        """Return the co-located topic `__acks.T` or `__delayed.T`, and create it if it is missing, with the same number
+        of partitions on the same brokers. If it was created here, its partitions accept writes. Raise
+        `UnknownTopicOrPartition` if T does not exist."""
         found = self.companions.find(topic, prefix)
         if found is not None and found.partition_count >= self.topic(topic).partition_count:
             return found
@@ -150,7 +151,8 @@ class Catalogue(Directory):
         return companion
 
     async def delete(self, name: str) -> list[TopicRecord]:
-        """Delete a topic with its companions, and with the dead-letter topic that was created for it. Returns both."""
+        """Delete a topic, its co-located topics, and the dead-letter topic that was created for it; return the records
+        of the topic and the dead-letter topic."""
         async with self._changing:
             deleted = await self._delete(name, self.topic(name).id)
             for record in deleted:
@@ -165,9 +167,9 @@ class Catalogue(Directory):
             topic = self.topic(name)
             count = topic.partition_count
             if total <= count:
-                raise InvalidPartitions(f"topic {name} has {count} partitions already; {total} is no more")
+                raise InvalidPartitions(f"topic {name} already has {count} partitions; {total} is not an increase")
             if total > PARTITIONS_MAX:
-                raise InvalidPartitions(f"a topic has at most {PARTITIONS_MAX} partitions, not {total}")
+                raise InvalidPartitions(f"a topic can have at most {PARTITIONS_MAX} partitions, not {total}")
             places = self._places(assignment or self._placed(total - count, topic.replication))
             if dry_run:
                 return
@@ -182,7 +184,7 @@ class Catalogue(Directory):
     async def change_configs(
         self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]], *, dry_run: bool = False
     ) -> None:
-        """`change` turns the topic's overrides into the new ones, or raises what is wrong with them."""
+        """Replace the topic's overrides by the result of `change`, which raises if they are invalid."""
         async with self._changing:
             topic = self.topic(name)
             TopicConfig.build(change(topic.record.configs), self.config.topic_defaults)
@@ -192,12 +194,12 @@ class Catalogue(Directory):
                 await self.companions.match_configs(topic)
 
     def check_defaults(self, config: BrokerConfig) -> None:
-        """Raise `InvalidConfig` if a topic's own configs do not go with these defaults."""
+        """Raise `InvalidConfig` if the overrides of a topic conflict with these defaults."""
         for topic in self._by_name.values():
             TopicConfig.build(topic.record.configs, config.topic_defaults)
 
     def expire(self) -> None:
-        """End the waits of producers whose time is up, and forget producers that are long gone."""
+        """Time out waiting produce requests, and remove the state of expired producers."""
         now = self._clock.monotonic()
         for topic in self._by_name.values():
             for partition in topic.replicas.values():
@@ -208,28 +210,28 @@ class Catalogue(Directory):
         if name in self._by_name:
             raise TopicAlreadyExists(f"Topic '{name}' already exists.")
         if "." in name or "_" in name:
-            # Names of metrics know no dots: two topics that differ only by that would be one there.
+            # As in Kafka: metric names replace dots by underscores, so two such topics would collide there.
             alike = name.replace(".", "_")
             for other, topic in self._by_name.items():
                 if other.replace(".", "_") == alike and not topic.is_companion:
                     raise InvalidTopic(f"Topic '{name}' collides with existing topic: {other}")
 
     async def _see(self, topic_id: UUID, indexes: range, name: str) -> None:
-        """Take in what was just written, without waiting for the watch."""
+        """Update the mirror with a change of this broker, without waiting for the watch."""
         await self.mirror.read([*(partition_key(topic_id, index) for index in indexes), topic_key(name)])
 
     async def _create_record(
         self, record: TopicRecord, places: Sequence[PartitionRecord], dead_letters_of: Topic | None
     ) -> None:
-        """A dead-letter topic is created by a commit that writes its source's key: a deletion of the source in the same
-        moment fails then, is tried again, and finds it."""
+        """Write the record of a topic. The commit for a dead-letter topic also writes the key of its source topic, so
+        that a concurrent deletion of the source conflicts, is retried, and finds the dead-letter topic."""
         source: Set | None = None
         while True:
             if dead_letters_of is not None:
                 key = topic_key(dead_letters_of.name)
                 entry = self.mirror.get(key)
                 if entry is None or decode_topic(entry).id != dead_letters_of.id:
-                    raise UnknownTopicId(f"topic {dead_letters_of.name} was deleted, or created again")
+                    raise UnknownTopicId(f"topic {dead_letters_of.name} was deleted or recreated")
                 source = Set(key, entry.value, entry.version)
             try:
                 await self._records.create(record, places, together_with=source)
@@ -245,10 +247,10 @@ class Catalogue(Directory):
         await self.mirror.read([topic_key(record.name) for record in deleted])
         return deleted
 
-    # Placing
+    # Placement
 
     def usable_brokers(self) -> dict[int, BrokerRecord]:
-        """Those that may be given something to hold."""
+        """Return the brokers that may get replicas."""
         return {
             node_id: node
             for node_id, node in self.nodes.items()
@@ -258,14 +260,14 @@ class Catalogue(Directory):
     def _placed(self, partitions: int, replication: int) -> list[Nodes]:
         load, leaders = Counter[int](), Counter[int]()
         for topic in self._by_name.values():
-            # A companion is not placed but follows: a topic is to count the same with and without subscriptions.
+            # Skip co-located topics, which follow their owners: a topic counts the same with or without subscriptions.
             for record in () if topic.is_companion else topic.places.values():
                 load.update(record.replicas)
                 leaders[record.replicas[0]] += 1
         return place(partitions, replication, self.usable_brokers(), load, leaders)
 
     def _places(self, assignment: Sequence[Nodes]) -> list[PartitionRecord]:
-        """New partitions: everybody who is up has everything, because there is nothing."""
+        """Build the records of new partitions, of which all live replicas are in sync, because they are empty."""
         return [self._new_record(tuple(replicas)) for replicas in assignment]
 
     def _new_record(self, replicas: Nodes) -> PartitionRecord:

@@ -1,8 +1,9 @@
-"""What makes this broker one of a cluster: its membership, replicas and in-sync sets, and the controller.
+"""The participation of this broker in the cluster: membership, replicas, in-sync replicas, and the controller.
 
-A broker that is alone is a cluster of one, by the same code. It joins when its port is bound, because it registers the
-address; it accepts connections when it finds itself and a controller in its own metadata, and is ready when it leads
-what it is meant to lead. Election of a controller needs the registry only, so no broker waits for another one's port.
+A single broker is a cluster of one and runs the same code. A broker joins when its port is bound, because it registers
+the address. It accepts connections when its own metadata contains this broker and a controller, and is ready when it
+leads the partitions that it should lead. The election of a controller requires only the registry, so no broker waits
+for the port of another one.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ class ClusterMember:
         catalogue.on_lead.append(lambda _partition: self._changed.set())
 
     async def open(self) -> None:
-        """See the cluster as it is, open the logs, and admit what may have been lost. Nobody counts on us yet."""
+        """Read the state of the cluster, open the logs, and declare possible losses. No other broker relies on this one
+        yet."""
         await self.membership.open()
         await self._catalogue.mirror.open()
         await self._known_leaders.load()
@@ -109,8 +111,8 @@ class ClusterMember:
         self._supervisor.spawn(self._replicas.keep_records(), "topic files")
 
     async def join(self, host: str, port: int, rack: str | None) -> None:
-        """Register this broker. Return when its metadata lists it and names a controller: without them, a client
-        would be told that the cluster has no brokers, and a topic that it creates would be rejected for good."""
+        """Register this broker. Return when its metadata contains this broker and a controller: otherwise clients would
+        get metadata without brokers, and topic creations would fail permanently."""
         await self.membership.join(host, port, rack)
         self._supervisor.spawn(self.membership.run(), "membership")
         self._supervisor.spawn(self.controller.run(), "controller")
@@ -121,27 +123,28 @@ class ClusterMember:
             )
 
     async def until_led(self) -> None:
-        """Wait until everything that is to be led here is led. The others reach this broker meanwhile."""
+        """Wait until this broker leads the partitions that it should lead. It already accepts connections meanwhile."""
         if not await self._until(self._is_ready, _READY_SECONDS):
-            log.warning("some partitions have no leader yet")
+            log.warning("broker starts serving while some partitions have no leader")
 
     async def hand_over(self) -> None:
-        """Let others lead what is led here, as far as they can."""
+        """Hand over the leaderships of this broker to other brokers, as far as possible."""
         if not any(node_id != self._node_id for node_id in self._catalogue.nodes):
             return
         await self.membership.begin_to_leave()
         if not await self._until(self._has_handed_over, _HAND_OVER_SECONDS):
-            log.warning("not all leads were taken over")
+            log.warning("shutting down before other brokers took over all leaderships")
 
     async def leave(self) -> None:
         self._catalogue.mirror.close()
         self.peers.close()
         await self.membership.leave()
 
-    # What may have been lost
+    # Possible losses
 
     async def _admit_losses(self) -> None:
-        """Strike this broker out of the in-sync sets of what it may no longer have, before it is counted on again."""
+        """Remove this broker from the in-sync replicas of partitions whose records it may have lost, before it
+        registers."""
         records = PartitionRecords(self._registry)
         for topic, index, record in list(self._held()):
             if len(record.replicas) > 1 and self._may_have_lost(topic, index):
@@ -149,31 +152,33 @@ class ClusterMember:
                 without_us = partial(strike_out, node_id=self._node_id, min_insync=enough)
                 changed = await records.change(topic.id, index, without_us)
                 if changed is not None:
-                    log.warning("%s-%d may lack what this broker acknowledged; it is copied again", topic.name, index)
+                    log.warning(
+                        "log may lack acknowledged records; replicating it again partition=%s-%d", topic.name, index
+                    )
 
     def _may_have_lost(self, topic: Topic, index: int) -> bool:
-        # A log that is missing in the data folder was made anew and is empty by now, but quarantined: the flushed
-        # offset of the lost one is kept outside of its folder, and the empty log does not reach it.
+        # A log that was missing in the data folder has been created empty, and is quarantined: the flushed offset of
+        # the lost log is stored outside of its folder, and the empty log is shorter than that.
         partition = topic.replicas.get(index)
         if not self._start.has_all or partition is None or partition.log.quarantined is not None:
             return True
-        # Elsewhere nothing is acknowledged before it is on the disk, so that the way it stopped does not matter.
+        # Other topics are flushed before records are acknowledged, so an unclean shutdown does not matter.
         return (
             self._store.broker_epoch != self._start.epoch_before
             and self._replicas.may_have_acknowledged_from_memory(topic)
         )
 
     def _held(self) -> Iterator[tuple[Topic, int, PartitionRecord]]:
-        """The partitions of which a replica is here."""
+        """Yield the partitions with a replica on this broker."""
         for topic in self._catalogue:
             for index, record in topic.places.items():
                 if self._node_id in record.replicas:
                     yield topic, index, record
 
-    # Waiting
+    # Waits
 
     def _is_known(self) -> bool:
-        """Not by an earlier start's entry, whose session has not ended yet."""
+        """Whether the registration of this start (not that of an earlier one) and a controller are known."""
         nodes, controller = self._catalogue.nodes, self._catalogue.controller
         me = nodes.get(self._node_id)
         return (
@@ -186,13 +191,13 @@ class ClusterMember:
         )
 
     def _is_led(self, topic: Topic, index: int, record: PartitionRecord) -> bool:
-        """Here or elsewhere, or it cannot be led by this broker's doing."""
+        """Whether the partition has a leader, or cannot get one by this broker."""
         if record.leader == self._node_id:
             return index in topic.led
         return record.leader != NO_LEADER or self._node_id not in record.isr + record.elr
 
     def _has_handed_over(self) -> bool:
-        others = self._catalogue.usable_brokers().keys() - {self._node_id}  # who goes too takes nothing over
+        others = self._catalogue.usable_brokers().keys() - {self._node_id}  # draining brokers take over nothing
         return not any(
             others.intersection(record.isr)
             for topic in self._catalogue
@@ -212,7 +217,7 @@ class ClusterMember:
         return True
 
     async def _until_led(self, topic: Topic) -> None:
-        """Return when the leaders of a topic take writes, the others' too; not later than after a few seconds."""
+        """Wait, at most some seconds, until all leaders of a topic accept writes, including those on other brokers."""
         deadline = self._clock.monotonic() + _LED_SECONDS
         elsewhere: dict[int, list[int]] = {}
         for index, record in topic.places.items():
@@ -225,7 +230,7 @@ class ClusterMember:
                 await asyncio.sleep(_LOOK_SECONDS)
 
     async def _leads(self, node_id: int, topic: str, indexes: list[int]) -> bool:
-        """Whether another broker answers as the leader of these partitions."""
+        """Whether another broker responds as the leader of these partitions."""
         asked = [ListOffsetsPartition(partition_index=index, timestamp=_EARLIEST_LOCAL) for index in indexes]
         request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=asked)])
         try:
@@ -240,6 +245,6 @@ class ClusterMember:
 
 
 def _dialer(network: Network, node_id: int) -> Dialer:
-    from headrace.client.tcp import TcpDialer  # a broker that is alone never needs it
+    from headrace.client.tcp import TcpDialer  # not needed in a cluster of one
 
     return TcpDialer(network, f"headrace-broker-{node_id}")

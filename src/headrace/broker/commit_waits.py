@@ -1,4 +1,4 @@
-"""Producers that wait until their batch is safe, in the order of their offsets."""
+"""Produce requests that wait until their batches are durable, ordered by offset."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CommitWaits:
         return future
 
     def reach(self, offset: int) -> None:
-        """Everything below `offset` is safe now."""
+        """Complete the waits for everything below `offset`, which is durable now."""
         waits = self._waits
         while waits and waits[0][0] <= offset:
             future = waits.popleft()[2]
@@ -33,7 +33,7 @@ class CommitWaits:
                 future.set_result(None)
 
     def expire(self, now: float) -> None:
-        """Those whose time is up stop waiting; their batches stay, and may still become safe."""
+        """Time out waits; the batches stay in the log and may still become durable."""
         if not any(deadline <= now for _, deadline, _ in self._waits):
             return
         kept = deque[_Wait]()
@@ -41,11 +41,11 @@ class CommitWaits:
             if wait[1] > now:
                 kept.append(wait)
             elif not wait[2].done():
-                wait[2].set_exception(RequestTimedOut("the batch was not committed within the request's timeout"))
+                wait[2].set_exception(RequestTimedOut("the batch was not replicated within the timeout of the request"))
         self._waits = kept
 
     def end(self, error: HeadraceError) -> None:
-        """Nobody can wait any longer."""
+        """Fail all waits."""
         waits, self._waits = self._waits, deque()
         for _, _, future in waits:
             if not future.done():

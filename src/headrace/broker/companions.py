@@ -1,9 +1,11 @@
-"""Companions: topics that belong to another topic, and have as many partitions in the same places.
+"""Co-located topics: they belong to an owner topic, with the same number of partitions on the same brokers.
 
-A companion is made by whoever needs it first and goes with its owner. It names its owner by id, because names are given
-again: the companion of a topic that was deleted is never taken for that of its namesake. It is made by a commit that
-checks its owner, and removed after its owner, so it cannot come back; if the remover dies in between, the controller
-finds what is left. That its partitions stay with the owner's is the controller's work, too.
+- A co-located topic is created on first use and deleted with its owner.
+- It refers to its owner by id, because names can be reused: the co-located topic of a deleted topic must not be used
+  for a later topic of the same name.
+- The commit that creates it checks its owner, and it is deleted after its owner, so it cannot reappear. If the deleting
+  broker dies in between, the controller completes the deletion.
+- The controller keeps its partitions on the brokers of the owner's partitions.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _MIN_INSYNC = "min.insync.replicas"
 
 _SEGMENT_BYTES = 64 * 2**20
 _OUTRUN = (BadVersion, NoKey, InvalidPartitions, TopicAlreadyExists, UnknownTopicId, UnknownTopicOrPartition)
-"""Another broker has changed the owner or the companion meanwhile."""
+"""Errors after a concurrent change of the owner or the co-located topic by another broker."""
 
 
 class Companions:
@@ -57,14 +59,15 @@ class Companions:
         return [companion for companion in found if companion is not None and _belongs(companion, owner)]
 
     def owner(self, companion: Topic) -> Topic | None:
-        """None if it is gone: so should be the companion."""
+        """Return the owner, or None if it was deleted; the co-located topic must then be deleted as well."""
         owner = self._directory.find(owner_of(companion.name) or "")
         return owner if owner is not None and _belongs(companion, owner) else None
 
     async def ensure(self, topic: str, prefix: str) -> Topic:
-        """The companion, made or grown as far as is needed. Raises `UnknownTopicOrPartition` if there is no owner."""
+        """Return the co-located topic, and create or extend it if necessary. Raise `UnknownTopicOrPartition` if the
+        owner does not exist."""
         if is_internal(topic):
-            raise InvalidTopic(f"{topic} is internal and has no companions")
+            raise InvalidTopic(f"{topic} is internal and cannot have co-located topics")
         name = prefix + topic
         while True:
             owner = self._directory.topic(topic)
@@ -84,11 +87,11 @@ class Companions:
                 await self._mirror.read([*places, topic_key(topic), topic_key(name)])
 
     async def grow(self, owner: Topic) -> list[Topic]:
-        """All of a topic that has grown; returns them."""
+        """Extend the co-located topics of a topic with new partitions, and return them."""
         return [await self.ensure(owner.name, _prefix(companion)) for companion in self.of(owner)]
 
     async def match_configs(self, owner: Topic) -> None:
-        """As many replicas must have what is settled as must have the messages."""
+        """Copy the replication configs of the owner: acknowledgements must be as durable as the messages."""
         wanted = _shared_configs(owner)
         for companion in self.of(owner):
             if _shared_configs(companion) != wanted:
@@ -96,23 +99,24 @@ class Companions:
                 await self._mirror.read([topic_key(companion.name)])
 
     async def remove(self, topic: str) -> list[UUID]:
-        """Those of a topic that was deleted, or of one that had its name before; returns their ids."""
+        """Delete the co-located topics of a deleted topic, or of an earlier topic of that name; return their ids."""
         await self._mirror.read([topic_key(prefix + topic) for prefix in COMPANION_PREFIXES])
         removed = []
         for companion in [self._directory.find(prefix + topic) for prefix in COMPANION_PREFIXES]:
-            # Asked of the registry itself: what goes now is gone for good.
+            # Read the registry rather than the mirror, because the deletion is final.
             if companion is not None and not await self._records.exists(topic, companion.record.owner):
                 await self._forget(companion)
                 removed.append(companion.id)
         return removed
 
     async def _forget(self, companion: Topic) -> None:
-        with suppress(UnknownTopicId, UnknownTopicOrPartition):  # another broker was faster
+        with suppress(UnknownTopicId, UnknownTopicOrPartition):  # another broker has already deleted it
             await self._records.delete(companion.name, companion.id, self._clock.now_ms())
         await self._mirror.read([topic_key(companion.name)])
 
     async def tend(self) -> None:
-        """What others have left half done: companions whose owner is gone go, those that are too small grow."""
+        """Complete interrupted changes: delete co-located topics without an owner, and extend those that are too
+        small."""
         for companion in [topic for topic in self._directory if topic.is_companion]:
             owner = self.owner(companion)
             if owner is None:
@@ -124,7 +128,7 @@ class Companions:
     async def _make(self, owner: Topic, prefix: str) -> None:
         entry = self._mirror.get(topic_key(owner.name))
         if entry is None:
-            raise UnknownTopicOrPartition(f"there is no topic {owner.name}")
+            raise UnknownTopicOrPartition(f"topic {owner.name} does not exist")
         record = TopicRecord(
             name=prefix + owner.name,
             id=self._entropy.uuid(),
@@ -146,11 +150,11 @@ class Companions:
         indexes = range(first, owner.partition_count)
         missing = next((index for index in indexes if index not in owner.places), None)
         if missing is not None:
-            raise UnknownTopicOrPartition(f"there is no partition {owner.name}-{missing}")
+            raise UnknownTopicOrPartition(f"partition {owner.name}-{missing} does not exist")
         return [beside(owner.places[index], self._directory.nodes) for index in indexes]
 
     async def _see(self, name: str, topic_id: UUID, indexes: range) -> None:
-        """Take in what was just written, without waiting for the watch."""
+        """Update the mirror with a change of this broker, without waiting for the watch."""
         await self._mirror.read([*(partition_key(topic_id, index) for index in indexes), topic_key(name)])
 
 
@@ -163,7 +167,7 @@ def _prefix(companion: Topic) -> str:
 
 
 def _configs(owner: Topic, prefix: str) -> dict[str, str]:
-    """What is settled is kept for those who read it as a topic; what is delayed is kept until it is due."""
+    """Return the configs of a co-located topic: acks are kept for a day, delayed messages until they are due."""
     configs = {
         "cleanup.policy": "delete",
         "compression.type": "producer",

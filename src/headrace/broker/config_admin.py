@@ -92,7 +92,7 @@ class ConfigAdmin:
     async def list_resources(
         self, request: ListConfigResourcesRequest, context: RequestContext
     ) -> ListConfigResourcesResponse:
-        """What `describe` can be asked for; loggers and client metrics have no configs here."""
+        """List the resources that have configs; loggers and client metrics are not supported."""
         wanted = (request.resource_types or _LISTED) if context.version >= _TYPES_SINCE else (CLIENT_METRICS,)
         if not set(wanted) <= {*_LISTED, _SUBSCRIPTION}:
             return ListConfigResourcesResponse(error_code=UnsupportedVersion.code)
@@ -111,7 +111,7 @@ class ConfigAdmin:
         )
 
     async def alter(self, request: AlterConfigsRequest, _context: RequestContext) -> AlterConfigsResponse:
-        """Replace every override of a resource by those in the request."""
+        """Replace all overrides of a resource by those in the request."""
         response = AlterConfigsResponse()
         for asked in request.resources:
             given = {config.name: config.value for config in asked.configs}
@@ -146,14 +146,16 @@ class ConfigAdmin:
         return self._catalogue.config.describe()
 
     def _check_broker(self, resource_type: int, name: str) -> None:
-        """An empty name means the defaults of all brokers: with one broker that is the same thing."""
+        """Raise unless the resource is this broker. An empty name means the defaults of all brokers."""
         if resource_type != _BROKER:
             raise InvalidRequest(
-                f"resource type {resource_type} has no configs here; topics (2), brokers (4), groups (32) and "
-                "subscriptions (100) have"
+                f"resource type {resource_type} is not supported; use topic (2), broker (4), group (32) or "
+                "subscription (100)"
             )
         if name not in ("", str(self._identity.node_id)):
-            raise InvalidRequest(f"this is broker {self._identity.node_id}, not {name}")
+            raise InvalidRequest(
+                f"this is broker {self._identity.node_id}, not {name}; send the request to that broker"
+            )
 
     async def _try(self, result: Any, change: Awaitable[None]) -> None:
         try:

@@ -158,7 +158,7 @@ def _profile(value: ConsumerGroupMemberMetadataValue) -> Profile:
 
 def _classic(value: ClassicMemberMetadata) -> ClassicProfile:
     if not value.supported_protocols:
-        raise MalformedFrame("a member of the classic protocol that supports no protocol")
+        raise MalformedFrame("a classic member has no protocols")
     return ClassicProfile(
         session_timeout_ms=value.session_timeout_ms,
         protocols=tuple((protocol.name, protocol.metadata) for protocol in value.supported_protocols),
@@ -197,7 +197,7 @@ def _holding(value: ConsumerGroupCurrentMemberAssignmentValue) -> Holding:
     try:
         state = MemberState(value.state)
     except ValueError:
-        raise MalformedFrame(f"a member in a state {value.state} that we do not know") from None
+        raise MalformedFrame(f"a member has an unknown state {value.state}") from None
     return Holding(
         epoch=value.member_epoch,
         previous_epoch=value.previous_member_epoch,
@@ -215,6 +215,6 @@ def _held(topics: Iterable[HeldPartitions], member_epoch: int) -> dict[TopicPart
         if epochs is None:
             epochs = [member_epoch] * len(topic.partitions)
         if len(epochs) != len(topic.partitions):
-            raise MalformedFrame(f"{len(topic.partitions)} partitions are held since {len(epochs)} epochs")
+            raise MalformedFrame(f"{len(topic.partitions)} partitions, but {len(epochs)} assignment epochs")
         held.update(zip(((topic.topic_id, index) for index in topic.partitions), epochs, strict=True))
     return held

@@ -201,7 +201,7 @@ class ConsumerGroups:
         ends = consumer_group_records(group_id, tombstones(group.state), now_ms)
         snapshot = classic.snapshot(rebalances=rebalances)
         self._append(group_id, [*ends, *end_records(group_id), group_record(group_id, snapshot)])
-        log.info("downgraded to a classic group: group=%s generation=%d", group_id, classic.generation_id)
+        log.info("downgraded to a classic group group=%s generation=%d", group_id, classic.generation_id)
         self.drop(group_id)
         self.on_downgrade(classic, rebalances)
 
@@ -221,7 +221,7 @@ class ConsumerGroups:
         try:
             self.make_way(group.group_id)
         except HeadraceError as error:
-            log.warning("group %s, which is empty, stays for now: %s", group.group_id, error)
+            log.warning("removing an empty group failed group=%s error=%s", group.group_id, error)
 
     def drop(self, group_id: str) -> None:
         del self.groups[group_id]
@@ -231,7 +231,7 @@ class ConsumerGroups:
         self._alarms.stop()
 
     def _append(self, group_id: str, records: Sequence[KeyValue]) -> None:
-        """Nobody is told yet: whoever is going to be waits for all that is in the log."""
+        """Store without waiting: responses that depend on it wait until the whole log is committed."""
         wait = self._lead.append(group_id, records)
         if wait is not None:
             wait.add_done_callback(asyncio.Future.exception)
@@ -259,7 +259,7 @@ class ConsumerGroups:
         try:
             self.store_without(group_id, late, group.remove(late, self._view()))
         except HeadraceError as error:
-            log.warning("members of group %s whose time is up stay for now: %s", group_id, error)
+            log.warning("removing expired members failed group=%s error=%s", group_id, error)
             self._alarms.set(group_id, self._now_ms() + _RETRY_MS, partial(self._on_alarm, group))
 
 

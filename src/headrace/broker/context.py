@@ -1,4 +1,4 @@
-"""What a handler knows about the request besides its message, and the little that it may ask of the connection."""
+"""The context of a request for its handler, and its operations on the connection."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class RequestContext:
-    """One request: which version it speaks, who sent it, and through which door it came.
+    """One request: its version, its sender, and its listener.
 
     Requests of one connection start in their order. A handler that must wait before it has done what that order
     promises (a produce whose batch is checked in the disk threads) holds the connection and releases it afterwards.
@@ -40,10 +40,10 @@ class RequestContext:
         self._hold(False)
 
     def close_connection(self) -> None:
-        """The only way to report an error to a client that wants no answer (acks=0)."""
+        """Close the connection: the only way to report an error to a client that expects no response (acks=0)."""
         self._close()
 
     def when_closed(self, key: object, farewell: Callable[[], None]) -> None:
-        """Call this when the connection is gone, however that happens. A later one of the same key replaces it."""
+        """Register a callback for the end of the connection; a later one with the same key replaces it."""
         if self._farewells is not None:
             self._farewells[key] = farewell

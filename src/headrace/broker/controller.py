@@ -1,9 +1,10 @@
-"""The controller: one broker decides which replica leads what, and moves partitions from broker to broker.
+"""The controller: the one broker that elects partition leaders and executes reassignments.
 
-It is elected by one commit that makes an ephemeral key and raises the controller's epoch; every later write carries a
-check of that epoch, so whoever was replaced writes nothing more. It decides nothing from the moment that its session is
-in doubt (I13): others may have elected another by then. What it decides rests on the mirror, which may lag; each write
-names the version of the record that it replaces, so a decision that rests on the past fails and is made anew.
+- A broker becomes the controller by one commit that creates an ephemeral key and increments the controller epoch. Every
+  later write checks that epoch, so a replaced controller cannot write.
+- The controller makes no decisions while its registry session is in doubt (I13), since another one may be elected.
+- Decisions are based on the mirror, which may lag behind the registry. Each write is conditional on the version of the
+  record that it replaces, so a decision based on outdated data fails and is repeated.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _Change = tuple[Topic, int, int, PartitionRecord]
 
 
 class Deposed(Exception):
-    """Another controller was elected, or the session is in doubt."""
+    """Another controller was elected, or the registry session is in doubt."""
 
 
 class Controller:
@@ -72,12 +73,10 @@ class Controller:
         self._membership = membership
         self._clock = clock
         self._node_id = node_id
-        self._stood: dict[
-            ControllerRecord, int
-        ] = {}  # for which seats, in this session, and with which epoch's version
+        self._stood: dict[ControllerRecord, int] = {}  # candidacies of this session, with the version of the epoch key
         self._wake = asyncio.Event()
         self._preferred_at = clock.monotonic()
-        self._tidied: ControllerRecord | None = None  # in which what was left over from before it was removed
+        self._tidied: ControllerRecord | None = None  # the term in which leftovers of earlier terms were removed
         self._tombstones_due = clock.monotonic()
         membership.on_state.append(self._on_state)
         catalogue.on_nodes.append(self._wake.set)
@@ -85,7 +84,7 @@ class Controller:
         catalogue.on_gone.append(lambda _topic: self._wake.set())
 
     async def run(self) -> None:
-        """Stand for election whenever there is no controller; preside when elected."""
+        """Run for election whenever there is no controller; act as the controller when elected."""
         while True:
             try:
                 if self._may_stand():
@@ -97,7 +96,7 @@ class Controller:
             except Deposed:
                 log.info("this broker is no longer the controller")
             except (RegistryConflict, RegistryUnavailable) as error:
-                log.warning("the controller's seat cannot be had now: %s", error)
+                log.warning("controller election failed error=%s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
             finally:
                 self.is_presiding = False
@@ -110,14 +109,14 @@ class Controller:
         )
 
     async def _stand(self) -> None:
-        """Try to be elected; whoever is first wins."""
+        """Try to become the controller; the first broker wins."""
         entry = await self._registry.get(CONTROLLER_EPOCH_KEY)
         if not self._may_stand():
             return
         epoch = decode_number(entry) + 1
         record = ControllerRecord(node_id=self._node_id, epoch=epoch)
-        # Noted before: if the outcome stays unknown, the seat itself will tell by bearing this record, perhaps only
-        # after another attempt.
+        # Recorded before the commit: if its outcome remains unknown, the controller key will contain this record if the
+        # election succeeded, possibly only after another attempt.
         self._stood[record] = 0 if entry is None else entry.version + 1
         try:
             await self._registry.commit(
@@ -127,7 +126,7 @@ class Controller:
                 ]
             )
         except RegistryConflict as conflict:
-            log.debug("another broker was faster: %s", conflict)
+            log.debug("another broker won the controller election: %s", conflict)
         await self._mirror.read([CONTROLLER_KEY])
 
     async def _preside(self) -> None:
@@ -135,7 +134,7 @@ class Controller:
         assert term is not None
         epoch_version = self._stood[term]
         self.is_presiding = True
-        log.info("this broker is the controller, in epoch %d", term.epoch)
+        log.info("this broker is the controller epoch=%d", term.epoch)
         while True:
             self._ensure_in_office()
             self._wake.clear()
@@ -150,10 +149,10 @@ class Controller:
             for begin in range(0, len(changes), _CHANGES_PER_COMMIT):
                 await self._commit(changes[begin : begin + _CHANGES_PER_COMMIT], epoch_version)
 
-    # Deciding
+    # Decisions
 
     async def _due(self) -> AsyncIterator[_Change]:
-        """What must change now, given who is up."""
+        """Yield the changes that the current set of live brokers requires."""
         seen = 0
         live = self._catalogue.standing
         prefers = self._prefers_now()
@@ -161,7 +160,7 @@ class Controller:
             self._preferred_at = self._clock.monotonic()
         for topic in list(self._catalogue):
             if self._catalogue.companions.owner(topic) is not None:
-                continue  # it is settled with its owner
+                continue  # decided together with its owner
             together = [topic, *self._catalogue.companions.of(topic)]
             for index in list(topic.places):
                 seen += 1
@@ -169,7 +168,7 @@ class Controller:
                     await asyncio.sleep(0)
                 held = [one for one in together if index in one.places]
                 if held[:1] != [topic]:
-                    continue  # it went while we waited
+                    continue  # it was deleted during the await
                 owner, *companions = [_kept(one, index) for one in held]
                 changed = settle_together(owner, companions, live, prefers=prefers)
                 for one, record in zip(held, changed, strict=True):
@@ -179,13 +178,13 @@ class Controller:
             yield change
 
     def _prefers_now(self) -> bool:
-        """Whether it is time to give leads back to the replicas that come first."""
+        """Whether it is time to elect preferred leaders."""
         config = self._catalogue.config
         since = self._clock.monotonic() - self._preferred_at
         return config.auto_leader_rebalance_enable and since >= config.leader_imbalance_check_interval_seconds
 
     def _drains(self) -> Iterator[_Change]:
-        """Move what a drained broker holds to the others, a few partitions at a time; companions follow."""
+        """Move replicas off drained brokers, a few partitions at a time; co-located topics follow."""
         drained = self._catalogue.drained
         if not drained:
             return
@@ -207,7 +206,7 @@ class Controller:
         try:
             moves = placement.spread(held, brokers)
         except HeadraceError as error:
-            log.warning("what is on drained brokers cannot be moved: %s", error)
+            log.warning("moving replicas off drained brokers failed error=%s", error)
             return
         for (name, index), target in moves.items():
             if under_way >= _MOVES_AT_ONCE:
@@ -219,8 +218,8 @@ class Controller:
                 yield topic, index, topic.versions[index], reassignment.begin(record, target)
 
     def _growths(self) -> Iterator[_Change]:
-        """Groups and transactions are kept by as many brokers as they are meant to be, also when their log was made
-        while others were down, or not there yet."""
+        """Raise the replication of the internal topics to the configured factor, if they were created while too few
+        brokers were up."""
         config, brokers = self._catalogue.config, self._catalogue.usable_brokers()
         for name, wanted in (
             (CONSUMER_OFFSETS, config.offsets_topic_replication_factor),
@@ -231,15 +230,15 @@ class Controller:
                 missing = min(wanted, len(brokers)) - len(record.replicas)
                 if missing > 0 and not reassignment.is_moving(record):
                     others = sorted(node_id for node_id in brokers if node_id not in record.replicas)
-                    first = index % len(others)  # not the same ones for every partition
+                    first = index % len(others)  # different brokers for different partitions
                     target = (*record.replicas, *(others[first:] + others[:first])[:missing])
                     assert topic is not None
                     yield topic, index, topic.versions[index], reassignment.begin(record, target)
 
-    # Writing
+    # Writes
 
     async def _commit(self, changes: list[_Change], epoch_version: int) -> None:
-        """All in one go; if one of them rests on the past, each by itself."""
+        """Write all changes in one commit; if one of them is based on outdated data, write each of them separately."""
         try:
             await self._write([_operation(change) for change in changes], epoch_version)
         except RegistryConflict:
@@ -261,9 +260,9 @@ class Controller:
             raise Deposed
 
     async def _remove_orphans(self) -> None:
-        """Remove partitions without a topic: of a topic that was deleted, or whose creation was given up. A topic may
-        be in creation just now, so partitions are removed only if they are older than this term or were seen as part
-        of a topic. The mirror only nominates them; the registry decides."""
+        """Remove partitions without a topic, which remain after a deletion or an abandoned creation. Since a topic may
+        be in creation now, partitions are removed only if they are older than this term or were seen as part of a
+        topic. The mirror provides candidates; the registry is authoritative."""
         term = self._catalogue.controller
         orphans = self._catalogue.orphans
         if self._tidied == term:
@@ -285,11 +284,11 @@ class Controller:
             raise Deposed
 
     def _is_in_office(self) -> bool:
-        """Also again, after a doubt that has passed without a loss."""
+        """Whether this broker is the controller; also true again after a session in doubt turned out to be valid."""
         return self._membership.session_valid and self._catalogue.controller in self._stood
 
     async def _pause(self, seconds: float) -> bool:
-        """Whether there is news; none came in this time otherwise."""
+        """Wait for a notification; return False if none arrived in this time."""
         try:
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
@@ -302,7 +301,7 @@ class Controller:
         if state is not SessionState.HELD:
             self.is_presiding = False
         if state is SessionState.LOST:
-            self._stood.clear()  # the seat went with the session
+            self._stood.clear()  # the ephemeral key ended with the session
         self._wake.set()
 
 

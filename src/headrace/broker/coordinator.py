@@ -1,13 +1,14 @@
-"""The coordinator of groups: knows which of them are here, and reads those whose lead has just begun.
+"""The group coordinator: the groups of all partitions of `__consumer_offsets` that this broker leads.
 
-A group belongs to one partition of `__consumer_offsets`, and whoever leads that partition coordinates it. `begin` and
-`end` are told of every lead; in between there is one `LedGroups`, made anew for each lead. Until it is loaded, all that
-concerns its groups is refused as "loading"; groups whose records turn out to be damaged are refused from then on, and
-the others go on. All other groups are refused with `NotCoordinator`, also where this broker has not heard yet that
-it leads them, or that there is a log at all: who answers without knowing sends readers back to the beginning.
+A group belongs to one partition of `__consumer_offsets`, and the leader of the partition is its coordinator. `begin`
+and `end` are called at the start and the end of each leadership; in between there is one `LedGroups`.
 
-While the broker's registry session has expired, all groups are rejected with `CoordinatorNotAvailable`: another broker
-may coordinate them by now.
+- Until it is loaded, requests for its groups fail with `CoordinatorLoading`. Requests for groups with damaged records
+  fail permanently; other groups of the partition are not affected.
+- Requests for all other groups fail with `NotCoordinator`, also if this broker does not know yet that it leads the
+  partition, or that the topic exists: a response without the committed offsets would reset consumers to the start.
+- While the registry session of the broker has expired, all requests fail with `CoordinatorNotAvailable`, because
+  another broker may be the coordinator.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from headrace.runtime.clock import AnchoredClock, Clock
 
 
 class Coordinator:
-    """Iterates over what is here and loaded."""
+    """Iterates over the loaded `LedGroups`."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class Coordinator:
         self._log = offsets_log
         self._session_expired = session_expired
         self._seen = TopicsSeen(catalogue)
-        self._now_ms = AnchoredClock(clock).now_ms  # a jump of the wall clock must not expire every session
+        self._now_ms = AnchoredClock(clock).now_ms  # so that a jump of the wall clock does not expire all sessions
         self._led: dict[int, LedGroups] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._is_stopped = asyncio.Event()
@@ -59,37 +60,37 @@ class Coordinator:
 
     @property
     def is_loaded(self) -> bool:
-        """Nothing that is here waits to be read."""
+        """Whether no partition is still being loaded."""
         return all(groups.is_loaded for groups in self._led.values())
 
-    # Who is here
+    # Lookup
 
     def of(self, group_id: str) -> LedGroups:
-        """The groups among which this one is, or would be. Raises unless requests for it can be answered here and now:
-        ask again after every wait."""
+        """Return the groups of the partition to which this group belongs. Raise unless requests for it can be served
+        now; call it again after every await."""
         self._ensure_running()
         groups = self._led.get(self._log.partition_of(group_id).index)
         if groups is None or not groups.is_loaded:
-            raise CoordinatorLoading(f"the coordinator of {group_id} is still reading its log")
+            raise CoordinatorLoading(f"the coordinator of {group_id} is still loading its state; retry")
         self._log.ensure_readable(group_id)
         return groups
 
     async def ensure(self, group_id: str) -> LedGroups:
-        """The same for the first group of all, too, for which the log is made."""
+        """Like `of`, but create `__consumer_offsets` if it does not exist yet."""
         self._ensure_running()
         await self._log.ensure()
         return self.of(group_id)
 
     def ensure_loaded(self) -> None:
-        """Raise unless all groups that are here can be told."""
+        """Raise unless all groups of this broker are loaded."""
         self._ensure_running()
         if not self.is_loaded:
-            raise CoordinatorLoading("the coordinator is still reading its log")
+            raise CoordinatorLoading("the coordinator is still loading its state; retry")
 
-    # Leads
+    # Leaderships
 
     def begin(self, partition: Partition) -> None:
-        """This broker leads the partition from now on."""
+        """A leadership of this broker for the partition begins."""
         if partition.topic != CONSUMER_OFFSETS or self._is_stopped.is_set():
             return
         self._drop(partition.index)
@@ -98,13 +99,13 @@ class Coordinator:
         self._start_to_load(groups)
 
     def end(self, partition: Partition) -> None:
-        """It leads it no longer, or no longer in the epoch in which it did."""
+        """The leadership has ended, or another one begins in a later epoch."""
         groups = self._led.get(partition.index)
         if groups is not None and groups.partition is partition:
             self._drop(partition.index)
 
     async def load(self) -> None:
-        """Read what this broker has begun to lead, and all that it will; returns when the coordinator is stopped."""
+        """Load the groups of current and future leaderships until the coordinator is stopped."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             for groups in self._led.values():
@@ -116,12 +117,12 @@ class Coordinator:
             self._tasks.create_task(_load(groups))
 
     def _drop(self, index: int) -> None:
-        """A load that is under way ends by itself: it finds that the lead is over, and nobody has what it has read."""
+        """Drop the groups of a partition. A load in progress notices that the leadership is over, and ends."""
         groups = self._led.pop(index, None)
         if groups is not None:
             groups.close(NotCoordinator)
 
-    # What time and others ask
+    # Maintenance
 
     def forget_topic(self, topic: str) -> None:
         for groups in self:
@@ -132,18 +133,20 @@ class Coordinator:
             groups.expire(retention_ms)
 
     def stop(self) -> None:
-        """Answer everybody who waits: the broker is going down."""
+        """Answer all waiting requests, because the broker is shutting down."""
         self._is_stopped.set()
         for groups in self._led.values():
             groups.close(CoordinatorNotAvailable)
 
     def _ensure_running(self) -> None:
         if self._is_stopped.is_set():
-            raise CoordinatorNotAvailable("the broker is going down")
+            raise CoordinatorNotAvailable("the broker is shutting down")
         if self._session_expired():
-            raise CoordinatorNotAvailable("this broker's session has expired, and another may coordinate; ask again")
+            raise CoordinatorNotAvailable(
+                "the registry session of this broker has expired, so another broker may be the coordinator; retry"
+            )
 
 
 async def _load(groups: LedGroups) -> None:
-    with suppress(NotCoordinator):  # whoever leads the partition now reads it, too
+    with suppress(NotCoordinator):  # the new leader loads the partition itself
         await groups.load()

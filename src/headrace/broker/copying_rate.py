@@ -1,7 +1,7 @@
-"""How fast this broker lets others copy what it leads: `leader.replication.throttled.rate`.
+"""The throttle of replication from this leader: `leader.replication.throttled.rate`.
 
-It holds for replicas that are not in sync yet, together, whoever has them. One that is in sync is never held up, for
-producers wait for it. Who is held up is told nothing new but is listened to: where its log ends counts all the same.
+The rate applies to all out-of-sync replicas in total. In-sync replicas are never throttled, because producers wait for
+them. A throttled follower gets an empty response, but its fetch still updates the leader's view of its log end offset.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class CopyingRate:
         self._catching_up = Rate()
 
     def is_free(self, now: float) -> bool:
-        """Whether one that catches up may be given more."""
+        """Whether an out-of-sync follower may get more records."""
         return self.wait_seconds(now) == 0
 
     def wait_seconds(self, now: float) -> float:
-        """How long until it may; 0 if at once."""
+        """How long until `is_free` is true; 0 if it already is."""
         limit = self._config().leader_replication_throttled_rate
         self._catching_up.per_second = None if limit == LONG_MAX else limit
         return self._catching_up.wait_seconds(now)
 
     def take(self, readings: Iterable[Reading], follower: Follower, now: float) -> None:
-        """This is what the follower is given."""
+        """Account for the records that the follower gets."""
         self._catching_up.take(sum(one.size_bytes for one in readings if one.is_for_joining(follower)), now)

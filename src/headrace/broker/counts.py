@@ -1,4 +1,4 @@
-"""What went in and out of a topic: plain numbers on the hot path, turned into metrics when somebody asks."""
+"""Counters of a topic: plain numbers on the hot path, converted to metrics on a scrape."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class TopicCounts:
         self.bytes_in = 0
         self.bytes_out = 0
         self.records_in = 0
-        self.duplicates = 0  # messages that were not stored, by their dedup id
+        self.duplicates = 0  # messages dropped because of their dedup id
         self.produces = 0
         self.fetches = 0
         self.failed_produces = 0
         self.failed_fetches = 0
-        self.in_sync_lost = 0  # replicas, of partitions that are led here
+        self.in_sync_lost = 0  # out-of-sync replicas of partitions that this broker leads
         self.in_sync_gained = 0
 
     def produced(self, size_bytes: int, record_count: int) -> None:

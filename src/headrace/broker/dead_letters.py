@@ -1,12 +1,12 @@
-"""Dead letters: what nobody could work on is copied to `<topic>.dlq`, with the reasons, and stays there.
+"""Write messages that exhausted their delivery attempts, or were rejected, to the dead-letter topic `<topic>.dlq`.
 
-The copy has the message's key, value and headers; `headrace-dead-*` say where it comes from and why. It is appended as
-any producer's message is, wherever the dead-letter topic is led, and has a dedup id of its own, so that a copy that is
-made again after a crash is stored once. The topic is made with the first dead letter: one partition, as many replicas
-as the topic has, kept until somebody has settled it. A dead letter that nobody could work on is not copied again.
-
-Names of topics are given again, so a dead letter says the id of its topic, and a dead-letter topic that is made here is
-deleted with the topic that it is made for (decision 029).
+- A dead letter has the key, value and headers of the message; the headers `headrace-dead-*` contain origin and reason.
+- It is produced to the leader of the dead-letter topic like any message. Its own dedup id ensures that a dead letter
+  that is written again after a crash is stored once.
+- The dead-letter topic is created with the first dead letter, with one partition and as many replicas as the topic.
+  Dead letters are kept until they are settled. A dead letter that fails again is dropped.
+- Topic names can be reused, so a dead letter contains the id of its topic, and a dead-letter topic that is created here
+  is deleted with its topic (decision 029).
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest,
 
 log = logging.getLogger(__name__)
 
-_PARTITIONS = 1  # dead letters are few, and are looked at together
-_DEDUP_WINDOW_MS = DAY_MS  # longer than any crash keeps a partition from being led
+_PARTITIONS = 1  # dead letters are few, and are inspected together
+_DEDUP_WINDOW_MS = DAY_MS  # longer than a partition is without a leader after a crash
 _REASON_LENGTH_MAX = 4096
-_ROOM_BYTES = 1 << 20  # for headers, and for what packing one message alone may cost more than packing many
+_ROOM_BYTES = 1 << 20  # for headers, and because a single message may compress worse than many
 _UNPACKED_BYTES_MAX = 256 << 20
 _TIMEOUT_SECONDS = 10.0
 _LANE = "dead letters"
 _ACKS_ALL = -1
-_VERSION = 13  # by id: the name may be another topic's by the time that the leader has it
+_VERSION = 13  # identifies the topic by id: its name may be reused before the leader gets the request
 
 Handle = Callable[[ProduceRequest, RequestContext], Awaitable[ProduceResponse | None]]
 
 
 class DeadLetters:
-    """`produce` is the broker's own handler."""
+    """`produce` is the Produce handler of this broker."""
 
     def __init__(self, catalogue: Catalogue, produce: Handle, peers: Peers, clock: Clock) -> None:
         self._catalogue = catalogue
@@ -65,16 +65,22 @@ class DeadLetters:
         self._clock = clock
 
     async def bury(self, topic: str, index: int, offset: int, subscription: str, attempts: int, reason: str) -> None:
-        """Return when the copy of a message of a partition that is led here is committed. Raises whatever keeps it
-        from that; then it is to be tried again."""
+        """Write the dead letter of a message of a partition that this broker leads, and wait until it is committed. The
+        caller must retry after an error."""
         if topic.endswith(DEAD_LETTER_SUFFIX):
             dead = MessageId(topic, index, offset)
-            log.warning("%s gave up on dead letter %s after %d attempts: %s", subscription, dead, attempts, reason)
+            log.warning(
+                "dead letter failed again and was dropped subscription=%s dead_letter=%s attempts=%d reason=%s",
+                subscription,
+                dead,
+                attempts,
+                reason,
+            )
             return
-        source = self._catalogue.topic(topic)  # before the first wait: later the name may be another topic's
+        source = self._catalogue.topic(topic)  # before the first await: later the name may belong to another topic
         found = await _read(self._catalogue.partition(topic, index), offset)
         if found is None:
-            return  # retention or compaction was faster: there is nothing to keep
+            return  # retention or compaction has already deleted the message
         record, compression = found
         now_ms = self._clock.now_ms()
         death = Death(reason[:_REASON_LENGTH_MAX], attempts, subscription, topic, index, offset, now_ms, source.id)
@@ -89,7 +95,7 @@ class DeadLetters:
             await self._catalogue.mirror.read([topic_key(topic.name), topic_key(name)])
             found = self._catalogue.find(name)
         if self._catalogue.find_by_id(topic.id) is None:
-            raise UnknownTopicId(f"topic {topic.name} was deleted, or created again")
+            raise UnknownTopicId(f"topic {topic.name} was deleted or recreated")
         if found is not None:
             return found
         configs = {
@@ -103,12 +109,12 @@ class DeadLetters:
             "retention.ms": "-1",
         }
         replication = max(min(topic.replication, len(self._catalogue.usable_brokers())), 1)
-        with suppress(TopicAlreadyExists):  # made for another message while this one waited
+        with suppress(TopicAlreadyExists):  # created concurrently for another message
             await self._catalogue.create(name, _PARTITIONS, configs, replication=replication, dead_letters_of=topic)
         return self._catalogue.topic(name)
 
     async def _write(self, topic: Topic, index: int, batch: bytearray) -> None:
-        from headrace.client.errors import only, raise_for  # no broker needs it before something has died
+        from headrace.client.errors import only, raise_for  # imported on first use: keeps startup fast
 
         request = ProduceRequest(
             acks=_ACKS_ALL,
@@ -126,7 +132,7 @@ class DeadLetters:
         else:
             leader = self._catalogue.leader_node(topic.name, index)
             if leader is None:
-                raise NotLeader(f"nobody leads {topic.name}-{index} now")
+                raise NotLeader(f"partition {topic.name}-{index} has no leader")
             response = await self._peers.call(
                 leader.node_id, request, timeout_seconds=_TIMEOUT_SECONDS, lane=_LANE, version_max=_VERSION
             )
@@ -136,7 +142,7 @@ class DeadLetters:
 
 
 async def _read(partition: Partition, offset: int) -> tuple[Record, int] | None:
-    """The message at an offset and the compression of its batch. None if retention or compaction has removed it.
+    """Return the message at an offset and the compression of its batch, or None if it was deleted.
 
     Raises `OffsetNotAvailable` at or above the high watermark: an empty read there does not mean that it is gone.
     """
@@ -156,7 +162,7 @@ async def _read(partition: Partition, offset: int) -> tuple[Record, int] | None:
         if piece.next_offset > offset and not data:
             return None
         if not partition.is_leader or partition.leader_epoch != epoch:
-            raise NotLeader(f"another broker leads {partition.topic}-{partition.index} now")
+            raise NotLeader(f"this broker is no longer the leader of {partition.topic}-{partition.index}")
     if not data:
         return None
     header = parse_header(data)
@@ -168,7 +174,7 @@ async def _read(partition: Partition, offset: int) -> tuple[Record, int] | None:
 
 
 def _headers(record: Record, death: Death) -> Headers:
-    """The message may have had a dedup id already; that one is kept under another name."""
+    """Build the headers of a dead letter. A dedup id of the original message is kept under another name."""
     own_id = f"{death.subscription}/{death.topic_id}/{death.partition}/{death.offset}/{death.attempts}"
     headers = without(with_headers(with_death(record.headers, death), {DEDUP_ID: own_id}), [DEAD_DEDUP_ID])
     given = header_of(record.headers, DEDUP_ID)

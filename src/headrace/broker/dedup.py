@@ -1,19 +1,19 @@
-"""Dedup windows: in topics with `dedup.window.ms`, a message whose `headrace-dedup-id` was seen of late is not stored.
+"""Deduplication windows: topics with `dedup.window.ms` drop messages whose `headrace-dedup-id` was used recently.
 
-There is one window per partition, and it belongs to the lead: whoever begins to lead reads from the end of the log
-which ids it holds, and takes no messages with ids before that. Looking for an id, appending and noting it are one step.
-An id is remembered for at least the window, counted from its arrival by the broker's clock, and as long as the log has
-its message. The producer's timestamp does not count. A message that is read from the log counts from the latest time at
-which it can have arrived: when the next segment was created, or now in the active segment. So an id that is read from
-the log may live longer than the window, at most until one window after it was read.
-
-A batch loses those of its messages that are duplicates, and keeps its offsets and its producer's sequence, as if it had
-been compacted; so everything that is derived from the log stays right, here, on followers and after a crash. If nothing
-is left of it, an idempotent producer's batch is appended empty, for the sake of its sequence, and any other is not
-appended at all; either is answered with the offset of the first of the first messages. In between, the offset of a
-duplicate is one at which there is no message. A message whose id is known is rejected, and its batch with it, if it has
-a digest of its content (`headrace-dedup-digest`) that the known message does not have. Transactions may yet be aborted,
-so in them ids are refused.
+- There is one window per partition and leadership. A new leader loads the ids from the end of the log, and rejects
+  messages with ids before that. Lookup, append and update of the window are one step.
+- An id is remembered for at least the window, counted from its arrival by the broker's clock, provided that the log
+  still has its message. The producer's timestamp is ignored. For a message that is loaded from the log, the latest
+  possible arrival time is used: the creation of the next segment, or now for the active segment. Therefore a loaded id
+  may be remembered for longer than the window, but at most for one window after the load.
+- Duplicates are removed from a batch as by compaction: the batch keeps its offsets and its producer sequence, so all
+  state that is derived from the log stays correct, here, on followers and after a crash. The offset of a duplicate has
+  no message.
+- If all messages of a batch are duplicates, the batch of an idempotent producer is appended empty to keep its sequence;
+  any other batch is not appended. The response contains the offset of the original of the first message.
+- A message with a digest of its content (`headrace-dedup-digest`) that differs from that of the known message with the
+  same id is rejected together with its batch.
+- Messages with ids are rejected in transactions, which may still be aborted.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ log = logging.getLogger(__name__)
 
 
 class _Hashes(NamedTuple):
-    """Of an id, and of the id together with the digest of its content if the message has one."""
+    """Hashes of an id, and of the id combined with the digest of the content if the message has one."""
 
     hashed: bytes
     bound: bytes | None
 
 
 class DedupId(NamedTuple):
-    """Hashes of a message's id; and of its request's key, if the request had several messages and a digest."""
+    """Hashes of a message's id, and of the key of its request if that was a batch request with a digest."""
 
     hashed: bytes
     bound: bytes | None
@@ -55,24 +55,24 @@ class DedupId(NamedTuple):
 
 
 Ids = Sequence[DedupId | None]
-"""Of the messages of a batch; empty if none of them has one."""
+"""The ids of the messages of a batch; empty if no message has one."""
 
-_UNPACKED_BYTES_MAX = 256 << 20  # the batches that are opened here have been checked
+_UNPACKED_BYTES_MAX = 256 << 20  # batches that are decoded here have already been validated
 
 
 def ids_of(batch: memoryview, header: BatchHeader) -> Ids:
-    """Raises `InvalidRecord` if there are any in a transaction."""
+    """Return the ids of a batch; raise `InvalidRecord` if a transactional batch has any."""
     found = [_id_of(record) for record in read_records(batch, header, _UNPACKED_BYTES_MAX)]
     if not any(found):
         return ()
     if header.is_transactional:
-        why = f"a message of a transaction cannot have {DEDUP_ID} in a topic with dedup.window.ms"
+        why = f"a transactional message cannot have the header {DEDUP_ID} in a topic with dedup.window.ms"
         raise InvalidRecord(why, [(index, why) for index, dedup_id in enumerate(found) if dedup_id])
     return found
 
 
 def _id_of(record: Record) -> DedupId | None:
-    from headrace.machines.dedup import hash_of  # few brokers have such topics
+    from headrace.machines.dedup import hash_of  # imported on first use: keeps startup fast
 
     dedup_id = header_of(record.headers, DEDUP_ID)
     if not dedup_id:
@@ -86,7 +86,7 @@ def _id_of(record: Record) -> DedupId | None:
 
 
 class _Led:
-    """The window of one partition, for one lead."""
+    """The window of one partition for one leadership."""
 
     __slots__ = ("end_offset", "is_loaded", "partition", "window")
 
@@ -94,7 +94,7 @@ class _Led:
         self.partition = partition
         self.window = window
         self.end_offset = partition.log.end_offset
-        # Of an empty log, which most new topics have, there is nothing to read.
+        # An empty log needs no load.
         self.is_loaded = partition.log.quarantined is None and partition.log.start_offset == self.end_offset
 
 
@@ -115,7 +115,7 @@ class _Arrivals:
         self._latest_ms = [*(min(created_ms + behind_ms, now_ms) for created_ms in created), now_ms]
 
     def first_offset_after(self, oldest_ms: int) -> int:
-        """Where the first segment begins that may have a message from after `oldest_ms`."""
+        """Return the base offset of the first segment that may have a message from after `oldest_ms`."""
         return next(
             base_offset
             for base_offset, latest_ms in zip(self._base_offsets, self._latest_ms, strict=True)
@@ -130,11 +130,11 @@ class _Arrivals:
 
 
 class DedupWindows:
-    """`begin` and `end` are told of every lead, and `reconfigure` of every topic."""
+    """`begin` and `end` are called for every leadership, and `reconfigure` for every changed topic."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._now_ms = AnchoredClock(clock).now_ms  # a jump of the wall clock must not end every id
+        self._now_ms = AnchoredClock(clock).now_ms  # so that a jump of the wall clock does not expire all ids
         self._led: dict[Partition, _Led] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._is_stopped = asyncio.Event()
@@ -144,8 +144,8 @@ class DedupWindows:
     def append(
         self, partition: Partition, batch: memoryview, header: BatchHeader, ids: Ids | None, now_ms: int
     ) -> Appended:
-        """Append what is new in a checked batch. `ids` are those of the batch, if the caller has looked already.
-        `now_ms` is the wall time to append with."""
+        """Append the new messages of a validated batch. `ids` are the ids of the batch if the caller has already read
+        them. `now_ms` is the wall time of the append."""
         if ids is None:
             ids = ids_of(batch, header)
         if not ids:
@@ -162,7 +162,7 @@ class DedupWindows:
         elif len(duplicates) == len(found) and header.producer_id < 0:
             return Appended(duplicates[0], max(duplicates) + 1, -1)
         else:
-            # If the batch itself was sent before, its sequence tells, whatever it has lost by now.
+            # A retried batch is detected by its sequence, regardless of the duplicates that were removed from it.
             thinned = memoryview(_thinned(batch, header, [at for at, offset in enumerate(found) if offset is None]))
             appended = partition.append(thinned, parse_header(thinned), now_ms)
         new = [one if offset is None else None for one, offset in zip(ids, found, strict=True)]
@@ -174,18 +174,20 @@ class DedupWindows:
     def _window(self, partition: Partition) -> DedupWindow:
         led = self._led.get(partition)
         if led is None or not led.is_loaded:
-            # A producer comes again when it hears this, and knows no better word for it.
-            raise NotEnoughReplicas(f"{partition.topic}-{partition.index} still reads which {DEDUP_ID} it has")
+            # Producers retry on this error; there is no more specific one.
+            raise NotEnoughReplicas(
+                f"{partition.topic}-{partition.index} is still loading its deduplication window; retry"
+            )
         return led.window
 
-    # Leads
+    # Leaderships
 
     def begin(self, partition: Partition) -> None:
-        """This broker leads the partition from now on."""
+        """A leadership of this broker for the partition begins."""
         self._led.pop(partition, None)
         if not partition.config.dedup_window_ms or self._is_stopped.is_set():
             return
-        from headrace.machines.dedup import DedupWindow  # few brokers have such topics
+        from headrace.machines.dedup import DedupWindow  # imported on first use: keeps startup fast
 
         led = self._led[partition] = _Led(partition, DedupWindow(partition.config.dedup_window_ms))
         self._start_to_load(led)
@@ -200,10 +202,10 @@ class DedupWindows:
             if led is not None and window_ms and window_ms <= led.window.window_ms:
                 led.window.window_ms = window_ms
             elif led is not None or window_ms:
-                self.begin(partition)  # what it has forgotten may be known to the log
+                self.begin(partition)  # the log may still have ids that the window no longer has
 
     async def load(self) -> None:
-        """Read what this broker has begun to lead, and all that it will; returns when it is stopped."""
+        """Load the windows of current and future leaderships until stopped."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             for led in self._led.values():
@@ -214,7 +216,7 @@ class DedupWindows:
         self._is_stopped.set()
 
     def expire(self) -> None:
-        """Give up the memory of what is over, also where nobody appends any more."""
+        """Remove expired ids, also from partitions without further appends."""
         now_ms = self._now_ms()
         for led in self._led.values():
             led.window.expire(now_ms)
@@ -237,16 +239,21 @@ class DedupWindows:
                 offset = max(offset, partition.log.start_offset)
                 data, offset = await read_batches(partition, offset, led.end_offset)
                 _read_ids(led.window, data, arrivals, oldest_ms)
-                await asyncio.sleep(0)  # the loop has others to serve than this partition
+                await asyncio.sleep(0)  # yield to other partitions
             led.is_loaded = True
         except HeadraceError as error:
             if self._led.get(partition) is led:
-                log.critical("%s-%d takes no messages with ids: %s", partition.topic, partition.index, error)
+                log.critical(
+                    "deduplication window not loaded; messages with ids are rejected partition=%s-%d error=%s",
+                    partition.topic,
+                    partition.index,
+                    error,
+                )
 
 
 def _read_ids(window: DedupWindow, data: bytes, arrivals: _Arrivals, oldest_ms: int) -> None:
-    """Note the ids of stored batches. Of several messages with one id the last one counts: the id was free again when
-    it arrived."""
+    """Add the ids of stored batches. Of several messages with the same id the last one applies, since the id had
+    expired when it arrived."""
     for header, batch in _outside_transactions(data):
         latest_ms = arrivals.latest_ms(header)
         if latest_ms <= oldest_ms:
@@ -256,7 +263,7 @@ def _read_ids(window: DedupWindow, data: bytes, arrivals: _Arrivals, oldest_ms: 
 
 
 def _note(window: DedupWindow, ids: Ids, offsets: Sequence[int], at_ms: int) -> None:
-    """The ids of one batch, and each key of a request once: a batch may have thousands of its messages."""
+    """Add the ids of one batch, and each request key only once: a batch may have thousands of messages of a request."""
     keys: dict[_Hashes, int] = {}
     for dedup_id, offset in zip(ids, offsets, strict=True):
         if dedup_id is None:
@@ -275,8 +282,7 @@ def _note_hashes(window: DedupWindow, hashed: bytes, bound: bytes | None, offset
 
 
 def _reject_reused(window: DedupWindow, ids: Ids, found: Sequence[int | None], now_ms: int) -> None:
-    """Raise `InvalidRecord` for messages whose id, or the key of whose request, is known, but not together with the
-    digest of their content."""
+    """Raise `InvalidRecord` for messages whose id or request key is known, but with a different digest."""
 
     def is_unbound(bound: bytes | None) -> bool:
         return bound is not None and window.find([bound], now_ms) == [None]
@@ -294,13 +300,13 @@ def _reject_reused(window: DedupWindow, ids: Ids, found: Sequence[int | None], n
 
 
 def _thinned(batch: memoryview, header: BatchHeader, kept: Sequence[int]) -> bytearray:
-    """The batch with these of its messages only."""
-    from headrace.storage.cleaning import emptied, rebuilt, unpack  # only where there are duplicates
+    """Return the batch with only these messages."""
+    from headrace.storage.cleaning import emptied, rebuilt, unpack  # only needed for duplicates
 
     if not kept:
         return emptied(header)
     unpacked = unpack(bytes(batch), header)
-    assert unpacked is not None, "it has been read before"
+    assert unpacked is not None, "the batch was decoded before"
     data, records = unpacked
     return rebuilt(data, [records[at] for at in kept], header, None)
 

@@ -1,4 +1,4 @@
-"""What came of the delayed messages of a topic: plain numbers, turned into metrics when somebody asks."""
+"""Counters of the delayed messages of a topic: plain numbers, converted to metrics on a scrape."""
 
 from __future__ import annotations
 

@@ -1,18 +1,21 @@
-"""The delayed messages of one partition, for as long as this broker leads its delayed log: they go to T in time, once.
+"""The delayed messages of one partition, for one leadership of its delayed log: release them to T on time, exactly
+once.
 
-Whoever leads both `__delayed.T`-i and T-i releases. A release takes three steps:
+The broker that leads both `__delayed.T`-i and T-i releases messages. A release takes three steps:
 
-1. it is announced, a little ahead: an event with the messages, the producer id and the sequence of their batch is
-   committed here;
-2. when it is due, the batch is appended to T, and committed there in its own time;
-3. that it is over is noted, with the next announcement or a second later.
+1. It is announced slightly ahead of time: an event with the messages, and the producer id and sequence of their batch,
+   is committed to the delayed log.
+2. When it is due, the batch is appended to T, where it commits independently.
+3. The completion is recorded, with the next announcement or a second later.
 
-Nothing can come between the first two that would double or lose a message. If either lead ends there, whoever leads
-both next finds the release open, asks T whether it has the batch, and appends it if not. T's log is the judge, in every
-lead of it. Cancelled and moved messages are such from the moment their event is appended, and those who asked are
-answered when it is committed; a message that was announced cannot be cancelled any more.
+No message is lost or duplicated between the first two steps. If one of the leaderships ends there, the next leader of
+both finds the release open, checks whether T has the batch, and appends it if not. The log of T is always
+authoritative.
 
-One task does all that waits; requests change the index in between, without a wait.
+Cancellations and new due times apply as soon as their event is appended; the requests are answered when it is
+committed. An announced message can no longer be cancelled.
+
+A single task does everything that awaits. Requests change the index in between, without an await.
 """
 
 from __future__ import annotations
@@ -39,20 +42,20 @@ from headrace.wire.delayed_records import Cancelled, Dropped, Event, Released, R
 
 log = logging.getLogger(__name__)
 
-TICK_MS = 10  # messages that are due within one go together, at its end
+TICK_MS = 10  # messages that are due within one tick are released together at its end
 _AHEAD_MS_MAX = 50
 _READ_BYTES = 256 << 10
-_RELEASED_MAX = 1000  # messages, in one batch
+_RELEASED_MAX = 1000  # messages per batch
 _RELEASED_BYTES_MAX = 1 << 20
-_LOOK_SECONDS = 10.0  # the wall clock may have been set
+_LOOK_SECONDS = 10.0  # maximum wait, because the wall clock may have been set
 _HOUSE_SECONDS = 1.0
 _TRIM_SECONDS = 60.0
 _TRIM_RECORDS = 10_000
 _COMMIT_SECONDS = 5.0
 _RETRY_SECONDS_MAX = 5.0
-_LOAD_SECONDS_MAX = 300.0  # what cannot be read now can hardly be read soon
+_LOAD_SECONDS_MAX = 300.0  # maximum retry delay of a load: read errors rarely go away soon
 _READ_TOGETHER = 16
-_OPEN_MAX = 16  # releases that T has not committed
+_OPEN_MAX = 16  # releases that are not committed in T yet
 
 
 class LedDelays:
@@ -74,26 +77,26 @@ class LedDelays:
         self._ensure_space = ensure_space
         self._counts = counts
         self._clock = clock
-        self._target: Target | None = None  # in which every open release is, as far as it could be seen to
+        self._target: Target | None = None  # the partition to which all open releases have been appended
         self._producer: int | None = None
         self._sequence = 0
         self._events_end = partition.log.end_offset  # behind it all events are this lead's own
         self._kept = self._trimmed = clock.monotonic()
-        self._ahead_ms = 1.0  # how long it takes of late until an announcement is committed
+        self._ahead_ms = 1.0  # recent time until an announcement is committed
         self._wake = asyncio.Event()
 
     def __str__(self) -> str:
         return f"{self.partition.topic}-{self.partition.index}"
 
-    # What requests ask
+    # Requests
 
     def ensure_serving(self) -> None:
         self._log.ensure_led()
         if not self.is_loaded:
-            raise CoordinatorLoading(f"{self} is still being read")
+            raise CoordinatorLoading(f"{self} is still being loaded; retry")
 
     async def page(self, after_ms: int, after_offset: int, count_max: int) -> list[tuple[Due, Record]]:
-        """The messages behind this one, by when they are due: so many, or fewer if they are large."""
+        """Return up to `count_max` messages after this one, ordered by due time; fewer if they are large."""
         self.ensure_serving()
         dues = self.delays.page(Due(after_ms, after_offset), count_max)
         found: list[tuple[Due, Record]] = []
@@ -101,7 +104,7 @@ class LedDelays:
         for at in range(0, len(dues), _READ_TOGETHER):
             together = dues[at : at + _READ_TOGETHER]
             messages = await self._log.messages([due.offset for due in together])
-            # One that was released while others were read may be gone.
+            # A message that was released during the read may be gone.
             found += [(due, messages[due.offset]) for due in together if due.offset in messages]
             size_bytes += sum(map(size_bytes_of, messages.values()))
             if size_bytes > _RELEASED_BYTES_MAX:
@@ -109,7 +112,7 @@ class LedDelays:
         return found
 
     async def cancel(self, offsets: Sequence[int]) -> None:
-        """All of them or none."""
+        """Cancel all of these messages, or none."""
         self._ensure_pending(offsets)
         await self._log.committed(self._append(Cancelled(self._clock.now_ms(), list(offsets))), _COMMIT_SECONDS)
 
@@ -123,31 +126,33 @@ class LedDelays:
         self.ensure_serving()
         for offset in offsets:
             if self.delays.read_to <= offset < self.partition.high_watermark:
-                raise CoordinatorLoading(f"{self} is read up to {self.delays.read_to} yet; {offset} is to come")
+                raise CoordinatorLoading(
+                    f"{self} is loaded only up to {self.delays.read_to}, not yet to {offset}; retry"
+                )
             if offset not in self.delays:
                 name = MessageId(self.partition.topic, self.partition.index, offset)
-                raise InvalidRecordState(f"{name} does not wait: it was released or cancelled, or never was there")
+                raise InvalidRecordState(f"{name} is not waiting: it was released or cancelled, or does not exist")
 
     def _append(self, event: Event) -> int:
-        """Append and apply in one step; the end offset to wait for."""
+        """Append and apply in one step; return the end offset to wait for."""
         offset, end_offset = self._log.append(event)
         self.delays.apply(event, offset)
         return end_offset
 
-    # Its life
+    # The task
 
     def wake(self) -> None:
-        """Something has changed: messages came, or the lead of T."""
+        """Wake the task after a change: new messages, or a leadership of T."""
         self._wake.set()
 
     def on_moved(self, _new_bytes: int) -> None:
         self._wake.set()
 
     def on_committed(self) -> None:
-        raise AssertionError("it reads what is committed and copies nothing")
+        raise AssertionError("the read is limited to committed records and is not a replica fetch")
 
     async def run(self) -> None:
-        """Until the lead ends, whatever goes wrong in between."""
+        """Run until the leadership ends; retry after errors."""
         retry_seconds = 0.1
         self.partition.watch(self)
         try:
@@ -159,9 +164,14 @@ class LedDelays:
                     is_idle = await self._work()
                     retry_seconds = 0.1
                 except HeadraceError as error:
-                    self._target = None  # a release that was announced may not have come to it
+                    self._target = None  # an announced release may not have been appended
                     if self._log.is_led:
-                        log.warning("%s: nothing is released for %.1f s: %s", self, retry_seconds, error.message)
+                        log.warning(
+                            "releasing delayed messages failed, will retry partition=%s retry_seconds=%.1f error=%s",
+                            self,
+                            retry_seconds,
+                            error.message,
+                        )
                         await asyncio.sleep(retry_seconds)
                         retry_max = _RETRY_SECONDS_MAX if self.is_loaded else _LOAD_SECONDS_MAX
                         retry_seconds = min(retry_seconds * 2, retry_max)
@@ -172,7 +182,7 @@ class LedDelays:
             self.partition.unwatch(self)
 
     async def _load(self) -> None:
-        """Read the log from its start: state is what it says, all of it committed."""
+        """Rebuild the state from the log, and wait until all of it is committed."""
         started = self._clock.monotonic()
         self.delays = Delays(self.partition.log.start_offset, self._clock.now_ms())
         self.partition.ensure_readable()
@@ -182,17 +192,17 @@ class LedDelays:
         self.is_loaded = True
         if self.delays.read_to:
             seconds = self._clock.monotonic() - started
-            log.info("%s: %d messages wait, read in %.1f s", self, len(self.delays), seconds)
+            log.info("delayed messages loaded partition=%s messages=%d seconds=%.1f", self, len(self.delays), seconds)
 
     async def _take_in(self, end_offset: int) -> None:
         data, next_offset = await self._log.read(self.delays.read_to, _READ_BYTES, end_offset)
         replay(self.delays, data, self._events_end)
         self.delays.read_to = max(self.delays.read_to, next_offset)
-        await asyncio.sleep(0)  # what was read may have been in memory: others wait
+        await asyncio.sleep(0)  # the read may not have suspended: yield to other tasks
         self._log.ensure_led()
 
     async def _work(self) -> bool:
-        """One round; whether there is nothing more to do now."""
+        """Do one round of work; return whether there is nothing more to do now."""
         is_idle = True
         if self.delays.read_to < self.partition.high_watermark:
             await self._take_in(self.partition.high_watermark)
@@ -214,10 +224,10 @@ class LedDelays:
         finally:
             timer.cancel()
 
-    # Releasing
+    # Releases
 
     async def _settled_target(self) -> Target | None:
-        """T's partition, if it is led here. In a lead of it that is new to us, every open release is appended first."""
+        """Return T's partition if this broker leads it. In a new leadership, append all open releases first."""
         partition = self._find_target()
         if partition is None:
             self._target = None
@@ -240,7 +250,7 @@ class LedDelays:
         try:
             release.committed_at = target.append(self._batch(release.announced, messages), self._clock.now_ms())
         except OutOfOrderSequence:
-            # T has lost what the producer wrote there before, by an election from outside the in-sync set.
+            # T has lost earlier batches of the producer because of an unclean election.
             for earlier in self.delays.open:
                 if earlier.offset < release.offset:
                     await self._committed(target, earlier)
@@ -252,11 +262,11 @@ class LedDelays:
             await self._announce(target, now_ms, release.announced.offsets, again, messages, release.offset)
 
     async def _release(self, target: Target) -> bool:
-        """Whether there may be more."""
+        """Release due messages; return whether there may be more."""
         next_ms, soon_ms = self.delays.next_ms(), self._clock.now_ms() + int(self._ahead_ms)
         if next_ms is None or _tick(next_ms) > soon_ms:
             return False
-        # What is not due yet will be when it is announced, or the first of them is.
+        # Messages that are almost due will be due when they have been announced.
         taken = self.delays.take(max(_tick(next_ms), soon_ms), self._count_max())
         if not taken:
             return self.delays.next_ms() == 0
@@ -277,18 +287,18 @@ class LedDelays:
                 self._counts.released_at(self._clock.now_ms(), chosen[0].due_ms, len(chosen))
         finally:
             for due in taken:
-                self.delays.put_back(due)  # if it is still to come
+                self.delays.put_back(due)  # unless it was cancelled
         return True
 
     async def _until(self, at_ms: int) -> None:
-        """Not for long, though, whatever is done to the clock."""
+        """Wait until a time, but only briefly even if the clock is changed."""
         left_ms = min(at_ms - self._clock.now_ms(), _AHEAD_MS_MAX + TICK_MS)
         if left_ms > 0:
             await asyncio.sleep(left_ms / 1000)
             self._log.ensure_led()
 
     async def _ensure_producer(self) -> None:
-        """Every lead has one of its own: what earlier ones have counted does not matter."""
+        """Allocate a producer id for this leadership, so that the sequences of earlier ones do not matter."""
         if self._producer is None:
             self._producer, self._sequence = await self._next_producer_id(), 0
             self._log.ensure_led()
@@ -301,12 +311,16 @@ class LedDelays:
         self._log.ensure_led()
 
     def _choose(self, target: Target, dues: Sequence[Due], messages: dict[int, Record]) -> list[Due]:
-        """As many as fit into a batch of T, at least one however large it is: it was accepted."""
+        """Choose messages that fit into a batch of T, at least one whatever its size, since it was accepted before."""
         config = target.partition.config
         keyless = [due.offset for due in dues if due.offset in messages and messages[due.offset].key is None]
         if keyless and config.compacts:
             self._append(Dropped(self._clock.now_ms(), keyless, "T is compacted, and they have no key"))
-            log.error("%s: %d messages without a key cannot go to a compacted topic", self, len(keyless))
+            log.error(
+                "delayed messages without a key dropped: the topic is compacted partition=%s messages=%d",
+                self,
+                len(keyless),
+            )
         chosen: list[Due] = []
         size_bytes = 0
         for due in dues:
@@ -328,7 +342,7 @@ class LedDelays:
         messages: dict[int, Record],
         done: int,
     ) -> None:
-        """The first two steps of a release, the first one without a wait."""
+        """Perform the first two steps of a release, the first one without an await."""
         assert self._producer is not None
         announced = Releasing(
             at=at_ms,
@@ -348,7 +362,7 @@ class LedDelays:
         took_ms = (self._clock.monotonic() - started) * 1000
         self._ahead_ms += (min(took_ms, _AHEAD_MS_MAX) - self._ahead_ms) / 8
         await self._until(at_ms)
-        # Where T's lead has ended meanwhile, this raises, and the release is for whoever has it next.
+        # If the leadership of T has ended meanwhile, this raises, and the next leader performs the release.
         release.committed_at = target.append(batch, announced.at)
 
     def _batch(self, announced: Releasing, messages: dict[int, Record]) -> Batch:
@@ -356,12 +370,12 @@ class LedDelays:
         return build_release(announced, chosen, self.partition.topic, self.partition.index)
 
     def _count_max(self) -> int:
-        """So that not many are read in vain."""
+        """Limit the number of messages to read, so that few are read unnecessarily."""
         stored = self.partition.log
         average = stored.size_bytes // max(stored.end_offset - stored.start_offset, 1)
         return max(min(_RELEASED_MAX, 2 * _RELEASED_BYTES_MAX // max(average, 1)), 1)
 
-    # What is over
+    # Completion
 
     def _done(self, target: Target) -> int:
         done = -1

@@ -34,7 +34,7 @@ class DelayRequests:
         response = ListDelayedResponse()
         try:
             if not 1 <= request.count_max <= LISTED_MAX:
-                raise InvalidRequest(f"a page has 1 to {LISTED_MAX} messages, not {request.count_max}")
+                raise InvalidRequest(f"a page must have 1 to {LISTED_MAX} messages, not {request.count_max}")
             self._catalogue.topic(request.topic)
             led = self._delayed.of(request.topic, request.partition)
             response.waiting = len(led.delays)
@@ -59,7 +59,7 @@ class DelayRequests:
             result = DelayedChangeResult(offset=change.offset)
             try:
                 if number >= CHANGES_MAX:
-                    raise InvalidRequest(f"at most {CHANGES_MAX} messages can be changed at once")
+                    raise InvalidRequest(f"a request can change at most {CHANGES_MAX} messages")
                 await self._alter(request, change)
             except HeadraceError as error:
                 result.error_code, result.error_message = error.code, error.message
@@ -73,4 +73,4 @@ class DelayRequests:
         elif 0 <= change.due_ms <= TIME_MS_MAX:
             await led.reschedule(change.offset, change.due_ms)
         else:
-            raise InvalidRequest(f"{change.due_ms} is no time: it is said in milliseconds since 1970")
+            raise InvalidRequest(f"{change.due_ms} is not a time in milliseconds since 1970")

@@ -1,9 +1,9 @@
-"""Delayed logs give back the space of messages that are over, though an older one may wait for long.
+"""Reclaim the space of completed messages in delayed logs, even while older messages still wait.
 
-The leader moves the start of the log up to the oldest message that waits. Above that every replica cleans up for
-itself: when its log has doubled, it is read in the process apart, as far as it is committed, and segments of which most
-is over are written anew without that, at the same offsets. The events stay (see `Delays.over`), so that reading what is
-left gives the same index as before.
+The leader advances the log start to the oldest waiting message. Above that, each replica cleans up independently: when
+its log has doubled, a worker process reads it up to the high watermark, and rewrites segments that consist mostly of
+completed messages without these, at the same offsets. Events are kept (see `Delays.over`), so that loading the cleaned
+log results in the same index.
 """
 
 from __future__ import annotations
@@ -39,22 +39,27 @@ class Sweeps:
         self._sweeps: dict[Partition, DelayedSweep] = {}
 
     async def look(self, replicas: Iterable[Partition]) -> None:
-        """Once at each of these, which are all."""
+        """Check all given replicas once."""
         self._sweeps = {partition: self._sweeps.get(partition) or DelayedSweep(partition.log) for partition in replicas}
         for partition, sweep in list(self._sweeps.items()):
             try:
                 await sweep.look_at(self._cleaner, partition)
             except (HeadraceError, FileNotFoundError, DamagedSegment) as error:
-                # A segment may have been deleted or cut meanwhile; all else is worth a word, too.
-                log.warning("what is over of %s-%d cannot go: %s", partition.topic, partition.index, error)
+                # A segment may have been deleted or truncated meanwhile; log other errors as well.
+                log.warning(
+                    "deleting released delayed messages failed partition=%s-%d error=%s",
+                    partition.topic,
+                    partition.index,
+                    error,
+                )
 
 
 class DelayedSweep(Sweep):
-    """One delayed log, in which both the messages and what became of them lie."""
+    """The cleanup of one delayed log, which contains both messages and their events."""
 
     def __init__(self, delayed: Log) -> None:
         super().__init__(delayed, delayed)
-        self._size_bytes = 0  # when it was last looked at
+        self._size_bytes = 0  # at the last check
 
     async def look_at(self, cleaner: Cleaner, partition: Partition) -> None:
         delayed = self.log
@@ -77,7 +82,7 @@ class DelayedSweep(Sweep):
 
 
 def survey_delayed(disk: Disk, pace: Pace, job: SurveyJob) -> Survey:
-    """What is over in a log up to where it is committed. Runs apart, and blocks."""
+    """Find completed messages below the high watermark. Runs in a worker process and blocks."""
     delays = Delays(job.start_offset, 0)
     for mark in job.segments:
         segment = mark.segment(disk, job.folder)

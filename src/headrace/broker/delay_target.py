@@ -1,8 +1,8 @@
-"""The partition of T to which delayed messages go: what of their releases is in it, and appending what is not.
+"""The partition of T that is the target of delayed messages: find out which releases it has, and append missing ones.
 
-A release is one batch, under a producer id that the lead of the delayed log took for itself and a sequence that counts
-its messages, so the partition's own memory of producers tells which releases it has: they are appended in order. If it
-has forgotten the producer, the batches behind the point where T ended when the release was announced are looked at.
+A release is one batch with a producer id of the leadership of the delayed log, and a sequence that counts its messages.
+Releases are appended in order, so the producer state of the partition shows which ones it has. If the state of the
+producer has expired, the batches after the end offset of T at the time of the announcement are searched.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from headrace.wire.batch import CRC_START, BatchHeader, Record, build_batch, par
 from headrace.wire.delayed_records import Releasing
 
 _PRODUCER_EPOCH = 0
-_RECORD_BYTES = 64  # about what a record has besides its key, value and headers
+_RECORD_BYTES = 64  # approximate overhead of a record in addition to key, value and headers
 
 Batch = tuple[memoryview, BatchHeader]
 
 
 class Target:
-    """T's partition, for one lead of it."""
+    """T's partition, for one leadership."""
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -39,25 +39,25 @@ class Target:
         return self.partition.is_leader and self.partition.leader_epoch == self._epoch
 
     def ensure_able(self) -> None:
-        """Raise unless a batch can be committed here now."""
+        """Raise unless a batch can be committed now."""
         self.ensure_led()
         if self.partition.writes_suspended:
-            raise NotLeader(f"another broker may lead {self.partition.topic}-{self.partition.index} by now")
+            raise NotLeader(f"this broker may no longer be the leader of {self.partition.topic}-{self.partition.index}")
         self.partition.ensure_enough()
 
     def ensure_led(self) -> None:
         if not self.is_led:
-            raise NotLeader(f"another broker leads {self.partition.topic}-{self.partition.index} now")
+            raise NotLeader(f"this broker is no longer the leader of {self.partition.topic}-{self.partition.index}")
 
     def append(self, batch: Batch, now_ms: int) -> int:
-        """Up to where T must be committed for the release to be over."""
+        """Append a release; return the end offset that must be committed in T."""
         self.ensure_led()
         end_offset = self.partition.append(*batch, now_ms).end_offset
         self.partition.counts.produced(len(batch[0]), batch[1].record_count)
         return end_offset
 
     async def missing(self, releases: Sequence[Open]) -> list[Open]:
-        """Those that are not in the log, in the order in which they must come."""
+        """Return the releases that are not in the log, in order."""
         if not releases:
             return []
         missing: list[Open] = []
@@ -77,7 +77,7 @@ class Target:
         return sorted(missing, key=lambda release: release.offset)
 
     async def _present(self, offset: int) -> set[tuple[int, int]]:
-        """The producers and sequences of all batches from there on."""
+        """Return producer ids and sequences of all batches from an offset on."""
         found: set[tuple[int, int]] = set()
         log = self.partition.log
         end_offset = log.end_offset
@@ -90,7 +90,7 @@ class Target:
 
 
 def build_release(announced: Releasing, messages: Sequence[Record], origin: str, index: int) -> Batch:
-    """The batch of a release: the same bytes, whoever makes it. `origin` is the delayed topic."""
+    """Build the batch of a release, with the same bytes on every leader. `origin` is the delayed topic."""
     records = [
         Record(
             key=message.key,
@@ -110,12 +110,12 @@ def build_release(announced: Releasing, messages: Sequence[Record], origin: str,
 
 
 def compressed(batch: Batch, target: Target) -> Batch:
-    """As T wants its batches to be compressed. Raises `InvalidRecord` if T cannot have such messages."""
+    """Compress the batch according to T's config; raise `InvalidRecord` if T cannot store such messages."""
     return prepare(*batch, bytes(batch[0][CRC_START:]), target.partition.config)
 
 
 def size_bytes_of(message: Record) -> int:
-    """About what it takes in a batch."""
+    """Return the approximate size of a message in a batch."""
     headers = sum(len(name) + len(value or b"") + 8 for name, value in message.headers)
     return len(message.key or b"") + len(message.value or b"") + headers + _RECORD_BYTES
 

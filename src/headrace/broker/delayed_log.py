@@ -1,6 +1,6 @@
-"""The delayed log of one partition, `__delayed.T`-i, for one lead of it: its events are appended, its messages read.
+"""The delayed log of one partition, `__delayed.T`-i, for one leadership: append events and read messages.
 
-Every wait may see the end of the lead: what follows a wait begins with `ensure_led`.
+The leadership may end during any await, so callers call `ensure_led` after each one.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class DelayedLog:
 
     def ensure_led(self) -> None:
         if not self.is_led:
-            raise NotLeader(f"another broker leads {self.partition.topic}-{self.partition.index} now")
+            raise NotLeader(f"this broker is no longer the leader of {self.partition.topic}-{self.partition.index}")
 
     def append(self, event: Event) -> tuple[int, int]:
-        """Where it stands, and up to where the log must be `committed` for it to count."""
+        """Append an event; return its offset, and the end offset that must be `committed`."""
         self.ensure_led()
         self.partition.ensure_enough()
         batch = build_event(event)
@@ -49,14 +49,13 @@ class DelayedLog:
         self.ensure_led()
 
     async def read(self, offset: int, size_bytes: int, end_offset: int) -> tuple[bytes, int]:
-        """Whole batches, and the offset behind them."""
+        """Read whole batches; return them and their end offset."""
         found = await read_batches(self.partition, offset, end_offset, size_bytes)
         self.ensure_led()
         return found
 
     async def messages(self, offsets: Iterable[int], size_bytes_max: float = inf) -> dict[int, Record]:
-        """The messages at these offsets, as far as the log still has them; not all if they are more than so many bytes,
-        but at least one."""
+        """Return the messages at these offsets that still exist, up to `size_bytes_max`, but at least one."""
         wanted = deque(sorted(offsets))
         found: dict[int, Record] = {}
         size_bytes = 0
@@ -68,7 +67,7 @@ class DelayedLog:
             data, next_offset = await self.read(first, _GATHERED_AT_ONCE, self.partition.high_watermark)
             for batch, header in batches(data):
                 while wanted and wanted[0] < header.base_offset:
-                    wanted.popleft()  # a gap: it is gone
+                    wanted.popleft()  # a gap: the message was deleted
                 here = []
                 while wanted and wanted[0] <= header.last_offset:
                     here.append(wanted.popleft())
@@ -79,5 +78,5 @@ class DelayedLog:
             while wanted and wanted[0] < next_offset:
                 wanted.popleft()
             if wanted and wanted[0] == first:
-                raise StorageFailure(f"{self.partition.topic}-{self.partition.index} cannot be read at {first} now")
+                raise StorageFailure(f"cannot read {self.partition.topic}-{self.partition.index} at offset {first}")
         return found

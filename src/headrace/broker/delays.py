@@ -1,8 +1,8 @@
-"""The delayed messages that are here: knows whose this broker releases, and begins and ends with their leads.
+"""The delayed messages of all partitions that this broker leads.
 
-Messages that are due later lie in the companion `__delayed.T` of their topic. `begin` and `end` are told of every lead;
-in between there is one `LedDelays` per partition of a companion, made anew for each lead. It releases when this broker
-leads the partition of T, too, so it is woken when such a lead begins.
+Delayed messages are stored in the co-located topic `__delayed.T` of their topic. `begin` and `end` are called at the
+start and the end of each leadership; in between there is one `LedDelays` per partition of the co-located topic. It
+releases messages if this broker also leads the partition of T, so it is woken when such a leadership begins.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SWEEP_SECONDS = 60.0
 
 
 class DelayedMessages:
-    """Iterates over what is here. `counts` are those of each topic, over all leads of it."""
+    """Iterates over the `LedDelays` of this broker. `counts` are the counters per topic, over all its leaderships."""
 
     def __init__(
         self,
@@ -52,24 +52,24 @@ class DelayedMessages:
         return iter(self._led.values())
 
     def of(self, topic: str, index: int) -> LedDelays:
-        """Those that wait for a partition of this topic. Raises unless they can be asked here and now."""
+        """Return the delayed messages of a partition; raise unless requests for them can be served now."""
         name = delayed_topic(topic)
         led = self._led.get((name, index))
         if led is None or self._is_stopped.is_set():
             self._catalogue.partition(name, index)
-            raise NotLeader(f"this broker does not look after {name}-{index}, or no longer")
+            raise NotLeader(f"this broker is not the leader of {name}-{index}; refresh the metadata")
         led.ensure_serving()
         return led
 
-    # Leads
+    # Leaderships
 
     def begin(self, partition: Partition) -> None:
-        """This broker leads the partition from now on."""
+        """A leadership of this broker for the partition begins."""
         if self._is_stopped.is_set():
             return
         key = partition.topic, partition.index
         if partition.topic.startswith(DELAYED_PREFIX):
-            # Most brokers have nothing that is delayed, and need not load the code for it when they start.
+            # Imported on first use: keeps startup fast without delayed messages.
             from headrace.broker.delay_lead import LedDelays
 
             self._drop(key)
@@ -83,14 +83,14 @@ class DelayedMessages:
             waiting.wake()
 
     def end(self, partition: Partition) -> None:
-        """It leads it no longer, or no longer in the epoch in which it did."""
+        """The leadership has ended, or another one begins in a later epoch."""
         key = partition.topic, partition.index
         led = self._led.get(key)
         if led is not None and led.partition is partition:
             self._drop(key)
 
     async def load(self) -> None:
-        """Read and release what this broker has begun to lead, and all that it will; returns when it is stopped."""
+        """Load and release the messages of current and future leaderships until stopped."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             for key in self._led:
@@ -102,11 +102,11 @@ class DelayedMessages:
                 self._drop(key)
 
     def stop(self) -> None:
-        """The broker is going down: what waits, waits on in its log."""
+        """Stop, because the broker is shutting down; delayed messages stay in their logs."""
         self._is_stopped.set()
 
     async def _sweep(self) -> None:
-        """Every replica for itself, leading or not."""
+        """Clean up all local replicas, leaders and followers."""
         sweeps: Sweeps | None = None
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
@@ -133,8 +133,8 @@ class DelayedMessages:
             running.cancel()
 
     def _target(self, partition: Partition) -> Partition | None:
-        """The partition of T with the same number, if it is led here. T is who the companion belongs to: a topic that
-        was made anew under the same name is another one."""
+        """Return the partition of T with the same index, if this broker leads it. T is the owner by id: a recreated
+        topic of the same name is a different one."""
         companion = self._catalogue.find(partition.topic)
         owner = None if companion is None else self._catalogue.companions.owner(companion)
         return None if owner is None else owner.led.get(partition.index)

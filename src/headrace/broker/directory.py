@@ -1,7 +1,8 @@
-"""What the registry says, in the words of this broker: topics, where their partitions are, and who is up.
+"""This broker's view of the registry: topics, partition records and live brokers.
 
-Fed key by key by a mirror, and never waits. Partitions may be seen before their topic, or before it has grown; they
-wait for it here, because the topic's own key is what makes them exist. A name that is given again is another topic.
+A mirror updates it key by key; updates never await. Partition records may arrive before their topic, or before its
+partition count has grown; they are held back, because partitions exist only by the key of their topic. A topic that is
+recreated under the same name is a different topic.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from headrace.registry.topics import TOPICS_KEY, TopicRecord, decode_topic
 log = logging.getLogger(__name__)
 
 MIRRORED = (CONFIGS_KEY, BROKERS_KEY, LIVE_KEY, CONTROLLER_KEY, DRAINED_KEY, PARTITIONS_KEY, TOPICS_KEY)
-"""Partitions before topics: whoever sees a topic finds its partitions."""
+"""Partitions before topics, so that the partitions of a visible topic are always present."""
 
 
 class Directory:
-    """`version` changes with every change of topics, their partitions' number, or configs."""
+    """`version` changes with every change of topics, partition counts or configs."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
@@ -49,23 +50,23 @@ class Directory:
         self.drained: set[int] = set()
         self.controller: ControllerRecord | None = None
         self.on_config: list[Callable[[BrokerConfig], None]] = []
-        """The broker's own configuration is another from now on."""
+        """Called when the configuration of this broker has changed."""
         self.on_topic: list[Callable[[Topic], None]] = []
-        """A topic has come, or its record has changed."""
+        """Called when a topic was created, or its record has changed."""
         self.on_gone: list[Callable[[Topic], None]] = []
         self.on_place: list[Callable[[Topic, int], None]] = []
-        """A partition has another record."""
+        """Called when the record of a partition has changed."""
         self.on_nodes: list[Callable[[], None]] = []
-        """Brokers, or the controller, have come or gone."""
+        """Called when live brokers or the controller have changed."""
         self.on_group_config: list[Callable[[str, Entry | None], None]] = []
-        """The key of a group's configs has another entry."""
+        """Called when the configs of a group have changed."""
         self.on_subscription_config: list[Callable[[str, Entry | None], None]] = []
-        """The key of a subscription's own configuration has another entry."""
+        """Called when the configuration of a subscription has changed."""
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._unclaimed: dict[UUID, dict[int, tuple[PartitionRecord, int]]] = {}
         self.deleted: set[UUID] = set()
-        """Topics that were seen to go; what is left of their partitions may be removed."""
+        """Topics whose deletion was seen; left-over partition records of them may be removed."""
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._by_name.values())
@@ -73,7 +74,7 @@ class Directory:
     def __len__(self) -> int:
         return len(self._by_name)
 
-    # Looking up
+    # Lookup
 
     def find(self, name: str) -> Topic | None:
         return self._by_name.get(name)
@@ -84,23 +85,23 @@ class Directory:
     def topic(self, name: str) -> Topic:
         topic = self._by_name.get(name)
         if topic is None:
-            raise UnknownTopicOrPartition(f"there is no topic {name}")
+            raise UnknownTopicOrPartition(f"topic {name} does not exist")
         return topic
 
     def place(self, topic: str, index: int) -> PartitionRecord:
-        """Where a partition is, as far as this broker knows."""
+        """Return the record of a partition as this broker knows it."""
         record = self.topic(topic).places.get(index)
         if record is None:
-            raise UnknownTopicOrPartition(f"there is no partition {topic}-{index}")
+            raise UnknownTopicOrPartition(f"partition {topic}-{index} does not exist")
         return record
 
     def leader_node(self, topic: str, index: int) -> BrokerRecord | None:
-        """The broker that leads a partition, if one does and is up."""
+        """Return the leader of a partition if it has one that is alive."""
         return self.nodes.get(self.place(topic, index).leader)
 
     @property
     def standing(self) -> dict[int, BrokerRecord]:
-        """Who is up; one that an operator drains is as good as one that is about to go."""
+        """Return the live brokers; brokers that an operator drains are marked as draining."""
         return {
             node_id: replace(node, is_draining=True) if node_id in self.drained else node
             for node_id, node in self.nodes.items()
@@ -108,11 +109,11 @@ class Directory:
 
     @property
     def orphans(self) -> list[UUID]:
-        """Topic ids that have partitions but no topic: being made, half made, or half removed."""
+        """Return topic ids with partitions but without a topic: in creation, or partially created or deleted."""
         return [topic_id for topic_id in self._unclaimed if topic_id not in self._by_id]
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """The broker's own defaults have changed: so have those of its topics."""
+        """Apply a changed broker configuration, which contains the defaults of topics."""
         self.config = config
         for told in self.on_config:
             told(config)
@@ -121,7 +122,7 @@ class Directory:
             self._tell_of_topic(topic)
         self.version += 1
 
-    # Taking in what the mirror shows
+    # Updates by the mirror
 
     def take(self, key: str, entry: Entry | None) -> None:
         if is_beneath(key, PARTITIONS_KEY):
@@ -154,13 +155,13 @@ class Directory:
                 notify(key, entry)
 
     def _take_configs(self, dynamic: dict[str, str]) -> None:
-        """What was altered at another broker holds here, too."""
+        """Apply dynamic configs, which may have been changed on another broker."""
         if dynamic == self.config.dynamic:
             return
         try:
             self.reconfigure(BrokerConfig.from_settings(self.config.static, dynamic))
         except InvalidConfig as error:
-            log.error("the brokers' configs do not go with the settings of this one: %s", error)
+            log.error("dynamic broker configs conflict with the settings of this broker error=%s", error)
 
     def _take_topic(self, key: str, entry: Entry | None) -> None:
         name = key[len(TOPICS_KEY) + 1 :]
@@ -189,7 +190,7 @@ class Directory:
         self._claim(topic)
 
     def _claim(self, topic: Topic) -> None:
-        """Take in the partitions that waited for the topic, but for those beyond its number."""
+        """Add the held back partitions of the topic, except those above its partition count."""
         for index, (place, version) in self._unclaimed.pop(topic.id, {}).items():
             if index < topic.partition_count:
                 self._take_place(topic, index, place, version)
@@ -227,7 +228,7 @@ class Directory:
 
     def _take_place(self, topic: Topic, index: int, record: PartitionRecord, version: int) -> None:
         if version < topic.versions.get(index, version):
-            return  # read from a server that lags: what was known is newer, and has been acted on
+            return  # read from a lagging server: a newer record is already known and applied
         topic.places[index] = record
         topic.versions[index] = version
         topic.described = None

@@ -26,13 +26,13 @@ class DrainRequests:
 
     async def _check(self, node_id: int) -> None:
         if await self._registry.get(epoch_key(node_id)) is None:
-            raise InvalidRequest(f"there has never been a broker {node_id} in this cluster")
+            raise InvalidRequest(f"broker {node_id} has never been part of this cluster")
         others = sum(not node.is_draining for node in self._catalogue.standing.values() if node.node_id != node_id)
         needed = max(self._replica_counts(node_id), default=0)
         if needed > others:
             raise PolicyViolation(
-                f"broker {node_id} holds partitions with {needed} replicas, and only {others} other brokers are up to "
-                "take them; start another broker first"
+                f"broker {node_id} has partitions with {needed} replicas, but only {others} other brokers are "
+                "available; start another broker first"
             )
 
     def _replica_counts(self, node_id: int) -> list[int]:

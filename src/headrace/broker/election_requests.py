@@ -44,7 +44,12 @@ class ElectionRequests:
         if asked is None:
             asked = self._all_but_settled(decide)
         if request.election_type == _UNCLEAN:
-            log.warning("unclean elections are asked for by %s (%s): %s", context.client_host, context.client_id, asked)
+            log.warning(
+                "unclean elections requested peer=%s client_id=%s partitions=%s",
+                context.client_host,
+                context.client_id,
+                asked,
+            )
         deadline = deadline_after(request.timeout_ms)
         response = ElectLeadersResponse()
         for named in asked:
@@ -72,22 +77,26 @@ class ElectionRequests:
 
     def _prefer(self, topic: Topic, record: PartitionRecord) -> PartitionRecord:
         if topic.is_companion:
-            raise ElectionNotNeeded(f"whoever leads {owner_of(topic.name)} leads it, too")
+            raise ElectionNotNeeded(
+                f"the leader is always that of {owner_of(topic.name)}; elect a leader of that topic"
+            )
         preferred = record.replicas[0]
         live = self._catalogue.standing
         if preferred in live and record.is_led_by(preferred, live[preferred].epoch):
-            raise ElectionNotNeeded(f"broker {preferred} leads already")
+            raise ElectionNotNeeded(f"broker {preferred} is already the leader")
         elected = prefer(record, live, min(topic.config.min_insync_replicas, len(record.replicas)))
         if elected is None:
             raise PreferredLeaderNotAvailable(
-                f"broker {preferred} cannot lead: it is down, about to go, or not in sync"
+                f"broker {preferred} cannot become the leader: it is down, draining, or not in sync"
             )
         return elected
 
     def _elect_unclean(self, topic: Topic, record: PartitionRecord) -> PartitionRecord:
         elected = elect_unclean(record, self._catalogue.standing)
         if elected is None:
-            raise EligibleLeadersNotAvailable(f"no replica of {topic.name} among {list(record.replicas)} is up")
+            raise EligibleLeadersNotAvailable(
+                f"none of the replicas {list(record.replicas)} of {topic.name} is available"
+            )
         return elected
 
 

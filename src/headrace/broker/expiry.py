@@ -1,11 +1,11 @@
-"""Topics that end by themselves: with `expire.after.idle.ms`, one to which nothing was written for so long is deleted.
+"""Delete idle topics with `expire.after.idle.ms`.
 
-They are those of clients that may go without a word, such as the topics of replies. Who leads the only partition of
-such a topic counts from when it began to lead, or saw something written, so a restart may give the topic more time,
-never less; and it deletes nothing while it is not sure to be one of the cluster.
+Such topics belong to clients that may disappear without notice, for example reply topics. The leader of the topic's
+single partition measures the idle time from the start of its leadership or the last write, so a restart may extend the
+lifetime of the topic, but never shorten it. It deletes nothing while its registry session is in doubt.
 
-After a pause of the process (SIGSTOP, a long stall) the count begins anew: the session may have ended in the pause, and
-another broker may have led the topic and taken writes, before this one hears of it.
+After a pause of the process (SIGSTOP, a long stall) the measurement restarts: the session may have expired during the
+pause, and another leader may have accepted writes before this broker notices.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from headrace.runtime.clock import Clock
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-_PAUSE_SECONDS = 5.0  # no look for so long: the process was paused
+_PAUSE_SECONDS = 5.0  # without a check for this long, the process was paused
 
 
 class _Seen(NamedTuple):
-    """Where the log ended, and since when."""
+    """The log end offset, and the time since which it is unchanged."""
 
     end_offset: int
     since: float
@@ -47,14 +47,14 @@ class TopicExpiry:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             for topic in list(self._idle()):
-                log.info("topic %s is deleted: nothing was written to it for its expire.after.idle.ms", topic.name)
+                log.info("deleting an idle topic (expire.after.idle.ms) topic=%s", topic.name)
                 try:
                     await self._catalogue.delete(topic.name)
                 except HeadraceError as error:
-                    log.warning("topic %s could not be deleted: %s", topic.name, error)
+                    log.warning("deleting an idle topic failed topic=%s error=%s", topic.name, error)
 
     def _idle(self) -> Iterator[Topic]:
-        """Topics whose time is up; notes what is seen of the others."""
+        """Yield expired topics, and update the idle times of the others."""
         now = self._clock.monotonic()
         before, self._seen = self._seen, {}
         was_paused, self._looked_at = now - self._looked_at > _PAUSE_SECONDS, now
@@ -67,7 +67,7 @@ class TopicExpiry:
             if not limit_ms or topic.partition_count != 1 or 0 not in topic.led or topic.is_internal:
                 continue
             if self._catalogue.find(dead_letter_topic(topic.name)) is not None:
-                continue  # it would be deleted as well, with what somebody may still want to look at
+                continue  # its dead-letter topic would be deleted as well, although it may still be needed
             end_offset = topic.led[0].log.end_offset
             seen = before.get(topic.id)
             if seen is None or seen.end_offset != end_offset:

@@ -1,11 +1,13 @@
-"""Fetch: versions 4 to 18. The mirror of produce: partition > log > segment, and out by sendfile.
+"""Fetch, versions 4 to 18: read batches from the log and send them with sendfile.
 
-A fetch looks at the partitions that may have something, answers if there is enough (`min_bytes`) or anything is wrong,
-and otherwise waits until a partition moves or `max_wait_ms` is over. In a session (version 7) only the partitions that
-moved since the last fetch are looked at and only what changed is answered, so ten thousand idle ones cost nothing.
+A fetch reads the partitions that may have records. It responds if there is enough data (`min_bytes`) or an error;
+otherwise it waits until a partition advances or `max_wait_ms` expires. In an incremental fetch session (since version
+7) only partitions that advanced since the last fetch are read, and the response contains only changed partitions, so
+ten thousand idle partitions cost nothing.
 
-An answer holds whole batches from the log file, starting with the one that contains the offset asked for. The first
-batch found is always given, however large, or a consumer with a small `max_bytes` would stand still for ever.
+A response contains whole batches from the log file, beginning with the batch that contains the requested offset. The
+first batch is always returned, whatever its size; otherwise a consumer with a small `max_bytes` could not make
+progress.
 """
 
 from __future__ import annotations
@@ -30,14 +32,14 @@ from headrace.wire.messages.fetch import (
 
 _TOPIC_IDS_SINCE = 13
 _PINNED_MAX = 100
-"""Of the partitions of one fetch: a slice of a file keeps it open until it is sent, and a client may fetch from more
-partitions at once than the process may open files."""
+"""The maximum number of partitions with records per response. A file slice keeps its file open until it is sent, and a
+client may fetch more partitions at once than the process may open files."""
 _ZSTD_SINCE = 10
 
 
 class _Reader:
-    """One entry of a fetch and the partition that it means. While it watches, a move of the partition makes the
-    entry worth looking at again and wakes the fetch that waits."""
+    """An entry of a fetch and its partition. While it watches, an advance of the partition marks the entry as ready and
+    wakes the waiting fetch."""
 
     __slots__ = ("_copies", "_entry", "_is_watching", "_poll", "partition")
 
@@ -67,7 +69,7 @@ class _Reader:
 
 
 class _Poll:
-    """The waiting side of a session: at most one fetch of it waits at a time, and a later one ends the wait of an
+    """The wait of a session: at most one fetch of a session waits at a time, and a later fetch ends the wait of an
     earlier one."""
 
     __slots__ = ("_bytes_wanted", "_future")
@@ -106,7 +108,7 @@ class Fetch:
         self._clock = clock
         self._copying_rate = CopyingRate(lambda: catalogue.config)
         self._polls: dict[FetchSession, _Poll] = {}
-        self._copying: dict[int, FetchSession] = {}  # of followers, by their node ids
+        self._copying: dict[int, FetchSession] = {}  # sessions of followers by node id
         self._is_stopping = False
 
     async def handle(self, request: FetchRequest, context: RequestContext) -> FetchResponse:
@@ -135,19 +137,19 @@ class Fetch:
                 self._forget(session)
 
     def sweep(self) -> None:
-        """Let go of sessions that were closed or evicted."""
+        """Release sessions that were closed or evicted."""
         for session in [session for session in self._polls if session.closed]:
             self._forget(session)
 
     def stop(self) -> None:
-        """Answer every fetch that waits: the broker is going down."""
+        """Answer all waiting fetches, because the broker is shutting down."""
         self._is_stopping = True
         for poll in self._polls.values():
             poll.wake()
 
     def _supersede(self, node_id: int, session: FetchSession) -> None:
-        """A follower has one session. What it sent before it began this one may still arrive, long after it gave up
-        waiting, and would tell of a past."""
+        """End the earlier session of a follower, which has only one. A delayed fetch of the earlier session may still
+        arrive after the follower has timed out, and would report an outdated position."""
         older = self._copying.get(node_id)
         if older is not None and older is not session:
             self._sessions.close(older.id)
@@ -184,13 +186,14 @@ class Fetch:
     ) -> FetchResponse:
         deadline = self._clock.monotonic() + request.max_wait_ms / 1000
         epoch = session.epoch
-        idle: dict[FetchEntry, Reading] = {}  # found empty; still true of those that are not looked at again
+        idle: dict[FetchEntry, Reading] = {}  # entries without new records, unless they are read again
         while session.epoch == epoch:
             readings, size_bytes, is_urgent = self._read(session, poll, request, follower, knows_zstd=knows_zstd)
             left = deadline - self._clock.monotonic()
             is_over = size_bytes >= request.min_bytes or is_urgent or left <= 0 or self._is_stopping
             if session.id or not is_over:
-                # From here on a move must not be missed: by this fetch while it waits, by the session's next one.
+                # Watch from here on, so that neither this fetch while it waits nor the next one of the session misses
+                # an advance.
                 for reading in readings:
                     if reading.entry.handle is not None:
                         reading.entry.handle.watch()
@@ -210,7 +213,7 @@ class Fetch:
                 if follower is not None:
                     left = min(left, self._copying_rate.wait_seconds(self._clock.monotonic()) or left)
                 await poll.wait(left, request.min_bytes - size_bytes)
-        # A later fetch of this session was faster: this answer would tell the past.
+        # A later fetch of this session has overtaken this one, so this response would be outdated.
         return FetchResponse(error_code=InvalidFetchSessionEpoch.code)
 
     def _read(
@@ -222,7 +225,7 @@ class Fetch:
         *,
         knows_zstd: bool,
     ) -> tuple[list[Reading], int, bool]:
-        """Look at every entry that is ready; what was found, how many bytes it is, and whether it may not wait."""
+        """Read all ready entries; return the results, their size, and whether the fetch must respond now."""
         readings: list[Reading] = []
         room = min(request.max_bytes, self._catalogue.config.fetch_max_bytes)
         size_bytes = 0
@@ -233,7 +236,9 @@ class Fetch:
             try:
                 partition = self._partition(entry, poll, copies=follower is not None)
                 if not knows_zstd and partition.config.compression_type == "zstd":
-                    raise UnsupportedCompressionType(f"zstd, as {partition.topic} has it, needs Fetch {_ZSTD_SINCE}")
+                    raise UnsupportedCompressionType(
+                        f"topic {partition.topic} uses zstd, which requires Fetch version {_ZSTD_SINCE} or newer"
+                    )
                 budget = min(entry.max_bytes, room - size_bytes)
                 if follower is None:
                     may_exceed = size_bytes == 0
@@ -280,7 +285,7 @@ class Fetch:
         return response
 
     def _partition(self, entry: FetchEntry, poll: _Poll, *, copies: bool) -> Partition:
-        """The partition that an entry means now: topics and leaders come and go while a session lives."""
+        """Look up the current partition of an entry: topics and leaders may change during a session."""
         reader = entry.handle
         if reader is not None and reader.partition.is_leader:
             found: Partition = reader.partition
@@ -303,7 +308,7 @@ class Fetch:
 
 
 def _follower(request: FetchRequest) -> Follower | None:
-    """Which broker copies by this request; consumers have no number."""
+    """Return the follower that sent the request, or None for a consumer, which has no node id."""
     state = request.replica_state
     if state is not None and state.replica_id >= 0:
         return Follower(state.replica_id, state.replica_epoch)
@@ -311,7 +316,7 @@ def _follower(request: FetchRequest) -> Follower | None:
 
 
 async def _load(readings: list[Reading]) -> None:
-    """Read what is cold. If that fails, or nobody waits for it any more, no file stays pinned."""
+    """Read data that is not in the page cache. The files are released even if that fails or is cancelled."""
     try:
         for index, reading in enumerate(readings):
             if reading.is_cold:

@@ -62,9 +62,11 @@ class FindCoordinator:
         """An empty group id has a coordinator, too: some clients ask for it before they refuse it themselves."""
         try:
             if key_type == _SHARE:
-                raise UnsupportedVersion("coordinators of share groups (2) are not served yet; the others (0, 1) are")
+                raise UnsupportedVersion(
+                    "coordinator type 2 (share groups) is not supported; use 0 (group) or 1 (transaction)"
+                )
             if key_type not in self._logs:
-                raise InvalidRequest(f"there is no kind of coordinator {key_type}")
+                raise InvalidRequest(f"coordinator type {key_type} does not exist")
             node = await self._leader(key, *self._logs[key_type])
         except HeadraceError as error:
             return Coordinator(key=key, node_id=-1, port=-1, error_code=error.code, error_message=error.message)
@@ -77,5 +79,5 @@ class FindCoordinator:
         except (NotCoordinator, UnknownTopicOrPartition):
             node = None  # another broker has just made it, and this one has not heard of it yet
         if node is None:
-            raise CoordinatorNotAvailable(f"nobody leads the partition of {topic} that {key} is in at present")
+            raise CoordinatorNotAvailable(f"the partition of {topic} for {key} has no leader; retry")
         return node

@@ -25,7 +25,7 @@ def read_start(disk: Disk, folder: str) -> FolderStart | None:
         return msgspec.json.decode(disk.read(path), type=FolderStart)
     except msgspec.MsgspecError as error:
         raise StorageFailure(
-            f"{path} is damaged: {error}; if all else is well, remove it: logs are copied anew"
+            f"{path} is damaged: {error}; if the other replicas are intact, remove it to replicate the logs again"
         ) from error
 
 

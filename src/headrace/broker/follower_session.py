@@ -1,6 +1,6 @@
-"""The follower's side of a fetch session: what the leader already knows is not sent again.
+"""The follower's side of an incremental fetch session: requests contain only changed positions.
 
-The leader answers only what changed, so a partition that is missing from an answer has nothing new.
+The leader returns only changed partitions, so a partition that is missing in a response has no new records.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class FollowerSession:
         self._sent: dict[tuple[UUID, int], tuple[Followed, tuple[int, ...]]] = {}
 
     def reset(self) -> None:
-        """The leader does not know the session, or may not: begin a new one with the next request."""
+        """Start a new session with the next request, because the leader may not know the current one."""
         self._id = self._epoch = 0
         self._sent.clear()
 
     def request(self, wanted: Sequence[Followed], config: BrokerConfig) -> FetchRequest:
-        """Ask for what comes next in each of these, and for nothing else."""
+        """Build a fetch request for exactly these partitions from their current positions."""
         if self._epoch == 0:
             self._sent.clear()
         topics: dict[UUID, FetchTopic] = {}
@@ -99,7 +99,7 @@ def _position(followed: Followed) -> tuple[int, int, int, int]:
 
 
 def _last_epoch(partition: Partition) -> int:
-    """The epoch of the last batch. An empty log has no history that could be another than the leader's."""
+    """Return the epoch of the last batch, or -1 for an empty log, which cannot diverge from the leader's."""
     log = partition.log
     if log.end_offset == log.start_offset:
         return -1

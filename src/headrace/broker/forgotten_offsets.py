@@ -31,7 +31,7 @@ class ForgottenOffsets:
             for wait in self._append(events):
                 wait.add_done_callback(asyncio.Future.exception)
         except HeadraceError as error:
-            log.warning("offsets that are out of date stay for now: %s", error)
+            log.warning("removing expired offsets failed error=%s", error)
 
     def forget_group(self, group_id: str, ends: Sequence[KeyValue]) -> asyncio.Future[None] | None:
         """All that a group has committed goes together with the group; `ends` are its own tombstones."""

@@ -121,7 +121,7 @@ class GroupConfigs:
             overrides = decode_configs(entry)
             config = self.build(overrides)
         except HeadraceError as error:
-            log.error("the configs of group %s cannot be used: %s", group_id, error)
+            log.error("invalid group configs group=%s error=%s", group_id, error)
             return
         if entry is None:
             self._overrides.pop(group_id, None)

@@ -94,7 +94,7 @@ def read_record(key: bytes, value: bytes | None) -> Event | None:
             return _offset_event(known, value)
         return GroupStored(known.group, None if value is None else _snapshot(decode_group_value(value)))
     except MalformedFrame as error:
-        log.error("a record of __consumer_offsets cannot be read: %s", error)
+        log.error("invalid record in __consumer_offsets error=%s", error)
         return None
 
 

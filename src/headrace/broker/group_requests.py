@@ -178,7 +178,7 @@ class GroupRequests:
         return response
 
     def _groups(self, group_id: str) -> LedGroups:
-        """Where somebody who says that he is a member of this group is known, if he is."""
+        """Return the groups of the partition to which this group belongs."""
         check_group_id(group_id)
         return self._coordinator.of(group_id)
 

@@ -1,8 +1,7 @@
-"""The table of requests that this broker serves: what is not in it is neither advertised nor answered.
+"""The table of request handlers. Requests that are not in the table are neither advertised nor served.
 
-A handler is a coroutine that takes a decoded request and its context, and returns the response message, or None for the
-one request that wants no answer. It turns every refusal into the error codes of its response; an exception that leaves
-it is a bug of ours.
+A handler is a coroutine that takes a decoded request and its context, and returns the response message, or None for
+Produce with acks=0. It converts all errors to error codes in its response; an exception that leaves it is a bug.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from headrace.wire.apis import API_VERSIONS, APIS, FETCH, LEASE, PRODUCE, SETTLE
 Handle = Callable[[Any, RequestContext], Coroutine[Any, Any, Any]]
 
 UNKNOWN_VERSION = -1
-_ONLY_READS = frozenset({FETCH, LEASE})  # a lease that nobody waits for is given back
+_ONLY_READS = frozenset({FETCH, LEASE})  # a cancelled Lease releases its leases
 _ERRANDS = frozenset({PRODUCE, SETTLE})
 
 
 class Handler:
-    """`only_reads`: it may be cancelled when nobody waits for its answer any more. All others run to their end, since
-    what they change must not be left half changed. `is_errand`: it comes often, mostly waits for the disk alone, and
-    says `in_task` before it needs one, also after a wait (`runtime/eager.py`)."""
+    """`only_reads` requests may be cancelled when the client is gone; all others run to completion, so that no change
+    is left incomplete. `is_errand` requests are frequent, usually wait only for the disk, and call `in_task` before
+    they need a task, also after an await (`runtime/eager.py`)."""
 
     __slots__ = ("api", "handle", "is_errand", "only_reads", "time")
 
@@ -45,17 +44,19 @@ class Handlers:
         return iter(self._by_key.values())
 
     def find(self, api_key: int, version: int) -> tuple[Handler, int]:
-        """The handler and the version to answer in.
+        """Return the handler and the version of the response.
 
-        Only ApiVersions is answered in a version that we do not know: it is how a newer client learns what we do know.
-        All others end the connection, because the shape of their answer would be a guess.
+        Only ApiVersions is answered for an unknown version, since newer clients use it to learn the supported versions.
+        Any other unknown request closes the connection, because the format of its response is unknown.
         """
         handler = self._by_key.get(api_key)
         if handler is None:
-            raise MalformedFrame(f"api key {api_key} is not served")
+            raise MalformedFrame(f"API key {api_key} is not supported")
         api = handler.api
         if api.min_version <= version <= api.max_version:
             return handler, version
         if api_key == API_VERSIONS:
             return handler, UNKNOWN_VERSION
-        raise MalformedFrame(f"{api.name} version {version} is not served; {api.min_version} to {api.max_version} are")
+        raise MalformedFrame(
+            f"{api.name} version {version} is not supported; use {api.min_version} to {api.max_version}"
+        )

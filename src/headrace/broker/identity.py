@@ -1,4 +1,4 @@
-"""Who this broker is to its clients: the names and the address that metadata tells them."""
+"""The identity of this broker in metadata: ids and advertised address."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class BrokerIdentity(msgspec.Struct):
-    """`host` and `port` are what clients connect to next; they are known once the door listens."""
+    """`host` and `port` are the advertised address, which is known once the listener is bound."""
 
     node_id: int
     cluster_id: str

@@ -1,8 +1,8 @@
-"""Keeps the in-sync sets of the partitions that this broker leads: who has caught up joins, who lags is left out.
+"""Update the in-sync replicas of the partitions that this broker leads: add caught-up followers, remove lagging ones.
 
-A change is proposed by compare-and-set on the partition's record. From the proposal until its outcome has been read,
-both the old and the new set must have a batch before it is committed; an outcome that is unknown stays open until the
-registry has been read again. A broker in doubt of its session proposes nothing.
+A change is proposed by a compare-and-set of the partition record. From the proposal until its outcome has been read, a
+batch is committed only when both the old and the new in-sync replicas have it. An unknown outcome stays pending until
+the registry has been read again. A broker whose session is in doubt proposes nothing.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class InSyncKeeper:
                         await self._look(topic, partition)
 
     def _suspend_writes(self) -> None:
-        """A leader whose session is in doubt, and from which no in-sync follower fetches any more, has most likely been
-        replaced: its producers had better look for another leader than wait."""
+        """Suspend writes to partitions whose leader was most likely replaced, because its session is in doubt and no
+        in-sync follower fetches from it any more. Producers then look for the new leader instead of waiting."""
         patience = self._directory.config.replica_lag_time_max_ms / 1000
         since = self._clock.monotonic() - patience
         invalid_since = self._membership.session_invalid_since
@@ -81,8 +81,8 @@ class InSyncKeeper:
         if place is None or len(place.replicas) == 1:
             return
         if partition.log.failed is not None or partition.log.quarantined is not None:
-            # Whoever is the last to have everything keeps its place, unless that is damaged: a disk that took no more
-            # still has what was acknowledged, and after a restart it can lead again.
+            # The last replica with all committed records stays in sync unless its log is damaged: after a failed write
+            # its disk still has all acknowledged records, and it can lead again after a restart.
             others = {*place.isr, *place.elr} - {self._node_id}
             if self._node_id in place.isr + place.elr and (others or partition.log.quarantined is not None):
                 await self._give_up(topic, partition)
@@ -102,9 +102,14 @@ class InSyncKeeper:
         key = partition_key(topic.id, partition.index)
         try:
             await self._registry.commit([*checks, Set(key, encode_partition(record), version)])
-            log.info("in sync with %s-%d: %s", topic.name, partition.index, list(record.isr))
+            log.info("in-sync replicas changed partition=%s-%d isr=%s", topic.name, partition.index, list(record.isr))
         except HeadraceError as error:
-            log.info("the in-sync set of %s-%d stays for now: %s", topic.name, partition.index, error)
+            log.info(
+                "changing the in-sync replicas failed, will retry partition=%s-%d error=%s",
+                topic.name,
+                partition.index,
+                error,
+            )
         await self._learn(topic, partition)
 
     def _wanted(self, topic: Topic, partition: Partition) -> PartitionRecord | None:
@@ -115,24 +120,29 @@ class InSyncKeeper:
         in_sync.note_rest(partition.log.end_offset, now)
         lag_seconds_max = self._directory.config.replica_lag_time_max_ms / 1000
         wanted = in_sync.proposal(self._directory.nodes, now, lag_seconds_max, partition.high_watermark, enough)
-        partition.move()  # whom the high watermark waits for may have changed
+        partition.move()  # the replicas that the high watermark depends on may have changed
         start_offset = partition.log.start_offset
         if in_sync.low_watermark(start_offset, self._directory.nodes) < start_offset:
-            partition.tell_copiers()  # by retention, of which nobody has told them
+            partition.tell_copiers()  # the log start advanced by retention, which followers do not know yet
         return wanted
 
     async def _give_up(self, topic: Topic, partition: Partition) -> None:
-        """The disk has failed us: this replica does not count any more, and another may lead."""
+        """Remove this replica from the in-sync replicas after a disk failure, so that another one can lead."""
         enough = min(topic.config.min_insync_replicas, len(topic.places[partition.index].replicas))
         without_us = partial(strike_out, node_id=self._node_id, min_insync=enough)
         try:
             await PartitionRecords(self._registry).change(topic.id, partition.index, without_us)
         except HeadraceError as error:
-            log.error("%s-%d is broken here, and cannot be given up: %s", topic.name, partition.index, error)
+            log.error(
+                "log failed, and the leadership cannot be handed over partition=%s-%d error=%s",
+                topic.name,
+                partition.index,
+                error,
+            )
 
     def _checks(self, in_sync: InSync, isr: Nodes) -> list[Check] | None:
-        """Who joins must still be the one that fetched: one that was started again without its disk has nothing. None
-        if one is not."""
+        """Return checks that added followers are still the brokers that fetched: one that was restarted without its
+        disk has no records. None if a follower has already changed."""
         checks = []
         for node_id in isr:
             if node_id in in_sync.record.isr:
@@ -144,7 +154,7 @@ class InSyncKeeper:
         return checks
 
     async def _learn(self, topic: Topic, partition: Partition) -> None:
-        """Read what became of the proposal."""
+        """Read the outcome of the proposal."""
         epoch = partition.leader_epoch
         try:
             await self._mirror.read([partition_key(topic.id, partition.index)])

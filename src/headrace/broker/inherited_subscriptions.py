@@ -1,9 +1,9 @@
 """Find the subscriptions that a partition inherits because it was added to its topic after they were created.
 
-A subscription that exists begins at offset 0 of every partition that is added later: nobody has seen its messages, so
-beginning at the end, as `share.auto.offset.reset` may say for a new subscription, would lose them. The leader of the
-added partition asks the leaders of the partitions that are older, and serves no subscription before all of them have
-responded.
+A subscription that exists begins at offset 0 of every partition that is added later: none of its messages have been
+delivered, so beginning at the end, as `share.auto.offset.reset` may say for a new subscription, would lose them. The
+leader of the added partition asks the leaders of the partitions that are older, and serves no subscription before all
+of them have responded.
 
 - The inherited subscriptions are created by one batch, the first of the acks log. The next leader finds the log blank
   and asks again if that batch was not committed.
@@ -52,7 +52,7 @@ class InheritedSubscriptions:
             except HeadraceError as error:
                 if not is_logged:
                     log.warning(
-                        "subscriptions wait for older partitions: topic=%s partition=%d: %s", topic, index, error
+                        "subscriptions wait for older partitions topic=%s partition=%d error=%s", topic, index, error
                     )
                     is_logged = True
             await asyncio.sleep(_RETRY_SECONDS)

@@ -1,4 +1,4 @@
-"""LeaseOffsets: messages of a subscription that somebody has chosen by their offsets, leased without being read."""
+"""LeaseOffsets: lease messages of a subscription that the client selects by offset, without reading them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class LeaseOffsets:
         subscription = led.find(request.subscription)
         if subscription.config.opens_messages:
             raise InvalidRequest(
-                f"{request.subscription} chooses by what is in a message; its messages cannot be leased by offset"
+                f"subscription {request.subscription} selects messages by their contents, so they cannot be leased by "
+                "offset"
             )
         led.catch_up(request.subscription, subscription, partition)
         now_ms = self._now_ms()
@@ -66,11 +67,11 @@ class LeaseOffsets:
 
 def _check_ranges(wanted: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
     if not 1 <= len(wanted) <= RANGES_MAX:
-        raise InvalidRequest(f"a lease names 1 to {RANGES_MAX} ranges of offsets, not {len(wanted)}")
+        raise InvalidRequest(f"a lease request must have 1 to {RANGES_MAX} offset ranges, not {len(wanted)}")
     behind = 0
     for first, last in wanted:
         if not behind <= first <= last:
-            raise InvalidRequest(f"{first} to {last} is no range of offsets, or not behind the one before it")
+            raise InvalidRequest(f"{first} to {last} is not an offset range, or not after the previous one")
         behind = last + 1
     return wanted
 

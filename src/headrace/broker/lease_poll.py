@@ -1,11 +1,12 @@
-"""Waiting for something to lease, in any of several partitions, for one member of one subscription.
+"""Lease messages of several partitions for one member of one subscription, and wait if there are none.
 
-A poll looks at its partitions in their order and leases what there is. What was empty is watched from that moment on,
-so nothing that comes is missed, and only what was woken is looked at again. It ends with something to tell, with a
-refusal, or when its time is up.
+A poll visits its partitions in order and leases available messages. It watches an empty partition from that moment on,
+so that it misses no message, and visits only woken partitions again. It ends with messages, with an error, or when its
+time is up.
 
-Where the subscription had to be created first, a poll that has leased something already leaves the messages to the next
-poll. Kafka returns what its share partitions hold as each is initialised, and librdkafka's tests rely on it.
+If a subscription had to be created in a partition first, a poll that already has messages leaves those of that
+partition to the next poll. Kafka returns the records of share partitions as each is initialized, and librdkafka's tests
+rely on it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class WantedLeases(NamedTuple):
 
 
 class LeaseTarget:
-    """One partition of a poll, and what came of it: `leased`, `error`, or neither."""
+    """One partition of a poll, and its result: `leased`, `error`, or neither."""
 
     __slots__ = ("_poll", "error", "index", "is_ready", "is_watching", "leased", "led", "topic")
 
@@ -75,7 +76,7 @@ class LeasePoll:
         self._is_stopped = False
 
     async def run(self, wanted: WantedLeases) -> None:
-        """Return when there is something to tell, or the time is up. Whoever gives up waiting for it gets nothing."""
+        """Wait until there is a result or the time is up. If the call is cancelled, nothing stays leased."""
         deadline = self._clock.monotonic() + wanted.seconds
         try:
             while not await self._look(wanted):
@@ -90,7 +91,7 @@ class LeasePoll:
             self._unwatch()
 
     def stop(self) -> None:
-        """Wait no longer."""
+        """End the wait."""
         self._is_stopped = True
         self.wake()
 
@@ -100,17 +101,17 @@ class LeasePoll:
             self._future.set_result(None)
 
     def give_back(self) -> None:
-        """Nobody waits for the answer any more: what was leased for it comes back."""
+        """Release all leases of the poll, because its response will not be sent."""
         for target in self.targets:
             if target.leased is not None and target.led is not None:
                 target.leased.release()
                 verdicts = [Verdict(first, last, Release(), attempt) for first, last, attempt in target.leased.granted]
-                with suppress(HeadraceError):  # the leases are gone with their lead
+                with suppress(HeadraceError):  # the leases ended with the leadership
                     target.led.settle(self._name, self._member, verdicts)
                 target.leased = None
 
     async def _look(self, wanted: WantedLeases) -> bool:
-        """Lease what there is; whether there is something to tell."""
+        """Lease available messages; return whether there is a result."""
         self._is_woken = False
         has_news = False
         count_max, bytes_max = wanted.count_max, wanted.bytes_max
@@ -140,14 +141,14 @@ class LeasePoll:
         if isinstance(leased, ColdLease):
             leased = await leased.load()
         if leased is None:
-            # At once: what comes from here on must not be missed while the other partitions are looked at.
+            # Watch immediately, so that new messages are not missed while other partitions are visited.
             target.is_ready = False
             target.is_watching = True
             led.watch(self._name, target)
         return leased
 
     async def _led(self, target: LeaseTarget) -> tuple[LedSubscriptions, bool]:
-        """The subscriptions of the partition, and whether this one was created there just now."""
+        """Return the subscriptions of the partition, and whether this one was just created in it."""
         try:
             led = self._subscriptions.find(target.topic, target.index)
         except CoordinatorLoading:

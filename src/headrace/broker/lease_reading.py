@@ -88,7 +88,7 @@ def read_range(
 
 
 def _remember(partition: Partition, offset: int, batch: LogSlice) -> None:
-    """Whoever takes a batch bit by bit goes on inside it: the next one need not look for it again."""
+    """Cache the position of a batch that is leased in parts, so that the next read need not search for it."""
     places = partition.log.places
     behind = places.get(batch.next_offset)
     if behind is not None:

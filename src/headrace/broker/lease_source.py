@@ -32,7 +32,7 @@ class LeaseSource:
         partition = self._catalogue.partition(*self._place)
         if partition is not self._known:
             if partition.topic_id != self._owner_id:
-                raise UnknownTopicOrPartition(f"{self._place[0]} is another topic now")
+                raise UnknownTopicOrPartition(f"topic {self._place[0]} was recreated")
             self._known = partition
         return partition
 

@@ -1,8 +1,8 @@
-"""Those who wait for something to lease, of one subscription in one partition: first come, first served.
+"""The waiters for messages of one subscription in one partition, in FIFO order.
 
-Of all who wait one is woken at a time. It keeps its place until it leaves, so whoever finds nothing has lost nothing;
-when it has taken something, or leaves without having looked, the next is woken. So nobody is woken in vain, and nothing
-lies there while somebody waits.
+One waiter is woken at a time. It keeps its position until it leaves, so a waiter that finds nothing loses nothing. When
+a waiter has leased messages, or leaves without looking, the next one is woken. Thus there are no unnecessary wakeups,
+and no message stays available while a waiter exists.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 
 class LeaseWaiter(Protocol):
     def wake(self) -> None:
-        """There may be something to lease. Called in the middle of other work: look later."""
+        """Notify that there may be messages to lease. Called within other operations: the waiter must look later."""
         ...
 
 
@@ -26,7 +26,7 @@ class LeaseWaits:
         return len(self._woken)
 
     def add(self, waiter: LeaseWaiter) -> None:
-        """Wait, or, who waits already, wait on: it has looked and found nothing."""
+        """Add a waiter, or let a woken one that found nothing continue to wait."""
         self._woken[waiter] = False
 
     def remove(self, waiter: LeaseWaiter) -> None:

@@ -1,7 +1,7 @@
-"""How a lease is found: the machine chooses, the log is read, and what was read is granted.
+"""Find and grant a lease: the state machine chooses offsets, the log is read, and the messages are granted.
 
-Nothing waits in between, so what was chosen is still free when it is granted. What must wait for the disk, or for many
-batches to be opened, is handed back as a `ColdLease`, which begins with choosing again when it has what it waited for.
+There is no await in between, so the chosen messages are still available when they are granted. If the lease must wait
+for the disk, or for many batches to be decoded, a `ColdLease` is returned, which starts again by choosing offsets.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from headrace.storage.reading import ColdRead, LogSlice
 if TYPE_CHECKING:
     from headrace.broker.led_subscriptions import LedSubscriptions
 
-_OPENED_BYTES = 1 << 16  # at a time
-_OPENED_BYTES_MAX = 1 << 18  # in one turn of the loop: some milliseconds
+_OPENED_BYTES = 1 << 16  # per read
+_OPENED_BYTES_MAX = 1 << 18  # per turn of the event loop: some milliseconds
 
 
 class WantedLease(NamedTuple):
@@ -55,7 +55,7 @@ class Leasing:
         outcome = self._lease_opened(wanted, partition, subscription)
         led.set_alarm(wanted.name, subscription)
         if isinstance(outcome, Leased):
-            led.wake(wanted.name)  # there may be more, for somebody else
+            led.wake(wanted.name)  # there may be more messages for other waiters
         return outcome
 
     def _lease_opened(
@@ -64,7 +64,7 @@ class Leasing:
         config = subscription.config
         if not config.opens_messages:
             return self._lease_chosen(wanted, partition, subscription)
-        # Where priorities count, all that may be looked at is opened before anything is chosen.
+        # With priorities, decode the whole window before choosing.
         if not config.headrace_priority_slack_ms:
             leased = self._lease_chosen(wanted, partition, subscription)
             if leased is not None:
@@ -96,14 +96,14 @@ class Leasing:
     def _lease_loaded(
         self, wanted: WantedLease, first_offset: int, data: bytes, next_offset: int
     ) -> Leased | ColdLease | None:
-        """Choose again: much may have happened while these batches were read."""
+        """Choose again with the loaded batches, since the state may have changed while they were read."""
         led = self._led
         partition = led.lendable()
         subscription = led.find(wanted.name)
         led.catch_up(wanted.name, subscription, partition)
         end_offset = readable_end(partition, subscription.config)
-        # `choose` must know where the log ends, but only what was read can be granted: the client settles as a gap, and
-        # so loses, what is leased to it without a record.
+        # `choose` must know the end of the log, but only loaded records may be granted: the client settles a leased
+        # offset without a record as a gap, and the message would be lost.
         chosen = subscription.choose(self._now_ms(), wanted.count_max, end_offset)
         ranges = below(chosen, min(next_offset, end_offset))
         if not ranges or ranges[0].first < first_offset:
@@ -118,7 +118,7 @@ class Leasing:
     def _grant(
         self, wanted: WantedLease, partition: Partition, subscription: Subscription, pieces: Pieces
     ) -> Leased | None:
-        """None if none of it is a message after all."""
+        """Grant the chosen offsets; return None if none of them is a message."""
         now_ms = self._now_ms()
         published_ms = published_in(pieces.records) if subscription.tally.wants_look(now_ms) else UNKNOWN
         granted = subscription.grant(pieces.ranges, wanted.member, now_ms, wanted.lease_ms, published_ms)
@@ -134,10 +134,11 @@ class Leasing:
         leased.release()
         return None
 
-    # Opening
+    # Decode batches
 
     def _open(self, name: str, subscription: Subscription, partition: Partition) -> ColdRead | bool:
-        """Open what the subscription wants to look at. True if there is more, a cold read if it waits for the disk."""
+        """Decode the batches that the subscription needs. Return True if there are more, or a cold read if it must wait
+        for the disk."""
         end_offset = readable_end(partition, subscription.config)
         opened_bytes = 0
         while subscription.wants_opened and subscription.opened_to < end_offset:
@@ -156,8 +157,8 @@ class Leasing:
     def _open_loaded(
         self, wanted: WantedLease, first_offset: int, data: bytes, next_offset: int
     ) -> Leased | ColdLease | None:
-        """The window may have moved meanwhile. What lies before `first_offset` was not read, and must not be offered as
-        a gap: a seek or a new configuration may have taken the window back to there."""
+        """Decode loaded batches. The window may have moved meanwhile: a seek or a new configuration may have moved it
+        before `first_offset`. Offsets before that were not read, and must not be treated as a gap."""
         led = self._led
         partition = led.lendable()
         subscription = led.find(wanted.name)
@@ -182,7 +183,7 @@ class Leasing:
 def _hidden(
     partition: Partition, config: SubscriptionConfig, granted: Sequence[Granted], records: LogSlice | bytes
 ) -> list[Range]:
-    """Which of the granted offsets hold no message: all of them in a gap, else those of aborted transactions."""
+    """Return the granted offsets without a message: all of a gap, else those of aborted transactions."""
     if not len(records):
         return [Range(first, last) for first, last, _ in granted]
     if config.share_isolation_level != READ_COMMITTED:

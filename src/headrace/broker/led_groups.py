@@ -1,10 +1,10 @@
-"""The groups of one partition of `__consumer_offsets`, for as long as this broker leads it in one epoch.
+"""The groups of one partition of `__consumer_offsets`, for one leadership of this broker.
 
-It carries out what a group's machine returns: answers go to the requests that wait for them, and what must be stored is
-appended before the answers that depend on it leave. A commit is checked, appended, applied in the same step, and
-answered when it is durable. Everything in here begins with `load` and is gone with `close`: nothing of it outlives the
-lead, and whoever still holds on to it afterwards is refused. A group with an empty id cannot be joined, but offsets may
-be kept under it: very old clients do.
+- It executes the effects that a group's state machine returns: it completes waiting requests, and stores records before
+  the responses that depend on them are sent.
+- An offset commit is checked, appended and applied in one step, and answered when it is durable.
+- An object is loaded with `load` and ends with `close`; afterwards all calls fail.
+- A group with an empty id cannot be joined, but may have offsets, because very old clients use it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from headrace.model.errors import GroupIdNotFound, GroupNotEmpty, HeadraceError,
 
 log = logging.getLogger(__name__)
 
-_RECORDS_AT_ONCE = 500  # a few milliseconds
+_RECORDS_AT_ONCE = 500  # takes a few milliseconds
 
 
 class GroupsConfig(NamedTuple):
@@ -59,8 +59,8 @@ class GroupsConfig(NamedTuple):
 
 
 class LedGroups:
-    """`classic` are those of the classic protocol, `consumers` has those of the consumer protocol, `shares` the share
-    groups: an id is never in two of them."""
+    """`classic` contains the classic groups, `consumers` the consumer groups, and `shares` the share groups. An id is
+    in at most one of them."""
 
     def __init__(
         self, lead: OffsetsLead, view: Callable[[], TopicView], config: GroupsConfig, now_ms: Callable[[], int]
@@ -83,21 +83,21 @@ class LedGroups:
         self._loop = asyncio.get_running_loop()
         self._alarms = Alarms(now_ms)
         self._forgotten = ForgottenOffsets(self.offsets, lead)
-        self._early: list[tuple[Transaction, bool]] = []  # ends of transactions that `load` may have passed by
+        self._early: list[tuple[Transaction, bool]] = []  # transaction ends during `load`, which it may have missed
         self.partition.on_marker = self._on_marker
 
     def __iter__(self) -> Iterator[Group | ConsumerGroup]:
-        """Those that commit offsets."""
+        """Iterate over the groups that commit offsets."""
         yield from self.classic.values()
         yield from self.consumers.groups.values()
 
     def find(self, group_id: str) -> Group | ConsumerGroup | None:
         return self.classic.get(group_id) or self.consumers.groups.get(group_id)
 
-    # Beginning and end
+    # Load and close
 
     async def load(self) -> None:
-        """Rebuild groups and offsets from the log. Raises `NotCoordinator` if the lead is lost meanwhile."""
+        """Rebuild groups and offsets from the log; raise `NotCoordinator` if the leadership is lost meanwhile."""
         stored: dict[str, GroupStored] = {}
         count = 0
         async for record in self._lead.load():
@@ -117,7 +117,7 @@ class LedGroups:
                 self.offsets.apply(event)
             count += 1
             if count % _RECORDS_AT_ONCE == 0:
-                await asyncio.sleep(0)  # the other partitions are led meanwhile
+                await asyncio.sleep(0)  # yield to other partitions
         self._lead.ensure_held()
         for transaction, is_commit in self._early:
             self.offsets.end_transaction(transaction, is_commit=is_commit)
@@ -125,10 +125,16 @@ class LedGroups:
         self.is_loaded = True
         if count:
             known = len(self.classic) + len(self.consumers.groups) + len(self.shares.groups)
-            log.info("read %d records of %s-%d: %d groups", count, self.partition.topic, self.partition.index, known)
+            log.info(
+                "group state loaded records=%d partition=%s-%d groups=%d",
+                count,
+                self.partition.topic,
+                self.partition.index,
+                known,
+            )
 
     def close(self, reason: type[HeadraceError]) -> None:
-        """Answer everybody who waits: the groups live on in the log, but not here."""
+        """Fail all waiting requests; the groups continue to exist in the log."""
         self._lead.is_over = True
         self.partition.on_marker = None
         self._alarms.stop()
@@ -155,7 +161,7 @@ class LedGroups:
     # Membership
 
     async def consumer_heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
-        """A member of the consumer protocol joins, reports or leaves."""
+        """Process the heartbeat of a member of a consumer group, with which it joins, reports or leaves."""
         self.shares.refuse(beat.group_id)
         classic = self.classic.get(beat.group_id)
         if classic is None:
@@ -168,7 +174,7 @@ class LedGroups:
         return await self.consumers.answer(beat.group_id, decision)
 
     def _upgrade(self, classic: Group, beat: Heartbeat) -> Decision:
-        """A member of the consumer protocol joins a classic group, which becomes a consumer group in one step."""
+        """Convert a classic group to a consumer group in one step, when a member with the consumer protocol joins."""
         group_id, events = classic.group_id, []
         if classic.state is not GroupState.EMPTY:
             max_size = self._consumer_config_of(group_id).max_size
@@ -176,7 +182,7 @@ class LedGroups:
         decision = self.consumers.decide(beat, events)
         self.consumers.store(group_id, [*events, *decision.events], [group_record(group_id, None)])
         if events:
-            log.info("upgraded to a consumer group: group=%s generation=%d", group_id, classic.generation_id)
+            log.info("upgraded to a consumer group group=%s generation=%d", group_id, classic.generation_id)
         self._end(classic)
         return decision
 
@@ -185,7 +191,7 @@ class LedGroups:
         self._carry_out(group, group.rebalance(self._now_ms()) if rebalances else [])
 
     async def share_heartbeat(self, beat: ShareHeartbeat) -> ShareAnswer:
-        """A member of a share group joins, reports or leaves."""
+        """Process the heartbeat of a member of a share group, with which it joins, reports or leaves."""
         if beat.group_id in self.classic or beat.group_id in self.consumers:
             raise GroupIdNotFound(f"Group {beat.group_id} is not a share group.")
         return await self.shares.heartbeat(beat)
@@ -261,7 +267,7 @@ class LedGroups:
         elif group is not None:
             raise GroupNotEmpty(f"group {group_id} has members")
         else:
-            raise GroupIdNotFound(f"there is no group {group_id}")
+            raise GroupIdNotFound(f"group {group_id} does not exist")
         await durable(wait)
 
     # Offsets
@@ -275,7 +281,7 @@ class LedGroups:
         unknown: type[HeadraceError],
         partitions: Iterable[TopicPartition] | None = None,
     ) -> None:
-        """Check that this member may commit for the group now; for a group without members anybody may.
+        """Check that this member may commit for the group now; any client may commit for a group without members.
 
         `unknown` is the error for a group that does not exist: it changed with the versions of the protocol. A member
         of the consumer protocol that lags behind may still commit `partitions` that it holds.
@@ -288,13 +294,13 @@ class LedGroups:
         group = self.classic.get(group_id)
         if group is None:
             if generation_id >= 0:
-                raise unknown(f"there is no group {group_id} with a generation {generation_id}")
+                raise unknown(f"group {group_id} with generation {generation_id} does not exist")
             group = self._group_or_new(group_id)
         group.check_commit(member_id, generation_id, self._now_ms(), instance_id=instance_id)
         self._arm(group)
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
-        """Check that this caller may see the group's offsets. What the classic protocol keeps is for everybody."""
+        """Check that this client may read the group's offsets; any client may read those of classic groups."""
         self.shares.refuse(group_id)
         consumers = self.consumers.groups.get(group_id)
         if consumers is not None:
@@ -311,7 +317,7 @@ class LedGroups:
         await durable(wait)
 
     async def commit_pending(self, events: Sequence[OffsetCommitted], producer_id: int, producer_epoch: int) -> None:
-        """The same as part of a producer's transaction: they count when its marker says so."""
+        """Like `commit`, but in a producer's transaction: the offsets apply when its commit marker is written."""
         if not events:
             return
         wait = self._lead.append_transactional([offset_record(event) for event in events], producer_id, producer_epoch)
@@ -320,23 +326,23 @@ class LedGroups:
         await durable(wait)
 
     def note_offsets(self, group_id: str) -> None:
-        """Whoever has offsets is a group, also without members."""
+        """Create the group if it does not exist: a group with offsets exists even without members."""
         if group_id not in self.consumers:
             self._group_or_new(group_id)
 
     async def settle(self) -> None:
-        """Return when all that is known here is durable: nobody may be told what a crash could take back."""
+        """Wait until the whole state is durable, so that a response contains nothing that a crash could undo."""
         await durable(self._lead.settled())
 
     async def forget(self, events: Sequence[OffsetForgotten]) -> None:
         await self._forgotten.forget(events)
 
     def forget_topic(self, topic: str) -> None:
-        """A deleted topic's offsets are of no use; its successor of the same name would not find them anyway."""
+        """Remove the offsets of a deleted topic. A later topic of the same name must not use them."""
         self._forgotten.try_to_forget(self.offsets.forget_topic(topic))
 
     def expire(self, retention_ms: int) -> None:
-        """Forget offsets that are older than the retention, and groups that are empty and have none left."""
+        """Remove offsets that are older than the retention, and empty groups without offsets."""
         now_ms = self._now_ms()
         for group in list(self):
             gone = self.offsets.expired(group.group_id, group.offset_retention(), now_ms, retention_ms)
@@ -349,7 +355,7 @@ class LedGroups:
                 self.consumers.try_to_end(group)
 
     def _on_marker(self, producer_id: int, is_commit: bool) -> None:
-        """A transaction that may have commits here has ended."""
+        """Handle the end of a transaction that may have offset commits here."""
         transaction = self.partition.index, producer_id
         if not self.is_loaded:
             self._early.append((transaction, is_commit))
@@ -357,7 +363,7 @@ class LedGroups:
         for event in self.offsets.end_transaction(transaction, is_commit=is_commit):
             self.note_offsets(event.group_id)
 
-    # Carrying out
+    # Execute effects
 
     def _carry_out(self, group: Group, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -389,10 +395,10 @@ class LedGroups:
             self._carry_out(group, group.store_failed(ticket, refusal(error).code, now_ms))
 
     def _arm(self, group: Group) -> None:
-        """Set the group's alarm to its next deadline."""
+        """Set the group's timer to its next deadline."""
         group_id = group.group_id
         if self.classic.get(group_id, group) is not group:
-            return  # another group has its name by now, and its alarm
+            return  # another group now has its name and its timer
         deadline = group.deadline() if group_id in self.classic else None
         if deadline is not None:
             self._alarms.set(group_id, deadline, partial(self._on_alarm, group))
@@ -405,7 +411,8 @@ class LedGroups:
         self._carry_out(group, group.tick(self._now_ms()))
 
     def _end(self, group: Group) -> None:
-        """Its tombstone is in the log already. Members that wait are to join again: it is a consumer group by now."""
+        """End a classic group that has become a consumer group; its tombstone is already in the log. Waiting members
+        must rejoin."""
         for effect in group.close(RebalanceInProgress.code, self._now_ms()):
             assert isinstance(effect, Answer)
             _give(effect)
@@ -423,15 +430,15 @@ class LedGroups:
         return group
 
     def _member_group(self, group_id: str) -> Group:
-        """The group of somebody who says that he is a member of it."""
+        """Return the group of a request from a member; raise `UnknownMemberId` if the group does not exist."""
         group = self.classic.get(group_id)
         if group is None:
-            raise UnknownMemberId(f"there is no group {group_id}")
+            raise UnknownMemberId(f"group {group_id} does not exist")
         return group
 
 
 def _give(effect: Answer) -> None:
     token = effect.token
     assert isinstance(token, asyncio.Future)
-    if not token.done():  # the connection may be gone, and its request with it
+    if not token.done():  # the connection and its request may be gone
         token.set_result(effect.answer)

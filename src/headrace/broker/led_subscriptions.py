@@ -1,9 +1,10 @@
-"""All subscriptions of one partition, for as long as this broker leads the partition's acks log in one epoch.
+"""All subscriptions of one partition, for one leadership of the partition's acks log.
 
-What a subscription's machine returns is put into the acks log and applied in the same step; whoever caused it is
-answered when it is committed. Leases are in memory only: they end with the lead, and their messages are delivered
-again. Everything in here begins with `load` and is gone with `close`; whoever still holds on to it is refused. The
-messages themselves lie in the topic's own partition, which must be led here, too: that is looked up at every call.
+- The events that a subscription's state machine returns are appended to the acks log and applied in the same step. The
+  request is answered when they are committed.
+- Leases exist in memory only: they end with the leadership, and their messages are delivered again.
+- An object is loaded with `load` and ends with `close`; afterwards all calls fail.
+- The messages are in the topic's own partition, which this broker must lead as well; every call checks that.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ from headrace.wire.acks_records import Created, Deleted, Event, Failed, Settled,
 
 log = logging.getLogger(__name__)
 
-SUBSCRIPTIONS_MAX = 1000  # of one partition: a typing error in a loop must not fill the memory
+SUBSCRIPTIONS_MAX = 1000  # per partition, so that a buggy client cannot exhaust the memory
 _SNAPSHOT_PART_BYTES = 1 << 18
-_REPLAYED_MAX = 10_000  # events; who has read more than that writes a snapshot for the next one
+_REPLAYED_MAX = 10_000  # events; after replaying more, write a snapshot for the next load
 
 
 class LedSubscriptions:
-    """`source` is the partition whose messages these are, if it is led here. `on_lost` is told when what was settled
-    could not be written: then all of this is void and must be loaded anew. `older_partitions`: how
-    many the topic had before this one was added to it; 0 if they were created together."""
+    """`source` is the partition with the messages, if this broker leads it. `on_lost` is called when acknowledgements
+    could not be written: then this state is invalid and must be loaded again. `older_partitions` is the partition count
+    of the topic before this one was added; 0 if they were created together."""
 
     def __init__(
         self,
@@ -70,9 +71,9 @@ class LedSubscriptions:
         self._waits: dict[str, LeaseWaits] = {}
         self._leasing = Leasing(self, around.now_ms)
         self._burials = Burials(self, around.bury, around.start, around.now_ms)
-        self._creating: set[str] = set()  # those whose creation is not committed yet
+        self._creating: set[str] = set()  # subscriptions whose creation is not committed yet
         self._watched: Partition | None = None
-        self._met_epoch = -1  # of the source
+        self._met_epoch = -1  # last seen leader epoch of the source
         self._closed: HeadraceError | None = None
         self._failure: HeadraceError | None = None
         self._older_partitions = older_partitions
@@ -82,16 +83,16 @@ class LedSubscriptions:
     def __iter__(self) -> Iterator[str]:
         return iter(self.subscriptions)
 
-    # Beginning and end
+    # Load and close
 
     async def load(self) -> None:
-        """Rebuild everything from the acks log. Raises `NotLeader` if the lead is lost meanwhile."""
+        """Rebuild the state from the acks log; raise `NotLeader` if the leadership is lost meanwhile."""
         try:
             replay = await self._acks.load(self._make)
         except HeadraceError as error:
             self._acks.ensure_held()
             self._failure = error
-            log.critical("subscriptions of %s-%d are out of service: %s", *self.place, error)
+            log.critical("subscriptions are out of service partition=%s-%d error=%s", *self.place, error)
             self.loaded.set()
             return
         self.subscriptions = replay.subscriptions
@@ -102,7 +103,12 @@ class LedSubscriptions:
         self.loaded.set()
         if replay.event_count:
             known = len(self.subscriptions)
-            log.info("read %d events of %s-%d: %d subscriptions", replay.event_count, *self.place, known)
+            log.info(
+                "subscriptions loaded events=%d partition=%s-%d subscriptions=%d",
+                replay.event_count,
+                *self.place,
+                known,
+            )
         if replay.event_count > _REPLAYED_MAX:
             self._acks.write_snapshot()
         for name, subscription in self.subscriptions.items():
@@ -111,7 +117,7 @@ class LedSubscriptions:
         self._burials.look()
 
     def close(self, error: HeadraceError) -> None:
-        """Refuse everybody: the subscriptions live on in the log, but not here."""
+        """Fail all waiting and later calls; the subscriptions continue to exist in the log."""
         self._closed = error
         self._source.served()
         self._acks.close(error)
@@ -124,11 +130,13 @@ class LedSubscriptions:
             waits.wake_all()
 
     def ensure_open(self) -> None:
-        """Raise unless requests can be answered here and now: ask again after every wait."""
+        """Raise unless requests can be served now; call it again after every await."""
         if self._closed is not None:
             raise self._closed
         if not self.loaded.is_set():
-            raise CoordinatorLoading(f"the leader of {self.place[0]}-{self.place[1]} is still reading it")
+            raise CoordinatorLoading(
+                f"the subscriptions of {self.place[0]}-{self.place[1]} are still being loaded; retry"
+            )
         if self._failure is not None:
             raise StorageFailure(f"the subscriptions are out of service: {self._failure.message}")
         self._acks.ensure_held()
@@ -138,7 +146,7 @@ class LedSubscriptions:
         return self.partition.topic, self.partition.index
 
     def source(self) -> Partition:
-        """The partition whose messages these are. Raises unless all can be answered here and now."""
+        """Return the partition with the messages; raise unless requests can be served now."""
         self.ensure_open()
         partition = self._source.find()
         if partition.leader_epoch != self._met_epoch:
@@ -146,18 +154,21 @@ class LedSubscriptions:
         return partition
 
     def lendable(self) -> Partition:
-        """The same for leases: another broker may lead by now, and what was settled there must not be delivered."""
+        """Like `source`, for leases: raise also if another broker may be the leader, since messages that were settled
+        there must not be delivered here."""
         if not self._around.session_valid():
             raise self._not_leader()
         return self.source()
 
     def _not_leader(self) -> NotLeader:
-        """A lease is in memory only, so no other broker confirms that it is granted or extended."""
+        """Return the error for leases, which exist in memory only: no other broker confirms that this one leads."""
         topic, index = self.place
-        return NotLeader(f"another broker may lead {topic}-{index} by now; this one grants and extends no leases")
+        return NotLeader(
+            f"this broker may no longer be the leader of {topic}-{index}, so it grants and extends no leases"
+        )
 
     def has(self, name: str) -> bool:
-        """Whether it was made, and that is committed."""
+        """Whether the subscription exists, and its creation is committed."""
         return name in self.subscriptions and name not in self._creating
 
     def find(self, name: str) -> Subscription:
@@ -167,14 +178,14 @@ class LedSubscriptions:
         return found
 
     def config_of(self, name: str) -> SubscriptionConfig:
-        """Also of a subscription that does not exist yet."""
+        """Return the configuration of a subscription, which need not exist yet."""
         return self._around.config_of(name)
 
-    # Making and unmaking
+    # Create and delete
 
     async def ensure(self, name: str) -> None:
-        """Make the subscription if it is missing, where its configuration says; return when that is committed: before
-        that nothing may be leased, or a crash would make it begin somewhere else."""
+        """Create a missing subscription at its configured start; return when that is committed. Before that nothing may
+        be leased, because after a crash the subscription could start at another position."""
         if name not in self.subscriptions:
             config = self._around.config_of(name)
             floor = await first_floor(self.source(), config, self._around.clock.now_ms())
@@ -186,12 +197,12 @@ class LedSubscriptions:
                 await wait
 
     def create(self, name: str, floor: int) -> asyncio.Future[None] | None:
-        """Make it unless it is there; what to wait for."""
+        """Create the subscription unless it exists; return the future to await."""
         check_group_id(name)
         self._acks.ensure_writable()
         if name not in self.subscriptions:
             if len(self.subscriptions) >= SUBSCRIPTIONS_MAX:
-                raise PolicyViolation(f"a partition has at most {SUBSCRIPTIONS_MAX} subscriptions")
+                raise PolicyViolation(f"a partition can have at most {SUBSCRIPTIONS_MAX} subscriptions")
             self.subscriptions[name] = subscription = self._make(name)
             self._creating.add(name)
             self.put(name, subscription, [Created(at=self._now_ms(), floor=floor)])
@@ -226,7 +237,7 @@ class LedSubscriptions:
         return self._acks.committed()
 
     def reconfigure(self, name: str) -> None:
-        """It may be configured in another way."""
+        """Apply a possibly changed configuration."""
         subscription = self.subscriptions.get(name)
         if subscription is not None and self._closed is None:
             subscription.reconfigure(self._around.config_of(name))
@@ -239,8 +250,8 @@ class LedSubscriptions:
     def lease(
         self, name: str, member: str, count_max: int, bytes_max: int, lease_ms: int | None = None
     ) -> Leased | ColdLease | None:
-        """What there is to lease now, at least one message if there is any, however large its batch. None: nothing,
-        until whoever watches is woken."""
+        """Lease available messages, at least one if there is any, whatever the size of its batch. None means that there
+        is nothing until watchers are woken."""
         return self._leasing.lease(WantedLease(name, member, count_max, bytes_max, lease_ms))
 
     # Settling
@@ -248,7 +259,7 @@ class LedSubscriptions:
     def settle(
         self, name: str, member: str | None, verdicts: Iterable[Verdict]
     ) -> tuple[list[HeadraceError | None], asyncio.Future[None] | None]:
-        """For each verdict what speaks against it, or None; and what to wait for until the others are committed."""
+        """Settle messages; return the error or None for each verdict, and the future to await for the others."""
         self.source()
         self._acks.ensure_writable()
         if not self._around.session_valid():
@@ -281,7 +292,7 @@ class LedSubscriptions:
         return errors, self._acks.committed() if has_settled else None
 
     def release_member(self, name: str, member: str, *, counts: bool = True) -> None:
-        """The member is gone: what it has leased comes back at once. `counts`: as a failed delivery."""
+        """Release all leases of a removed member; `counts` makes them count as failed deliveries."""
         subscription = self.subscriptions.get(name)
         if subscription is None or self._closed is not None:
             return
@@ -293,8 +304,8 @@ class LedSubscriptions:
     # Waiting
 
     def watch(self, name: str, waiter: LeaseWaiter) -> None:
-        """Be woken when there may be something to lease, or nothing can be leased here any more. Who has been woken and
-        found nothing watches again, and keeps its place."""
+        """Wake the waiter when there may be messages to lease, or when this broker can no longer lease any. A waiter
+        that finds nothing watches again, and keeps its position in the queue."""
         partition = self.source()
         if self._watched is not partition:
             if self._watched is not None:
@@ -311,7 +322,7 @@ class LedSubscriptions:
                 del self._waits[name]
 
     def on_moved(self, new_bytes: int) -> None:
-        """The partition has more to read; or, without any, it is not led here any more."""
+        """The partition has new messages, or, with 0 bytes, this broker no longer leads it."""
         for waits in list(self._waits.values()):
             if new_bytes:
                 waits.wake_next()
@@ -319,17 +330,17 @@ class LedSubscriptions:
                 waits.wake_all()
 
     def on_committed(self) -> None:
-        """Only copiers are told."""
+        """Called for followers only."""
 
     def wake(self, name: str) -> None:
         waits = self._waits.get(name)
         if waits is not None:
             waits.wake_next()
 
-    # Telling
+    # Queries
 
     def committed(self) -> asyncio.Future[None] | None:
-        """None when all that was put is committed, else what to wait for: before that it may still be taken back."""
+        """Return None if all appended events are committed, else the future to await: before that they may be lost."""
         return self._acks.committed()
 
     def describe(self, names: Sequence[str] | None = None) -> list[Described]:
@@ -346,11 +357,11 @@ class LedSubscriptions:
         return told
 
     async def history(self, offsets: Collection[int]) -> dict[tuple[str, int], Settled | Failed]:
-        """What the acks log last says of messages, by subscription and offset."""
+        """Return the last events of messages in the acks log, by subscription and offset."""
         self.source()
         return await self._acks.history(offsets)
 
-    # Carrying out
+    # Apply
 
     def trim(self) -> None:
         """Delete history that is old enough."""
@@ -373,25 +384,31 @@ class LedSubscriptions:
             subscription.apply(event)
 
     def catch_up(self, name: str, subscription: Subscription, partition: Partition) -> None:
-        """What happened to the log since somebody looked last."""
+        """Apply a changed log start of the partition to the subscription."""
         trimmed = subscription.trimmed(partition.log.start_offset, self._now_ms())
         if trimmed is not None:
             self.put(name, subscription, [trimmed])
 
     def meet(self) -> None:
-        """A lead has begun, of the acks or of the partition itself: look at once, before the log goes on."""
+        """Called when a leadership of the acks log or of the partition begins, before anything is appended."""
         with suppress(HeadraceError):
             self.source()
 
     def _meet(self, partition: Partition) -> None:
-        """The partition is led anew. If its log has lost its end, what was settled there was not what comes there now;
-        what was settled in disorder before that is delivered again."""
+        """Adapt to a new leadership of the partition. If its log was truncated, acknowledgements after its end concern
+        messages that no longer exist, so the subscription is reset to the end; messages that were settled out of order
+        before it are delivered again."""
         self._met_epoch = partition.leader_epoch
         end_offset = self._source.end_before(partition, self._acks.reconciled_epoch)
         for name, subscription in self.subscriptions.items():
             if subscription.end > end_offset:
                 floor = min(subscription.floor, end_offset)
-                log.error("%s has lost its end: subscription %s goes on at %d", partition.topic, name, floor)
+                log.error(
+                    "log end moved back; subscription reset topic=%s subscription=%s offset=%d",
+                    partition.topic,
+                    name,
+                    floor,
+                )
                 self.put(name, subscription, subscription.seek(floor, self._now_ms()))
         self._acks.note_reconciled(self.subscriptions, self._met_epoch, self._now_ms())
 

@@ -1,18 +1,19 @@
-"""The transactions of one partition of `__transaction_state`, for as long as this broker leads it.
+"""The transactions of one partition of `__transaction_state`, for one leadership of this broker.
 
-A change is appended to the partition, applied in the same step, and answered when it is committed; refusals, too, wait
-for what they rest on. An end takes three steps, and nothing can come between them:
+A change is appended to the partition and applied in one step, and answered when it is committed. Errors also wait until
+the state that they are based on is committed. A transaction ends in three steps:
 
-1. the decision (Prepare) is stored, and committed: from here on the outcome is fixed;
-2. every partition of the transaction is told, and has committed it;
-3. that it is over (Complete) is stored, and whoever waits is answered.
+1. The decision (Prepare) is stored and committed: from now on the outcome is fixed.
+2. A marker is written to every partition of the transaction, and committed.
+3. The completion (Complete) is stored, and the waiting requests are answered.
 
-Wherever a crash or the end of the lead comes in between, the next leader makes it good: what it finds decided is told
-to its partitions again. The third step need not be committed when the answer leaves: until it is, the next leader finds
-the decision and does the second step again, to the same effect; and whatever the producer does next for this id lies
-behind it in the same log. The members of a bundle are decided by one append, and then each is ended like any other.
+After a crash or the end of the leadership in between, the next leader completes the transaction: it writes the markers
+of all decided transactions again. The response does not wait for the commit of the third step: until then, the next
+leader finds the decision and repeats the second step with the same effect, and later requests of the producer for this
+id are appended after it to the same log. A joint commit decides all its members with one append; then each of them ends
+like any other transaction.
 
-Nothing is appended or answered after the lead has ended: every wait is followed by a look at that.
+Nothing is appended or answered after the end of the leadership, which is checked after every await.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 
 Start = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
-_ENDING_SECONDS = 5.0  # how long a request waits for partitions to be told before it says "ask again"
+_ENDING_SECONDS = 5.0  # how long a request waits for the markers before it fails with a retriable error
 
 
 class LedTransactions:
@@ -60,7 +61,7 @@ class LedTransactions:
         self.transactions = Transactions(config.transaction_max_timeout_ms)
         self.bundles = Bundles(self.transactions)
         self.partition = partition
-        # Where nothing is stored there is nothing to read.
+        # An empty partition needs no load.
         self.is_loaded = partition.log.quarantined is None and partition.log.start_offset == partition.log.end_offset
         self._epoch = partition.leader_epoch
         self._log = transactions_log
@@ -72,19 +73,19 @@ class LedTransactions:
         self._closed: HeadraceError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._unreadable: frozenset[str] = frozenset()
-        # Behind the last record of an id, or of a bundle by its owner id, that was appended in this lead.
+        # End offset of the last record of an id, or of a bundle by its owner id, that was appended in this leadership.
         self._end_offsets: dict[str, int] = {}
         self._ending: dict[str, asyncio.Event] = {}
-        # Partitions that are being made part of a transaction, and from which end of the log on they durably are.
+        # Partitions that are being added to a transaction, and the end offset that must be committed for that.
         self._joining: dict[str, dict[TopicPartition, int]] = {}
 
     def begin(self) -> None:
-        """Read what is stored, then end what is decided."""
+        """Load the stored state, then complete decided transactions."""
         if not self.is_loaded:
             self._start(self._load())
 
     def close(self, reason: HeadraceError) -> None:
-        """Answer everybody who waits; the transactions live on in the log."""
+        """Fail all waiting requests; the transactions continue to exist in the log."""
         self._closed = reason
         for task in self._tasks:
             task.cancel()
@@ -92,19 +93,21 @@ class LedTransactions:
             over.set()
 
     def ensure_open(self, transactional_id: str | None = None) -> None:
-        """Raise unless requests (for this id) can be answered now."""
+        """Raise unless requests (for this id) can be served now."""
         if self._closed is not None:
             raise self._closed
         if not self.partition.is_leader or self.partition.leader_epoch != self._epoch:
-            raise NotCoordinator("the lead of these transactions has gone to another broker")
+            raise NotCoordinator("another broker is the coordinator of these transactions now")
         if not self.is_loaded:
-            raise CoordinatorLoading("the coordinator is still reading its log")
+            raise CoordinatorLoading("the coordinator is still loading its state; retry")
         if transactional_id is not None:
             self._log.ensure_readable(transactional_id)
             if transactional_id in self._unreadable:
-                raise CoordinatorNotAvailable(f"what was stored of {transactional_id} cannot be read")
+                raise CoordinatorNotAvailable(
+                    f"the stored state of {transactional_id} is damaged; see the log of the broker"
+                )
 
-    # What producers ask
+    # Requests of producers
 
     async def init(self, transactional_id: str, timeout_ms: int, claim: Producer | None) -> Producer:
         transaction = await self._init(transactional_id, timeout_ms, claim)
@@ -112,7 +115,7 @@ class LedTransactions:
             await self._over(transactional_id)
             transaction = await self._init(transactional_id, timeout_ms, claim)
             if transaction.is_ending:
-                raise ConcurrentTransactions(f"somebody else uses {transactional_id} at the same time; ask again")
+                raise ConcurrentTransactions(f"another request for {transactional_id} is in progress; retry")
         return transaction.producer
 
     async def enlist(self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]) -> None:
@@ -132,9 +135,7 @@ class LedTransactions:
         self.transactions.verify(transactional_id, producer, partition)
         end_offset = self._joining.get(transactional_id, {}).get(partition)
         if end_offset is not None and not self._log.is_durable(transactional_id, end_offset):
-            raise ConcurrentTransactions(
-                f"{partition[0]}-{partition[1]} is just being made part of the transaction; ask again"
-            )
+            raise ConcurrentTransactions(f"{partition[0]}-{partition[1]} is being added to the transaction; retry")
 
     async def end(self, transactional_id: str, producer: Producer, *, is_commit: bool, bumps: bool) -> Producer:
         is_known = self.transactions.find(transactional_id) is not None
@@ -151,12 +152,12 @@ class LedTransactions:
             await self._over(transactional_id)
         return transaction.coming
 
-    # What those ask who lead the members of a bundle
+    # Requests of the participants of a joint commit
 
     async def end_bundle(
         self, name: str, sequence: int, members: Sequence[Member], *, is_commit: bool, digest: str = ""
     ) -> bool:
-        """Whether the members are committed, now or before; if not, nothing of them is open any more."""
+        """Commit the members jointly; return whether they are committed, now or before. If not, all are aborted."""
         concerned = [owner_id(name), *(member.transactional_id for member in members)]
         for transactional_id in concerned:
             self.ensure_open(transactional_id)
@@ -182,28 +183,34 @@ class LedTransactions:
         return decision.is_committed
 
     async def describe_bundle(self, name: str) -> Bundle | None:
-        """What the bundle has committed last."""
+        """Return the last joint commit of the bundle."""
         bundle = self.bundles.find(name)
         await self._settled(owner_id(name))
         return bundle
 
-    # What time asks
+    # Maintenance
 
     def tick(self) -> None:
-        """Abort what has been open for too long, forget ids that nobody uses."""
+        """Abort transactions that have timed out, and remove expired transactional ids."""
         now_ms = self._now_ms()
         for transaction in self.transactions.timed_out(now_ms):
             transactional_id = transaction.transactional_id
             try:
                 self._store(transaction)
-                log.warning("the transaction of %s has timed out and is aborted", transactional_id)
+                log.warning("aborting a transaction that has timed out transactional_id=%s", transactional_id)
             except HeadraceError as error:
-                log.error("the transaction of %s has timed out and cannot be aborted: %s", transactional_id, error)
+                log.error(
+                    "aborting a transaction that has timed out failed transactional_id=%s error=%s",
+                    transactional_id,
+                    error,
+                )
         for transactional_id in self.transactions.expired(now_ms, self._config.transactional_id_expiration_ms):
             try:
                 self._log.forget(transactional_id)
             except HeadraceError as error:
-                log.warning("%s, which nobody uses any more, stays for now: %s", transactional_id, error)
+                log.warning(
+                    "removing an expired transactional id failed transactional_id=%s error=%s", transactional_id, error
+                )
                 continue
             self.transactions.forget(transactional_id)
             self._end_offsets.pop(transactional_id, None)
@@ -211,12 +218,12 @@ class LedTransactions:
             try:
                 self._log.forget_bundle(name)
             except HeadraceError as error:
-                log.warning("bundle %s, which nobody uses any more, stays for now: %s", name, error)
+                log.warning("removing an expired bundle failed bundle=%s error=%s", name, error)
                 continue
             self.bundles.forget(name)
             self._end_offsets.pop(owner_id(name), None)
 
-    # Carrying out
+    # Execution
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = self._start_task(coroutine)
@@ -242,7 +249,12 @@ class LedTransactions:
             self._begin_to_end(transaction)
         if len(self.transactions):
             where = self.partition.topic, self.partition.index
-            log.info("read %d transactional ids in %s-%d, %d to be ended", len(self.transactions), *where, len(ending))
+            log.info(
+                "transaction state loaded transactional_ids=%d partition=%s-%d ending=%d",
+                len(self.transactions),
+                *where,
+                len(ending),
+            )
 
     async def _init(self, transactional_id: str, timeout_ms: int, claim: Producer | None) -> Transaction:
         new_producer_id = await self._spare_producer_id(transactional_id)
@@ -255,7 +267,7 @@ class LedTransactions:
         return transaction
 
     async def _spare_producer_id(self, transactional_id: str) -> int | None:
-        """A new producer id if one is needed. What is true when this returns is true until the next wait."""
+        """Return a new producer id if one is needed. The state is valid from its return until the next await."""
         new_producer_id = None
         while new_producer_id is None and self.transactions.needs_producer_id(transactional_id):
             new_producer_id = await self._new_producer_id()
@@ -263,13 +275,13 @@ class LedTransactions:
         return new_producer_id
 
     async def _change(self, transaction: Transaction) -> None:
-        """Store it unless it is the present one already; return when it is committed."""
+        """Store a changed transaction, and wait until it is committed."""
         if transaction is not self.transactions.find(transaction.transactional_id):
             self._store(transaction)
         await self._settled(transaction.transactional_id)
 
     async def _settled(self, *transactional_ids: str) -> None:
-        """Return when all that was stored of the ids is committed, and this is still their coordinator."""
+        """Wait until the stored state of the ids is committed; raise if this broker is no longer their coordinator."""
         end_offsets = {self._end_offsets[one]: one for one in transactional_ids if one in self._end_offsets}
         if end_offsets:
             end_offset, transactional_id = max(end_offsets.items())
@@ -277,7 +289,7 @@ class LedTransactions:
             self.ensure_open(transactional_id)
 
     def _store(self, *transactions: Transaction, bundle: Bundle | None = None) -> int:
-        """Append and apply in one step, and begin to end what is decided by it."""
+        """Append and apply in one step, and start to complete decided transactions."""
         for transaction in transactions:
             self.ensure_open(transaction.transactional_id)
         end_offset = self._log.store(transactions, bundle)
@@ -292,8 +304,8 @@ class LedTransactions:
         return end_offset
 
     def _confirm(self, name: str) -> None:
-        """What is answered without a change may be out of date: another broker may lead by now. It was true if an
-        append that comes after it is committed."""
+        """Confirm a response without a change, which may be outdated because another broker may be the leader. It is
+        valid if a later append is committed."""
         self._end_offsets[owner_id(name)] = self._log.confirm(name, self.bundles.find(name))
 
     def _begin_to_end(self, transaction: Transaction) -> None:
@@ -304,8 +316,8 @@ class LedTransactions:
         self._start(self._end(transaction))
 
     async def _end(self, transaction: Transaction) -> None:
-        """The second and third step of an end, as often as it takes: a lead that is in doubt may go on, and one that is
-        over cancels this, for the next leader to do it."""
+        """Perform the second and third step of an end, with retries. While the leadership is in doubt it continues; the
+        end of the leadership cancels it, and the next leader takes over."""
         transactional_id = transaction.transactional_id
         await self._decided(transactional_id)
         await self._markers.tell_all(transaction, self._epoch)
@@ -313,14 +325,16 @@ class LedTransactions:
         self._ending.pop(transactional_id).set()
 
     async def _decided(self, transactional_id: str) -> None:
-        """Return when the decision is committed. Until then no partition may hear of it: a crash could take it back,
-        and the producer decide otherwise."""
+        """Wait until the decision is committed. Before that no marker may be written: after a crash the decision could
+        be lost, and the producer could decide otherwise."""
         for pause in pauses():
             try:
                 await self._settled(transactional_id)
                 return
             except HeadraceError as error:
-                log.error("the end of the transaction of %s cannot be stored: %s", transactional_id, error)
+                log.error(
+                    "storing the decision of a transaction failed transactional_id=%s error=%s", transactional_id, error
+                )
             await asyncio.sleep(pause)
 
     async def _store_end(self, transactional_id: str) -> None:
@@ -329,11 +343,15 @@ class LedTransactions:
                 self._store(self.transactions.ended(transactional_id, self._now_ms()))
                 return
             except HeadraceError as error:
-                log.error("that the transaction of %s is over cannot be stored: %s", transactional_id, error)
+                log.error(
+                    "storing the completion of a transaction failed transactional_id=%s error=%s",
+                    transactional_id,
+                    error,
+                )
             await asyncio.sleep(pause)
 
     async def _over(self, *transactional_ids: str) -> None:
-        """Wait until transactions that are ending are over, but not for ever: a partition may be out of service."""
+        """Wait until ending transactions are complete, with a timeout, since a partition may be out of service."""
         await in_task()
         try:
             async with asyncio.timeout(_ENDING_SECONDS):
@@ -343,12 +361,12 @@ class LedTransactions:
                         await over.wait()
         except TimeoutError:
             raise ConcurrentTransactions(
-                f"not all partitions of the transaction of {transactional_id} take its end; ask again"
+                f"not all partitions have received the markers of the transaction of {transactional_id}; retry"
             ) from None
         self.ensure_open()
 
     async def _joined(self, transactional_id: str, partitions: Collection[TopicPartition]) -> None:
-        """Return when the partitions are durably part of the transaction."""
+        """Wait until the partitions are durably part of the transaction."""
         joining = self._joining.get(transactional_id)
         if joining is None:
             return

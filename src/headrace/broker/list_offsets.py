@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: which offset belongs to a time, or to the end of an epoch."""
+"""ListOffsets and OffsetForLeaderEpoch: look up the offset of a timestamp, or the end offset of an epoch."""
 
 from __future__ import annotations
 
@@ -56,11 +56,13 @@ class ListOffsets:
                     check_leader_epoch(partition, asked.current_leader_epoch)
                     if asked.timestamp < 0 and context.version < _SPECIAL_SINCE.get(asked.timestamp, _NEVER):
                         raise UnsupportedVersion(
-                            f"timestamp {asked.timestamp} means nothing in version {context.version}"
+                            f"timestamp {asked.timestamp} is not supported in version {context.version}"
                         )
                     await _look_up(partition, asked.timestamp, request.isolation_level, answer)
                     if self._session_expired():
-                        raise NotLeader("this broker's session has expired, and another may lead; ask again")
+                        raise NotLeader(
+                            "the registry session of this broker has expired; it may no longer be the leader; retry"
+                        )
                 except HeadraceError as error:
                     answer = ListOffsetsPartitionResponse(asked.partition_index, error_code=error.code)
                 answers.partitions.append(answer)
@@ -89,16 +91,16 @@ class ListOffsets:
 async def _look_up(
     partition: Partition, timestamp: int, isolation_level: int, answer: ListOffsetsPartitionResponse
 ) -> None:
-    """No match is offset -1 and timestamp -1, which the answer holds already."""
+    """Fill in the result; without a match, it keeps the initial offset -1 and timestamp -1."""
     log = partition.log
     end_offset = partition.last_stable_offset if isolation_level == READ_COMMITTED else partition.high_watermark
     if timestamp in (_LATEST, _MAX_TIMESTAMP) and not partition.is_settled:
-        # Its predecessor may have told of more: nobody may be told that the end has moved back.
-        raise OffsetNotAvailable("the new leader does not know yet what is committed; ask again")
+        # The previous leader may have returned a higher end offset, which must not appear to decrease.
+        raise OffsetNotAvailable("the new leader does not know the high watermark yet; retry")
     if timestamp == _LATEST:
         answer.offset, answer.leader_epoch = end_offset, partition.leader_epoch
     elif timestamp in (_EARLIEST, _EARLIEST_LOCAL, _EARLIEST_PENDING_UPLOAD):
-        # Nothing is kept in remote storage: all that is here is local, and none of it waits to be moved.
+        # There is no tiered storage: all records are local, and none are pending upload.
         answer.offset = log.start_offset
         answer.leader_epoch = _epoch_of(partition, log.start_offset)
     elif timestamp == _LATEST_TIERED:
@@ -110,14 +112,14 @@ async def _look_up(
             found = await log.offset_for_timestamp(timestamp, end_offset)
         partition.ensure_led()
         if found is None and not partition.is_settled:
-            raise OffsetNotAvailable("the new leader does not know yet what is committed; ask again")
+            raise OffsetNotAvailable("the new leader does not know the high watermark yet; retry")
         if found is not None:
             answer.timestamp, answer.offset = found
             answer.leader_epoch = _epoch_of(partition, found.offset)
 
 
 def _epoch_of(partition: Partition, offset: int) -> int:
-    """The epoch in which the record at an offset was written, not the present one."""
+    """Return the leader epoch in which the record at an offset was written."""
     if offset >= partition.log.end_offset:
         return partition.leader_epoch
     return partition.log.epochs.epoch_at(offset)

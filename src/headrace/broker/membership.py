@@ -1,9 +1,9 @@
-"""This broker among the others: its number, its session with the registry, and its name in the list of who is up.
+"""The membership of this broker in the cluster: its broker epoch, its registry session, and its registration.
 
-The number (broker epoch) counts the starts of this node id and stays the same while the process lives, also when its
-session is lost and replaced. It is written to the data folder before it is taken in the registry, so a folder whose
-number is behind the registry's is not the one that this node id used last: what it acknowledged since is not there.
-Such a folder stays behind until the broker has said so (`confirm_start`), also through a crash.
+The broker epoch counts the starts of a node id. It stays the same while the process lives, even if its session is lost
+and replaced. It is written to the data folder before the registry. Therefore a folder whose epoch is behind that of the
+registry is not the one that this node id used last, and lacks records that were acknowledged since. Such a folder stays
+behind, also after a crash, until the broker has declared that it may lack records (`confirm_start`).
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ _JOIN_SECONDS = 60.0
 
 
 class NodeIdTaken(HeadraceError):
-    """Another broker with this node id is up."""
+    """Another broker with this node id is running; choose another --node-id."""
 
 
 class WrongFolder(HeadraceError):
-    """The data folder belongs to another cluster, or to another broker."""
+    """The data folder belongs to another cluster or broker; check --data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """`has_all`: the folder is the one that this node id used last, so what it acknowledged is there."""
+    """`has_all` means that the folder is the one that this node id used last, so it has all acknowledged records."""
 
     cluster_id: str
     epoch: int
@@ -72,24 +72,24 @@ class Start:
 async def number_start(
     registry: Registry, disk: Disk, clock: Clock, folder: str, node_id: int, entropy: Entropy
 ) -> Start:
-    """Take the next number for this node id, in the folder first and then in the registry. A folder that lacks
-    something is left behind: see `confirm_start`. Raises `NodeIdTaken` if a broker of another folder is up."""
+    """Take the next broker epoch of this node id, first in the folder and then in the registry. A folder that may lack
+    records is left behind: see `confirm_start`. Raise `NodeIdTaken` if a broker with another folder is running."""
     known, floor = await disk.run(lambda: (read_start(disk, folder), read_floor(disk, folder)))
     cluster = await cluster_id(registry, entropy)
     if known is not None and known.cluster_id != cluster:
         raise WrongFolder(
-            f"{folder} belongs to cluster {known.cluster_id}, and the registry is that of {cluster}; "
+            f"{folder} belongs to cluster {known.cluster_id}, but the registry to cluster {cluster}; "
             "check --registry and --data"
         )
     if known is not None and known.node_id != node_id:
-        raise WrongFolder(f"{folder} is that of broker {known.node_id}, not of {node_id}; check --node-id and --data")
+        raise WrongFolder(f"{folder} belongs to broker {known.node_id}, not {node_id}; check --node-id and --data")
     in_folder = 0 if known is None else known.epoch
     await _until_vacant(registry, clock, node_id, in_folder)
     key = epoch_key(node_id)
     while True:
         entry = await registry.get(key)
         before = decode_number(entry)
-        if in_folder > before:  # the registry may be older than the folder, see older_registry
+        if in_folder > before:  # the registry may be older than the folder: see older_registry
             floor = max(floor, 1 + decode_number(await registry.get(PRODUCER_IDS_KEY)))
             await disk.run(raise_floor, disk, folder, floor)
         has_all = in_folder >= before
@@ -104,35 +104,40 @@ async def number_start(
 
 
 async def _until_vacant(registry: Registry, clock: Clock, node_id: int, in_folder: int) -> None:
-    """Wait for the session of a broker that died and lost its folder, but not for one that lives. A number that we took
-    beside it would make its folder look outdated, and its replicas would be struck out while it serves."""
+    """Wait for the end of the session of a broker that died and lost its folder; raise if that broker is alive. A new
+    epoch would make the folder of a live broker appear outdated, and its replicas would be removed while it serves."""
     deadline, has_told = clock.monotonic() + _JOIN_SECONDS, False
     while (entry := await registry.get(live_key(node_id))) is not None:
         other = decode_broker(entry)
         if other.epoch <= in_folder:
-            return  # an earlier start from this folder, whose session has not ended yet
+            return  # an earlier start with this folder, whose session has not ended yet
         if clock.monotonic() > deadline:
             raise _taken(other)
         if not has_told:
-            log.warning("broker %d is listed as up at %s:%d; waiting for it to go", node_id, other.host, other.port)
+            log.warning(
+                "a broker with this node id is registered; waiting for its session to end node=%d address=%s:%d",
+                node_id,
+                other.host,
+                other.port,
+            )
             has_told = True
         await asyncio.sleep(_RETRY_SECONDS)
 
 
 def _taken(other: BrokerRecord) -> NodeIdTaken:
     return NodeIdTaken(
-        f"a broker with node id {other.node_id} is up at {other.host}:{other.port}; "
-        "choose another --node-id, or stop it"
+        f"a broker with node id {other.node_id} is running at {other.host}:{other.port}; "
+        "choose another --node-id, or stop that broker"
     )
 
 
 async def confirm_start(disk: Disk, folder: str, node_id: int, start: Start) -> None:
-    """Nobody counts on what the folder lacks: from now on it is the one that this node id used last."""
+    """Mark the folder as the one that this node id used last: no other broker relies on records that it may lack."""
     await disk.run(write_start, disk, folder, FolderStart(start.epoch, start.cluster_id, node_id))
 
 
 class Membership:
-    """Answers whether this broker may act on what it believes to lead. `refresh` reads the registry again."""
+    """Tracks whether this broker may act on the leaderships that it knows. `refresh` reads the registry again."""
 
     def __init__(
         self, registry: Registry, clock: Clock, node_id: int, start: Start, refresh: Callable[[], Awaitable[None]]
@@ -140,9 +145,9 @@ class Membership:
         self.on_state: list[Callable[[SessionState], None]] = []
         self.state = SessionState.LOST
         self.session_invalid_since: float | None = None
-        """When the registry's client reported that the session is in doubt, or lost."""
+        """When the registry client reported that the session is in doubt or lost."""
         self._refresh = refresh
-        self._is_outdated = False  # the session was lost, and the registry has not been read since
+        self._is_outdated = False  # the session was lost, and the registry has not been read since then
         self._doubted_too_late = False
         self._registry = registry
         self._clock = clock
@@ -154,9 +159,9 @@ class Membership:
 
     @property
     def session_valid(self) -> bool:
-        """Whether no other broker can have been told that this one is gone. Check it at each decision that is not
-        confirmed by others, after the last wait: a process that was paused runs handlers before the registry's client
-        has noticed anything, so the clock decides, not only the client."""
+        """Whether no other broker can consider this one gone. Check it after the last await of each decision that other
+        brokers do not confirm. It also compares the clock: after a pause of the process, handlers run before the
+        registry client notices that the session has expired."""
         return (
             self.state is SessionState.HELD
             and not self._is_outdated
@@ -165,10 +170,10 @@ class Membership:
 
     @property
     def session_expired(self) -> bool:
-        """Whether the session ran out while this broker stood still, or is known to be lost: what this broker believes
-        to lead is out of date. A broker that is awake while the registry is out of reach is in doubt, and not expired:
-        in an outage of the registry nobody can be elected elsewhere, and groups and transactions go on, since whatever
-        they change is confirmed by the in-sync set."""
+        """Whether the session expired while this broker was paused, or is known to be lost, so that the leaderships it
+        knows are outdated. A running broker that cannot reach the registry is in doubt but not expired: during an
+        outage of the registry no other leader can be elected, and groups and transactions continue, since the in-sync
+        replicas confirm all their changes."""
         return self._doubted_too_late if self.state is SessionState.DOUBTED else not self.session_valid
 
     @property
@@ -180,19 +185,19 @@ class Membership:
         self._session = await self._registry.open_session(self._on_state)
 
     async def join(self, host: str, port: int, rack: str | None) -> None:
-        """Be listed as up; elections may follow at once."""
+        """Register this broker as live; leader elections may follow immediately."""
         self._record = BrokerRecord(node_id=self._node_id, epoch=self._start.epoch, host=host, port=port, rack=rack)
         await self._rejoin()
 
     async def run(self) -> None:
-        """When the session is lost, open another and register again."""
+        """Whenever the session is lost, open a new one and register again."""
         while True:
             await self._lost.wait()
-            log.warning("the session with the registry is lost; registering again")
+            log.warning("registry session lost; registering again")
             await self._rejoin()
 
     async def begin_to_leave(self) -> None:
-        """Say that this broker is about to go, so that its leads are given to others."""
+        """Announce the shutdown of this broker, so that the controller moves its leaderships to other brokers."""
         if self._record is None or not self.session_valid:
             return
         self._record = msgspec.structs.replace(self._record, is_draining=True)
@@ -201,18 +206,17 @@ class Membership:
             if entry is not None:
                 await self._registry.commit([Set(entry.key, msgspec.json.encode(self._record), entry.version)])
         except (RegistryConflict, RegistryUnavailable) as error:
-            log.warning("the others cannot be told that this broker goes: %s", error)
+            log.warning("announcing the shutdown of this broker failed error=%s", error)
 
     async def leave(self) -> None:
         if self._session is not None:
             try:
                 await self._registry.close_session(self._session)
             except HeadraceError as error:
-                log.warning("the session with the registry ends by itself: %s", error)
+                log.warning("closing the registry session failed; it will expire error=%s", error)
 
     async def _rejoin(self) -> None:
-        """Register, with a new session if the last one is lost, also if that happens meanwhile; then read what others
-        have decided without this broker."""
+        """Register, with a new session whenever the last one is lost, and read the changes that were made meanwhile."""
         deadline = self._clock.monotonic() + _JOIN_SECONDS
         while True:
             try:
@@ -225,12 +229,12 @@ class Membership:
                         return
             except (RegistryConflict, RegistryUnavailable):
                 if self._clock.monotonic() > deadline:
-                    raise  # half alive is worse than restarted
+                    raise  # a restart is better than a partially working broker
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _register(self, deadline: float) -> bool:
-        """Whether it is done; not while another broker's entry is in the way. Our own one, of an earlier session or
-        start, would be until that session ends: it is replaced."""
+        """Try to register; return False while another broker's registration exists. A registration of an earlier
+        session or start of this broker is replaced, instead of waiting for the end of that session."""
         assert self._record is not None
         key = live_key(self._node_id)
         entry = await self._registry.get(key)
@@ -247,8 +251,8 @@ class Membership:
         return True
 
     async def _vacated(self) -> list[Delete]:
-        """The controller's seat, if it was ours in the session that is replaced: nobody could be elected before that
-        session ends by itself, and after a crash of all brokers nobody would lead anything for so long."""
+        """Return the deletion of the controller key if the replaced session owned it. Otherwise no controller could be
+        elected until that session expires, and after a crash of all brokers no partition would have a leader."""
         seat = await self._registry.get(CONTROLLER_KEY)
         if seat is None or decode_controller(seat).node_id != self._node_id:
             return []

@@ -1,7 +1,7 @@
-"""Metadata, DescribeTopicPartitions, DescribeCluster and DescribeQuorum: where things are.
+"""Metadata, DescribeTopicPartitions, DescribeCluster and DescribeQuorum.
 
-What is told is what this broker's mirror of the registry shows. Answers for all topics are large and asked for again
-and again: a topic's part is made once per change of it.
+Responses contain what this broker's mirror of the registry shows. Responses for all topics are large and requested
+often, so the part of a topic is built once per change.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from headrace.wire.messages.metadata import (
 
 _PARTITIONS_PER_PAGE_MAX = 2000
 _CONTROLLER_ENDPOINTS = 2
-_CLUSTER_METADATA = "__cluster_metadata"  # the log that Kafka keeps where we have the registry
+_CLUSTER_METADATA = "__cluster_metadata"  # Kafka's metadata log, instead of which Headrace has the registry
 
 
 class Metadata:
@@ -127,7 +127,7 @@ class Metadata:
         self, request: DescribeClusterRequest, _context: RequestContext
     ) -> DescribeClusterResponse:
         if request.endpoint_type == _CONTROLLER_ENDPOINTS:
-            error = InvalidRequest("this cluster has no controllers apart from its brokers; ask for endpoint type 1")
+            error = InvalidRequest("this cluster has no dedicated controllers; use endpoint type 1 (brokers)")
             return DescribeClusterResponse(
                 error_code=error.code, error_message=error.message, endpoint_type=request.endpoint_type
             )
@@ -183,13 +183,13 @@ class Metadata:
         return described
 
     async def _find(self, asked: MetadataRequestTopic, may_create: bool, version: int) -> MetadataResponseTopic:
-        """The topic asked for by id or by name, made if it is missing and that is allowed."""
+        """Find a topic by id or name; create it if it is missing and auto-creation is allowed."""
         name, topic_id = asked.name, asked.topic_id
         try:
             if topic_id != ZERO_ID:
                 found = self._catalogue.find_by_id(topic_id)
                 if found is None:
-                    raise UnknownTopicId(f"there is no topic with id {topic_id}")
+                    raise UnknownTopicId(f"topic id {topic_id} does not exist")
                 return self._describe(found)
             topic = self._catalogue.find(name or "")
             if topic is None:
@@ -199,21 +199,22 @@ class Metadata:
                 topic = await self._create(name or "")
             return self._describe(topic)
         except HeadraceError as error:
-            # Before version 12 an answer had to have a name.
+            # Before version 12 the name in the response was not nullable.
             return MetadataResponseTopic(
                 error_code=error.code, name=name if version >= 12 else name or "", topic_id=topic_id
             )
 
     def _missing(self, name: str) -> HeadraceError:
-        """Why there is no topic of that name: there is none yet, or there cannot be one."""
+        """Return the error for a missing topic: it does not exist, or its name is invalid."""
         try:
             check_topic_name(owner_of(name) or name)  # a co-located topic's name is longer by its prefix
         except InvalidTopic as error:
             return error
-        return UnknownTopicOrPartition(f"there is no topic {name}")
+        return UnknownTopicOrPartition(f"topic {name} does not exist")
 
     def _makes(self, name: str) -> bool:
-        """Where topics are made by hand only, so is the owner of a companion, which comes with the first use of it."""
+        """Whether a missing topic is created automatically. A topic of delayed messages is created on first use even if
+        auto-creation is disabled; its owner must then exist."""
         return self._catalogue.config.auto_create_topics_enable or name.startswith(DELAYED_PREFIX)
 
     async def _create(self, name: str) -> Topic:
@@ -223,17 +224,18 @@ class Metadata:
         if name.startswith(DELAYED_PREFIX):
             return await self._catalogue.ensure_companion(name.removeprefix(DELAYED_PREFIX), DELAYED_PREFIX)
         if is_internal(name):
-            raise UnknownTopicOrPartition(f"there is no topic {name}")
+            raise UnknownTopicOrPartition(f"topic {name} does not exist")
         try:
             return await self._catalogue.create(name, self._catalogue.config.num_partitions, {})
         except TopicAlreadyExists:
-            return self._catalogue.topic(name)  # another client asked for it while we waited
+            return self._catalogue.topic(name)  # created by a concurrent request
 
     def _nodes(self) -> list[BrokerRecord]:
         return sorted(self._catalogue.nodes.values(), key=_node_id)
 
     def _controller_id(self) -> int:
-        """A client that is told of no controller would not know whom to ask; any broker will do."""
+        """Return the controller, or any broker: every broker handles admin requests, but clients require a
+        controller."""
         controller = self._catalogue.controller
         return self._identity.node_id if controller is None else controller.node_id
 
@@ -263,7 +265,7 @@ class Metadata:
         )
 
     def _leader(self, record: PartitionRecord, here: Partition | None) -> int:
-        """Who is up and leads. A leader that has gone is not worth asking, nor is this one if it may be replaced."""
+        """Return the leader if it is alive. This broker is not returned as the leader if it may have been replaced."""
         if here is not None and here.writes_suspended:
             return NO_LEADER
         return record.leader if record.leader in self._catalogue.nodes else NO_LEADER
@@ -306,7 +308,7 @@ class Metadata:
 
 
 def _with_rights(topic: MetadataResponseTopic) -> MetadataResponseTopic:
-    """A copy, since the description of a topic is kept for those who do not ask."""
+    """Return a copy with authorized operations, since the cached description is shared by all responses."""
     if topic.error_code:
         return topic
     topic = copy(topic)

@@ -133,7 +133,7 @@ class OffsetRequests:
 
     def _ensure_session_valid(self) -> None:
         if not self._session_valid():
-            raise CoordinatorNotAvailable("this broker is not sure that it still coordinates the group; ask again")
+            raise CoordinatorNotAvailable("this broker may no longer be the coordinator of the group; retry")
 
     async def delete(self, request: OffsetDeleteRequest, _context: RequestContext) -> OffsetDeleteResponse:
         response = OffsetDeleteResponse()
@@ -142,7 +142,7 @@ class OffsetRequests:
             groups = self._coordinator.of(request.group_id)
             group = groups.find(request.group_id)
             if group is None:
-                raise GroupIdNotFound(f"there is no group {request.group_id}")
+                raise GroupIdNotFound(f"group {request.group_id} does not exist")
             group.check_offset_delete()
         except HeadraceError as error:
             return OffsetDeleteResponse(error_code=error.code)
@@ -180,11 +180,11 @@ class OffsetRequests:
         if version >= _TOPIC_IDS_SINCE:
             known = self._catalogue.find_by_id(topic.topic_id)
             if known is None:
-                raise UnknownTopicId(f"there is no topic with id {topic.topic_id}")
+                raise UnknownTopicId(f"topic id {topic.topic_id} does not exist")
         else:
             known = self._catalogue.topic(topic.name)
         if not _has(known, index):
-            raise UnknownTopicOrPartition(f"there is no partition {known.name}-{index}")
+            raise UnknownTopicOrPartition(f"partition {known.name}-{index} does not exist")
         return known
 
     def _event(

@@ -1,7 +1,7 @@
 """The log behind the group coordinator: `__consumer_offsets`, in Kafka's record format, so that its tools can read it.
 
 What is appended here is the truth; the coordinator's maps of a partition are rebuilt from it whenever its lead begins.
-Whoever has built them appends by the `OffsetsLead` that it was given for that lead, and by no later one: what it
+The component that builds them appends with the `OffsetsLead` of that leadership, and with no later one: what it
 decided may be wrong by then.
 """
 
@@ -61,7 +61,7 @@ class OffsetsLog:
         return self._log.partition_of(group_id)
 
     def index_of(self, group_id: str) -> int:
-        """In which partition everything of this group lies, whoever leads it. The log must have been `ensure`d."""
+        """Return the index of the group's partition, which any broker may lead. Requires `ensure`."""
         return self._log.index_of(group_id)
 
 
@@ -147,4 +147,4 @@ def refusal(error: HeadraceError) -> HeadraceError:
     that hears that there is another looks for it."""
     if isinstance(error, NotLeader | NotCoordinator | UnknownTopicOrPartition):
         return NotCoordinator(error.message)
-    return CoordinatorNotAvailable(f"the log of groups and offsets takes no writes: {error.message}")
+    return CoordinatorNotAvailable(f"writing to __consumer_offsets failed: {error.message}")

@@ -48,8 +48,8 @@ async def raise_older_registry(registry: Registry, catalogue: Catalogue, floor: 
     if floor.value <= counter:
         return
     log.warning(
-        "the registry is older than this data folder; its leader epochs and producer ids are raised "
-        "partitions=%d producer_ids=%d seen=%d; see docs/operations.md, Restoring an older registry",
+        "the registry is older than this data folder; raising its leader epochs and producer ids "
+        "(see docs/operations.md, Restoring an older registry) partitions=%d producer_ids=%d seen=%d",
         len(held),
         counter,
         floor.value,

@@ -1,4 +1,4 @@
-"""What clients may do, for those who ask: all that Kafka knows of, since there are no users and no rules at its door.
+"""The authorized operations in responses: all operations, since the Kafka listener has no authorization.
 
 A tool that asks and is told nothing (Kafka's lowest int32) believes that the broker is too old to know, or stumbles.
 """

@@ -49,7 +49,7 @@ class Opener:
         return Opened(
             record.offset,
             priority_of(headers) if self._has_priorities and headers else PRIORITY_DEFAULT,
-            record.key if self._orders_keys else None,  # else it would be held for nobody
+            record.key if self._orders_keys else None,  # not needed otherwise: saves memory
             record.timestamp_ms,
             expires_ms_of(headers, record.timestamp_ms) if self._expires and headers else None,
             self._filter is None or self._filter(record.key, headers),

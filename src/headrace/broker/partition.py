@@ -1,16 +1,19 @@
-"""One replica of a partition that this broker holds: its log, what is derived from it, and everybody who waits for it.
+"""A local replica of a partition: its log, the state derived from the log, and the requests that wait for it.
 
-    append -> in the log, not yet readable -> flushed here, and by the followers that count -> high watermark moves
-           -> producers answered, readers woken
+    append -> in the log, not yet readable -> flushed here and by the in-sync followers -> high watermark advances
+           -> produce responses are sent, waiting fetches are woken
 
-It leads, or it follows another broker's; which of the two changes with the partition's record in the registry, and
-every lead has an epoch of its own. Only a leader takes batches from producers, and only in the epoch in which it leads.
+The replica is either the leader or a follower. The partition record in the registry determines which, and every
+leadership has its own leader epoch. Only the leader accepts batches from producers, and only in its epoch.
 
-Invariants: log start <= last stable offset <= high watermark <= log end. Consumers see nothing above the high
-watermark, those that read committed transactions only nothing above the last stable offset. The high watermark never
-goes back, and is never above what is durable here (or, where the topic chose `flush.messages` > 1, what is appended).
-Between the check of a producer's sequence and its application nothing else happens: both run in one call without a
-wait.
+Invariants:
+
+- log start <= last stable offset <= high watermark <= log end.
+- Consumers see no records at or above the high watermark, and read_committed consumers none at or above the last stable
+  offset.
+- The high watermark never decreases, and never exceeds the durable log end of this replica (with `flush.messages` > 1
+  the log end).
+- The check of a producer's sequence number and its update run without an await in between.
 """
 
 from __future__ import annotations
@@ -42,11 +45,11 @@ from headrace.wire.batch import BatchHeader, parse_header, set_log_append_time
 from headrace.wire.control import Marker, build_marker
 
 FLUSH_MS_NEVER = 2**63 - 1
-_PLENTY = 1 << 40  # more than any reader waits for
+_PLENTY = 1 << 40  # more than min_bytes of any fetch
 
 
 class Appended(NamedTuple):
-    """Where a batch lies; for a duplicate, where it lay already."""
+    """The position of an appended batch; for a duplicate, that of the original."""
 
     base_offset: int
     end_offset: int
@@ -95,68 +98,69 @@ class Partition:
         self.is_leader = False
         self.writes_suspended = False
         self.is_retired = False
-        self.is_from_damage = log.quarantined is not None  # found at the start, before anybody was told anything
+        self.is_from_damage = log.quarantined is not None  # damaged at startup, before this broker reported any offset
         self.leader_epoch = self._led_epoch = -1
-        self.epoch_start = 0  # where the log ended when this lead began
+        self.epoch_start = 0  # log end offset at the start of this leadership
         self.in_sync: InSync | None = None
-        self.high_watermark = log.start_offset  # not known better until a leader tells, or this one leads
+        self.high_watermark = log.start_offset  # a lower bound until the leader reports it, or this replica leads
         self.changing = asyncio.Lock()
-        """Held by whoever cuts the log: a lead begins only when nobody does."""
+        """Held while the log is truncated or reset, so that a leadership cannot begin meanwhile."""
         self.on_marker: Callable[[int, bool], None] | None = None
-        """Told of every marker at once: by which producer, and whether it commits."""
-        self._told = 0  # by the leader: what is committed
+        """Called on every transaction marker with the producer id and whether it commits."""
+        self._told = 0  # high watermark as reported by the leader
         self._flusher = flusher
         self._flush_timer: asyncio.TimerHandle | None = None
-        self._appended_bytes = 0  # by this process, at all
-        self._appended_bytes_before = (0, 0)  # at the last two moves of the high watermark
-        self._waiting = CommitWaits()  # for the high watermark
-        self._here = CommitWaits()  # for this broker's own disk: acks=1
+        self._appended_bytes = 0  # total since the start of the process
+        self._appended_bytes_before = (0, 0)  # at the last two advances of the high watermark
+        self._waiting = CommitWaits()  # waits for the high watermark
+        self._here = CommitWaits()  # waits for the local disk: acks=1
         self._watchers = Watchers()
         log.on_flushed = self._on_flushed
         log.on_failed = self._on_failed
         log.compactable_offset = lambda: self.last_stable_offset
         log.committed_offset = lambda: self.high_watermark
 
-    # Leading and following
+    # Leader and follower roles
 
     def lead(self, node_id: int, record: PartitionRecord, now: float) -> None:
-        """From now on this broker appends, in the record's epoch."""
+        """Become the leader in the epoch of the record."""
         assert record.leader_epoch >= self.leader_epoch
-        assert record.leader_epoch > self._led_epoch, "an epoch has one lead (I11)"
+        assert record.leader_epoch > self._led_epoch, "an epoch has one leadership (I11)"
         self._resign()
         self.leader_epoch = self._led_epoch = record.leader_epoch
         self.epoch_start = self.log.end_offset
         self.in_sync = InSync(node_id, record, self.log.end_offset, now)
         self.is_leader = True
-        # Also without a batch of this epoch: followers that have more than we had must be told where we part.
+        # Assign the epoch even before its first batch: followers with a longer log need it to find where to truncate.
         self.log.epochs.assign(record.leader_epoch, self.log.end_offset)
         if self.log.flushed_offset < self.log.end_offset:
             self._flusher.mark(self.log)
         self.move()
 
     def follow(self, leader_epoch: int) -> None:
-        """Another broker leads, or nobody does, in this epoch."""
+        """Become a follower in this epoch, in which another broker or none is the leader."""
         assert leader_epoch >= self.leader_epoch
         if leader_epoch == self.leader_epoch and not self.is_leader:
             return
         self._resign()
         self._told = 0
         self.leader_epoch = leader_epoch
-        # An epoch in which we led and appended nothing is not part of our history.
+        # Remove an epoch in which this replica led but appended nothing: it is not part of the log's history.
         self.log.epochs.truncate_end(self.log.end_offset)
 
     def update(self, record: PartitionRecord) -> None:
-        """The record has changed under the present lead: its in-sync set, or its replicas."""
+        """Apply a changed record of the current leadership: other in-sync replicas or other replicas."""
         assert self.in_sync is not None
         assert record.leader_epoch == self.leader_epoch
         self.counts.in_sync_changed(self.in_sync.record.isr, record.isr)
         self.in_sync.settle(record)
-        # One that is a replica again, and never knew that it was none, may not say again where it stands.
+        # Wake the fetches of followers. A follower that was removed and added again without noticing would otherwise
+        # not report its position.
         self.tell_copiers()
         self.move()
 
     def retire(self) -> None:
-        """The replica is taken away, or the topic deleted: nobody waits for it any longer."""
+        """End all waits, because the replica is removed or the topic is deleted."""
         self.is_retired = True
         self._resign()
 
@@ -172,28 +176,30 @@ class Partition:
 
     @property
     def is_settled(self) -> bool:
-        """Whether this leader knows what is committed: it may have heard of that too late as a follower."""
+        """Whether this leader knows the high watermark: as a follower it may have had an older one."""
         return self.high_watermark >= self.epoch_start
 
     def ensure_committed(self, offset: int) -> None:
-        """Raise `OffsetNotAvailable` unless the log is committed past `offset`. A new leader learns what is committed
-        from its followers: until then a message at or above the high watermark is unknown, not gone."""
+        """Raise `OffsetNotAvailable` unless the log is committed past `offset`. A new leader learns the high watermark
+        from its followers: until then a message at or above it may exist, and must not be reported as missing."""
         if offset >= self.high_watermark:
-            raise OffsetNotAvailable(f"{self.topic}-{self.index} is not known to be committed at {offset}; ask again")
+            raise OffsetNotAvailable(
+                f"{self.topic}-{self.index} is not known to be committed up to offset {offset}; retry"
+            )
 
     def note_fetch(self, node_id: int, broker_epoch: int, offset: int, log_start_offset: int, now: float) -> None:
-        """A follower asks for what comes at `offset`: it has everything below on its disk."""
+        """Process a fetch of a follower from `offset`, which has all records below that offset on its disk."""
         assert self.in_sync is not None
         if self.in_sync.note_fetch(node_id, broker_epoch, offset, log_start_offset, self.log.end_offset, now):
             self.move()
 
     def follow_watermark(self, high_watermark: int) -> None:
-        """The leader has told what is committed; it counts here as far as it is on the disk."""
+        """Apply the leader's high watermark, limited to the durable log end of this replica."""
         self._told = high_watermark
         self._follow()
 
     def was_cut(self) -> None:
-        """The log was cut, or begins anew; below what had been committed only by an operator's will."""
+        """Adapt to a truncated or reset log. Only after an unclean election can it end below the high watermark."""
         self._told = 0
         self.high_watermark = max(min(self.high_watermark, self.log.end_offset), self.log.start_offset)
         self.state.producers.transactions.committed(self.high_watermark)
@@ -201,7 +207,7 @@ class Partition:
     # Writing
 
     def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
-        """Append one checked batch, or find that it was appended before. Readable once it is `committed`."""
+        """Append a validated batch, or detect that it is a duplicate. It is readable once it is `committed`."""
         if not self.is_leader:
             raise self._gone()
         producers = self.state.producers
@@ -220,7 +226,7 @@ class Partition:
         return self._appended(base_offset, header, log_append_time_ms)
 
     def append_unnumbered(self, batch: memoryview, header: BatchHeader) -> Appended:
-        """Append a batch that the broker itself writes for a producer's transaction; it has no sequence."""
+        """Append a batch without a sequence number, which the broker itself writes in a producer's transaction."""
         self.ensure_led()
         self.state.producers.check_unnumbered(header)
         base_offset = self.log.append(batch, header, self.leader_epoch)
@@ -230,7 +236,8 @@ class Partition:
     def append_marker(
         self, producer_id: int, producer_epoch: int, is_commit: bool, coordinator_epoch: int, now_ms: int
     ) -> Appended:
-        """End the producer's transaction in this partition. Its readers know when the marker is `committed`."""
+        """End the producer's transaction in this partition. It is visible to consumers once the marker is
+        `committed`."""
         self.ensure_led()
         batch = memoryview(build_marker(producer_id, producer_epoch, Marker(is_commit, coordinator_epoch), now_ms))
         header = parse_header(batch)
@@ -243,26 +250,26 @@ class Partition:
         return self._appended(offset, header, -1)
 
     def has_marker(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether the producer's transaction was ended here already, in this epoch or a later one."""
+        """Whether the partition already has a marker of the producer with this epoch or a later one."""
         return self.state.producers.has_marker(producer_id, producer_epoch)
 
     def ensure_enough(self) -> None:
-        """Raise unless a batch that every in-sync replica must have can be committed now."""
+        """Raise unless there are enough in-sync replicas to commit a batch with acks=all."""
         if self.in_sync is not None and not self.in_sync.is_enough(self._enough(self.in_sync)):
             raise NotEnoughReplicas(
-                f"{len(self.in_sync.record.isr)} in-sync replicas of {self.topic}-{self.index} are fewer than "
-                f"min.insync.replicas, {self.config.min_insync_replicas}"
+                f"{self.topic}-{self.index} has {len(self.in_sync.record.isr)} in-sync replicas, fewer than "
+                f"min.insync.replicas={self.config.min_insync_replicas}"
             )
 
     def committed(self, end_offset: int, deadline: float) -> asyncio.Future[None] | None:
-        """None when everything below `end_offset` is committed, else the future to wait for."""
+        """Return None if everything below `end_offset` is committed, else a future to await."""
         if end_offset <= self.high_watermark:
             return None
         self._ensure_waitable()
         return self._waiting.add(end_offset, deadline)
 
     def durable(self, end_offset: int, deadline: float) -> asyncio.Future[None] | None:
-        """The same of this broker's own disk, whatever its followers have: for acks=1."""
+        """Like `committed`, but for the local disk only: for acks=1."""
         if end_offset <= self._durable_offset():
             return None
         self._ensure_waitable()
@@ -272,45 +279,45 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it every transaction is over, and its end committed."""
+        """All transactions below this offset have ended, and their markers are committed."""
         first_unstable = self.state.producers.transactions.first_unstable
         if first_unstable is None:
             return self.high_watermark
-        # The log may have been trimmed in the middle of a transaction.
+        # The log may have been trimmed within a transaction.
         return max(min(first_unstable, self.high_watermark), self.log.start_offset)
 
     def ensure_readable(self) -> None:
-        """A damaged log says so whatever is asked of it: an offset that is merely "out of range" would make clients
-        jump over what is damaged."""
+        """Raise if the log is damaged, whatever is requested: with OFFSET_OUT_OF_RANGE clients would skip the damaged
+        records."""
         if self.log.quarantined is not None:
             raise LogQuarantined(str(self.log.quarantined))
 
     def read(self, offset: int, size_bytes_max: int, end_offset: int | None = None) -> LogSlice | ColdRead:
-        """Batches below `end_offset`, or below the high watermark if none is given."""
+        """Read batches below `end_offset`, by default below the high watermark."""
         return self.log.read(offset, size_bytes_max, self.high_watermark if end_offset is None else end_offset)
 
     def watch(self, watcher: Watcher, *, copies: bool = False) -> None:
-        """Be told when there is more that is committed, or, whoever `copies`, more at all."""
+        """Notify the watcher of committed records, or, if it `copies` (is a follower), of all appended records."""
         self._watchers.add(watcher, copies=copies)
 
     def unwatch(self, watcher: Watcher) -> None:
         self._watchers.remove(watcher)
 
     def tell_copiers(self) -> None:
-        """What is committed, or where the log starts, has changed."""
+        """Notify followers that the high watermark or the log start offset has changed."""
         self._watchers.moved()
 
     def expire(self, now: float) -> None:
-        """Producers whose time is up stop waiting; their batches stay and may still be committed."""
+        """Time out waiting produce requests; their batches stay in the log and may still be committed."""
         self._waiting.expire(now)
         self._here.expire(now)
 
-    # Moving
+    # High watermark
 
     def _gone(self) -> HeadraceError:
         if self.is_retired:
-            return UnknownTopicOrPartition(f"{self.topic}-{self.index} is not here any more")
-        return NotLeader(f"another broker leads {self.topic}-{self.index}, or nobody does now")
+            return UnknownTopicOrPartition(f"this broker no longer has a replica of {self.topic}-{self.index}")
+        return NotLeader(f"this broker is not the leader of {self.topic}-{self.index}; refresh the metadata")
 
     def _ensure_waitable(self) -> None:
         if self.log.failed is not None:
@@ -334,7 +341,7 @@ class Partition:
         return Appended(base_offset, self.log.end_offset, log_append_time_ms)
 
     def _flush_later(self) -> None:
-        """Where the topic does not wait for the disk, its `flush.ms` bounds how long the disk may be behind."""
+        """Schedule a flush after `flush.ms` for a topic that acknowledges records before they are flushed."""
         if self._flush_timer is None and self.config.flush_ms < FLUSH_MS_NEVER:
             loop = asyncio.get_running_loop()
             self._flush_timer = loop.call_later(self.config.flush_ms / 1000, self._flush_now)
@@ -345,14 +352,14 @@ class Partition:
             self._flusher.mark(self.log)
 
     def _durable_offset(self) -> int:
-        """Up to where this replica counts as having the log."""
+        """The log end that counts as durable on this replica."""
         return self.log.end_offset if self.config.flush_messages > 1 else self.log.flushed_offset
 
     def _enough(self, in_sync: InSync) -> int:
         return min(self.config.min_insync_replicas, len(in_sync.record.replicas))
 
     def move(self) -> None:
-        """Let the high watermark go as far as the in-sync set allows."""
+        """Advance the high watermark as far as the in-sync replicas allow."""
         in_sync = self.in_sync
         if in_sync is None or self.log.quarantined is not None:
             return
@@ -370,13 +377,13 @@ class Partition:
     def _advance(self, offset: int) -> None:
         self.high_watermark = offset
         self.state.producers.transactions.committed(offset)
-        # At most: a flush covers what was appended since the one before it began, which was behind the end of the one
-        # before that. Readers that are woken too early look again; one that is not woken would stand still.
+        # This is an upper bound: a flush covers at most what was appended since the end of the last flush but one. A
+        # fetch that is woken too early checks again, but a fetch that is not woken would hang.
         before, last = self._appended_bytes_before
         new_bytes = self._appended_bytes - before
         self._appended_bytes_before = last, self._appended_bytes
         assert self.in_sync is not None
-        # Readers before writers: the message is for them.
+        # Fetches before produce responses: consumers should get the message first.
         self._watchers.committed(new_bytes if len(self.in_sync.record.replicas) == 1 else _PLENTY)
         self._waiting.reach(offset)
 

@@ -52,7 +52,7 @@ class PartitionChanges:
         if 0 <= index < topic.partition_count:
             changed = await self._records.change(topic.id, index, decided)
         if not seen:  # also when the topic was deleted meanwhile
-            raise UnknownTopicOrPartition(f"there is no partition {name}-{index}")
+            raise UnknownTopicOrPartition(f"partition {name}-{index} does not exist")
         if changed is not None:
             # Who asks here again, to see how far it is, must not find it as it was before.
             await self._catalogue.mirror.read([partition_key(topic.id, index)])

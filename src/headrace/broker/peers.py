@@ -55,7 +55,7 @@ class Peers:
             async with asyncio.timeout(timeout_seconds):
                 transport = await self._transports.dialled(Address(*address), lane)
         except TimeoutError:
-            raise RequestTimedOut(f"broker {node_id} could not be reached within {timeout_seconds:g} s") from None
+            raise RequestTimedOut(f"broker {node_id} did not respond within {timeout_seconds:g} s") from None
         api = api_of(request)
         version = choose_version(transport, api, version_max)
         return await transport.call(api.key, version, request, timeout_seconds)

@@ -1,15 +1,17 @@
-"""Produce: versions 3 to 13. Each partition of the request stands for itself: some may fail where others succeed.
+"""Produce, versions 3 to 13. The partitions of a request are independent: some may fail while others succeed.
 
-The batches are checked and appended before anything is waited for, so the batches of one connection enter the log in
-the order in which they were sent; what has to wait before it can be appended (a large batch that is unpacked, a
-partition that joins a transaction) holds its connection. The request's bytes are the connection's receive buffer: they
-are not touched after the first wait. A transactional batch is appended only to a partition that is durably part of its
-producer's open transaction, looked up in the same step, so that its marker cannot miss it. In a topic with a dedup
-window a batch loses its duplicates in the step in which it is appended (`dedup.py`).
-
-The answer leaves when everything is committed: on the disk of every in-sync replica (acks=all), or on this broker's own
-(acks=1). A broker whose session may be over accepts only acks=all, because nobody else confirms the rest. acks=0 has no
-answer at all, and an error then closes the connection.
+- Batches are validated and appended before the first await, so the batches of a connection are appended in the order in
+  which they were sent. If a batch has to wait before it can be appended (decompression of a large batch, or adding a
+  partition to a transaction), the connection processes no later requests meanwhile.
+- The bytes of the request are in the receive buffer of the connection, which is not accessed after the first await.
+- A transactional batch is appended only if the partition is durably part of the producer's open transaction. The check
+  and the append run without an await in between; otherwise the transaction marker could miss the batch.
+- In a topic with a dedup window, duplicates are removed from a batch in the same step in which it is appended
+  (`dedup.py`).
+- The response is sent when everything is on the disks of all in-sync replicas (acks=all), or on the disk of this broker
+  (acks=1). With acks=0 there is no response, and an error closes the connection.
+- A broker whose registry session may have expired accepts only acks=all, since with acks=1 no other broker confirms
+  that it is still the leader.
 """
 
 from __future__ import annotations
@@ -59,13 +61,13 @@ from headrace.wire.messages.produce import (
 _ACKS_ALL = -1
 _ACKS_NONE = 0
 _TOPIC_IDS_SINCE = 13
-_ENLISTS_SINCE = 12  # of KIP-890: producers no longer say AddPartitionsToTxn
+_ENLISTS_SINCE = 12  # KIP-890: producers no longer send AddPartitionsToTxn
 _WAITING_BYTES_MAX = 64 << 20
-_OPENED_ON_LOOP_MAX = 1 << 16  # bytes of a batch whose records are looked into
+_OPENED_ON_LOOP_MAX = 1 << 16  # maximum bytes of a batch that is decoded on the event loop
 
 
 class _Item:
-    """One partition's batch on its way into the log, and the answer that it will get."""
+    """The batch of one partition, and its response."""
 
     __slots__ = ("answer", "batch", "header", "ids", "is_large", "partition", "sealed", "topic")
 
@@ -82,12 +84,12 @@ class _Item:
         self.answer = answer
         self.partition = partition
         self.header = header
-        self.ids: Ids | None = None  # only where the topic has a dedup window
+        self.ids: Ids | None = None  # only if the topic has a dedup window
         config = partition.config
         self.is_large = too_large_for_the_loop(header, config) or (
             config.dedup_window_ms > 0 and header.size_bytes > _OPENED_ON_LOOP_MAX
         )
-        # Only of a large one: an item lives until its batch is durable, and should not hold a copy of it so long.
+        # Only for large batches: an item lives until its batch is durable, and should not keep a copy that long.
         self.sealed: bytes | None = None
 
 
@@ -110,9 +112,9 @@ class Produce:
         self._refusals = Refusals()
         self._disk = disk
         self._clock = clock
-        # One at a time: unpacking must not take the threads that fsync is waiting for.
+        # One at a time: decompression must not occupy the disk threads that fsync needs.
         self._unpacking = asyncio.Semaphore(1)
-        self._waiting_bytes = 0  # copies of batches that wait for their turn
+        self._waiting_bytes = 0  # size of batch copies that wait for decompression
 
     async def handle(self, request: ProduceRequest, context: RequestContext) -> ProduceResponse | None:
         response = ProduceResponse()
@@ -181,8 +183,8 @@ class Produce:
         return self._catalogue.partition(topic.name, index)
 
     def _must_enlist(self, request: ProduceRequest, item: _Item) -> bool:
-        """Whether it is not known here that the partition is part of the transaction: newer clients leave it to us to
-        see to that, and for older ones another broker may have."""
+        """Whether this broker does not know yet that the partition is part of the transaction. Newer clients rely on
+        the leader to add it; for older ones the coordinator on another broker may have added it."""
         if not item.header.is_transactional:
             return False
         try:
@@ -192,17 +194,17 @@ class Produce:
         return False
 
     async def _make_ready(self, request: ProduceRequest, items: list[_Item], context: RequestContext) -> list[_Item]:
-        """Unpack large batches in the disk threads and let partitions join their transaction; what is left of the
-        request. The connection stays held."""
+        """Decompress large batches in disk threads and add partitions to their transactions; return the items that have
+        not failed. The connection processes no other requests meanwhile."""
         context.hold()
         size_bytes = sum(len(item.batch) for item in items)
         if self._waiting_bytes and self._waiting_bytes + size_bytes > _WAITING_BYTES_MAX:
-            busy = RequestTimedOut("too many packed batches wait to be checked; send it again")
+            busy = RequestTimedOut("too many compressed batches are waiting for validation; retry")
             for item in items:
                 self._refuse_item(item, busy)
             return []
         for item in items:
-            # The receive buffer will be overwritten while we wait.
+            # The receive buffer is overwritten during the await.
             item.batch = memoryview(bytearray(item.batch))
         self._waiting_bytes += size_bytes
         try:
@@ -224,7 +226,7 @@ class Produce:
         return True
 
     async def _enlist(self, transactional_id: str, items: list[_Item], *, adds: bool) -> list[_Item]:
-        """Make the partitions part of their producer's transaction; what of the items may go on."""
+        """Add the partitions to the producer's transaction; return the items that have not failed."""
         by_producer: dict[tuple[int, int], list[_Item]] = {}
         for item in items:
             if item.header.is_transactional:
@@ -245,7 +247,7 @@ class Produce:
     def _verify(self, request: ProduceRequest, item: _Item) -> None:
         """Raise unless a transactional batch may be appended now."""
         header = item.header
-        assert request.transactional_id is not None, "batches are checked for it"
+        assert request.transactional_id is not None, "validated with the batch"
         try:
             self._transactions.verify(
                 request.transactional_id, header.producer_id, header.producer_epoch, item.partition
@@ -254,21 +256,21 @@ class Produce:
             raise _told_to_producers(error) from error
 
     def _ensure_safe(self, partition: Partition, acks: int, *, session_valid: bool) -> None:
-        """Raise unless what is acknowledged would be kept, and could be. With acks=all the in-sync set confirms it; a
-        partition with one replica can be led by no other broker."""
+        """Raise unless an acknowledged batch would be durable. With acks=all the in-sync replicas confirm that this
+        broker is still the leader; a partition with a single replica cannot have another leader."""
         if partition.writes_suspended:
-            raise NotLeader(f"another broker may lead {partition.topic}-{partition.index} by now")
+            raise NotLeader(f"this broker may no longer be the leader of {partition.topic}-{partition.index}")
         if acks == _ACKS_ALL:
             partition.ensure_enough()
         elif not session_valid:
             raise NotLeader(
-                f"another broker may lead {partition.topic}-{partition.index} by now; only acks=all is accepted"
+                f"this broker may no longer be the leader of {partition.topic}-{partition.index}; use acks=all"
             )
 
     def _append_all(
         self, request: ProduceRequest, items: list[_Item], deadline: float | None
     ) -> list[tuple[PartitionProduceResponse, asyncio.Future[None]]]:
-        """Append every batch; the answers that must still wait, and for what. Without a deadline nobody waits."""
+        """Append all batches; return the responses that must wait, and their futures. Without a deadline none wait."""
         waits = []
         now_ms = self._clock.now_ms()
         refusals = self._refusals
@@ -312,7 +314,8 @@ class Produce:
         _refuse(item.answer, error)
 
     def _note_refused(self, topic: TopicProduceData, data: PartitionProduceData, error: HeadraceError) -> None:
-        """A batch that is none, or was not even looked at, because it may be led here only from the next moment on."""
+        """Record an error of a batch that is malformed, or that was not validated because this broker is not the
+        leader (yet)."""
         known = self._catalogue.find(topic.name) or self._catalogue.find_by_id(topic.topic_id)
         if known is not None:
             known.counts.failed_produces += 1
@@ -329,7 +332,7 @@ def _place(topic: TopicProduceData, index: int) -> Place:
 
 
 def _prepare(item: _Item, sealed: bytes | None) -> None:
-    """Walk the records of a batch, perhaps in a disk thread: nobody else has the item meanwhile."""
+    """Decode the records of a batch, possibly in a disk thread, which has exclusive access to the item meanwhile."""
     config = item.partition.config
     item.batch, item.header = prepare(item.batch, item.header, sealed, config)
     if config.dedup_window_ms:
@@ -337,7 +340,7 @@ def _prepare(item: _Item, sealed: bytes | None) -> None:
 
 
 def _told_to_producers(error: HeadraceError) -> HeadraceError:
-    """What the coordinator says, in words that producers understand: they know nothing of coordinators here."""
+    """Translate an error of the coordinator for producers, which do not expect coordinator errors from Produce."""
     if isinstance(error, ProducerFenced):
         return InvalidProducerEpoch(error.message)
     if isinstance(error, CoordinatorLoading | CoordinatorNotAvailable | NotCoordinator | ConcurrentTransactions):
@@ -347,7 +350,7 @@ def _told_to_producers(error: HeadraceError) -> HeadraceError:
 
 def _ensure_not_internal(topic: str) -> None:
     if is_internal(topic) and not topic.startswith(DELAYED_PREFIX):
-        raise InvalidTopic(f"{topic} is internal: only the broker writes to it")
+        raise InvalidTopic(f"topic {topic} is internal: only brokers can write to it")
 
 
 def _refuse(answer: PartitionProduceResponse, error: HeadraceError) -> None:

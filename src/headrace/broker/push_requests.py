@@ -29,7 +29,7 @@ class PushRequests:
         self._told = None
 
     def _look(self) -> DescribePushesResponse:
-        from hashlib import blake2b  # only where somebody pushes
+        from hashlib import blake2b  # imported only if push is used
 
         pushes = [
             DescribedPush(

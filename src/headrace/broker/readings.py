@@ -90,7 +90,7 @@ class Reading:
         try:
             loaded = await self._cold.load()
             if not self._partition.is_leader or self._partition.leader_epoch != self._leader_epoch:
-                raise NotLeader("the leadership ended while the records were read from the disk")
+                raise NotLeader("this broker lost the leadership while it was reading the records")
             again = self._partition.read(self.entry.fetch_offset, len(loaded), self.end_offset)
             self.data.records = again if isinstance(again, LogSlice) else loaded
             self.size_bytes = len(self.data.records)
@@ -174,7 +174,7 @@ def _fill(reading: Reading, partition: Partition, size_bytes_max: int, *, may_ex
     offset, end_offset = reading.entry.fetch_offset, reading.end_offset
     if offset >= end_offset:
         if offset > partition.log.end_offset:
-            raise OffsetOutOfRange(f"offset {offset} lies behind the end of the log, {partition.log.end_offset}")
+            raise OffsetOutOfRange(f"offset {offset} is after the end of the log, {partition.log.end_offset}")
         reading.is_exhausted = True
         return reading
     if size_bytes_max <= 0 and not may_exceed:
@@ -193,9 +193,9 @@ def _fill(reading: Reading, partition: Partition, size_bytes_max: int, *, may_ex
 def check_leader_epoch(partition: Partition, epoch: int) -> None:
     """-1: the client does not know and does not care."""
     if 0 <= epoch < partition.leader_epoch:
-        raise FencedLeaderEpoch(f"leader epoch {epoch} is older than the present one, {partition.leader_epoch}")
+        raise FencedLeaderEpoch(f"leader epoch {epoch} is older than the current one, {partition.leader_epoch}")
     if epoch > partition.leader_epoch:
-        raise UnknownLeaderEpoch(f"leader epoch {epoch} is newer than the present one, {partition.leader_epoch}")
+        raise UnknownLeaderEpoch(f"leader epoch {epoch} is newer than the current one, {partition.leader_epoch}")
 
 
 def _divergence(partition: Partition, entry: FetchEntry) -> EpochEndOffset | None:
@@ -203,7 +203,9 @@ def _divergence(partition: Partition, entry: FetchEntry) -> EpochEndOffset | Non
     log = partition.log
     epoch, end_offset = log.epochs.end_offset_for(entry.last_fetched_epoch, log.end_offset)
     if epoch < 0:
-        raise OffsetOutOfRange(f"the reader says epoch {entry.last_fetched_epoch}; the log knows {log.epochs.latest}")
+        raise OffsetOutOfRange(
+            f"last fetched epoch {entry.last_fetched_epoch} is newer than {log.epochs.latest}, the latest of the log"
+        )
     if epoch < entry.last_fetched_epoch or end_offset < entry.fetch_offset:
         return EpochEndOffset(epoch=epoch, end_offset=end_offset)
     return None
@@ -222,7 +224,8 @@ def _check_empty_log(partition: Partition, entry: FetchEntry, follower: Follower
         return
     if not partition.in_sync.shares_history(follower.node_id):
         raise OffsetOutOfRange(
-            f"the log of broker {follower.node_id} is empty and starts at {entry.log_start_offset}, ours at {start}"
+            f"the log of broker {follower.node_id} is empty and starts at {entry.log_start_offset}, the leader's at "
+            f"{start}"
         )
 
 

@@ -78,7 +78,9 @@ class ReassignmentRequests:
 
         def decide(topic: Topic, record: PartitionRecord) -> PartitionRecord:
             if topic.is_companion:
-                raise InvalidReplicaAssignment(f"{name} goes where {owner_of(name)} goes: move that")
+                raise InvalidReplicaAssignment(
+                    f"{name} has the replicas of {owner_of(name)}; reassign that topic instead"
+                )
             if target is None:
                 return cancel(record)
             changed = begin(record, target)
@@ -97,9 +99,9 @@ class ReassignmentRequests:
                 continue
             broker = live.get(node_id)
             if broker is None:
-                raise InvalidReplicaAssignment(f"broker {node_id} is not up, so it cannot take a replica")
+                raise InvalidReplicaAssignment(f"broker {node_id} is not up, so it cannot get a replica")
             if broker.is_draining:
-                raise InvalidReplicaAssignment(f"broker {node_id} is draining, so it takes no replica")
+                raise InvalidReplicaAssignment(f"broker {node_id} is draining, so it cannot get a replica")
 
 
 def _check_size(target: Sequence[int], record: PartitionRecord) -> None:

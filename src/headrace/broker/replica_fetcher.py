@@ -1,9 +1,9 @@
-"""Copying the logs that one other broker leads: fetch, append, flush, and only then the next fetch.
+"""Replicate the partitions that one other broker leads: fetch, append, flush, and only then send the next fetch.
 
-So the offset of a fetch is the follower's promise that everything below it is on its disk, and the leader counts on
-that. The history is the leader's: where the two part, which the leader finds by the epoch of our last batch, our log is
-cut back to where they agree, never to our own high watermark. Below the high watermark only an unclean election, which
-an operator has ordered, makes us cut.
+Therefore the offset of a fetch guarantees to the leader that all records below it are on the follower's disk. The
+leader's log is authoritative. The leader detects divergence by the epoch of the follower's last batch, and the follower
+truncates its log to the point of divergence, not to its own high watermark. It truncates below the high watermark only
+after an unclean election, which an operator has requested.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _EARLIEST_LOCAL = -4
 
 @dataclass(eq=False, slots=True)
 class Followed:
-    """A partition that is copied in one epoch of its leader. `not_before`: after a refusal, when to ask again."""
+    """A partition that is replicated in one leader epoch. `not_before` is when to retry after an error."""
 
     partition: Partition
     leader_epoch: int
@@ -79,7 +79,7 @@ class ReplicaFetcher:
         self._peers = peers
         self._flusher = flusher
         self._config = config
-        self._catching_up = catching_up  # shared with those who copy from other leaders
+        self._catching_up = catching_up  # shared with the fetchers of other leaders
         self._clock = clock
         self._followed: dict[Partition, Followed] = {}
         self._session = FollowerSession(node_id, broker_epoch)
@@ -100,7 +100,7 @@ class ReplicaFetcher:
         self._followed.pop(partition, None)
 
     async def run(self) -> None:
-        """Copy for ever; a leader that cannot be reached is asked again."""
+        """Replicate until cancelled; retry if the leader is not reachable."""
         while True:
             self._wake.clear()
             now = self._clock.monotonic()
@@ -117,11 +117,11 @@ class ReplicaFetcher:
                 await self._copy(ready)
                 self.is_failing = False
             except StorageFailure as error:
-                log.error("copying from broker %d: %s", self._leader_id, error)
+                log.error("replication failed leader=%d error=%s", self._leader_id, error)
                 await self._pause(_PAUSE_SECONDS)
             except HeadraceError as error:
                 if not self.is_failing:
-                    log.warning("broker %d cannot be copied from now: %s", self._leader_id, error)
+                    log.warning("fetch from the leader failed leader=%d error=%s", self._leader_id, error)
                 self.is_failing = True
                 self._session.reset()
                 await self._pause(_PAUSE_SECONDS)
@@ -138,7 +138,7 @@ class ReplicaFetcher:
         limit = config.follower_replication_throttled_rate
         self._catching_up.per_second = None if limit == LONG_MAX else limit
         for followed in ready:
-            # What flushes as its producers like is not waited for; a fetch promises no more of it than that.
+            # Topics with flush.messages > 1 are not flushed first; their fetches do not guarantee durability either.
             ours = followed.partition.log
             if ours.flushed_offset < ours.end_offset and followed.partition.config.flush_messages <= 1:
                 await self._flusher.flush(ours)
@@ -157,21 +157,26 @@ class ReplicaFetcher:
                 await self._take(followed, data)
             except HeadraceError as error:
                 partition = followed.partition
-                log.warning("copying %s-%d: %s", partition.topic, partition.index, error)
+                log.warning(
+                    "replication of a partition failed partition=%s-%d error=%s",
+                    partition.topic,
+                    partition.index,
+                    error,
+                )
                 followed.not_before = self._clock.monotonic() + _PAUSE_SECONDS
 
     async def _take(self, followed: Followed, data: PartitionData) -> None:
-        """Take in what the leader has told of one partition."""
+        """Process the response of the leader for one partition."""
         partition = followed.partition
         if not followed.is_current or self._followed.get(partition) is not followed:
-            # The leader believes that we have been told; it would not say it again.
+            # The leader considers this response delivered, and its fetch session would not repeat it.
             self._session.reset()
             return
         if data.error_code == OffsetOutOfRange.code:
             await self._begin_anew(followed)
             return
         if data.error_code:
-            # Somebody has not heard of the newest epoch yet; the registry will tell.
+            # The leader or this follower does not know the newest epoch yet; the registry will notify it.
             followed.not_before = self._clock.monotonic() + _PAUSE_SECONDS
             return
         if data.diverging_epoch is not None:
@@ -194,7 +199,7 @@ class ReplicaFetcher:
             await self._trim(followed, data)
 
     async def _cut(self, followed: Followed, diverging: EpochEndOffset) -> None:
-        """Our log has what the leader's has not: cut it back to where they agree, as far as one answer tells."""
+        """Truncate a diverging log towards the point of divergence, as far as one response determines it."""
         partition = followed.partition
         async with partition.changing:
             if not followed.is_current:
@@ -204,12 +209,18 @@ class ReplicaFetcher:
             offset = min(diverging.end_offset, our_end if our_end >= 0 else ours.start_offset)
             is_unclean = followed.unclean_epoch >= 0 and ours.epochs.latest < followed.unclean_epoch
             assert offset >= partition.high_watermark or is_unclean, (
-                f"{partition.topic}-{partition.index} would be cut to {offset}, below what is committed, "
+                f"{partition.topic}-{partition.index} would be truncated to {offset}, below its high watermark "
                 f"{partition.high_watermark} (I7)"
             )
             if offset >= ours.end_offset:
                 return
-            log.info("%s-%d is cut from %d to %d", partition.topic, partition.index, ours.end_offset, offset)
+            log.info(
+                "truncating the log partition=%s-%d from=%d to=%d",
+                partition.topic,
+                partition.index,
+                ours.end_offset,
+                offset,
+            )
             if offset <= ours.start_offset:
                 await ours.restart_at(ours.start_offset)
             else:
@@ -217,8 +228,8 @@ class ReplicaFetcher:
             partition.was_cut()
 
     async def _begin_anew(self, followed: Followed) -> None:
-        """The leader no longer has, or never had, what comes next for us, or our empty log starts above its log without
-        sharing its history: begin where its log begins."""
+        """Reset the log to the leader's log start offset: the leader no longer has or never had the next record, or the
+        local log is empty and starts above the leader's log without a common history."""
         partition = followed.partition
         start = await self._leader_start(followed)
         async with partition.changing:
@@ -227,9 +238,11 @@ class ReplicaFetcher:
             ours = partition.log
             if start <= ours.end_offset and ours.end_offset > ours.start_offset:
                 raise OffsetOutOfRange(
-                    f"the leader has nothing at {ours.end_offset}, although its log begins at {start}"
+                    f"the leader has no record at {ours.end_offset}, although its log starts at {start}"
                 )
-            log.info("%s-%d begins anew at %d", partition.topic, partition.index, start)
+            log.info(
+                "log reset to the leader's log start partition=%s-%d offset=%d", partition.topic, partition.index, start
+            )
             await ours.restart_at(start)
             partition.was_cut()
 
@@ -264,11 +277,11 @@ class ReplicaFetcher:
         )
         answer = response.topics[0].partitions[0]
         if answer.error_code:
-            raise OffsetOutOfRange(f"the leader does not tell where its log begins: error {answer.error_code}")
+            raise OffsetOutOfRange(f"the leader did not return its log start offset: error {answer.error_code}")
         return answer.offset
 
     async def _trim(self, followed: Followed, data: PartitionData) -> None:
-        """What the leader has deleted goes here too; our own retention does nothing while we follow."""
+        """Delete what the leader has deleted. A follower applies no retention of its own."""
         partition = followed.partition
         async with partition.changing:
             if followed.is_current:

@@ -1,8 +1,9 @@
-"""The replicas that this broker holds: opened, led, followed and given up as the partitions' records say.
+"""The local replicas: open, lead, follow and remove them according to the partition records in the registry.
 
-What ends a lead takes effect at once, within the call that brings the news; what needs the disk (a log to be made, cut
-or removed) is done by one task, which looks at the present record of each partition that changed, so that news which
-comes meanwhile is not missed. A log is removed only when the record no longer names this broker, or the topic is gone.
+- The end of a leadership takes effect immediately, within the call that reports the changed record.
+- Operations on the disk (creating, truncating and removing logs) are done by a single task. It reads the current record
+  of each changed partition, so that changes during an operation are not missed.
+- A log is removed only if the record no longer contains this broker, or if the topic was deleted.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class Replicas:
         catalogue.on_nodes.append(self._on_nodes)
 
     async def open_logs(self) -> None:
-        """Open the log of every replica that the registry says is here. A log that it does not know is deleted if its
-        topic was, and becomes stray otherwise."""
+        """Open the logs of all local replicas in the registry. Other logs are deleted if their topic was deleted, and
+        become stray otherwise."""
 
         def wanted(topic_id: UUID, index: int) -> Opening | None:
             topic = self._catalogue.find_by_id(topic_id)
@@ -89,29 +90,29 @@ class Replicas:
     async def begin(self) -> None:
         """Lead and follow with the logs that are open."""
         await self._reconcile()
-        for topic in self._catalogue:  # in the background: a full disk does not keep the broker from its start
+        for topic in self._catalogue:  # in the background: a full disk must not prevent startup
             self._mark_record(topic)
         await self._store.topic_files.drop([one for one in self._store.topic_files.records if not self._holds(one)])
 
     async def run(self) -> None:
-        """Do what the records ask for, for ever."""
+        """Apply the partition records until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
             try:
                 await self._reconcile()
             except HeadraceError as error:
-                # No room on the disk, most likely: others lead meanwhile.
-                log.error("a replica cannot be made or removed: %s", error)
+                # Most likely the disk is full: other brokers lead meanwhile.
+                log.error("creating or removing a replica failed error=%s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
                 self._wake.set()
 
     async def keep_records(self) -> None:
-        """Write the records of topics beside their logs, for ever; nobody who wants to lead waits for it.
+        """Write the metadata of topics beside their logs until cancelled. Leaderships do not wait for it.
 
-        After a crash, the file of a topic tells whether a replica here may have acknowledged from memory, whatever the
-        configuration is by then. So `flush.messages` > 1 takes effect when it is in the file, and leaves the file when
-        everything that was acknowledged from memory is flushed.
+        After a crash, the file of a topic tells whether a local replica may have acknowledged records from memory,
+        whatever the configuration is by then. So `flush.messages` > 1 takes effect when it is in the file, and leaves
+        the file when everything that was acknowledged from memory is flushed.
         """
         while True:
             await self._record_changed.wait()
@@ -126,7 +127,7 @@ class Replicas:
                     one[1] for one, is_kept in zip(held, flushed, strict=True) if is_kept
                 )
             except HeadraceError as error:
-                log.error("topic files cannot be written error=%s", error)
+                log.error("writing topic files failed error=%s", error)
                 self._changed_records = {**changed, **self._changed_records}
                 await asyncio.sleep(_RETRY_SECONDS)
                 self._record_changed.set()
@@ -160,8 +161,8 @@ class Replicas:
         )
 
     async def settled(self, topic_id: UUID | None = None) -> None:
-        """Return when everything that was known when this was called is done; raise what keeps the replicas of this
-        topic from being here. Others' troubles are nobody's business."""
+        """Wait until all changes known at the time of the call are applied. Raise the error that prevents the creation
+        of replicas of this topic; errors of other topics are ignored."""
         if self._is_busy or self._dirty or self._doomed:
             future = asyncio.get_running_loop().create_future()
             self._settled.append((topic_id, future))
@@ -174,7 +175,7 @@ class Replicas:
             partition.config = config
             partition.log.config = self._log_config(config)
 
-    # News
+    # Notifications
 
     def _on_place(self, topic: Topic, index: int) -> None:
         record = topic.places[index]
@@ -201,7 +202,7 @@ class Replicas:
         self._wake.set()
 
     def _on_nodes(self) -> None:
-        """A leader that was away may be back, under another address."""
+        """Handle changed brokers: a leader may be back under another address."""
         for topic in self._catalogue:
             for index, partition in topic.replicas.items():
                 if not partition.is_leader:
@@ -209,7 +210,7 @@ class Replicas:
         self._wake.set()
 
     def _mark_record(self, topic: Topic) -> None:
-        """The topic's file beside its logs may be out of date."""
+        """Mark the topic file beside the logs as possibly outdated."""
         if topic.replicas:
             self._changed_records[topic.id] = None
             self._record_changed.set()
@@ -218,7 +219,7 @@ class Replicas:
         self._dirty[topic_id, index] = None
         self._wake.set()
 
-    # What follows from it
+    # Reconciliation
 
     async def _reconcile(self) -> None:
         failure: HeadraceError | None = None
@@ -249,7 +250,7 @@ class Replicas:
             raise failure
 
     async def _carry_out(self, keys: list[Key]) -> None:
-        """A log that cannot be made or removed is no reason not to lead and follow with the others."""
+        """Apply the records. A failure to create or remove a log does not prevent the roles of other replicas."""
         for topic, partition in self._here(keys):
             if not self._is_mine(topic, partition.index):
                 self._give_up(topic, partition)
@@ -297,17 +298,18 @@ class Replicas:
             self._doomed[topic.id, partition.index] = partition
 
     async def _replace_damaged(self, keys: Iterable[Key]) -> None:
-        """Where others have it all and nobody counts on what is damaged here, begin anew and copy everything."""
+        """Replace damaged logs by empty ones and replicate them again, if other replicas have all records and this one
+        does not count as a source of committed records."""
         for topic, partition in self._here(keys):
             record = topic.places.get(partition.index)
             if partition.log.quarantined is None or record is None or record.leader in (NO_LEADER, self._node_id):
                 continue
-            # What was damaged under our hands must wait for the next start: a fetch from before the damage, still under
-            # way, would promise what the new log does not have.
+            # Logs that were damaged at run time must wait for the next start: a fetch in flight from before the damage
+            # would report a position that the new log does not have.
             if partition.is_from_damage and self._node_id not in record.isr + record.elr:
                 self._give_up(topic, partition)
                 async with partition.changing:
-                    pass  # whoever was cutting it has finished
+                    pass  # wait until a truncation in progress has finished
                 opening = self._opening(topic)
                 self._add(topic, await self._store.replace(topic.id, partition.index, opening))
 
@@ -318,9 +320,9 @@ class Replicas:
         try:
             for partition in doomed.values():
                 async with partition.changing:
-                    pass  # whoever was cutting it has finished
+                    pass  # wait until a truncation in progress has finished
             gone = {topic_id for topic_id, _ in doomed if self._catalogue.find_by_id(topic_id) is None}
-            lost = gone - await self._topics.deleted(gone)  # by a registry that was replaced by an older one
+            lost = gone - await self._topics.deleted(gone)  # lost because the registry was replaced by an older one
             await self._store.set_aside_all([key for key in doomed if key[0] in lost])
             await self._store.delete_all([key for key in doomed if key[0] not in lost])
             await self._store.topic_files.drop({topic_id for topic_id, _ in doomed if not self._holds(topic_id)})
@@ -376,7 +378,7 @@ class Replicas:
         del topic.replicas[partition.index]
 
     def _lacks(self, topic_id: UUID | None) -> bool:
-        """Whether replicas of a topic that should be here are not."""
+        """Whether local replicas of a topic are missing."""
         topic = None if topic_id is None else self._catalogue.find_by_id(topic_id)
         return topic is not None and any(
             index not in topic.replicas and self._is_mine(topic, index) for index in topic.places
@@ -399,7 +401,7 @@ class Replicas:
         return topic.config
 
     def _log_config(self, config: TopicConfig) -> LogConfig:
-        # The active segment is never compacted, so it must be rolled in time for what must be.
+        # The active segment is never compacted, so it must be rolled in time for max.compaction.lag.ms.
         segment_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.compacts else config.segment_ms
         jitter_ms = min(config.segment_jitter_ms, segment_ms - 1)
         return LogConfig(

@@ -1,4 +1,4 @@
-"""Which partitions this broker copies, and from whom: one fetch loop for each broker that leads any of them."""
+"""The replication of all followed partitions: one fetcher for each broker that leads any of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Replication:
         self._leaders: dict[Partition, int] = {}
 
     def follow(self, partition: Partition, leader: BrokerRecord, record: PartitionRecord) -> None:
-        """Copy from this leader from now on, in the partition's present epoch."""
+        """Replicate a partition from this leader, in its current leader epoch."""
         if self._leaders.get(partition) != leader.node_id:
             self.drop(partition)
         self._leaders[partition] = leader.node_id
@@ -57,17 +57,17 @@ class Replication:
                 self._node_id,
                 self._broker_epoch,
             )
-            self._spawn(fetcher.run(), f"copying from broker {leader.node_id}")
+            self._spawn(fetcher.run(), f"replication from broker {leader.node_id}")
         is_joining = self._node_id not in record.isr
         fetcher.add(Followed(partition, record.leader_epoch, record.unclean_epoch, is_joining))
 
     def drop(self, partition: Partition) -> None:
-        """Copy it no longer."""
+        """Stop replicating a partition."""
         node_id = self._leaders.pop(partition, None)
         if node_id is not None:
             self._fetchers[node_id].remove(partition)
 
     @property
     def lagging(self) -> int:
-        """How many partitions are being followed without a leader that answers."""
+        """Count the followed partitions whose leader does not respond."""
         return sum(fetcher.is_failing * len(fetcher) for fetcher in self._fetchers.values())

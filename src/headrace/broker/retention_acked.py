@@ -47,7 +47,9 @@ class AckedRetention:
                 await self._look_at(partition, acks)
             except (HeadraceError, FileNotFoundError, DamagedSegment) as error:
                 # The acks log may have been trimmed or cut meanwhile; all else is worth a word, too.
-                log.warning("what is settled of %s-%d cannot go: %s", partition.topic, partition.index, error)
+                log.warning(
+                    "deleting settled messages failed partition=%s-%d error=%s", partition.topic, partition.index, error
+                )
 
     def _concerned(self) -> Iterator[tuple[Partition, Partition]]:
         for topic in self._catalogue:

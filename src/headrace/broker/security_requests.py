@@ -1,4 +1,4 @@
-"""SASL, ACLs, quotas and SCRAM: Kafka's door knows no users, and says so in words that clients understand.
+"""SASL, ACL, quota and SCRAM requests: the Kafka listener has no authentication, and responds with the proper errors.
 
 A request that is not served ends its connection. A client that was set up for SASL would then dial for ever without
 learning why, and tools that do not look at ApiVersions first would report a broken network. What is asked for is told
@@ -33,9 +33,9 @@ from headrace.wire.messages.describe_user_scram_credentials import (
 )
 from headrace.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
-_NO_RULES = SecurityDisabled("there are no access rules at this door: whoever reaches it may do everything")
-_NO_PASSWORDS = SecurityDisabled("there are no users and no passwords at this door")
-_NO_QUOTAS = InvalidRequest("there are no quotas here; tokens of the HTTP door have rates")
+_NO_RULES = SecurityDisabled("Authorization is disabled on this listener; every client has full access")
+_NO_PASSWORDS = SecurityDisabled("Authentication is disabled on this listener; it has no users and passwords")
+_NO_QUOTAS = InvalidRequest("client quotas are not supported; access tokens of the HTTP listener have rate limits")
 
 
 def security_table() -> dict[int, Handle]:
@@ -89,7 +89,7 @@ async def _describe_passwords(
 ) -> DescribeUserScramCredentialsResponse:
     return DescribeUserScramCredentialsResponse(
         results=[
-            _described(user.name, ResourceNotFound(f"there is no user {user.name} at this door"))
+            _described(user.name, ResourceNotFound(f"user {user.name} does not exist on this listener"))
             for user in request.users or ()
         ]
     )

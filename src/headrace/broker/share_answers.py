@@ -33,9 +33,9 @@ _ASK_AGAIN = (
 
 def check_member(group_id: str | None, member_id: str | None) -> tuple[str, str]:
     if not group_id:
-        raise InvalidRequest("the request names no share group")
+        raise InvalidRequest("the request has no share group id")
     if not member_id:
-        raise InvalidRequest("the request names no member of the share group")
+        raise InvalidRequest("the request has no member id")
     return group_id, member_id
 
 

@@ -159,7 +159,7 @@ def _update(session: ShareSession, request: ShareFetchRequest) -> None:
 
 def _check_renewal(request: ShareFetchRequest) -> None:
     if request.is_renew_ack and (request.max_bytes or request.min_bytes or request.max_records or request.max_wait_ms):
-        raise InvalidRequest("a request that renews leases fetches nothing: its limits must be 0")
+        raise InvalidRequest("a request that renews leases cannot fetch records; set its limits to 0")
 
 
 def _refused(error: HeadraceError, acknowledged: Acknowledgements) -> ShareFetchResponse:

@@ -1,7 +1,7 @@
 """DescribeShareGroupOffsets, AlterShareGroupOffsets and DeleteShareGroupOffsets, for the coordinator of the group.
 
-Where a group stands is known to the leaders of the partitions, which are asked; the coordinator sees to it that nobody
-moves a group that has members.
+The leaders of the partitions know the offsets of a share group, so the coordinator requests them there. The coordinator
+rejects changes of the offsets of a group that has members.
 """
 
 from __future__ import annotations
@@ -173,4 +173,4 @@ def _ensure_vacant(groups: LedGroups, group_id: str) -> None:
 
 
 def _unknown(place: Place) -> HeadraceError:
-    return UnknownTopicOrPartition(f"there is no partition {place[0]}-{place[1]}")
+    return UnknownTopicOrPartition(f"partition {place[0]}-{place[1]} does not exist")

@@ -121,7 +121,7 @@ class ShareGroups:
             return
         wait = self._lead.append(group.group_id, share_group_records(group.group_id, events))
         if wait is not None:
-            wait.add_done_callback(asyncio.Future.exception)  # whoever is told waits for all that is in the log
+            wait.add_done_callback(asyncio.Future.exception)  # readers wait until the whole log is committed
         group.apply(events)
         self.groups[group.group_id] = group
 
@@ -140,7 +140,7 @@ class ShareGroups:
         try:
             self._store(group, group.tick(now_ms, self._view()))
         except HeadraceError as error:
-            log.warning("members of share group %s whose time is up stay for now: %s", group.group_id, error)
+            log.warning("removing expired members of a share group failed group=%s error=%s", group.group_id, error)
             self._set_alarm(group, now_ms + _RETRY_MS)
             return
         self._arm(group)

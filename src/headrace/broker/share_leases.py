@@ -84,7 +84,7 @@ class ShareLeases:
     def topic(self, key: PartitionKey) -> Topic:
         topic = self._catalogue.find_by_id(key[0])
         if topic is None:
-            raise UnknownTopicId(f"there is no topic with id {key[0]}")
+            raise UnknownTopicId(f"topic id {key[0]} does not exist")
         return topic
 
     # Sessions
@@ -104,7 +104,7 @@ class ShareLeases:
                     led.release_member(session.group_id, session.member_id)
             except HeadraceError as error:
                 # Who leads the partition now has no leases of this one's; else they end by themselves.
-                log.debug("leases of %s were not given back: %s", session.member_id, error)
+                log.debug("releasing leases failed member=%s error=%s", session.member_id, error)
 
     async def wait(self, session: ShareSession, poll: LeasePoll, wanted: WantedLeases) -> None:
         """Return when the poll has something to tell, its time is up, or it was told to stop."""
@@ -140,9 +140,13 @@ class ShareLeases:
         try:
             verdicts = list(islice(_verdicts(batches, renews=renews), VERDICTS_MAX + 1))
             if len(verdicts) > VERDICTS_MAX:
-                raise InvalidRequest(f"a partition's acknowledgements change at most {VERDICTS_MAX} times at once")
+                raise InvalidRequest(
+                    f"the acknowledgement type of a partition can change at most {VERDICTS_MAX} times per request"
+                )
             if renews and not self._configs.of(key[0], session.group_id).share_renew_acknowledge_enable:
-                raise InvalidRecordState(f"leases of {session.group_id} cannot be renewed: its configuration says so")
+                raise InvalidRecordState(
+                    f"group {session.group_id} does not allow renewal of leases (share.renew.acknowledge.enable)"
+                )
             led = self.subscriptions.of(self.topic(key).name, key[1])
             errors, wait = led.settle(session.group_id, session.member_id, verdicts)
         except GroupIdNotFound as error:  # so nothing is leased
@@ -158,9 +162,9 @@ def _verdicts(batches: Sequence[AcknowledgementBatch], *, renews: bool) -> Itera
     for batch in batches:
         first, last, types = batch.first_offset, batch.last_offset, batch.acknowledge_types
         if not end_offset <= first <= last:
-            raise InvalidRequest(f"offsets {first} to {last} do not come behind {end_offset}")
+            raise InvalidRequest(f"offsets {first} to {last} are not after {end_offset}")
         if len(types) not in (1, last - first + 1):
-            raise InvalidRequest(f"{len(types)} types of acknowledgement are not for {last - first + 1} offsets")
+            raise InvalidRequest(f"{len(types)} acknowledgement types do not match {last - first + 1} offsets")
         end_offset = last + 1
         if len(types) == 1:
             yield Verdict(first, last, _how(types[0], renews=renews))
@@ -174,5 +178,5 @@ def _verdicts(batches: Sequence[AcknowledgementBatch], *, renews: bool) -> Itera
 def _how(type_: int, *, renews: bool) -> Settlement | Extend:
     how = _HOWS.get(type_)
     if how is None or (type_ == _RENEW and not renews):
-        raise InvalidRequest(f"{type_} is no type of acknowledgement here")
+        raise InvalidRequest(f"acknowledgement type {type_} is not supported")
     return how

@@ -66,8 +66,8 @@ class ShareRequests:
         await self.standings.forget(group_id, context)
 
     def stop(self) -> None:
-        """Answer everybody who waits: the broker is going down."""
-        if "leases" in self.__dict__:  # else nobody has come
+        """Answer all waiting requests, because the broker is shutting down."""
+        if "leases" in self.__dict__:  # otherwise no share request has arrived
             self.leases.stop()
 
     @cached_property

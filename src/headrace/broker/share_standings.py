@@ -99,7 +99,7 @@ class ShareStandings:
         """The same of all that it has been at."""
         for error in (await self.delete(group_id, self.known_places(), context)).values():
             if error is not None:
-                raise CoordinatorNotAvailable(f"what {group_id} has settled cannot be deleted now: {error.message}")
+                raise CoordinatorNotAvailable(f"deleting the acknowledgements of {group_id} failed: {error.message}")
 
     async def _alter(
         self, group_id: str, action: int, offsets: Mapping[Place, int], context: RequestContext
@@ -152,7 +152,7 @@ class ShareStandings:
 
 
 def _sort(response: Any, answers: dict[Place, Any], errors: dict[Place, HeadraceError]) -> None:
-    from headrace.client.errors import refusal  # no broker needs it before somebody looks after share groups
+    from headrace.client.errors import refusal  # imported on first use: keeps startup fast
 
     for topic in response.topics:
         for answer in topic.partitions:

@@ -1,10 +1,12 @@
-"""The log behind a coordinator: an internal, compacted topic whose records are the coordinator's truth.
+"""The log of a coordinator: an internal, compacted topic with the coordinator's state.
 
-All records of one owner (a group, a transactional id) lie in one partition, chosen by the hash that Kafka uses, so what
-is appended for an owner becomes durable in that order. Who leads that partition coordinates its owners: it reads the
-partition when its lead begins, all of it, also what is not committed yet, since nobody else can append in between; and
-it says nothing of what it read before that is committed. A partition that cannot be read to its end is damaged: its
-owners are out of service, because half of what was stored looks like a past that never was.
+- All records of an owner (a group, a transactional id) are in one partition, chosen with Kafka's hash, so they become
+  durable in the order in which they were appended.
+- The leader of that partition is the coordinator of its owners. When its leadership begins it loads the whole
+  partition, including records that are not committed yet, because no other broker can append in between. It serves
+  requests only after everything that it has loaded is committed.
+- A partition that cannot be read to its end is damaged, and its owners are out of service: a partial state would look
+  like a state that never existed.
 """
 
 from __future__ import annotations
@@ -43,11 +45,11 @@ COMMIT_SECONDS = 5.0  # Kafka's offsets.commit.timeout.ms
 class StoredRecord(NamedTuple):
     key: bytes
     value: bytes | None
-    transaction: Transaction | None  # of which it is part: it counts when that is committed
+    transaction: Transaction | None  # the transaction that contains the record, which applies only if that commits
 
 
 class StoredMarker(NamedTuple):
-    """A transaction with records in this log has ended."""
+    """The end of a transaction with records in this log."""
 
     transaction: Transaction
     is_commit: bool
@@ -61,25 +63,25 @@ class StateLog:
         self._damaged: set[Partition] = set()
 
     async def ensure(self, partitions: int, configs: Mapping[str, str], replication: int) -> None:
-        """Make the topic when the first owner shows up, with as many replicas as there can be."""
+        """Create the topic on first use, with as many replicas as possible."""
         if self._catalogue.find(self._topic) is not None:
             return
         replication = min(replication, max(len(self._catalogue.usable_brokers()), 1))
         own = {
             "cleanup.policy": "compact",
             "compression.type": "producer",
-            # Whatever is the default for other topics: more than the leader, unless one failure would then stop it.
+            # Independent of the default for other topics: 2, unless a single failure would then make it unavailable.
             "min.insync.replicas": str((replication + 1) // 2),
         }
         try:
             await self._catalogue.create(self._topic, partitions, {**own, **configs}, replication=replication)
         except TopicAlreadyExists:
-            return  # made by another request while this one waited
+            return  # created by a concurrent request
         except HeadraceError as error:
             raise self._refused(error) from error
 
     def append(self, owner: str, records: Sequence[KeyValue]) -> int:
-        """Append in one batch; the offset up to which the log must be `committed` for it to count."""
+        """Append in one batch; return the end offset that must be `committed`."""
         now_ms = self._clock.now_ms()
         batch = build_batch([Record(key=key, value=value, timestamp_ms=now_ms) for key, value in records])
         try:
@@ -93,7 +95,7 @@ class StateLog:
         return end_offset <= self.partition_of(owner).high_watermark
 
     async def committed(self, owner: str, end_offset: int) -> None:
-        """Return when everything below `end_offset` is committed."""
+        """Wait until everything below `end_offset` is committed."""
         try:
             wait = self.partition_of(owner).committed(end_offset, self._clock.monotonic() + COMMIT_SECONDS)
             if wait is not None:
@@ -102,8 +104,8 @@ class StateLog:
             raise self._refused(error) from error
 
     async def load(self, partition: Partition) -> AsyncIterator[StoredRecord | StoredMarker]:
-        """Every record of a partition whose lead has just begun; of a damaged one, what stands before the damage. Ends
-        when all of it is committed; raises `NotCoordinator` if the lead has ended before that."""
+        """Yield all records of a partition whose leadership has just begun; of a damaged one, those before the damage.
+        End when all of them are committed; raise `NotCoordinator` if the leadership ends before."""
         epoch = partition.leader_epoch
         end_offset = partition.log.end_offset
         self._damaged.discard(partition)
@@ -119,43 +121,46 @@ class StateLog:
         except HeadraceError as error:
             _check_lead(partition, epoch)
             self._damaged.add(partition)
-            log.critical("what lies in %s-%d is out of service: %s", self._topic, partition.index, error)
+            log.critical(
+                "state of a coordinator is out of service partition=%s-%d error=%s", self._topic, partition.index, error
+            )
         _check_lead(partition, epoch)
 
     def is_damaged(self, partition: Partition) -> bool:
         return partition in self._damaged
 
     def ensure_readable(self, owner: str) -> None:
-        """An owner whose records are damaged must not look like one that never was."""
+        """Raise if the records of the owner are damaged, which must not be treated as if it did not exist."""
         if self._damaged and self.partition_of(owner) in self._damaged:
-            raise CoordinatorNotAvailable(f"what was stored of {owner} is damaged; the broker's log says where")
+            raise CoordinatorNotAvailable(f"the stored state of {owner} is damaged; see the log of the broker")
 
     def partition_of(self, owner: str) -> Partition:
-        """Where everything of this owner lies, if this broker leads it; else somebody else is to be asked."""
+        """Return the partition of the owner; raise `NotCoordinator` unless this broker leads it."""
         try:
             return self._catalogue.partition(self._topic, self.index_of(owner))
         except (NotLeader, UnknownTopicOrPartition) as error:
-            raise NotCoordinator(f"another broker coordinates {owner}: {error.message}") from error
+            raise NotCoordinator(f"this broker is not the coordinator of {owner}: {error.message}") from error
 
     def index_of(self, owner: str) -> int:
-        """In which partition everything of this owner lies, whoever leads it."""
+        """Return the index of the owner's partition, which any broker may lead."""
         topic = self._catalogue.find(self._topic)
         if topic is None:
-            raise NotCoordinator(f"nobody coordinates {owner}: there is no {self._topic} yet")
+            raise NotCoordinator(f"{owner} has no coordinator: the topic {self._topic} does not exist yet")
         return java_hash(owner) % topic.partition_count
 
     def _refused(self, error: HeadraceError) -> HeadraceError:
-        """A client that hears of a full disk gives up; one that hears that its coordinator is away comes again."""
+        """Translate an error of the log: clients give up on storage errors, but retry if a coordinator is
+        unavailable."""
         if isinstance(error, NotCoordinator):
             return error
         if isinstance(error, NotLeader):
             return NotCoordinator(error.message)
-        return CoordinatorNotAvailable(f"{self._topic} takes no writes: {error.message}")
+        return CoordinatorNotAvailable(f"writing to {self._topic} failed: {error.message}")
 
 
-@lru_cache(maxsize=4096)  # transactional batches ask for the same few, again and again
+@lru_cache(maxsize=4096)  # transactional batches repeatedly hash the same few ids
 def java_hash(text: str) -> int:
-    """`String.hashCode` without its sign, as Kafka chooses the partition of an owner."""
+    """Compute `String.hashCode` without its sign, with which Kafka chooses the partition of an owner."""
     value = 0
     units = text.encode("utf-16-be")
     for index in range(0, len(units), 2):
@@ -165,7 +170,7 @@ def java_hash(text: str) -> int:
 
 def _check_lead(partition: Partition, epoch: int) -> None:
     if not partition.is_leader or partition.leader_epoch != epoch:
-        raise NotCoordinator(f"another broker leads {partition.topic}-{partition.index} now")
+        raise NotCoordinator(f"this broker is no longer the leader of {partition.topic}-{partition.index}")
 
 
 async def until_committed(partition: Partition, end_offset: int) -> None:
@@ -186,7 +191,7 @@ async def until_committed(partition: Partition, end_offset: int) -> None:
 async def read_batches(
     partition: Partition, offset: int, end_offset: int, size_bytes_max: int = _READ_BYTES
 ) -> tuple[bytes, int]:
-    """Whole batches, so many bytes or one, and the offset behind them."""
+    """Read whole batches, at least one and about as many as fit into the size; return them and their end offset."""
     piece = partition.read(offset, size_bytes_max, end_offset)
     if isinstance(piece, LogSlice):
         data = piece.bytes()

@@ -72,9 +72,9 @@ class SubscriptionAdmin:
         try:
             check_group_id(request.subscription)
             if len(request.subscription) > NAME_LENGTH_MAX:
-                raise InvalidRequest(f"the name of a subscription has at most {NAME_LENGTH_MAX} characters")
+                raise InvalidRequest(f"the name of a subscription can have at most {NAME_LENGTH_MAX} characters")
             if request.action not in (_CREATE, _SEEK, _DELETE):
-                raise InvalidRequest(f"a subscription is altered by 0 (create), 1 (seek) or 2, not {request.action}")
+                raise InvalidRequest(f"unknown action {request.action}; use 0 (create), 1 (seek) or 2 (delete)")
         except HeadraceError as error:
             return AlterSubscriptionsResponse(error_code=error.code, error_message=error.message)
         response = AlterSubscriptionsResponse()
@@ -107,7 +107,9 @@ class SubscriptionAdmin:
         response = MessageStatusResponse()
         try:
             if len(request.offsets) > OFFSETS_MAX:
-                raise InvalidRequest(f"{OFFSETS_MAX} messages can be asked for at once, not {len(request.offsets)}")
+                raise InvalidRequest(
+                    f"a request can ask for at most {OFFSETS_MAX} messages, not {len(request.offsets)}"
+                )
             led = await self._subscriptions.when_loaded(request.topic, request.partition_index)
             if led is not None:
                 response.statuses = await _statuses(led, request)
@@ -167,7 +169,7 @@ async def _floor(partition: Partition, config: SubscriptionConfig, asked: AlterS
         partition.ensure_committed(asked.offset - 1)
     if not partition.log.start_offset <= asked.offset <= partition.high_watermark:
         raise OffsetOutOfRange(
-            f"offset {asked.offset} is not within {partition.log.start_offset} to {partition.high_watermark}"
+            f"offset {asked.offset} is not between {partition.log.start_offset} and {partition.high_watermark}"
         )
     return asked.offset
 
@@ -194,7 +196,7 @@ async def _statuses(led: LedSubscriptions, request: MessageStatusRequest) -> lis
         if offset < partition.epoch_start:
             partition.ensure_committed(offset)
         if not 0 <= offset < end_offset:
-            raise OffsetOutOfRange(f"there is no message {offset} yet: the partition ends at {end_offset}")
+            raise OffsetOutOfRange(f"message {offset} does not exist yet: the partition ends at {end_offset}")
     history = await led.history(request.offsets) if request.with_history else {}
     led.source()
     told = [

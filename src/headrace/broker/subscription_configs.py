@@ -141,7 +141,7 @@ class SubscriptionConfigs:
                 overrides = decode_configs(entry)
                 config = self._groups.build(self._effective(name, overrides))
             except HeadraceError as error:
-                log.error("subscription configuration rejected topic_id=%s name=%r: %s", topic_id, name, error)
+                log.error("invalid subscription configuration topic_id=%s name=%r error=%s", topic_id, name, error)
                 return
             self._overrides[own_key], self._configs[own_key] = overrides, config
         self._notify(name)
@@ -178,7 +178,7 @@ class SubscriptionConfigs:
     def _check(self, given: Mapping[str, str | None]) -> None:
         for name in sorted(GROUP_ONLY & given.keys()):
             raise InvalidConfig(
-                f"{name} is a setting of the group, not of a subscription; set it with Kafka's tools (kafka-configs "
+                f"{name} is a group config, not a subscription config; set it with Kafka's tools (kafka-configs "
                 "--entity-type groups)"
             )
         self._groups.check(given)

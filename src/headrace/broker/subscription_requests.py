@@ -160,7 +160,9 @@ def _settle(
 ) -> asyncio.Future[None] | None:
     is_by_id = not request.member and asked.lease_epoch == _UNSET
     if asked.lease_epoch != led.epoch and not is_by_id:
-        raise InvalidRecordState(f"the lease is of epoch {asked.lease_epoch}, and ended with it; now is {led.epoch}")
+        raise InvalidRecordState(
+            f"the lease of leader epoch {asked.lease_epoch} has ended; the current epoch is {led.epoch}"
+        )
     verdicts: list[Verdict] = []
     indexes: Sequence[int] = range(len(asked.items))
     for index, item in enumerate(asked.items):
@@ -182,14 +184,14 @@ def _settle(
 def _verdict(item: SettleItem) -> Verdict:
     attempt = None if item.attempt == _UNSET else item.attempt
     if not 0 <= item.first <= item.last:
-        raise InvalidRequest(f"{item.first} to {item.last} is no range of offsets")
+        raise InvalidRequest(f"{item.first} to {item.last} is not an offset range")
     if item.how == _ACK:
         return Verdict(item.first, item.last, _ACKED, attempt)
     how: Settlement | Extend
     reason = (item.reason or "")[:REASON_LENGTH_MAX]
     if item.how == _NACK:
         if not _UNSET <= item.delay_ms <= DELAY_MS_MAX:
-            raise InvalidRequest(f"a message can wait for 0 to {DELAY_MS_MAX} ms, not {item.delay_ms}")
+            raise InvalidRequest(f"the delay must be from 0 to {DELAY_MS_MAX} ms, not {item.delay_ms}")
         how = Nack(None if item.delay_ms == _UNSET else item.delay_ms, reason)
     elif item.how == _REJECT:
         how = Reject(reason)
@@ -201,37 +203,37 @@ def _verdict(item: SettleItem) -> Verdict:
     elif item.how == _RELEASE:
         how = Release()
     else:
-        raise InvalidRequest(f"a message is settled by 0 (gap) to 5 (release), not {item.how}")
+        raise InvalidRequest(f"unknown settlement {item.how}; use 0 (gap) to 5 (release)")
     return Verdict(item.first, item.last, how, attempt)
 
 
 def check_lease_ms(lease_ms: int) -> None:
     if lease_ms != _UNSET and not LEASE_MS_MIN <= lease_ms <= LEASE_MS_MAX:
-        raise InvalidRequest(f"a lease lasts {LEASE_MS_MIN} to {LEASE_MS_MAX} ms, not {lease_ms}")
+        raise InvalidRequest(f"the lease duration must be from {LEASE_MS_MIN} to {LEASE_MS_MAX} ms, not {lease_ms}")
 
 
 def check_names(subscription: str, member: str) -> None:
     if not member:
-        raise InvalidRequest("the member has no name: it is what leases are settled by")
+        raise InvalidRequest("the member name is empty; it is required to settle leases")
     _check_names(subscription, member)
 
 
 def _check_names(subscription: str, member: str) -> None:
     check_group_id(subscription)
     if max(len(subscription), len(member)) > NAME_LENGTH_MAX:
-        raise InvalidRequest(f"names of subscriptions and members have at most {NAME_LENGTH_MAX} characters")
+        raise InvalidRequest(f"names of subscriptions and members can have at most {NAME_LENGTH_MAX} characters")
 
 
 def _check_lease(request: LeaseRequest) -> None:
     check_names(request.subscription, request.member)
     check_lease_ms(request.lease_ms)
     if not 0 <= request.max_messages <= MESSAGES_MAX:
-        raise InvalidRequest(f"a lease is for at most {MESSAGES_MAX} messages, not {request.max_messages}")
+        raise InvalidRequest(f"a lease request can ask for at most {MESSAGES_MAX} messages, not {request.max_messages}")
     if request.max_bytes < 1:
-        raise InvalidRequest(f"a lease has room for at least a byte, not {request.max_bytes}")
+        raise InvalidRequest(f"max_bytes must be at least 1, not {request.max_bytes}")
     named = [(topic.name, index) for topic in request.topics for index in topic.partitions]
     if not 1 <= len(named) <= PARTITIONS_MAX or len(set(named)) < len(named):
-        raise InvalidRequest(f"a lease names 1 to {PARTITIONS_MAX} partitions, each once")
+        raise InvalidRequest(f"a lease request must have 1 to {PARTITIONS_MAX} distinct partitions")
 
 
 def _check_settle(request: SettleRequest) -> None:
@@ -241,4 +243,4 @@ def _check_settle(request: SettleRequest) -> None:
         for asked in topic.partitions:
             count += len(asked.items)
     if count > ITEMS_MAX:
-        raise InvalidRequest(f"a settle has at most {ITEMS_MAX} items, not {count}")
+        raise InvalidRequest(f"a settle request can have at most {ITEMS_MAX} items, not {count}")

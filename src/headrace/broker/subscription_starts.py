@@ -11,7 +11,7 @@ READ_COMMITTED = "read_committed"
 
 
 async def first_floor(partition: Partition, config: SubscriptionConfig, now_ms: int) -> int:
-    """Where one begins that nobody has created explicitly."""
+    """Return the start offset of a subscription that was not created explicitly."""
     reset = config.share_auto_offset_reset
     if reset == "earliest":
         return partition.log.start_offset
@@ -27,7 +27,7 @@ def end_of(partition: Partition, config: SubscriptionConfig) -> int:
     commits later comes after this end, so its messages belong to the subscription."""
     if not partition.is_settled:
         # The previous leader may have had a higher one: a subscription that begins at the end must get nothing older.
-        raise OffsetNotAvailable("the new leader does not know yet what is committed; ask again")
+        raise OffsetNotAvailable("the new leader does not know the high watermark yet; retry")
     return readable_end(partition, config)
 
 

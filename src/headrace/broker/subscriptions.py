@@ -1,8 +1,9 @@
-"""The subscriptions of this broker: knows which partitions' are here, and reads those whose lead has just begun.
+"""The subscriptions of all partitions that this broker leads.
 
-The subscriptions of a partition are served by whoever leads both it and its companion in the acks topic. `begin` and
-`end` are told of every lead; in between there is one `LedSubscriptions` per acks partition, made anew for each lead.
-Until it is loaded everybody is told so. The acks topic is made when the first subscription of a topic is.
+The broker that leads both a partition and the co-located partition of the acks topic serves its subscriptions. `begin`
+and `end` are called at the start and the end of each leadership; in between there is one `LedSubscriptions` per acks
+partition. Until it is loaded, requests fail with `CoordinatorLoading`. The acks topic is created together with the
+first subscription of a topic.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ if TYPE_CHECKING:
     from headrace.broker.subscription_surroundings import Surroundings
     from headrace.machines.subscription_tally import SubscriptionTally
 
-_LOADING_SECONDS = 5.0  # how long a request waits for a partition to be loaded before it says "ask again"
+_LOADING_SECONDS = 5.0  # how long a request waits for a load before it fails with a retriable error
 _TRIM_SECONDS = 60.0
-_REWRITE_SECONDS = 1.0  # after what was settled could not be written: nothing is leased meanwhile, only to come again
+_REWRITE_SECONDS = 1.0  # pause after a failed write; nothing is leased meanwhile, because it would be redelivered
 
 
 class Subscriptions:
-    """Iterates over what is here and loaded."""
+    """Iterates over the loaded `LedSubscriptions`."""
 
     def __init__(
         self,
@@ -62,9 +63,9 @@ class Subscriptions:
         self._bury = bury
         self._clock = clock
         self._entropy = entropy
-        self.now_ms = AnchoredClock(clock).now_ms  # a jump of the wall clock must not end every lease
+        self.now_ms = AnchoredClock(clock).now_ms  # so that a jump of the wall clock does not end all leases
         self._trimmed = clock.monotonic()
-        self._led: dict[tuple[str, int], LedSubscriptions] = {}  # by the topic whose subscriptions they are
+        self._led: dict[tuple[str, int], LedSubscriptions] = {}  # by topic and partition of the messages
         self._served: Served = {}
         self._inherited = InheritedSubscriptions(find_names)
         self._tallies: WeakValueDictionary[tuple[str, str], SubscriptionTally] = WeakValueDictionary()
@@ -74,11 +75,11 @@ class Subscriptions:
     def __iter__(self) -> Iterator[LedSubscriptions]:
         return (led for led in self._led.values() if led.loaded.is_set())
 
-    # Who is here
+    # Lookup
 
     def find(self, topic: str, index: int) -> LedSubscriptions | None:
-        """The subscriptions of a partition; None if its topic never had one. Raises unless requests for them can be
-        answered here and now: ask again after every wait."""
+        """Return the subscriptions of a partition, or None if its topic never had one. Raise unless requests for them
+        can be served now; call it again after every await."""
         led = self._led.get((topic, index))
         if led is not None:
             led.source()
@@ -86,17 +87,17 @@ class Subscriptions:
         self._catalogue.partition(topic, index)
         if self._catalogue.companions.find(topic, ACKS_PREFIX) is None:
             return None
-        raise NotLeader(f"another broker serves the subscriptions of {topic}-{index}, or nobody does now")
+        raise NotLeader(f"this broker does not serve the subscriptions of {topic}-{index}; refresh the metadata")
 
     def of(self, topic: str, index: int) -> LedSubscriptions:
-        """The same where there must be one."""
+        """Like `find`, but raise if the topic has no subscriptions."""
         led = self.find(topic, index)
         if led is None:
             raise GroupIdNotFound(f"topic {topic} has no subscriptions")
         return led
 
     async def when_loaded(self, topic: str, index: int) -> LedSubscriptions | None:
-        """The same, a little later if they are just being loaded."""
+        """Like `find`, but wait for a load in progress."""
         led = self._led.get((topic, index))
         if led is not None and not led.loaded.is_set():
             await in_task()
@@ -104,12 +105,13 @@ class Subscriptions:
                 async with asyncio.timeout(_LOADING_SECONDS):
                     await led.loaded.wait()
             except TimeoutError:
-                raise CoordinatorLoading(f"the subscriptions of {topic}-{index} are still being read") from None
+                raise CoordinatorLoading(
+                    f"the subscriptions of {topic}-{index} are still being loaded; retry"
+                ) from None
         return self.find(topic, index)
 
     async def ensure(self, topic: str, index: int) -> LedSubscriptions:
-        """The same for the first subscription of a topic, too, for which the acks topic is made. Does not wait where
-        there is nothing to wait for."""
+        """Like `of`, but create the acks topic if it does not exist yet. Returns without suspending if possible."""
         if (topic, index) not in self._led:
             self._ensure_running()
             self._catalogue.partition(topic, index)
@@ -117,13 +119,13 @@ class Subscriptions:
             await self._catalogue.ensure_companion(topic, ACKS_PREFIX)
         led = await self.when_loaded(topic, index)
         if led is None:
-            raise NotLeader(f"{topic}-{index} is being made anew; ask again")
+            raise NotLeader(f"{topic}-{index} is being recreated; retry")
         return led
 
-    # Leads
+    # Leaderships
 
     def begin(self, partition: Partition) -> None:
-        """This broker leads the partition from now on."""
+        """A leadership of this broker for the partition begins."""
         led = self._led.get((partition.topic, partition.index))
         if led is not None:
             led.meet()
@@ -135,14 +137,14 @@ class Subscriptions:
             self._lead(partition, owner_id)
 
     def end(self, partition: Partition) -> None:
-        """It leads it no longer, or no longer in the epoch in which it did."""
+        """The leadership has ended, or another one begins in a later epoch."""
         led = self._led.get(_key_of(partition))
         if led is not None and led.partition is partition:
             del self._led[_key_of(partition)]
             led.close(NotLeader(f"this broker no longer leads {partition.topic}-{partition.index}"))
 
     async def load(self) -> None:
-        """Read what this broker has begun to lead, and all that it will; returns when it is stopped."""
+        """Load the subscriptions of current and future leaderships until stopped."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             for led in self._led.values():
@@ -150,7 +152,7 @@ class Subscriptions:
             await self._is_stopped.wait()
 
     def _lead(self, partition: Partition, owner_id: UUID, pause_seconds: float = 0.0) -> None:
-        # Loaded when the first acks topic is led: a broker without queues starts without them.
+        # Imported with the first leadership of an acks partition: keeps startup fast without queues.
         from headrace.broker.lease_source import LeaseSource
         from headrace.broker.led_subscriptions import LedSubscriptions
 
@@ -178,13 +180,13 @@ class Subscriptions:
         )
 
     def _tally_of(self, topic: str, subscription: str) -> SubscriptionTally:
-        """One for all partitions of the topic, for as long as any of them is here."""
+        """Return the counters that all partitions of the topic on this broker share."""
         from headrace.machines.subscription_tally import SubscriptionTally
 
         return self._tallies.setdefault((topic, subscription), SubscriptionTally())
 
     def _on_lost(self, owner_id: UUID, led: LedSubscriptions, error: HeadraceError) -> None:
-        """What was settled in memory could not be written: begin anew from what was."""
+        """Load the state again after acknowledgements could not be written."""
         partition = led.partition
         if self._led.get(_key_of(partition)) is led:
             del self._led[_key_of(partition)]
@@ -200,15 +202,15 @@ class Subscriptions:
         assert self._tasks is not None
         return self._tasks.create_task(coroutine)
 
-    # What time and others ask
+    # Maintenance
 
     def reconfigure(self, subscription: str) -> None:
-        """Its configuration is another from now on."""
+        """Apply the changed configuration of a subscription."""
         for led in self:
             led.reconfigure(subscription)
 
     def tick(self) -> None:
-        """Delete history that is old enough."""
+        """Delete history that is older than its retention."""
         now = self._clock.monotonic()
         if now - self._trimmed >= _TRIM_SECONDS and not self._is_stopped.is_set():
             self._trimmed = now
@@ -216,14 +218,14 @@ class Subscriptions:
                 led.trim()
 
     def stop(self) -> None:
-        """Answer everybody who waits: the broker is going down."""
+        """Answer all waiting requests, because the broker is shutting down."""
         self._is_stopped.set()
         for led in self._led.values():
-            led.close(NotLeader("the broker is going down"))
+            led.close(NotLeader("the broker is shutting down"))
 
     def _ensure_running(self) -> None:
         if self._is_stopped.is_set():
-            raise NotLeader("the broker is going down")
+            raise NotLeader("the broker is shutting down")
 
 
 def _key_of(acks: Partition) -> tuple[str, int]:
@@ -235,5 +237,5 @@ async def _load(led: LedSubscriptions, pause_seconds: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_seconds):
                 await led.loaded.wait()  # it is closed before
-    with suppress(NotLeader, UnknownTopicOrPartition):  # whoever leads the partition now reads it, too
+    with suppress(NotLeader, UnknownTopicOrPartition):  # the new leader loads the partition itself
         await led.load()

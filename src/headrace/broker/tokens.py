@@ -85,7 +85,7 @@ class Tokens:
         if not records:
             return
         if len(self._catalogue.mirror.beneath(TOKENS_KEY)) + len(records) > _TOKENS_MAX:
-            raise InvalidRequest(f"there are {_TOKENS_MAX} tokens, which is as many as there may be; revoke some")
+            raise InvalidRequest(f"the maximum of {_TOKENS_MAX} tokens is reached; revoke some")
         try:
             await create_tokens(self._registry, records)
         except KeyExists:
@@ -93,19 +93,19 @@ class Tokens:
                 entry = await self._registry.get(token_key(record.id))
                 # One with the same hash is of this very request, which its client sends again for want of an answer.
                 if entry is None or decode_token(entry).hash != record.hash:
-                    raise InvalidRequest(f"there is a token {record.id} already") from None
+                    raise InvalidRequest(f"token {record.id} already exists") from None
 
 
 def _record(token: NewToken, now_ms: int) -> TokenRecord:
     """What is kept of it, or a refusal that says what is wrong with it."""
     if not is_token_id(token.token_id) or len(token.hash) != _HASH_BYTES:
-        raise InvalidRequest("a token has an id of letters and digits, and a SHA-256 hash of its secret")
+        raise InvalidRequest("a token must have an id of letters and digits, and a SHA-256 hash of its secret")
     if not token.name or len(token.name) > _NAME_LENGTH_MAX or not token.name.isprintable():
-        raise InvalidRequest(f"a token's name has 1 to {_NAME_LENGTH_MAX} characters that can be printed")
+        raise InvalidRequest(f"the name of a token must have 1 to {_NAME_LENGTH_MAX} printable characters")
     if not 0 < len(token.scopes) <= _SCOPES_MAX:
-        raise InvalidRequest(f"a token has 1 to {_SCOPES_MAX} scopes, such as publish:orders")
+        raise InvalidRequest(f"a token must have 1 to {_SCOPES_MAX} scopes, such as publish:orders")
     if token.requests_per_second == 0 or token.burst < 1:
-        raise InvalidRequest("a token's rate and its burst are at least 1")
+        raise InvalidRequest("rate and burst of a token must be at least 1")
     return TokenRecord(
         id=token.token_id,
         hash=bytes(token.hash),

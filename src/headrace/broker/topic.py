@@ -1,4 +1,4 @@
-"""One topic as this broker knows it: its record, where its partitions are, and the replicas that are held here."""
+"""A topic as this broker knows it: its record, the records of its partitions, and its local replicas."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from headrace.wire.messages.metadata import MetadataResponseTopic
 
 
 class Topic:
-    """`places` and `versions` are the partitions' records and their versions in the registry. `replicas` are held by
-    this broker, and of those it leads the ones in `led`. `described` is the topic's part of a Metadata answer, made
-    once per change."""
+    """`places` and `versions` are the partition records and their versions in the registry. `replicas` are the local
+    replicas, and `led` those that this broker leads. `described` is the cached part of the topic in Metadata responses.
+    """
 
     __slots__ = ("config", "counts", "described", "led", "places", "record", "replicas", "versions")
 
@@ -48,14 +48,14 @@ class Topic:
 
     @property
     def is_companion(self) -> bool:
-        """Whether it belongs to another topic, and stays wherever that is."""
+        """Whether this is a co-located topic, which has the replicas of its owner."""
         return self.record.owner is not None
 
     def local(self, index: int) -> Partition | None:
-        """The replica of a partition that this broker holds, leading or following."""
+        """Return the local replica of a partition, leader or follower."""
         return self.replicas.get(index)
 
     @property
     def replication(self) -> int:
-        """How many replicas its partitions are meant to have."""
+        """The replication factor of the topic."""
         return max((len(place.replicas) - len(place.removing) for place in self.places.values()), default=0)

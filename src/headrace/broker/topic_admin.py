@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords. Each topic of a request stands for itself."""
+"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords. The topics of a request are independent."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class TopicAdmin:
         asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
         response = DeleteTopicsResponse()
         times_named = Counter((one.name, one.topic_id) for one in asked)
-        deleted: list[TopicRecord] = []  # by this request; a dead-letter topic goes with its source
+        deleted: list[TopicRecord] = []  # by this request, including dead-letter topics of deleted topics
         for one in {(one.name, one.topic_id): one for one in asked}.values():
             result = DeletableTopicResult(name=one.name, topic_id=one.topic_id)
             try:
@@ -150,7 +150,7 @@ class TopicAdmin:
         assigned = _assigned(asked)
         if assigned:
             partitions = self._check_assignments(assigned)
-        elif partitions == _USE_DEFAULT:  # in all versions, as in Kafka: kafkajs says so in version 3
+        elif partitions == _USE_DEFAULT:  # in all versions, as in Kafka: kafkajs uses it in version 3
             partitions = self._catalogue.config.num_partitions
         return await self._catalogue.create(
             asked.name,
@@ -171,13 +171,13 @@ class TopicAdmin:
         for brokers in replicas:
             if not brokers or len(set(brokers)) < len(brokers):
                 raise InvalidReplicaAssignment(
-                    f"the replicas of a partition are on different brokers, not on {brokers}"
+                    f"the replicas of a partition must be on distinct brokers, not on {brokers}"
                 )
             if len(brokers) != len(replicas[0]):
-                raise InvalidReplicaAssignment("all partitions must have equally many replicas")
+                raise InvalidReplicaAssignment("all partitions must have the same number of replicas")
             unknown = [node_id for node_id in brokers if node_id not in self._catalogue.nodes]
             if unknown:
-                raise InvalidReplicaAssignment(f"broker {unknown[0]} is not up; a partition cannot be placed there")
+                raise InvalidReplicaAssignment(f"broker {unknown[0]} is not up, so it cannot get a replica")
 
     def _check_new_partitions(self, asked: CreatePartitionsTopic) -> None:
         topic = self._catalogue.topic(asked.name)
@@ -214,23 +214,23 @@ class TopicAdmin:
                 raise InvalidRequest("You may not specify both topic name and topic id.")
             topic = self._catalogue.find_by_id(asked.topic_id)
             if topic is None:
-                raise UnknownTopicId(f"there is no topic with id {asked.topic_id}")
+                raise UnknownTopicId(f"topic id {asked.topic_id} does not exist")
             return topic
         if asked.name is None:
             raise InvalidRequest("Neither topic name nor id was specified.")
         return self._catalogue.topic(asked.name)
 
     async def _delete_records(self, topic: str, index: int, offset: int, deadline: float) -> int:
-        """Returns when no replica that could lead next has anything below the offset: what is gone stays gone."""
+        """Delete records, and wait until no eligible replica has any below the offset, so that they cannot reappear."""
         partition = self._catalogue.partition(topic, index)
         if is_internal(topic):
-            raise PolicyViolation(f"records of {topic} cannot be deleted")
+            raise PolicyViolation(f"records of the internal topic {topic} cannot be deleted")
         if not self._catalogue.topic(topic).config.deletes:
-            raise PolicyViolation("records can only be deleted from topics with the delete policy")
+            raise PolicyViolation("records can only be deleted from topics whose cleanup.policy includes delete")
         if offset == _HIGH_WATERMARK:
             offset = partition.high_watermark
         if not 0 <= offset <= partition.high_watermark:
-            raise OffsetOutOfRange(f"offset {offset} is not in the log up to {partition.high_watermark}")
+            raise OffsetOutOfRange(f"offset {offset} is not in the log, which ends at {partition.high_watermark}")
         await partition.log.advance_start(offset)
         partition.tell_copiers()
         while True:
@@ -240,7 +240,7 @@ class TopicAdmin:
             if low_watermark >= offset:
                 return low_watermark
             if self._clock.monotonic() >= deadline:
-                raise RequestTimedOut("not every replica has deleted the records yet")
+                raise RequestTimedOut("not all replicas have deleted the records yet")
             await asyncio.sleep(_LOOK_SECONDS)
 
 

@@ -1,12 +1,14 @@
-"""The coordinator of transactions: knows which of them are here, and reads those whose lead has just begun.
+"""The transaction coordinator: the transactions of all partitions of `__transaction_state` that this broker leads.
 
-A transactional id belongs to one partition of `__transaction_state`, and whoever leads that partition coordinates it.
-`begin` and `end` are told of every lead; in between there is one `LedTransactions`, made anew for each lead. Until it
-is loaded everything that concerns its ids is refused as "loading"; ids whose records turn out to be damaged are refused
-from then on, and the others go on. Ids of partitions that somebody else leads are refused with `NotCoordinator`.
+A transactional id belongs to one partition of `__transaction_state`, and the leader of the partition is its
+coordinator. `begin` and `end` are called at the start and the end of each leadership; in between there is one
+`LedTransactions`.
 
-While the broker's registry session has expired, all ids are rejected with `CoordinatorNotAvailable`: another broker may
-coordinate them by now.
+- Until it is loaded, requests for its ids fail with `CoordinatorLoading`. Requests for ids with damaged records fail
+  permanently; other ids of the partition are not affected.
+- Requests for ids of other partitions fail with `NotCoordinator`.
+- While the registry session of the broker has expired, all requests fail with `CoordinatorNotAvailable`, because
+  another broker may be the coordinator.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from headrace.runtime.clock import AnchoredClock, Clock
 
 
 class TransactionCoordinator:
-    """Iterates over what is here and loaded."""
+    """Iterates over the loaded transactions."""
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class TransactionCoordinator:
         self._next_producer_id = next_producer_id
         self._config = config
         self._clock = clock
-        self._now_ms = AnchoredClock(clock).now_ms  # a jump of the wall clock must not abort every transaction
+        self._now_ms = AnchoredClock(clock).now_ms  # so that a jump of the wall clock does not abort all transactions
         self._looked = clock.monotonic()
         self._led: dict[int, LedTransactions] = {}
         self._tasks: asyncio.TaskGroup | None = None
@@ -62,14 +64,14 @@ class TransactionCoordinator:
 
     @property
     def is_loaded(self) -> bool:
-        """Nothing that is here waits to be read."""
+        """Whether no partition is still being loaded."""
         return all(led.is_loaded for led in self._led.values())
 
-    # Who is here
+    # Lookup
 
     def find(self, transactional_id: str) -> LedTransactions | None:
-        """The transactions among which those of this id are; None if another broker coordinates it. Raises unless
-        requests for it can be answered now: ask again after every wait."""
+        """Return the transactions of the partition of this id, or None if another broker is its coordinator. Raise
+        unless requests for it can be served now; call it again after every await."""
         self._ensure_running()
         led = self._led.get(self._log.index_of(transactional_id))
         if led is not None:
@@ -77,26 +79,26 @@ class TransactionCoordinator:
         return led
 
     def of(self, transactional_id: str) -> LedTransactions:
-        """The same, for those who must ask the coordinator and nobody else."""
+        """Like `find`, but raise `NotCoordinator` if another broker is the coordinator."""
         led = self.find(transactional_id)
         if led is None:
-            raise NotCoordinator(f"another broker coordinates {transactional_id}")
+            raise NotCoordinator(f"this broker is not the coordinator of {transactional_id}")
         return led
 
     async def ensure(self, transactional_id: str) -> LedTransactions:
-        """The same for the first id of all, too, for which the log is made."""
+        """Like `of`, but create `__transaction_state` if it does not exist yet."""
         self._ensure_running()
         await self._log.ensure()
         return self.of(transactional_id)
 
     def ensure_loaded(self) -> None:
-        """Raise unless all transactions that are here can be told."""
+        """Raise unless all transactions of this broker are loaded."""
         self._ensure_running()
         if not self.is_loaded:
-            raise CoordinatorLoading("the coordinator is still reading its log")
+            raise CoordinatorLoading("the coordinator is still loading its state; retry")
 
     def holder(self, producer_id: int, partition: TopicPartition) -> Transaction | None:
-        """The open transaction of this producer that will tell the partition its outcome, if it is here."""
+        """Return the producer's open transaction that includes the partition, if this broker coordinates it."""
         for led in self._led.values():
             found = led.transactions.holder(producer_id, partition)
             if found is not None:
@@ -104,20 +106,20 @@ class TransactionCoordinator:
         return None
 
     def running_ms(self, transaction: Transaction) -> int:
-        """How long ago the current or last transaction began; an id that has had none counts as old, as in Kafka."""
+        """Return the time since the start of the current or last transaction; without any it is long, as in Kafka."""
         return self._now_ms() - transaction.start_ms
 
     async def new_producer_id(self) -> int:
-        """An id that no producer had before."""
+        """Allocate a producer id that was never used before."""
         try:
             return await self._next_producer_id()
         except HeadraceError as error:
-            raise CoordinatorNotAvailable(f"there are no producer ids to be had: {error.message}") from error
+            raise CoordinatorNotAvailable(f"cannot allocate producer ids: {error.message}") from error
 
-    # Leads
+    # Leaderships
 
     def begin(self, partition: Partition) -> None:
-        """This broker leads the partition from now on."""
+        """A leadership of this broker for the partition begins."""
         if partition.topic != TRANSACTION_STATE or self._is_stopped.is_set():
             return
         self._drop(partition.index)
@@ -128,14 +130,14 @@ class TransactionCoordinator:
             led.begin()
 
     def end(self, partition: Partition) -> None:
-        """It leads it no longer, or no longer in the epoch in which it did."""
+        """The leadership has ended, or another one begins in a later epoch."""
         led = self._led.get(partition.index)
         if led is not None and led.partition is partition:
             self._drop(partition.index)
 
     async def load(self) -> None:
-        """Read what this broker has begun to lead, and all that it will, and end what is decided; returns when the
-        coordinator is stopped."""
+        """Load the transactions of current and future leaderships and complete decided ones, until the coordinator is
+        stopped."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             for led in self._led.values():
@@ -151,10 +153,10 @@ class TransactionCoordinator:
         if led is not None:
             led.close(NotCoordinator(f"this broker no longer leads {TRANSACTION_STATE}-{index}"))
 
-    # What time asks
+    # Maintenance
 
     def tick(self) -> None:
-        """Abort what has been open for too long, forget ids that nobody uses."""
+        """Abort transactions that have timed out, and remove expired transactional ids."""
         now = self._clock.monotonic()
         interval = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms / 1000
         if self._is_stopped.is_set() or now - self._looked < interval:
@@ -165,13 +167,16 @@ class TransactionCoordinator:
                 led.tick()
 
     def stop(self) -> None:
-        """Answer everybody who waits: the broker is going down, the transactions live on in the log."""
+        """Fail all waiting requests, because the broker is shutting down; the transactions continue to exist in the
+        log."""
         self._is_stopped.set()
         for led in self._led.values():
-            led.close(CoordinatorNotAvailable("the broker is going down"))
+            led.close(CoordinatorNotAvailable("the broker is shutting down"))
 
     def _ensure_running(self) -> None:
         if self._is_stopped.is_set():
-            raise CoordinatorNotAvailable("the broker is going down")
+            raise CoordinatorNotAvailable("the broker is shutting down")
         if self._session_expired():
-            raise CoordinatorNotAvailable("this broker's session has expired, and another may coordinate; ask again")
+            raise CoordinatorNotAvailable(
+                "the registry session of this broker has expired, so another broker may be the coordinator; retry"
+            )

@@ -88,7 +88,8 @@ class TransactionMarkers:
                 return
             for (topic, index), error in refused.items():
                 log.error(
-                    "%s-%d does not take the end of the transaction of %s, which its readers wait for: %s",
+                    "writing a transaction marker failed; read_committed consumers wait partition=%s-%d "
+                    "transactional_id=%s error=%s",
                     topic,
                     index,
                     transaction.transactional_id,
@@ -155,7 +156,7 @@ class TransactionMarkers:
         refused: dict[TopicPartition, HeadraceError],
     ) -> None:
         """Have the leader of these partitions tell them."""
-        from headrace.client.errors import refusal  # no broker needs it before it has somebody to tell
+        from headrace.client.errors import refusal  # imported on first use: keeps startup fast
 
         marker = WritableTxnMarker(
             producer_id=outcome.producer.id,
@@ -199,7 +200,9 @@ def _check(partition: Partition, outcome: Outcome, producer_epoch: int) -> None:
 def _note(where: TopicPartition, error: HeadraceError, refused: dict[TopicPartition, HeadraceError]) -> None:
     if isinstance(error, InvalidProducerEpoch):
         # A newer epoch of this producer has written here, and it cannot have done so in the midst of this one.
-        log.error("%s-%d knows of a later transaction already: %s", *where, error)
+        log.error(
+            "the partition already has a later transaction of the producer partition=%s-%d error=%s", *where, error
+        )
     else:
         refused[where] = error
 

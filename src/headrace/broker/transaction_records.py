@@ -67,7 +67,7 @@ def read_transaction(transactional_id: str, data: bytes) -> Transaction:
     value = decode_transaction_value(data)
     status = _STATUSES.get(value.transaction_status)
     if status is None:
-        raise MalformedFrame(f"a transaction of {transactional_id} in state {value.transaction_status}")
+        raise MalformedFrame(f"the transaction of {transactional_id} has an unknown state {value.transaction_status}")
     return Transaction(
         transactional_id,
         Producer(value.producer_id, value.producer_epoch),

@@ -96,7 +96,7 @@ class TransactionRequests:
         try:
             check_transactional_id(request.transactional_id)
             if request.committed and bundle_of(request.transactional_id) is not None:
-                raise InvalidTransactionState(f"{request.transactional_id} commits with its bundle, by EndBundle")
+                raise InvalidTransactionState(f"{request.transactional_id} is part of a joint commit; use EndBundle")
             producer = await self._coordinator.of(request.transactional_id).end(
                 request.transactional_id,
                 Producer(request.producer_id, request.producer_epoch),
@@ -109,7 +109,7 @@ class TransactionRequests:
 
     async def _init(self, request: InitProducerIdRequest) -> Producer:
         if (request.producer_id < 0) != (request.producer_epoch < 0):
-            raise InvalidRequest("producer id and epoch come together or not at all")
+            raise InvalidRequest("producer id and epoch require each other")
         if request.transactional_id is None:
             return Producer(await self._coordinator.new_producer_id(), 0)
         check_transactional_id(request.transactional_id)
@@ -163,11 +163,11 @@ class TransactionRequests:
         ]
 
     def _check(self, topic: str, index: int, version: int) -> None:
-        """Raise unless the partition exists, whoever leads it, and may take part in transactions. The newer versions
-        are for brokers, which commit offsets for their clients."""
+        """Raise unless the partition exists, on any leader, and may be part of transactions. Newer versions of the
+        request are sent by brokers, which commit offsets for their clients."""
         by_clients = topic.startswith(DELAYED_PREFIX) or (topic == CONSUMER_OFFSETS and version >= _BATCHED_SINCE)
         if is_internal(topic) and not by_clients:
-            raise InvalidTopic(f"{topic} is internal: only the broker writes to it")
+            raise InvalidTopic(f"topic {topic} is internal: only brokers can write to it")
         self._catalogue.place(topic, index)
 
 

@@ -130,7 +130,7 @@ class TransactionTools:
                 raise InvalidRequest("the transactional id is empty")
             transaction = self._coordinator.of(transactional_id).transactions.find(transactional_id)
             if transaction is None:
-                raise TransactionalIdNotFound(f"there is no transactional id {transactional_id}")
+                raise TransactionalIdNotFound(f"transactional id {transactional_id} does not exist")
         except HeadraceError as error:
             return DescribedTransaction(error_code=error.code, transactional_id=transactional_id)
         return DescribedTransaction(
@@ -178,16 +178,16 @@ class TransactionTools:
 
     def _outcome(self, marker: WritableTxnMarker, topic: str, index: int) -> Outcome:
         if marker.producer_id < 0 or marker.producer_epoch < 0:
-            raise InvalidRequest("a marker ends the transaction of a producer, and names it by its id and epoch")
+            raise InvalidRequest("a transaction marker requires a producer id and an epoch")
         if topic == TRANSACTION_STATE:
-            raise InvalidTopic(f"nobody writes transactions to {topic}")
+            raise InvalidTopic(f"topic {topic} is internal and has no transactions")
         if marker.transaction_version == _BY_OPERATOR:
             self._coordinator.ensure_loaded()
             holder = self._coordinator.holder(marker.producer_id, (topic, index))
             if holder is not None:
                 raise InvalidTransactionState(
-                    f"this is the transaction of {holder.transactional_id}, in state {holder.status}: end it there, "
-                    "so that it ends alike in all its partitions"
+                    f"the transaction belongs to {holder.transactional_id} (state {holder.status}); end it with that "
+                    "id, so that all its partitions have the same outcome"
                 )
         return Outcome(
             Producer(marker.producer_id, marker.producer_epoch),

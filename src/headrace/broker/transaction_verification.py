@@ -1,9 +1,10 @@
-"""Whether a batch may be appended as part of a transaction, on any leader, wherever the transaction is coordinated.
+"""Verify that a batch may be appended as part of a transaction, on any leader and with any coordinator.
 
-A partition must be part of the producer's open transaction, durably, before anything of it is appended: else its marker
-may never come, and its readers wait for ever. If the coordinator is this broker, it is asked in the same step as the
-append. If it is another, it is asked before, and `verify` looks whether its word still holds; once something of the
-transaction stands in the partition, its marker will come, and nobody need be asked.
+A partition must durably be part of the producer's open transaction before a batch of it is appended. Otherwise the
+partition might never get the marker, and read_committed consumers would wait forever. If this broker is the
+coordinator, it is checked in the same step as the append. If another broker is the coordinator, it is queried before,
+and `verify` checks that its response is still valid. Once the partition has a batch of the transaction, it will get the
+marker, and no further verification is needed.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class TransactionVerification:
         ):
             raise CoordinatorNotAvailable(
                 f"the coordinator of {transactional_id} has not confirmed that {partition.topic}-{partition.index} is "
-                "part of its transaction; ask again"
+                "part of its transaction; retry"
             )
 
     async def enlist(
@@ -116,14 +117,14 @@ class TransactionVerification:
             )
         except HeadraceError as error:
             raise CoordinatorNotAvailable(
-                f"broker {node_id}, which coordinates {transactional_id}, cannot be asked now: {error.message}"
+                f"cannot reach broker {node_id}, the coordinator of {transactional_id}: {error.message}"
             ) from error
         _check(transactional_id, answer)
 
 
 def _check(transactional_id: str, answer: AddPartitionsToTxnResponse) -> None:
     """Raise what the coordinator refuses, in the words of the partition that it has refused first."""
-    from headrace.client.errors import raise_for  # no broker needs it before it has somebody to ask
+    from headrace.client.errors import raise_for  # imported on first use: keeps startup fast
 
     raise_for(answer.error_code)
     codes = [
@@ -133,7 +134,7 @@ def _check(transactional_id: str, answer: AddPartitionsToTxnResponse) -> None:
         for result in topic.results_by_partition
     ]
     if not codes:
-        raise CoordinatorNotAvailable(f"the coordinator of {transactional_id} has given no answer")
+        raise CoordinatorNotAvailable(f"the coordinator of {transactional_id} returned no result")
     for code in codes:
         if code != OperationNotAttempted.code:
             raise_for(code)

@@ -1,7 +1,7 @@
 """The log behind the transaction coordinator: `__transaction_state`, in Kafka's own record format.
 
-What is appended here is the truth; nobody is told of anything that is not committed. All members of a bundle, and the
-bundle's own record, lie in one partition: what is stored together is one batch, which is there or is not.
+The log is authoritative, and responses are sent only after their records are committed. All members of a joint commit
+and its own record are in one partition, so they are stored atomically in one batch.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class TransactionsLog:
         """The broker that coordinates this id."""
         leader = self._catalogue.leader_node(TRANSACTION_STATE, self.index_of(transactional_id))
         if leader is None:
-            raise CoordinatorNotAvailable(f"no broker coordinates {transactional_id} at present")
+            raise CoordinatorNotAvailable(f"{transactional_id} has no coordinator now; retry")
         return leader.node_id
 
     def store(self, transactions: Sequence[Transaction], bundle: Bundle | None = None) -> int:
@@ -78,13 +78,15 @@ class TransactionsLog:
             records.append(bundle_record(bundle))
         size_bytes = sum(len(key) + len(value or b"") for key, value in records)
         if size_bytes > _STORED_BYTES_MAX:
-            raise MessageTooLarge(f"the members of a bundle and their partitions fill {size_bytes} bytes of one batch")
+            raise MessageTooLarge(
+                f"the state of the joint commit takes {size_bytes} bytes, which do not fit into a batch"
+            )
         owner = transactions[0].transactional_id if bundle is None else owner_id(bundle.name)
         return self._log.append(placing(owner), records)
 
     def confirm(self, name: str, bundle: Bundle | None) -> int:
-        """Append what the log says of a bundle already, be it nothing. Once that is durable, nobody else has led
-        meanwhile, so that it is still true."""
+        """Append the current state of a bundle again, or its absence. Once that is durable, no other broker has led the
+        partition meanwhile, so the state is confirmed."""
         record = bundle_tombstone(name) if bundle is None else bundle_record(bundle)
         return self._log.append(placing(owner_id(name)), [record])
 
@@ -112,7 +114,7 @@ class TransactionsLog:
             try:
                 transactional_id, bundle = decode_transaction_key(record.key), decode_bundle_key(record.key)
             except MalformedFrame as error:
-                log.error("a key of %s cannot be read: %s", TRANSACTION_STATE, error)
+                log.error("invalid key in the transaction log topic=%s error=%s", TRANSACTION_STATE, error)
                 continue
             owner = transactional_id if bundle is None else owner_id(bundle)
             if owner is None:
@@ -130,7 +132,7 @@ class TransactionsLog:
                     bundles[owner] = read_bundle(bundle, record.value)
             except MalformedFrame as error:
                 unreadable.add(owner)
-                log.critical("transactional id %s is out of service: %s", owner, error)
+                log.critical("transactional id is out of service transactional_id=%s error=%s", owner, error)
         if self._log.is_damaged(partition):
             transactions.clear()
             bundles.clear()

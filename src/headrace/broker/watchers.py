@@ -1,4 +1,4 @@
-"""Those who want to know when a partition has more to read."""
+"""The watchers of a partition, which are notified of new records."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from typing import Protocol
 
 
 class Watcher(Protocol):
-    """Somebody who wants to know that there is more to read, or that the partition is gone."""
+    """Is notified when there are new records, or when the partition is gone."""
 
     def on_moved(self, new_bytes: int) -> None: ...
 
     def on_committed(self) -> None:
-        """Of one that copies: more is committed, which it is told with the next answer. That is not worth one."""
+        """For followers: the high watermark has advanced. They learn it with the next response, which is not sent for
+        this reason alone."""
         ...
 
 
 class Watchers:
-    """`readers` are told of what is committed, `copiers` of everything that is appended."""
+    """`readers` are notified of committed records, `copiers` (followers) of all appended records."""
 
     __slots__ = ("copiers", "readers")
 
@@ -42,12 +43,12 @@ class Watchers:
         _tell(self.readers, new_bytes)
 
     def moved(self) -> None:
-        """Something has changed that copiers are told with their next answer."""
+        """Wake followers, because something has changed that their next response reports."""
         for copier in self.copiers:
             copier.on_committed()
 
     def gone(self) -> None:
-        """Nothing more will come here: look elsewhere."""
+        """Wake all watchers, because this replica will get no more records."""
         _tell(self.readers, 0)
         _tell(self.copiers, 0)
 

@@ -1,1 +1,1 @@
-"""The headrace command, one module per noun."""
+"""The `headrace` command, one module per subcommand."""

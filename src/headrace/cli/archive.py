@@ -1,4 +1,4 @@
-"""`headrace archive ...`: a look into an archive, without a broker and without Spark."""
+"""`headrace archive ...`: inspect and maintain archives without a broker and without Spark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FILE_COLUMNS = ("topic", "partition", "first", "last", "records", "bytes", "old
 
 
 class SizeType(click.ParamType[int]):
-    """Bytes."""
+    """A size in bytes."""
 
     name = "size"
 
@@ -47,10 +47,10 @@ _topic_argument = click.argument("topic", required=False)
 @archive.command()
 @_path_argument
 @_topic_argument
-@click.option("--files", is_flag=True, help="A line for each file instead of each partition.")
+@click.option("--files", is_flag=True, help="Show one line per file instead of one per partition.")
 @output_option
 def show(path: str, topic: str | None, files: bool, output: str | None) -> None:
-    """Show what the archive at PATH holds: a folder, or a URI such as s3://bucket/archive."""
+    """Show the contents of the archive at PATH, which is a folder or a URI such as s3://bucket/archive."""
     with archive_failures():
         rows_of = _file_rows if files else _partition_rows
         rows = [row for catalogue in _catalogues(path, topic) for row in rows_of(catalogue)]
@@ -60,13 +60,13 @@ def show(path: str, topic: str | None, files: bool, output: str | None) -> None:
 @archive.command()
 @_path_argument
 @_topic_argument
-@click.option("--repair", is_flag=True, help="Finish what a writer was broken off at, and clear away what it left.")
+@click.option("--repair", is_flag=True, help="Complete interrupted writes and clean up left-over files.")
 @output_option
 def verify(path: str, topic: str | None, repair: bool, output: str | None) -> int:
     """Read every file of the archive at PATH and compare it with the manifest.
 
-    Prints what is wrong; exit code 1 if rows are lost or altered. --repair deletes nothing that might be the only copy:
-    files that no entry names go to _headrace/aside.
+    Prints every defect. The exit code is 1 if rows are lost or altered. --repair deletes nothing that might be the only
+    copy of a record: it moves files without a manifest entry to _headrace/aside.
     """
     files = records = size = damaged = 0
     rows: list[Row] = []
@@ -75,7 +75,7 @@ def verify(path: str, topic: str | None, repair: bool, output: str | None) -> in
 
         for catalogue in _catalogues(path, topic):
             if repair and (cleared := verification.repair(catalogue, SystemClock().now_ms())):
-                chat(f"{catalogue.topic}: {cleared} left-over files cleared away")
+                chat(f"{catalogue.topic}: {cleared} left-over files cleaned up")
             for flaw in verification.verify(catalogue):
                 rows.append({"topic": flaw.topic, "file": flaw.file, "damaged": flaw.damaged, "what": flaw.what})
                 damaged += flaw.damaged
@@ -95,15 +95,20 @@ def verify(path: str, topic: str | None, repair: bool, output: str | None) -> in
 @_path_argument
 @_topic_argument
 @click.option(
-    "--target", type=SizeType(), default="256MiB", show_default=True, metavar="SIZE", help="No file gets larger."
+    "--target",
+    type=SizeType(),
+    default="256MiB",
+    show_default=True,
+    metavar="SIZE",
+    help="The maximum size of a merged file.",
 )
 @dry_run_option
 @output_option
 def compact(path: str, topic: str | None, target: int, dry_run: bool, output: str | None) -> None:
-    """Merge small files of the archive at PATH that lie side by side.
+    """Merge adjacent small files of the archive at PATH.
 
-    Readers by manifest see every row once at any time. Plain readers of the folder may for a moment miss the rows that
-    are being merged.
+    Readers that use the manifest see every row exactly once at any time. Readers that list the folder may briefly miss
+    the rows that are being merged.
     """
     rows: list[Row] = []
     with archive_failures():
@@ -111,7 +116,7 @@ def compact(path: str, topic: str | None, target: int, dry_run: bool, output: st
 
         for catalogue in _catalogues(path, topic):
             if not catalogue.place.exclusive and not dry_run:
-                chat(f"{path} cannot keep two writers apart: nobody else may archive {catalogue.topic} meanwhile")
+                chat(f"{path} has no writer lock: make sure that no other process archives {catalogue.topic} now")
             if dry_run:
                 rows += [_merge_row(catalogue, parts) for parts in compaction.runs(catalogue, target)]
             else:

@@ -1,7 +1,7 @@
-"""Records out of an archive, for `consume --from-archive`: what retention has removed, up to where the log takes over.
+"""Read records from an archive for `consume --from-archive`, up to the offset where the log continues.
 
-The archive is read up to its end, the log from there on, so that each record is printed once. Offsets that are in
-neither are named on stderr: retention was faster than the archiver.
+The command reads the archive to its end and the log from there on, so that each record is printed once. It reports
+offsets that are in neither on stderr: retention deleted them before they were archived.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Printer = Callable[[ConsumedRecord], bytes]
 
 
 class Stretch(NamedTuple):
-    """One partition: from `start` on, up to `archived_to` from the archive, then from the log; `log_end` is None if
-    there is no log any more."""
+    """What to read of one partition: from `start` to `archived_to` from the archive, then from the log. `log_end` is
+    None if the log no longer exists."""
 
     target: TopicPartition
     catalogue: Catalogue
@@ -43,7 +43,7 @@ class Stretch(NamedTuple):
 async def stretches(
     cluster: Cluster, archive: Archive, topics: Sequence[str], partitions: Sequence[int], where: Where
 ) -> list[Stretch]:
-    """What is to be read of each partition."""
+    """Determine what to read of each partition."""
     found = []
     for topic in topics:
         catalogue = archive.existing(topic)
@@ -58,14 +58,14 @@ async def stretches(
 
 
 async def print_archived(found: Sequence[Stretch], printer: Printer, count: int | None) -> tuple[int, bool]:
-    """Print what the archive has of them; how many records, and whether to go on with the log."""
+    """Print the archived records; return their number, and whether to continue with the log."""
     printed = 0
     out = sys.stdout.buffer
     try:
         for stretch in found:
             _tell_gaps(stretch)
             reading = stretch.catalogue.read(stretch.target.partition, stretch.start, stretch.archived_to)
-            # In a thread, so that Ctrl-C is heard meanwhile.
+            # In a thread, so that Ctrl-C is handled while the archive is read.
             while (batch := await asyncio.to_thread(next, reading, None)) is not None:
                 rows = batch if count is None else batch.slice(0, count - printed)
                 out.writelines(map(printer, _records(rows)))
@@ -74,21 +74,21 @@ async def print_archived(found: Sequence[Stretch], printer: Printer, count: int 
                 if printed == count:
                     return printed, False
     except asyncio.CancelledError:
-        return printed, False  # Ctrl-C is how one stops watching
+        return printed, False  # Ctrl-C is the normal way to end the command
     return printed, True
 
 
 async def _partitions(cluster: Cluster, catalogue: Catalogue) -> set[int]:
-    """Those that the topic has now; none if it was deleted."""
+    """Return the current partitions of the topic; none if it was deleted."""
     try:
         view = await cluster.topic(catalogue.topic)
     except UnknownTopicOrPartition:
-        chat(f"there is no topic {catalogue.topic!r} any more: reading ends where the archive ends")
+        chat(f"topic {catalogue.topic!r} no longer exists: reading ends at the end of the archive")
         return set()
     if id_to_text(view.topic_id) != catalogue.topic_id:
         raise Failure(
-            f"{catalogue.location} holds an earlier topic {catalogue.topic!r}, which was deleted: the one that there "
-            "is now does not continue it; replay the archive into a topic of another name with `headrace pipeline run`"
+            f"{catalogue.location} contains an earlier topic {catalogue.topic!r}, which was deleted; the present topic "
+            "of that name does not continue it. Replay the archive into another topic with `headrace pipeline run`"
         )
     return {partition.partition for partition in view.partitions}
 
@@ -126,7 +126,7 @@ async def _stretch(
 async def _at_time(
     cluster: Cluster, catalogue: Catalogue, target: TopicPartition, has_log: bool, time_ms: int, high: int
 ) -> int:
-    """The first record at or after the time: in the archive if it has one, else in the log."""
+    """Return the offset of the first record at or after the time, in the archive or else in the log."""
     offset = await asyncio.to_thread(_archived_at, catalogue, target.partition, time_ms)
     if offset is not None or not has_log:
         return high if offset is None else offset
@@ -159,7 +159,7 @@ def _tell_gaps(stretch: Stretch) -> None:
 
 def _tell_gap(target: TopicPartition, start: int, end: int) -> None:
     if start < end:
-        chat(f"offsets {start} to {end - 1} of {target} are neither in the archive nor in the log")
+        chat(f"offsets {start} to {end - 1} of {target} are missing from both the archive and the log")
 
 
 def _records(rows: pa.RecordBatch) -> Iterator[ConsumedRecord]:

@@ -1,4 +1,4 @@
-"""What the commands that read archives share: opening one, and saying what is wrong with it in a line."""
+"""Open archives for commands, and turn their errors into one-line failures."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 @contextmanager
 def archive_failures() -> Iterator[None]:
-    """Errors of archives become failures of the command."""
+    """Turn errors of archives into failures of the command."""
     try:
         yield
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "pyarrow":
             raise
-        raise Failure("archives are Parquet, which needs pyarrow; `pip install headrace[spark]` brings it") from error
+        raise Failure("archives require pyarrow; install it with `pip install headrace[spark]`") from error
     except (HeadraceError, OSError) as error:
         if isinstance(error, BrokenPipeError):
-            raise  # no failure: see `main`
+            raise  # not a failure: see `LazyGroup.invoke`
         raise failure_of(error) from error
 
 
 def open_archive(path: str) -> Archive:
-    """The archive at a path or URI; a Failure if there is none."""
+    """Open the archive at a path or URI; raise a Failure if there is none."""
     with archive_failures():
         from headrace.archive import Archive
 
         archive = Archive(path)
         if not archive.topics():
-            raise Failure(f"{path} is no archive: no folder in it has a manifest")
+            raise Failure(f"{path} is not an archive: none of its folders has a manifest")
         return archive

@@ -1,7 +1,7 @@
-"""`headrace bench ...`: a quick load with our own client, to see that a broker works and roughly how well.
+"""`headrace bench ...`: generate load with the Python client, for a quick check of a broker.
 
-It is not the comparison with other brokers: there the load generators must not be the bottleneck, and
-Python is. That comparison is `make bench`.
+It is not suitable for a comparison with other brokers, because the Python load generator is the bottleneck. Use
+`make bench` for that.
 """
 
 from __future__ import annotations
@@ -29,16 +29,22 @@ _ACKS = {"0": 0, "1": 1, "all": -1}
 
 @click.group()
 def bench() -> None:
-    """Put a quick load on a broker.
+    """Generate load on a broker and measure throughput and latency.
 
-    The generator is this one Python process, so it shows what a Python client sees. For a comparison with
-    other brokers use `make bench`.
+    The load generator is a single Python process, so the results are those of one Python client. To compare
+    Headrace with other brokers use `make bench`.
     """
 
 
 @bench.command()
 @click.option("--topic", default="headrace-bench", show_default=True)
-@click.option("--partitions", type=click.IntRange(1), default=4, show_default=True, help="If it is created.")
+@click.option(
+    "--partitions",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    help="Partitions of the topic, if it is created.",
+)
 @click.option("--records", type=click.IntRange(1), default=200_000, show_default=True)
 @click.option("--size", type=click.IntRange(0), default=1024, show_default=True, help="Bytes per value.")
 @click.option("--acks", type=click.Choice(list(_ACKS)), default="all", show_default=True)
@@ -48,7 +54,7 @@ def bench() -> None:
     default="none",
     show_default=True,
 )
-@click.option("--linger", type=click.FloatRange(0), default=0.0, show_default=True, help="Seconds.")
+@click.option("--linger", type=click.FloatRange(0), default=0.0, show_default=True, help="Batching delay in seconds.")
 @server_option
 @output_option
 def produce(
@@ -63,7 +69,7 @@ def produce(
     server: str,
     output: str | None,
 ) -> None:
-    """Write records as fast as they are acknowledged."""
+    """Write records at the maximum rate."""
     settings = ProducerSettings(acks=_ACKS[acks], compression=compression, linger_seconds=linger)
 
     async def work(cluster: Cluster) -> dict[str, Any]:
@@ -75,7 +81,7 @@ def produce(
         began = clock.monotonic()
         async with Producer(cluster, settings) as producer:
             for number in range(records):
-                # One latency in a hundred: measuring each would be what is measured.
+                # Sample one latency in a hundred: measuring each one would distort the result.
                 delivery = await producer.submit(topic, value)
                 if number % 100 == 0:
                     sent.append((clock.monotonic(), delivery))
@@ -91,11 +97,11 @@ def produce(
 
 @bench.command()
 @click.option("--topic", default="headrace-bench", show_default=True)
-@click.option("--records", type=click.IntRange(1), help="Stop after so many; else at the end.")
+@click.option("--records", type=click.IntRange(1), help="Stop after this many records; default: at the end.")
 @server_option
 @output_option
 def consume(topic: str, records: int | None, server: str, output: str | None) -> None:
-    """Read a topic from its start as fast as it comes."""
+    """Read a topic from its start at the maximum rate."""
 
     async def work(cluster: Cluster) -> dict[str, Any]:
         view = await cluster.topic(topic)
@@ -120,12 +126,12 @@ def consume(topic: str, records: int | None, server: str, output: str | None) ->
 @bench.command()
 @click.option("--topic", default="headrace-bench-e2e", show_default=True)
 @click.option("--rate", type=click.IntRange(1), default=500, show_default=True, help="Records per second.")
-@click.option("--duration", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds.")
+@click.option("--duration", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Duration in seconds.")
 @click.option("--size", type=click.IntRange(0), default=100, show_default=True, help="Bytes per value.")
 @server_option
 @output_option
 def e2e(topic: str, *, rate: int, duration: float, size: int, server: str, output: str | None) -> None:
-    """Measure the time from sending a record to having read it."""
+    """Measure the end-to-end latency from sending a record to receiving it."""
 
     async def work(cluster: Cluster) -> dict[str, Any]:
         await _ensure_topic(cluster, topic, 1)
@@ -189,4 +195,4 @@ def _report(result: dict[str, Any], output: str | None) -> None:
         echo(to_json(result))
     else:
         echo("  ".join(f"{name} {value}" for name, value in result.items()))
-    chat("one Python client made this load; the comparison with other brokers is `make bench`")
+    chat("the load came from one Python client; to compare with other brokers use `make bench`")

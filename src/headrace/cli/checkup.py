@@ -1,4 +1,4 @@
-"""The checks of `headrace doctor`. Each looks at one thing and never raises: what it finds is a finding."""
+"""The checks of `headrace doctor`. A check never raises: it returns every problem as a `Finding`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RELEASED_IN = 2026
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found, and the next step unless all is well."""
+    """The result of a check, and the next step unless the verdict is ok."""
 
     verdict: Literal["ok", "warn", "fail"]
     subject: str
@@ -38,7 +38,7 @@ class Finding:
 
 
 def check_data(folder: str, disk: Disk | None = None, clock: Clock | None = None) -> list[Finding]:
-    """Writable, enough space, and how long a small write takes to be safe."""
+    """Check that the folder is writable, its free space, and the latency of an fsync."""
     disk = disk or SystemDisk()
     clock = clock or SystemClock()
     there = folder
@@ -53,7 +53,7 @@ def check_data(folder: str, disk: Disk | None = None, clock: Clock | None = None
                 "fail",
                 "data folder",
                 f"cannot write to {there}: {error}",
-                "choose another with --data, or give this user the right to write there",
+                "choose another folder with --data, or grant this user write permission",
             )
         ]
     return [
@@ -64,63 +64,61 @@ def check_data(folder: str, disk: Disk | None = None, clock: Clock | None = None
 
 
 def check_strays(folder: str, disk: Disk | None = None) -> list[Finding]:
-    """Logs that the registry does not know are kept until an operator decides."""
+    """Check for logs that are not in the registry; the broker keeps them until an operator adopts or purges them."""
     disk = disk or SystemDisk()
     folders = [folder, *(f"{folder}/{name}" for name in (disk.list(folder) if disk.exists(folder) else ()))]
     sizes = [measure_strays(disk, one) for one in folders if disk.exists(f"{one}/{STRAY}")]
     logs, size_bytes = sum(size.logs for size in sizes), sum(size.size_bytes for size in sizes)
     if not logs:
         return []
-    what = f"{logs} logs, {size_bytes / 1e6:.1f} MB, are not known to the registry and kept in {STRAY}"
-    step = "see `headrace log stray`, then `headrace log adopt` or `headrace log purge-stray`"
+    what = f"{logs} logs ({size_bytes / 1e6:.1f} MB) are not in the registry and were moved to {STRAY}"
+    step = "list them with `headrace log stray`, then use `headrace log adopt` or `headrace log purge-stray`"
     return [Finding("warn", "stray logs", what, step)]
 
 
 def check_descriptors() -> Finding:
-    """Connections and log files share the limit of open files; the broker raises it to the hard limit."""
+    """Check the limit of open files, which connections and log files share; the broker raises it to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard >= _DESCRIPTORS_MIN:
         return Finding("ok", "open files", f"up to {hard} (now {soft})")
     return Finding(
         "warn",
         "open files",
-        f"only up to {hard}",
+        f"the limit is only {hard}",
         f"raise it: ulimit -Hn {_DESCRIPTORS_MIN}, or LimitNOFILE= in systemd",
     )
 
 
 def check_clock(clock: Clock | None = None) -> Finding:
-    """Retention and timestamps follow the wall clock."""
+    """Check the wall clock, on which retention and timestamps depend."""
     now = datetime.fromtimestamp((clock or SystemClock()).now_ms() / 1000, UTC)
     if now.year < _RELEASED_IN:
-        return Finding("fail", "clock", f"it says {now:%Y-%m-%d %H:%M} UTC", "set the clock, for example with NTP")
+        return Finding("fail", "clock", f"the time is {now:%Y-%m-%d %H:%M} UTC", "set the clock, for example with NTP")
     return Finding("ok", "clock", f"{now:%Y-%m-%d %H:%M:%S} UTC")
 
 
 async def check_port(subject: str, address: Address) -> Finding:
-    """Whether a broker could listen there."""
+    """Check whether a broker could listen on the address."""
     try:
         listener = await SystemNetwork().listen(*address, lambda link: link.close())
     except OSError as error:
-        return Finding(
-            "warn", subject, f"{address} cannot be listened on ({error.strerror or error})", "choose another port"
-        )
+        return Finding("warn", subject, f"cannot listen on {address}: {error.strerror or error}", "choose another port")
     listener.close()
     return Finding("ok", subject, f"{address} is free")
 
 
 async def check_broker(server: str) -> list[Finding]:
-    """Whether the broker answers, what it speaks, and whether every broker can be reached where it says."""
+    """Check that the broker responds, its API versions, and that every broker's advertised address is reachable."""
     address = ",".join(map(str, parse_addresses(server)))
     async with connect(server, ClientSettings(client_id="headrace-doctor")) as cluster:
         try:
             view = await cluster.refresh([])
             transport = await cluster.any_transport()
         except HeadraceError as error:
-            step = "start one with `headrace serve`, or name another with --server HOST:PORT"
+            step = "start a broker with `headrace serve`, or specify another one with --server HOST:PORT"
             return [Finding("fail", "broker", error.message, step)]
         findings = [
-            Finding("ok", "broker", f"{address} answers; cluster {view.cluster_id}, {len(view.nodes)} broker(s)"),
+            Finding("ok", "broker", f"{address} responds; cluster {view.cluster_id}, {len(view.nodes)} broker(s)"),
             _judge_versions(transport),
         ]
         findings += [await _check_advertised(cluster, node_id) for node_id in sorted(view.nodes)]
@@ -136,14 +134,14 @@ async def _check_advertised(cluster: Cluster, node_id: int) -> Finding:
         return Finding(
             "fail",
             subject,
-            f"advertises {address}, which cannot be reached from here",
-            "start it with --advertised HOST:PORT that clients can reach",
+            f"advertises {address}, which is not reachable from here",
+            "start it with an address that clients can reach: --advertised HOST:PORT",
         )
-    return Finding("ok", subject, f"advertises {address}, which can be reached")
+    return Finding("ok", subject, f"advertises {address}, which is reachable")
 
 
 def _judge_versions(transport: Transport) -> Finding:
-    # Our own requests, from 10000 on, are not missed in another's broker.
+    # Other brokers do not need to support Headrace's own requests, from 10000 on.
     missing = [api.name for api in APIS.values() if api.key not in transport.versions and api.key < OWN_KEYS]
     too_old = [
         api.name
@@ -151,23 +149,23 @@ def _judge_versions(transport: Transport) -> Finding:
         if api.key in transport.versions and transport.versions[api.key].high < api.min_version
     ]
     if too_old:
-        return Finding("fail", "versions", f"the broker's {', '.join(too_old)} is too old", "update the broker")
+        return Finding("fail", "versions", f"the broker is too old for {', '.join(too_old)}", "upgrade the broker")
     if missing:
-        return Finding("warn", "versions", f"the broker does not serve {', '.join(missing)}", "update the broker")
-    return Finding("ok", "versions", f"all {len(APIS)} requests of this client are served")
+        return Finding("warn", "versions", f"the broker does not support {', '.join(missing)}", "upgrade the broker")
+    return Finding("ok", "versions", f"the broker supports all {len(APIS)} requests of this client")
 
 
 def _judge_space(folder: str, free: int, total: int) -> Finding:
     what = f"{free / 1e9:.1f} of {total / 1e9:.1f} GB free at {folder}"
     if free < _FREE_BYTES_MIN or free < total * _FREE_SHARE_MIN:
-        return Finding("warn", "space", what, "free some, or shorten retention: near the end the broker refuses writes")
+        return Finding("warn", "space", what, "free space or shorten retention: a nearly full disk rejects writes")
     return Finding("ok", "space", what)
 
 
 def _judge_fsync(milliseconds: float) -> Finding:
     what = f"{milliseconds:.2f} ms (median of {_FSYNC_TRIES})"
     if milliseconds > _FSYNC_SLOW_MS:
-        return Finding("warn", "fsync", what, "an acknowledged write waits that long: use a faster disk")
+        return Finding("warn", "fsync", what, "use a faster disk: every acknowledged write waits for an fsync")
     return Finding("ok", "fsync", what)
 
 

@@ -1,4 +1,4 @@
-"""`headrace cluster ...`: brokers, where partitions are, who leads them, and whether all is well."""
+"""`headrace cluster ...`: show brokers, partitions, leaders and health, and operate on them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def info(server: str, output: str | None) -> None:
 @server_option
 @output_option
 def health(server: str, output: str | None) -> int:
-    """Tell what is wrong. Exit code 0 if every partition has a leader and all its replicas in sync, else 1."""
+    """Report problems. The exit code is 0 if every partition has a leader and all its replicas in sync, else 1."""
 
     async def work(cluster: Cluster) -> tuple[ClusterMembers, Sequence[PartitionPlace], Sequence[Finding]]:
         admin = ClusterAdmin(cluster)
@@ -74,19 +74,19 @@ def health(server: str, output: str | None) -> int:
     if rows or wants_json(output):
         print_rows(rows, ("problem", "subject", "detail"), output)
     is_ill = any(found.is_grave for found in findings)
-    verdict = "not well" if is_ill else "well"
+    verdict = "unhealthy" if is_ill else "healthy"
     chat(f"the cluster is {verdict}: {len(members.brokers)} brokers up, {len(places)} partitions")
     return FAILED if is_ill else 0
 
 
 @cluster.command()
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
-@click.option("--under-replicated", is_flag=True, help="Only those with replicas that are behind.")
-@click.option("--offline", is_flag=True, help="Only those that nobody leads.")
+@click.option("--under-replicated", is_flag=True, help="Only partitions with out-of-sync replicas.")
+@click.option("--offline", is_flag=True, help="Only partitions without a leader.")
 @server_option
 @output_option
 def partitions(topics: Sequence[str], under_replicated: bool, offline: bool, server: str, output: str | None) -> None:
-    """Show where the partitions of the TOPICs are, or of all."""
+    """Show leaders and replicas of the partitions of the TOPICs, or of all topics."""
     places = with_cluster(server, lambda cluster: ClusterAdmin(cluster).places(topics))
     rows = [
         _place_row(place)
@@ -98,16 +98,16 @@ def partitions(topics: Sequence[str], under_replicated: bool, offline: bool, ser
 
 @cluster.command()
 @click.argument("broker", type=click.IntRange(0))
-@click.option("--undo", is_flag=True, help="Use the broker again.")
-@click.option("--wait", is_flag=True, help="Return when it holds nothing any more.")
+@click.option("--undo", is_flag=True, help="Cancel the drain, so that the broker is used again.")
+@click.option("--wait", is_flag=True, help="Wait until the broker holds no replicas.")
 @server_option
 def drain(broker: int, undo: bool, wait: bool, server: str) -> None:
-    """Let BROKER hold nothing any more: its leads and its replicas go to the others.
+    """Move all leaders and replicas from BROKER to the other brokers.
 
-    It lasts over restarts, until it is undone.
+    A drain persists across restarts until it is cancelled with --undo.
     """
     if undo and wait:
-        raise click.UsageError("--wait waits for a drain, not for its end")
+        raise click.UsageError("--wait cannot be combined with --undo")
 
     async def work(cluster: Cluster) -> None:
         admin = ClusterAdmin(cluster)
@@ -117,32 +117,32 @@ def drain(broker: int, undo: bool, wait: bool, server: str) -> None:
 
     with_cluster(server, work)
     if undo:
-        chat(f"broker {broker} is used again; `headrace cluster reassign --add-broker {broker}` gives it its share")
+        chat(f"broker {broker} is in use again; `headrace cluster reassign --add-broker {broker}` moves replicas to it")
     elif wait:
-        chat(f"broker {broker} holds nothing any more and can be stopped")
+        chat(f"broker {broker} holds no replicas and can be stopped")
     else:
-        chat(f"broker {broker} is draining; `headrace cluster info` shows what it still holds")
+        chat(f"broker {broker} is draining; `headrace cluster info` shows the replicas that it still holds")
 
 
 @cluster.command("elect-leader")
-@click.option("--topic", help="Only of this topic.")
-@click.option("--partition", type=click.IntRange(0), help="Only this partition of it.")
-@click.option("--unclean", is_flag=True, help="Of partitions that nobody leads: take a replica that may lack records.")
+@click.option("--topic", help="Only partitions of this topic.")
+@click.option("--partition", type=click.IntRange(0), help="Only this partition of the topic.")
+@click.option("--unclean", is_flag=True, help="Elect out-of-sync replicas for partitions without a leader.")
 @yes_option
 @server_option
 @output_option
 def elect_leader(
     *, topic: str | None, partition: int | None, unclean: bool, yes: bool, server: str, output: str | None
 ) -> int:
-    """Let the preferred replicas lead again, which are the first of each partition.
+    """Elect the preferred leader of partitions, which is the first replica of each.
 
-    With --unclean, a replica that is not in sync leads a partition that nobody else can lead. Records that were
-    acknowledged and that it lacks are lost: do it only when the brokers that have them will not come back.
+    With --unclean, elect a replica that is not in sync for partitions that have no other eligible leader. Acknowledged
+    records that this replica lacks are lost: use it only if the brokers that have them will not come back.
     """
     if topic is None and (partition is not None or unclean):
-        raise click.UsageError("--partition and --unclean need --topic")
+        raise click.UsageError("--partition and --unclean require --topic")
     if unclean:
-        confirm(f"Lose the records of {topic} that only the brokers have which are down?", yes)
+        confirm(f"Lose the records of {topic} that exist only on unavailable brokers?", yes)
 
     async def work(cluster: Cluster) -> tuple[Sequence[TopicPartition], Refusals]:
         admin = ClusterAdmin(cluster)
@@ -160,14 +160,16 @@ def elect_leader(
     ]
     print_rows(rows, ("topic", "partition", "result"), output)
     if not rows:
-        chat("nothing to elect: every partition is led as it should be")
+        chat("no election needed: every partition has its preferred leader")
     return FAILED if any(not isinstance(error, ElectionNotNeeded) for error in refused.values()) else 0
 
 
 def _is_due(place: PartitionPlace, unclean: bool) -> bool:
     if unclean:
         return place.is_offline
-    return place.leader != place.replicas[0] and owner_of(place.target.topic) is None  # a companion's follows
+    return (
+        place.leader != place.replicas[0] and owner_of(place.target.topic) is None
+    )  # a co-located topic follows its owner
 
 
 def _result(target: TopicPartition, refused: Refusals) -> str:

@@ -1,7 +1,7 @@
-"""What is wrong with a cluster, judged from where its partitions are. Pure.
+"""Assess the health of a cluster from the state of its partitions. Pure.
 
-A partition is named once, with the worst that is true of it. What an operator has asked for (moves, drains) is told
-too, but is no illness.
+A partition is reported once, with its most severe problem. Operations that an operator started (reassignments, drains)
+are reported as well, but do not make the cluster unhealthy.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from headrace.client.cluster_admin import ClusterMembers, PartitionPlace
 
-_NO_CONTROLLER = "no broker is the controller: nobody elects leaders until one is"
+_NO_CONTROLLER = "no broker is the controller; no leaders are elected until a broker becomes the controller"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`is_grave` when records cannot be written, or a further loss would be worse than it should be."""
+    """`is_grave` if records cannot be written, or if the cluster tolerates fewer further failures than configured."""
 
     problem: str
     subject: str
@@ -27,7 +27,7 @@ class Finding:
 def judge(
     members: ClusterMembers, places: Sequence[PartitionPlace], min_insync: Mapping[str, int]
 ) -> Sequence[Finding]:
-    """All that an operator should know, the worst first."""
+    """List all findings, the most severe first."""
     found = [*_judge_brokers(members, places)]
     partitions = [finding for place in places for finding in _judge_partition(place, min_insync)]
     worst_first = ("offline", "under min.insync", "under-replicated", "reassigning")
@@ -35,7 +35,7 @@ def judge(
 
 
 def held_by(places: Sequence[PartitionPlace]) -> Mapping[int, int]:
-    """How many replicas each broker holds."""
+    """Count the replicas on each broker."""
     held: dict[int, int] = {}
     for place in places:
         for node_id in place.replicas:
@@ -59,12 +59,12 @@ def _judge_partition(place: PartitionPlace, min_insync: Mapping[str, int]) -> It
     subject, wanted = str(place.target), min_insync.get(place.target.topic, 1)
     if place.is_offline:
         may_lead = [*place.in_sync, *place.eligible]
-        yield Finding("offline", subject, f"nobody leads it; it waits for {_brokers(may_lead)}")
+        yield Finding("offline", subject, f"it has no leader; eligible once up: {_brokers(may_lead)}")
     elif len(place.in_sync) < wanted:
-        few = f"{len(place.in_sync)} in sync, {wanted} wanted: acks=all is refused; behind: {_brokers(place.behind)}"
+        few = f"{len(place.in_sync)} in sync, {wanted} required for acks=all; out of sync: {_brokers(place.behind)}"
         yield Finding("under min.insync", subject, few)
     elif place.behind:
-        yield Finding("under-replicated", subject, f"behind: {_brokers(place.behind)}")
+        yield Finding("under-replicated", subject, f"out of sync: {_brokers(place.behind)}")
     if place.is_moving:
         ends = f"adding {_brokers(place.adding)}, removing {_brokers(place.removing)}"
         yield Finding("reassigning", subject, ends, is_grave=False)

@@ -1,4 +1,4 @@
-"""Which partitions are to go where: read from a plan in Kafka's format, or made by spreading over brokers. Pure."""
+"""Plan reassignments: read a plan in Kafka's format, or spread partitions over brokers. Pure."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ class PlannedPartition(msgspec.Struct):
 
 
 class Plan(msgspec.Struct):
-    """As kafka-reassign-partitions writes it; `log_dirs` are not looked at, a broker has one folder."""
+    """The format of kafka-reassign-partitions. `log_dirs` is ignored, because a broker has one data folder."""
 
     version: int
     partitions: list[PlannedPartition]
 
 
 def read_plan(data: bytes) -> Moves:
-    """The replicas by partition; raises ValueError with a sentence for the user."""
+    """Return the replicas per partition, or raise ValueError with a message for the user."""
     try:
         plan = msgspec.json.decode(data, type=Plan)
     except msgspec.MsgspecError as error:
         raise ValueError(f"it is not a plan in the format of kafka-reassign-partitions: {error}") from None
     if plan.version != 1:
-        raise ValueError(f"it is of version {plan.version}; 1 is known")
+        raise ValueError(f"its version is {plan.version}; only version 1 is supported")
     moves = {TopicPartition(planned.topic, planned.partition): planned.replicas for planned in plan.partitions}
     if len(moves) != len(plan.partitions):
-        raise ValueError("it names a partition twice")
+        raise ValueError("it contains a partition twice")
     return moves
 
 
 def spread_over(places: Iterable[PartitionPlace], brokers: Iterable[BrokerView]) -> Moves:
-    """The few moves that spread these partitions evenly over these brokers, and off all others."""
+    """Return a small set of moves that spreads these partitions evenly over exactly these brokers."""
     current = {place.target: heading_for(place) for place in places}
     usable = {
         broker.node_id: BrokerRecord(
@@ -59,5 +59,5 @@ def spread_over(places: Iterable[PartitionPlace], brokers: Iterable[BrokerView])
 
 
 def heading_for(place: PartitionPlace) -> tuple[int, ...]:
-    """The replicas that a partition has when the move under way is done."""
+    """Return the replicas of a partition after the reassignment in progress."""
     return tuple(node_id for node_id in place.replicas if node_id not in place.removing)

@@ -1,6 +1,6 @@
 """`headrace cluster reassign`: move partitions to other brokers while they are in use.
 
-The new replicas copy first; the old ones go when the new are in sync. Nothing is lost when it is cancelled meanwhile.
+The old replicas are removed only after the new ones are in sync, so a cancelled reassignment loses no data.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from headrace.model.errors import InvalidReplicationFactor
 from headrace.model.names import owner_of
 
 _BYTES_PER_MEGABYTE = 1_000_000
-_LIFT = "lift the throttle afterwards by `headrace cluster reassign throttle off`"
+_LIFT = "remove the throttle afterwards with `headrace cluster reassign throttle off`"
 
 
 class BrokersType(click.ParamType[tuple[int, ...]]):
-    """Node ids divided by commas."""
+    """Node ids, separated by commas."""
 
     name = "brokers"
 
@@ -41,7 +41,7 @@ class BrokersType(click.ParamType[tuple[int, ...]]):
 
 
 class RateType(click.ParamType[int]):
-    """Megabytes per second, in bytes; `off` is 0."""
+    """Megabytes per second, converted to bytes per second; `off` is 0."""
 
     name = "rate"
 
@@ -58,13 +58,15 @@ class RateType(click.ParamType[int]):
 
 
 @click.group(invoke_without_command=True)
-@click.option("--topic", "topics", multiple=True, help="Only partitions of these; repeatable.")
+@click.option("--topic", "topics", multiple=True, help="Only partitions of this topic; repeatable.")
 @click.option("--to", type=BrokersType(), metavar="ID,ID,...", help="Spread the topics over exactly these brokers.")
-@click.option("--add-broker", "added", multiple=True, type=int, metavar="ID", help="Give it its share; repeatable.")
-@click.option("--remove-broker", "removed", multiple=True, type=int, metavar="ID", help="Take all off it; repeatable.")
-@click.option("--plan", type=click.File("rb"), metavar="FILE", help="As of kafka-reassign-partitions; - for stdin.")
-@click.option("--throttle", type=RateType(), metavar="MB/S", help="The most that each broker copies in a second.")
-@click.option("--wait", is_flag=True, help="Return when everything has arrived, and lift the throttle then.")
+@click.option("--add-broker", "added", multiple=True, type=int, metavar="ID", help="Move replicas to it; repeatable.")
+@click.option(
+    "--remove-broker", "removed", multiple=True, type=int, metavar="ID", help="Move all replicas off it; repeatable."
+)
+@click.option("--plan", type=click.File("rb"), metavar="FILE", help="A kafka-reassign-partitions plan; - for stdin.")
+@click.option("--throttle", type=RateType(), metavar="MB/S", help="Limit the replication rate of each broker.")
+@click.option("--wait", is_flag=True, help="Wait until all moves have completed, then remove the throttle.")
 @dry_run_option
 @server_option
 @output_option
@@ -86,20 +88,20 @@ def reassign(
     """Move partitions to other brokers.
 
     \b
-    headrace cluster reassign --add-broker 4 --dry-run     what would go to the new broker
+    headrace cluster reassign --add-broker 4 --dry-run     show what would move to the new broker
     headrace cluster reassign --topic orders --to 1,2,3    spread one topic over these brokers
-    headrace cluster reassign --plan moves.json --wait     a plan of kafka-reassign-partitions
+    headrace cluster reassign --plan moves.json --wait     execute a kafka-reassign-partitions plan
     """
     if ctx.invoked_subcommand is not None:
         if any(ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in ctx.params):
             raise click.UsageError(
-                f"options stand behind {ctx.invoked_subcommand}, and those of moves have no place there"
+                f"put options after {ctx.invoked_subcommand}; it does not accept those of reassign itself"
             )
         return 0
     if [plan is not None, to is not None, bool(added or removed)].count(True) != 1:
-        raise click.UsageError("say what to move by one of --plan, --to with --topic, or --add-broker/--remove-broker")
+        raise click.UsageError("specify one of --plan, --to with --topic, or --add-broker/--remove-broker")
     if to is not None and not topics:
-        raise click.UsageError("--to needs --topic; to use all brokers for all topics say --add-broker")
+        raise click.UsageError("--to requires --topic; to spread all topics over all brokers use --add-broker")
 
     async def work(cluster: Cluster) -> tuple[list[dict[str, Any]], Refusals]:
         admin = ClusterAdmin(cluster)
@@ -124,7 +126,7 @@ def reassign(
 @server_option
 @output_option
 def status(server: str, output: str | None) -> None:
-    """Show the moves that are under way, and how much has been copied."""
+    """Show the moves in progress, and how many bytes have been copied."""
     rows = with_cluster(server, _status)
     print_rows(rows, ("topic", "partition", "replicas", "adding", "removing", "copied_bytes", "size_bytes"), output)
     if not rows:
@@ -132,10 +134,10 @@ def status(server: str, output: str | None) -> None:
 
 
 @reassign.command()
-@click.option("--topic", "topics", multiple=True, help="Only partitions of these; repeatable.")
+@click.option("--topic", "topics", multiple=True, help="Only partitions of this topic; repeatable.")
 @server_option
 def cancel(topics: Sequence[str], server: str) -> int:
-    """End the moves that are under way: every partition stays where it was, and new copies are dropped."""
+    """Cancel the moves in progress: partitions keep their old replicas, and the new ones are deleted."""
 
     async def work(cluster: Cluster) -> tuple[int, Refusals]:
         admin = ClusterAdmin(cluster)
@@ -157,9 +159,9 @@ def cancel(topics: Sequence[str], server: str) -> int:
 @click.argument("rate", type=RateType(), metavar="MB/S|off")
 @server_option
 def set_throttle(rate: int, server: str) -> None:
-    """Bound what each broker copies in a second to catch up; `off` lifts the bound."""
+    """Limit the rate at which each broker replicates to out-of-sync replicas; `off` removes the limit."""
     with_cluster(server, lambda cluster: ClusterAdmin(cluster).throttle(rate or None))
-    chat(f"throttle set to {rate / _BYTES_PER_MEGABYTE:g} MB/s on every broker" if rate else "throttle lifted")
+    chat(f"throttle set to {rate / _BYTES_PER_MEGABYTE:g} MB/s on every broker" if rate else "throttle removed")
 
 
 async def _begin(admin: ClusterAdmin, moves: Moves, throttle: int | None, *, wait: bool) -> Refusals:
@@ -184,8 +186,8 @@ async def _wait(admin: ClusterAdmin, moves: Moves) -> None:
     astray = [target for target, replicas in moves.items() if there.get(target) != tuple(replicas)]
     if astray:
         raise Failure(
-            f"{len(astray)} of {len(moves)} partitions are not where they should be, such as {astray[0]}: "
-            "somebody cancelled or changed the moves; `headrace cluster partitions` shows where they are"
+            f"{len(astray)} of {len(moves)} partitions do not have their target replicas, for example {astray[0]}: "
+            "the moves were cancelled or changed meanwhile; `headrace cluster partitions` shows the replicas"
         )
 
 
@@ -222,7 +224,7 @@ def _read(plan: BinaryIO) -> Moves:
 
 
 def _moves_by_itself(target: TopicPartition, topics: Sequence[str]) -> bool:
-    """A companion goes where its owner goes, and is refused if it is asked for by name."""
+    """Leave out co-located topics, which follow their owner. If requested by name, the controller rejects them."""
     return owner_of(target.topic) is None or target.topic in topics
 
 
@@ -230,7 +232,7 @@ def _checked(moves: Moves, known: Collection[TopicPartition], topics: Sequence[s
     chosen = {target: replicas for target, replicas in moves.items() if not topics or target.topic in topics}
     for target in chosen:
         if target not in known:
-            raise Failure(f"there is no partition {target}; `headrace cluster partitions` shows what there is")
+            raise Failure(f"partition {target} does not exist; `headrace cluster partitions` lists all partitions")
     return chosen
 
 
@@ -240,19 +242,19 @@ def _spread(places: Collection[PartitionPlace], brokers: Collection[BrokerView])
     except InvalidReplicationFactor:
         most = max(len(heading_for(place)) for place in places)
         raise Failure(
-            f"{most} replicas do not fit on {len(brokers)} brokers; name more, or lower the number by --plan"
+            f"{most} replicas do not fit on {len(brokers)} brokers; add brokers, or use --plan to reduce the replicas"
         ) from None
 
 
 def _remaining(
     members: ClusterMembers, places: Collection[PartitionPlace], added: Sequence[int], removed: Sequence[int]
 ) -> Sequence[int]:
-    """The brokers that hold something, with the new and without the old ones. One that is down may come back: nothing
-    is taken off it unless that is said."""
+    """Return the brokers that hold replicas, plus the added and minus the removed ones. A broker that is down may come
+    back: its replicas are not moved unless it is in `removed`."""
     holding = {node_id for place in places for node_id in heading_for(place)}.difference(removed)
     for node_id in sorted(holding - members.brokers.keys()):
         raise Failure(
-            f"broker {node_id} holds replicas and is down; start it, or take all off it by --remove-broker {node_id}"
+            f"broker {node_id} holds replicas but is down; start it, or move them with --remove-broker {node_id}"
         )
     staying = {node_id for node_id in holding if not members.brokers[node_id].is_draining}
     return sorted(staying.union(added).difference(removed))
@@ -261,9 +263,9 @@ def _remaining(
 def _usable(members: ClusterMembers, node_id: int) -> BrokerView:
     broker = members.brokers.get(node_id)
     if broker is None:
-        raise Failure(f"broker {node_id} is not up; `headrace cluster info` shows which are")
+        raise Failure(f"broker {node_id} is not up; `headrace cluster info` lists the brokers")
     if broker.is_draining:
-        raise Failure(f"broker {node_id} is draining; `headrace cluster drain {node_id} --undo` lets it be used again")
+        raise Failure(f"broker {node_id} is draining; cancel that with `headrace cluster drain {node_id} --undo`")
     return broker
 
 
@@ -280,11 +282,11 @@ def _move_row(place: PartitionPlace, target: Sequence[int], refused: Refusals, d
 
 def _summary(count: int, refused: int, throttle: int | None, *, wait: bool, dry_run: bool) -> str:
     if not count:
-        return "nothing to move: all is where it should be"
+        return "nothing to move: all partitions have their target replicas"
     if dry_run:
         return f"{count} partitions would move (--dry-run)"
     if wait:
-        return f"{count - refused} partitions have arrived"
-    return f"{count - refused} partitions are moving; `headrace cluster reassign status` shows how far they are" + (
+        return f"{count - refused} partitions have been moved"
+    return f"{count - refused} partitions are moving; `headrace cluster reassign status` shows the progress" + (
         f"; {_LIFT}" if throttle else ""
     )

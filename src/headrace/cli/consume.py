@@ -1,4 +1,4 @@
-"""`headrace consume TOPIC...`: records to stdout, for the eye or for a pipe."""
+"""`headrace consume TOPIC...`: write records to stdout."""
 
 from __future__ import annotations
 
@@ -30,24 +30,26 @@ _POLL_SECONDS = 0.1
 
 @click.command()
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@click.option("-g", "--group", metavar="GROUP", help="Read as a member of this group, and commit.")
+@click.option("-g", "--group", metavar="GROUP", help="Read as a member of this group, and commit offsets.")
 @click.option(
     "-o",
     "--offset",
     "where",
     type=WhereType(),
     metavar="WHERE",
-    help="start (default), end, N, +N, -N, @TIME.",
+    help="Start position: start (default), end, N, +N, -N or @TIME.",
 )
 @click.option("--from-beginning", is_flag=True, help="The same as -o start.")
-@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only these; repeatable.")
-@click.option("-n", "--count", type=click.IntRange(1), help="Stop after so many records.")
-@click.option("-e", "--exit-at-end", is_flag=True, help="Stop when all that was there at the beginning is read.")
-@click.option("-f", "--format", "template", metavar="FORMAT", help=r"Such as '%t %p %o %k %s\n'; see docs/cli.md.")
+@click.option(
+    "-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this one; repeatable."
+)
+@click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many records.")
+@click.option("-e", "--exit-at-end", is_flag=True, help="Stop at the end of the log as of the start of the command.")
+@click.option("-f", "--format", "template", metavar="FORMAT", help=r"For example '%t %p %o %k %s\n'; see docs/cli.md.")
 @click.option("-K", "--key-separator", metavar="SEP", help="Print KEY SEP VALUE.")
 @click.option("--json", "as_json", is_flag=True, help="Print each record as a JSON object.")
-@click.option("--from-archive", "archive", metavar="PATH", help="Begin with what this archive holds, then the log.")
-@click.option("--read-committed", is_flag=True, help="Leave out records of open and aborted transactions.")
+@click.option("--from-archive", "archive", metavar="PATH", help="Read this archive first, then the log.")
+@click.option("--read-committed", is_flag=True, help="Skip records of open and aborted transactions.")
 @server_option
 def consume(
     topics: Sequence[str],
@@ -65,18 +67,18 @@ def consume(
     read_committed: bool,
     server: str,
 ) -> None:
-    """Read records of TOPIC to stdout, one per line, until Ctrl-C, -n or -e.
+    """Write the records of TOPIC to stdout, one per line, until Ctrl-C, -n or -e.
 
     \b
     headrace consume orders -o -10 -e                  the last ten of each partition
     headrace consume orders -o @2026-11-15T10:00 --json
     headrace consume orders -g billing                 share the partitions with other members
-    headrace consume orders --from-archive /archive    also what retention has removed
+    headrace consume orders --from-archive /archive    include records that retention has deleted
     """
     if group is not None and archive is not None:
-        raise click.UsageError("with -g the group decides where to read: --from-archive is not for it")
+        raise click.UsageError("-g cannot be combined with --from-archive: the group determines the start position")
     if group is not None and (partitions or (where is not None and where not in (FROM_START, FROM_END))):
-        raise click.UsageError("with -g the group decides where to read: -o may be start or end, and -p is not for it")
+        raise click.UsageError("with -g the group determines what to read: only -o start or end is allowed, and no -p")
     begin = FROM_START if from_beginning or where is None else where
     printer = choose_printer(template, key_separator, as_json)
 
@@ -117,7 +119,7 @@ async def _consume_archive(
     settings: ConsumerSettings,
 ) -> int:
     archive = open_archive(path)
-    # Only who reads archives needs pyarrow.
+    # Imports pyarrow, which only archives require.
     from headrace.cli.archived_records import print_archived, stretches
 
     found = await stretches(cluster, archive, topics, partitions, begin)
@@ -146,15 +148,15 @@ async def print_records(
             if printed == count:
                 break
     except asyncio.CancelledError:
-        pass  # Ctrl-C is how one stops watching
+        pass  # Ctrl-C is the normal way to end the command
     return printed
 
 
 def choose_printer(template: str | None, key_separator: str | None, as_json: bool) -> Printer:
-    """How records are printed: by format, with keys, as JSON, or just their values. They are written as they are into a
-    pipe, and with their control characters escaped on a terminal."""
+    """Choose how to print records: by format, with keys, as JSON, or values only. Control characters are escaped on a
+    terminal, but not in a pipe."""
     if sum((template is not None, key_separator is not None, as_json)) > 1:
-        raise click.UsageError("give one of -f, -K and --json")
+        raise click.UsageError("-f, -K and --json exclude each other")
     if as_json:
         return lambda record: to_json(envelope_of(record)).encode() + b"\n"
     printer = _raw_printer(template, key_separator)
@@ -178,7 +180,7 @@ def _on_terminal(printer: Printer) -> Printer:
 
 
 def _reached(consumer: Consumer, ends: Mapping[TopicPartition, int] | None) -> bool:
-    """Whether everything that was there at the beginning, of what is ours, has been read."""
+    """Whether all assigned partitions have been read to the ends that they had at the start."""
     if ends is None:
         return False
     mine = consumer.assignment

@@ -1,6 +1,6 @@
-"""A data folder as it lies on disk, seen from outside the broker: what is in it, and whether a broker uses it.
+"""Inspect a data folder from outside the broker: its contents, and whether a broker is using it.
 
-Nothing here writes, locks or mends: what is found is left as it is, for recovery or for whoever wants to look at it.
+This module never writes, locks or repairs anything, so that damaged data stays as it is for recovery and analysis.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LogFolder:
-    """The folder of one partition; `topic` is None if the registry knows no topic of this id."""
+    """The folder of one partition; `topic` is None if the registry has no topic with this id."""
 
     path: Path
     topic_id: UUID
@@ -49,7 +49,7 @@ class LogFolder:
         return self.topic_id, self.partition
 
     def segments(self) -> Sequence[Path]:
-        """The segment files, in order."""
+        """List the segment files in order."""
         return segments_in(self.path)
 
 
@@ -60,12 +60,12 @@ def segments_in(folder: Path) -> Sequence[Path]:
 class DataFolder:
     def __init__(self, path: Path) -> None:
         if not (path / "logs").is_dir():
-            raise Failure(f"{path} is not a data folder: it has no folder logs; name another with --data")
+            raise Failure(f"{path} is not a data folder: it has no subfolder logs; specify another one with --data")
         self.path = path
 
     @property
     def in_use(self) -> bool:
-        """Whether a broker runs on it at this moment."""
+        """Whether a broker is using the folder now."""
         try:
             descriptor = os.open(self.path / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -80,20 +80,20 @@ class DataFolder:
 
     @cached_property
     def topics(self) -> Mapping[UUID, str]:
-        """The names of the topics that exist, by id."""
+        """The names of all existing topics by id."""
         path = self.path / "registry.db"
         if not path.exists() and self.path.name.startswith("broker-"):
-            path = self.path.parent / "registry.db"  # of `headrace serve --brokers N`
+            path = self.path.parent / "registry.db"  # shared by `headrace serve --brokers N`
         if not path.exists():
             return {}
         try:
             with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
                 return asyncio.run(_topics(connection))
         except sqlite3.Error as error:
-            raise RegistryUnavailable(f"The registry {path} cannot be read: {error}") from error
+            raise RegistryUnavailable(f"cannot read the registry {path}: {error}") from error
 
     def logs(self, topic: str | None = None) -> Sequence[LogFolder]:
-        """All logs, or those of one topic, which must be there, by name and partition."""
+        """List all logs, or those of one topic, which must exist, sorted by name and partition."""
         found = []
         for path in (self.path / "logs").iterdir():
             if named := LOG_FOLDER.fullmatch(path.name):
@@ -103,7 +103,7 @@ class DataFolder:
             found = [log for log in found if log.topic == topic]
             if not found:
                 raise Failure(
-                    f"{self.path} holds no topic {topic!r}; it holds {', '.join(sorted(self.topics.values()))}"
+                    f"{self.path} has no topic {topic!r}; its topics are {', '.join(sorted(self.topics.values()))}"
                 )
         return sorted(found, key=lambda log: (log.name, log.partition))
 
@@ -114,7 +114,7 @@ class DataFolder:
         raise Failure(f"topic {topic!r} has no partition {partition} in {self.path}")
 
     def flushed_offset(self, key: LogKey) -> int | None:
-        """How far a log was known to be on disk; None if that cannot be told."""
+        """Return the offset up to which the log was known to be on disk, or None if that is unknown."""
         if self._flushed is None:
             return None
         point = self._flushed.claim(key).point
@@ -127,7 +127,7 @@ class DataFolder:
         try:
             return FlushedOffsets(SystemDisk(), str(self.path))
         except StorageFailure:
-            return None  # a copy that may only be read
+            return None  # a read-only copy of a data folder
 
 
 async def _topics(connection: sqlite3.Connection) -> Mapping[UUID, str]:

@@ -1,4 +1,4 @@
-"""`headrace dlq ...`: dead letters from the shell."""
+"""`headrace dlq ...`: list, show, redrive and discard dead letters."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def filter_option(command: Command) -> Command:
         "wanted",
         type=FilterType(),
         metavar="TEXT",
-        help="Only those that match, such as \"header.type = 'order' and key like 'eu-%'\".",
+        help="Only matching ones, for example \"header.type = 'order' and key like 'eu-%'\".",
     )(command)
 
 
@@ -59,14 +59,14 @@ def dlq() -> None:
 @dlq.command("list")
 @click.argument("topic", required=False)
 @filter_option
-@click.option("-n", "--count", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
-@click.option("--settled", is_flag=True, help="Also those that were sent back or discarded.")
+@click.option("-n", "--count", type=click.IntRange(1), default=100, show_default=True, help="At most this many.")
+@click.option("--settled", is_flag=True, help="Include those that were redriven or discarded.")
 @server_option
 @output_option
 def list_letters(
     topic: str | None, wanted: Filter | None, count: int, settled: bool, server: str, output: str | None
 ) -> None:
-    """List the dead letters of TOPIC, or without it the topics that have some.
+    """List the dead letters of TOPIC, or all dead-letter topics if no TOPIC is given.
 
     \b
     headrace dlq list orders --filter "header.headrace-dead-reason like '%timeout%'"
@@ -93,7 +93,7 @@ def list_letters(
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @server_option
 def show(topic: str, ids: Sequence[str], server: str) -> None:
-    """Print dead letters of TOPIC as JSON, whole and with all headers."""
+    """Print dead letters of TOPIC as JSON, with their complete values and all headers."""
     selection = Selection(ids=_ids(topic, ids))
 
     async def work(queue: DeadLetterQueue) -> None:
@@ -107,15 +107,15 @@ def show(topic: str, ids: Sequence[str], server: str) -> None:
 @click.argument("topic")
 @click.argument("ids", nargs=-1, metavar="[ID...]")
 @filter_option
-@click.option("--all", "everything", is_flag=True, help="All of them.")
-@click.option("--to", metavar="TOPIC", help="Send them there, and not where they come from.")
-@click.option("--rate", type=click.IntRange(1), metavar="N", help="At most so many per second.")
+@click.option("--all", "everything", is_flag=True, help="All dead letters of the topic.")
+@click.option("--to", metavar="TOPIC", help="Send them to this topic instead of their origin.")
+@click.option("--rate", type=click.IntRange(1), metavar="N", help="At most this many per second.")
 @click.option(
     "--max-redrives",
     type=click.IntRange(1),
     default=MAX_REDRIVES,
     show_default=True,
-    help="Those that came back so often stay.",
+    help="Do not redrive messages that were redriven this many times already.",
 )
 @yes_option
 @dry_run_option
@@ -133,9 +133,9 @@ def redrive(
     dry_run: bool,
     server: str,
 ) -> None:
-    """Send dead letters of TOPIC back: those named by ID, those that match --filter, or --all.
+    """Send dead letters of TOPIC back to their origin: those with the given IDs, those that match --filter, or --all.
 
-    What is broken off goes on where it stopped when it is said again.
+    To resume an interrupted redrive, run the same command again.
 
     \b
     headrace dlq redrive orders orders.dlq:0:17
@@ -144,21 +144,21 @@ def redrive(
     selection = _selection(topic, ids, wanted, everything=everything)
     rules = RedriveRules(to, rate, max_redrives)
     if not dry_run and not ids:
-        confirm(f"Send the chosen dead letters of {topic} back{f' to {to}' if to else ''}?", yes)
+        confirm(f"Redrive the selected dead letters of {topic}{f' to {to}' if to else ''}?", yes)
     outcome = _with_queue(
         server,
         topic,
         lambda queue: queue.redrive(selection, rules, dry_run=dry_run, tell=_tell),
         are_named=bool(ids),
     )
-    _conclude(outcome, "would be sent back" if dry_run else "sent back")
+    _conclude(outcome, "would be redriven" if dry_run else "redriven")
 
 
 @dlq.command()
 @click.argument("topic")
 @click.argument("ids", nargs=-1, metavar="[ID...]")
 @filter_option
-@click.option("--all", "everything", is_flag=True, help="All of them.")
+@click.option("--all", "everything", is_flag=True, help="All dead letters of the topic.")
 @yes_option
 @dry_run_option
 @server_option
@@ -172,10 +172,10 @@ def discard(
     dry_run: bool,
     server: str,
 ) -> None:
-    """Be done with dead letters of TOPIC: those named by ID, those that match --filter, or --all."""
+    """Discard dead letters of TOPIC: those with the given IDs, those that match --filter, or --all."""
     selection = _selection(topic, ids, wanted, everything=everything)
     if not dry_run:
-        confirm(f"Discard the chosen dead letters of {topic}?", yes)
+        confirm(f"Discard the selected dead letters of {topic}?", yes)
     outcome = _with_queue(
         server,
         topic,
@@ -188,8 +188,8 @@ def discard(
 def _with_queue(
     server: str, topic: str, work: Callable[[DeadLetterQueue], Awaitable[T]], *, are_named: bool = False
 ) -> T | None:
-    """What `work` returns. If nothing has died in the topic yet: None and a word to the user, or a failure where
-    letters `are_named`."""
+    """Return the result of `work`. If the topic has no dead-letter topic yet, return None with a message to the user,
+    or raise a failure if the command names dead letters by id (`are_named`)."""
 
     async def found(cluster: Cluster) -> T | None:
         queue = DeadLetterQueue(cluster, topic)
@@ -197,10 +197,10 @@ def _with_queue(
             await cluster.topic(queue.name)
         except UnknownTopicOrPartition:
             owner = queue.name.removesuffix(DEAD_LETTER_SUFFIX)
-            await cluster.topic(owner)  # if that is missing, too, it is the one to name
+            await cluster.topic(owner)  # if the topic itself is missing, the error must name it
             if are_named:
-                raise Failure(f"nothing has died in {owner}, so there is no such letter") from None
-            chat(f"nothing has died in {owner}")
+                raise Failure(f"topic {owner} has no dead letters, so the ids do not exist") from None
+            chat(f"topic {owner} has no dead letters")
             return None
         return await work(queue)
 
@@ -215,12 +215,12 @@ async def _topics(cluster: Cluster) -> list[dict[str, Any]]:
 
 def _selection(topic: str, ids: Sequence[str], wanted: Filter | None, *, everything: bool) -> Selection:
     if sum((bool(ids), wanted is not None, everything)) != 1:
-        raise click.UsageError("say which ones: by ID, by --filter or --all")
+        raise click.UsageError("specify exactly one of IDs, --filter and --all")
     return Selection(_ids(topic, ids), wanted)
 
 
 def _ids(topic: str, texts: Sequence[str]) -> list[MessageId]:
-    """An id may leave out the topic, which was named already."""
+    """Parse ids; an id may omit the topic, which is an argument of its own."""
     name = topic if topic.endswith(DEAD_LETTER_SUFFIX) else dead_letter_topic(topic)
     try:
         return [message_id_from_text(text if text.count(":") > 1 else f"{name}:{text}") for text in texts]
@@ -263,8 +263,12 @@ def _conclude(outcome: Outcome | None, verdict: str) -> None:
     if sys.stderr.isatty():
         sys.stderr.write("\r")
     for letter_id, why in outcome.refused:
-        chat(f"{letter_id} stays: {why}")
-    others = f"; {outcome.settled_before} were settled before, or are in other hands" if outcome.settled_before else ""
+        chat(f"{letter_id} was not settled: {why}")
+    others = (
+        f"; {outcome.settled_before} were settled before, or are being settled by another process"
+        if outcome.settled_before
+        else ""
+    )
     chat(f"{outcome.settled} of {outcome.chosen} {verdict}{others}")
     if outcome.refused:
-        raise Failure(f"{len(outcome.refused)} dead letters stay; `headrace dlq show` prints them")
+        raise Failure(f"{len(outcome.refused)} dead letters were not settled; `headrace dlq show` prints them")

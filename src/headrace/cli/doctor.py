@@ -1,7 +1,7 @@
-"""`headrace doctor`: is this machine fit for a broker, and is the broker well?
+"""`headrace doctor`: check whether this machine is suitable for a broker, and whether the broker is healthy.
 
-Every check says ok, warn or fail in one line, and what to do unless it is ok. Exit code 0 if nothing
-failed, 1 if something did, 3 if all that failed is reaching the broker.
+Every check prints one line with ok, warn or fail, and the next step unless it is ok. The exit code is 0 if no check
+failed, 3 if only the broker was unreachable, and 1 otherwise.
 """
 
 from __future__ import annotations
@@ -32,16 +32,15 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @click.command()
 @click.option("--data", metavar="DIR", default="headrace-data", show_default=True, help="The broker's data folder.")
 @click.option(
-    "--http", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="The broker's other port."
+    "--http", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="The broker's HTTP address."
 )
 @server_option
 @output_option
 def doctor(data: str, http: str, server: str, output: str | None) -> int:
-    """Check this machine and the broker, and say what to do.
+    """Check this machine and the broker, and suggest fixes.
 
-    Checks the data folder (writable, free space, how long an fsync takes), the limit of open files, the
-    clock, the ports, whether the broker answers, its versions, and whether the addresses that it advertises
-    can be reached.
+    Checks the data folder (permissions, free space, fsync latency), the limit of open files, the clock, the ports,
+    whether the broker responds, its API versions, and whether the addresses that brokers advertise are reachable.
     """
     try:
         http_address = parse_address(http, 8080)

@@ -1,10 +1,10 @@
-"""A record as one JSON object, the same for `consume --json` and `produce --json`.
+"""The JSON format of a record, used by both `consume --json` and `produce --json`.
 
     {"topic": "orders", "partition": 0, "offset": 7, "timestamp": 1794784389824,
      "key": "c-42", "value": "...", "headers": [["name", "value"]]}
 
-Bytes that are UTF-8 are text, others {"base64": "..."}; null stays null. When read, a value of any other JSON
-type is written as JSON; topic, partition, offset and timestamp are passed over.
+Bytes that are valid UTF-8 are strings, others {"base64": "..."}; null is null. On input, a value of any other JSON type
+is serialized as JSON, and topic, partition, offset and timestamp are ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.client.fetched import ConsumedRecord
 
 
 class Envelope(NamedTuple):
-    """What can be read back from an object."""
+    """The fields that are read from an object."""
 
     value: bytes | None
     key: bytes | None
@@ -40,7 +40,7 @@ def envelope_of(record: ConsumedRecord) -> dict[str, Any]:
 
 
 def read_envelope(line: bytes) -> Envelope:
-    """Raises ValueError with what is wrong."""
+    """Parse a line, or raise ValueError with a message for the user."""
     try:
         found = msgspec.json.decode(line)
     except msgspec.DecodeError as error:
@@ -76,5 +76,5 @@ def _to_bytes(value: Any) -> bytes | None:
         try:
             return base64.b64decode(value["base64"], validate=True)
         except binascii.Error as error:
-            raise ValueError(f"bad base64: {error}") from None
+            raise ValueError(f"invalid base64: {error}") from None
     return msgspec.json.encode(value)

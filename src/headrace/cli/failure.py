@@ -1,4 +1,4 @@
-"""What a failed command says: one line, the cause and the next step, and its exit code."""
+"""Convert errors to the failure of a command: one line with the cause and the next step, and an exit code."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from headrace.model.errors import HeadraceError
 FAILED = 1
 UNREACHABLE = 3
 
-# The first class that fits decides, so the narrower stand before the wider.
+# The first matching class applies, so subclasses precede their base classes.
 _NEXT_STEP: tuple[tuple[type[HeadraceError], str], ...] = (
-    (Unreachable, "start a broker with `headrace serve`, or name another with --server HOST:PORT"),
-    (ConnectionLost, "try again; `headrace doctor` shows whether the broker is well"),
+    (Unreachable, "start a broker with `headrace serve`, or specify another one with --server HOST:PORT"),
+    (ConnectionLost, "try again; `headrace doctor` checks the broker"),
     (VersionMismatch, "`headrace doctor` shows the broker's versions"),
-    (DeliveryTimedOut, "`headrace doctor` shows whether the broker is well"),
-    (errors.UnknownTopicOrPartition, "`headrace topic list` shows what there is"),
+    (DeliveryTimedOut, "`headrace doctor` checks the broker"),
+    (errors.UnknownTopicOrPartition, "`headrace topic list` shows all topics"),
     (errors.TopicAlreadyExists, "`headrace topic describe NAME` shows it"),
     (errors.InvalidConfig, "`headrace topic describe NAME --configs` shows all settings"),
-    (errors.InvalidPartitions, "`headrace topic describe NAME` shows how many it has"),
-    (errors.InvalidReplicationFactor, "leave out --replication-factor to take the broker's default"),
+    (errors.InvalidPartitions, "`headrace topic describe NAME` shows the current number"),
+    (errors.InvalidReplicationFactor, "omit --replication-factor to use the broker's default"),
     (errors.InvalidReplicaAssignment, "`headrace cluster info` shows the brokers"),
     (errors.NoReassignmentInProgress, "`headrace cluster reassign status` shows the moves"),
-    (errors.MessageTooLarge, "raise it by `headrace topic alter NAME --set max.message.bytes=N`"),
-    (errors.TransactionalIdNotFound, "`headrace transaction list` shows what there is"),
+    (errors.MessageTooLarge, "raise the limit with `headrace topic alter NAME --set max.message.bytes=N`"),
+    (errors.TransactionalIdNotFound, "`headrace transaction list` shows all transactional ids"),
     (errors.InvalidTransactionState, "`headrace transaction describe ID` shows it"),
-    (SubscriptionNotFound, "`headrace subscription list` shows what there is"),
-    (errors.GroupIdNotFound, "`headrace group list` shows what there is"),
+    (SubscriptionNotFound, "`headrace subscription list` shows all subscriptions"),
+    (errors.GroupIdNotFound, "`headrace group list` shows all groups"),
     (errors.GroupNotEmpty, "stop its members first; `headrace group describe NAME` shows them"),
     (errors.OffsetOutOfRange, "`headrace topic describe NAME` shows the offsets"),
-    (errors.RequestTimedOut, "try again; `headrace doctor` shows whether the broker is well"),
+    (errors.RequestTimedOut, "try again; `headrace doctor` checks the broker"),
 )
 
 
 class Failure(click.ClickException):
-    """Ends the command with one line."""
+    """End the command with a one-line error."""
 
     exit_code = FAILED
 
@@ -48,7 +48,7 @@ class NobodyThere(Failure):
 
 
 def failure_of(error: HeadraceError | OSError) -> Failure:
-    """The line and the exit code for an error."""
+    """Return the failure with the line and the exit code for an error."""
     if isinstance(error, OSError):
         return Failure(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
     message = error.message.rstrip(".")

@@ -1,4 +1,4 @@
-"""`headrace gateway`: the REST door as a process of its own, in front of brokers that run elsewhere."""
+"""`headrace gateway`: serve the REST API in a separate process, in front of brokers on other hosts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from headrace.model.errors import HeadraceError
     show_default=True,
     show_envvar=True,
     metavar="HOST:PORT[,...]",
-    help="Brokers to begin with.",
+    help="Bootstrap brokers.",
 )
-@click.option("--http", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="Where to listen.")
-@click.option("--publish-only", is_flag=True, help="Serve what publishers need, and nothing else.")
-@click.option("--subscribe-only", is_flag=True, help="Serve what subscribers need, and nothing else.")
+@click.option(
+    "--http", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="The address to listen on."
+)
+@click.option("--publish-only", is_flag=True, help="Serve only the requests of publishers.")
+@click.option("--subscribe-only", is_flag=True, help="Serve only the requests of subscribers.")
 @door_options
 def gateway(
     *,
@@ -43,11 +45,11 @@ def gateway(
 ) -> int:
     """Serve the REST API in front of brokers.
 
-    Prints one line that begins with `ready` when a broker has answered. SIGTERM or Ctrl-C ends it in order: what is
-    under way is finished first. It keeps nothing: run as many as you like behind a load balancer.
+    Prints one line that begins with `ready` when a broker has responded. SIGTERM or Ctrl-C shuts it down gracefully:
+    requests in progress complete first. A gateway is stateless: run any number of them behind a load balancer.
     """
     if publish_only and subscribe_only:
-        raise click.UsageError("--publish-only and --subscribe-only exclude each other; for both sides leave out both")
+        raise click.UsageError("--publish-only and --subscribe-only exclude each other; to serve both, omit both")
     from headrace.server.gateway_settings import GatewaySettings
 
     try:
@@ -66,7 +68,7 @@ def gateway(
         )
     except HeadraceError as error:
         raise click.UsageError(error.message) from None
-    # Nothing that is imported is ever garbage, so the collector need not look at it, neither now nor later.
+    # Imported objects are never garbage: excluding them makes garbage collections shorter.
     gc.disable()
     from headrace.server.gateway import run_gateway
 

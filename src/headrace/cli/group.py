@@ -1,4 +1,4 @@
-"""`headrace group ...`: consumer groups from the shell."""
+"""`headrace group ...`: list, describe, reset and delete consumer groups."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ def describe(name: str, server: str, output: str | None) -> None:
 
 @group.command()
 @click.argument("name")
-@click.option("--watch", type=click.FloatRange(0.1), metavar="SECONDS", help="Show it again and again.")
+@click.option("--watch", type=click.FloatRange(0.1), metavar="SECONDS", help="Repeat at this interval.")
 @server_option
 @output_option
 def lag(name: str, watch: float | None, server: str, output: str | None) -> None:
-    """Show how far the group NAME is behind, per partition."""
+    """Show the consumer lag of the group NAME per partition."""
 
     async def work(cluster: Cluster) -> None:
         admin = GroupAdmin(cluster)
@@ -100,9 +100,9 @@ def lag(name: str, watch: float | None, server: str, output: str | None) -> None
 @dry_run_option
 @server_option
 def delete(names: Sequence[str], yes: bool, dry_run: bool, server: str) -> None:
-    """Forget groups and their committed offsets."""
+    """Delete groups and their committed offsets."""
     if not dry_run:
-        confirm(f"Forget {', '.join(names)} and all committed offsets?", yes)
+        confirm(f"Delete {', '.join(names)} and all committed offsets?", yes)
 
     async def work(cluster: Cluster) -> None:
         admin = GroupAdmin(cluster)

@@ -1,7 +1,7 @@
-"""`headrace group reset`: let a group go on elsewhere. It shows what it would do, and does it with --execute.
+"""`headrace group reset`: reset the committed offsets of a group. Without --execute it only shows the changes.
 
-A group with members is refused: they would go on where they are, and commit over what was set here. An offset outside
-the log is moved to the log's nearest end, and the row says so.
+The coordinator rejects the reset of a group with members, because they would continue from their current positions and
+overwrite the new offsets. An offset outside the log is moved to the nearest end of the log, which the row reports.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COLUMNS = ("topic", "partition", "now", "new", "lag", "remark")
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Where a group is in one partition, and where it is to go on; `new` is None if it cannot be moved."""
+    """The current and the new offset of a group in one partition; `new` is None if it cannot be reset."""
 
     before: PartitionLag
     new: int | None
@@ -52,12 +52,12 @@ class Move:
 @click.command()
 @click.argument("name", metavar="GROUP")
 @click.option("--to", "to", metavar="PLACE", help="earliest, latest, a time (ISO 8601 or ms), or a duration: 2h-ago.")
-@click.option("--shift", type=int, metavar="N", help="So many records further, or back if negative.")
-@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="This offset.")
-@click.option("--from-file", type=click.File("r"), metavar="FILE", help="Offsets from lines TOPIC,PARTITION,OFFSET.")
-@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:P,...]", help="These partitions; repeatable.")
-@click.option("--all-topics", is_flag=True, help="All partitions that the group has committed to.")
-@click.option("--execute", is_flag=True, help="Do it; else it is only shown.")
+@click.option("--shift", type=int, metavar="N", help="Shift forward by N records, or back if negative.")
+@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="Reset to this offset.")
+@click.option("--from-file", type=click.File("r"), metavar="FILE", help="Read lines TOPIC,PARTITION,OFFSET from FILE.")
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:P,...]", help="Only these partitions; repeatable.")
+@click.option("--all-topics", is_flag=True, help="All partitions with committed offsets.")
+@click.option("--execute", is_flag=True, help="Commit the new offsets; default: only show them.")
 @click.option("--export", is_flag=True, help="Print lines TOPIC,PARTITION,OFFSET for --from-file.")
 @server_option
 @output_option
@@ -75,16 +75,16 @@ def reset(
     server: str,
     output: str | None,
 ) -> None:
-    """Let GROUP go on elsewhere in its topics.
+    """Reset the committed offsets of GROUP.
 
-    Only shows what would change, unless --execute is given. To keep a copy of where the group is:
+    Only shows the changes unless --execute is given. To back up the current offsets:
     `headrace group reset GROUP --all-topics --shift 0 --export > offsets.csv`.
     """
     if sum(aim is not None for aim in (to, shift, to_offset, from_file)) != 1:
-        raise click.UsageError("give one of --to, --shift, --to-offset, --from-file")
+        raise click.UsageError("specify exactly one of --to, --shift, --to-offset and --from-file")
     if (from_file is not None) + bool(topics) + all_topics != 1:
         raise click.UsageError(
-            "say which partitions: --topic TOPIC[:P,...] or --all-topics (a --from-file names its own)"
+            "specify the partitions with --topic TOPIC[:P,...] or --all-topics, unless --from-file is given"
         )
     places = None if from_file is None else read_offsets(from_file)
     chosen = [parse_partitions(text) for text in topics]
@@ -107,21 +107,21 @@ def reset(
     moves = with_cluster(server, work)
     _print(moves, output, export=export)
     count = sum(move.new is not None for move in moves)
-    chat(f"group {name}: {count} offsets committed" if execute else "nothing was changed; --execute does it")
+    chat(f"group {name}: {count} offsets committed" if execute else "no changes made; use --execute to commit them")
 
 
 def plan(before: Sequence[PartitionLag], places: Mapping[TopicPartition, int]) -> Sequence[Move]:
-    """The moves to these places, each kept inside its log; a partition without a place stays as it is."""
+    """Plan the moves to these offsets, limited to the log; a partition without a target offset is not changed."""
     return [_move(lag, places.get(lag.target)) for lag in before]
 
 
 def _move(lag: PartitionLag, wanted: int | None) -> Move:
     if wanted is None:
-        return Move(lag, None, "nothing is committed, so there is nothing to shift")
+        return Move(lag, None, "no committed offset to shift")
     if wanted < lag.start:
         return Move(lag, lag.start, f"{wanted} is before the start of the log")
     if wanted > lag.end:
-        return Move(lag, lag.end, f"{wanted} is behind the end of the log")
+        return Move(lag, lag.end, f"{wanted} is after the end of the log")
     return Move(lag, wanted, None)
 
 
@@ -133,7 +133,7 @@ def _places(before: Sequence[PartitionLag], shift: int | None, to_offset: int | 
 
 
 def parse_place(text: str, clock: Clock | None = None) -> Where:
-    """Where `--to` points; raises a usage error."""
+    """Parse the value of `--to`, or raise a usage error."""
     try:
         if text.endswith(_AGO):
             now_ms = (clock or SystemClock()).now_ms()
@@ -144,16 +144,16 @@ def parse_place(text: str, clock: Clock | None = None) -> Where:
 
 
 def parse_partitions(text: str) -> tuple[str, Set[int] | None]:
-    """TOPIC[:P,...]: the topic, and its partitions unless all are meant."""
+    """Parse TOPIC[:P,...] into the topic and its partitions, which are None for all of them."""
     topic, colon, listed = text.partition(":")
     numbers = listed.split(",") if colon else []
     if not topic or not all(number.isascii() and number.isdigit() for number in numbers):
-        raise click.UsageError(f"--topic: {text!r} is not TOPIC or TOPIC:P,P")
+        raise click.UsageError(f"--topic: {text!r} is invalid; write TOPIC or TOPIC:P,P")
     return topic, {int(number) for number in numbers} if colon else None
 
 
 def read_offsets(lines: Iterable[str]) -> dict[TopicPartition, int]:
-    """The offsets of a file of lines TOPIC,PARTITION,OFFSET, as kafka-consumer-groups writes them."""
+    """Parse lines TOPIC,PARTITION,OFFSET, the format of kafka-consumer-groups."""
     places: dict[TopicPartition, int] = {}
     for number, line in enumerate(lines, 1):
         fields = [field.strip().strip('"') for field in line.split(",")]
@@ -163,7 +163,7 @@ def read_offsets(lines: Iterable[str]) -> dict[TopicPartition, int]:
             raise click.UsageError(f"--from-file: line {number} is not TOPIC,PARTITION,OFFSET: {line.strip()!r}")
         places[TopicPartition(fields[0], int(fields[1]))] = int(fields[2])
     if not places:
-        raise click.UsageError("--from-file: there are no offsets in it")
+        raise click.UsageError("--from-file: the file contains no offsets")
     return places
 
 

@@ -1,4 +1,4 @@
-"""`headrace log ...`: a look into the files of a data folder, without a broker; see log_stray for what changes them."""
+"""`headrace log ...`: inspect the files of a data folder. See log_stray for the commands that change them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from headrace.cli.stored_batches import StoredBatch, Unreadable, stored_batches
 from headrace.model.errors import HeadraceError
 from headrace.storage.segment import LOG
 
-_TABLE_ROWS = 500  # that are laid out together; a file may have millions
+_TABLE_ROWS = 500  # per table, because a file may have millions of rows
 _SHOWN_MAX = 60
 
 
 @click.group()
 def log() -> None:
-    """Look into a data folder: dump and verify segment files; adopt or purge stray logs."""
+    """Inspect a data folder: dump and verify segment files; adopt or purge stray logs."""
 
 
 for _command in (stray, adopt, purge_stray):
@@ -45,11 +45,13 @@ _data_option = click.option(
 @log.command()
 @click.argument("path", required=False, type=click.Path(exists=True, path_type=Path))
 @_data_option
-@click.option("--topic", help="A topic of the data folder, instead of PATH.")
+@click.option("--topic", help="Dump this topic of the data folder instead of PATH.")
 @click.option("--partition", type=click.IntRange(0), default=0, show_default=True, help="With --topic.")
 @click.option("--records", is_flag=True, help="Show records instead of batches.")
-@click.option("--from", "from_offset", type=click.IntRange(0), default=0, metavar="OFFSET", help="Begin there.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Stop after so many rows.")
+@click.option(
+    "--from", "from_offset", type=click.IntRange(0), default=0, metavar="OFFSET", help="Start at this offset."
+)
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Stop after this many rows.")
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 @output_option
 def dump(
@@ -64,12 +66,12 @@ def dump(
     as_json: bool,
     output: str | None,
 ) -> int:
-    """Show what is in the file PATH, in all segments of the folder PATH, or in those of a partition of --topic.
+    """Dump the file PATH, all segments of the folder PATH, or those of a partition of --topic.
 
-    Knows .log, .index, .timeindex and .checkpoint. Ends with exit code 1 if a batch is damaged.
+    Supports .log, .index, .timeindex and .checkpoint files. The exit code is 1 if a batch is damaged.
     """
     if (path is None) == (topic is None):
-        raise click.UsageError("give either PATH, or --topic with --data DIR and --partition")
+        raise click.UsageError("specify either PATH, or --topic with --data DIR and --partition")
     json_wanted = as_json or wants_json(output)
     with _typed_failures():
         if path is not None and path.suffix in DERIVED:
@@ -94,14 +96,14 @@ def dump(
 def verify(data: Path, topic: str | None, output: str | None) -> int:
     """Check every batch, record and index entry of a data folder.
 
-    Prints what is wrong and where; exit code 1 if anything is damaged. The broker should be stopped: while it runs, the
-    end of a log that is just being written may look torn.
+    Prints every defect with its position; the exit code is 1 if anything is damaged. Stop the broker first: while it
+    runs, the end of a log that is being written may appear torn.
     """
     checks = []
     with _typed_failures():
         folder = DataFolder(data)
         if folder.in_use:
-            chat(f"a broker runs on {folder.path}: the ends of its logs may look torn")
+            chat(f"a broker is using {folder.path}: the ends of its logs may appear torn")
         for found in folder.logs(topic):
             check = LogCheck(found, folder.flushed_offset(found.key))
             check.run()
@@ -120,7 +122,7 @@ def verify(data: Path, topic: str | None, output: str | None) -> int:
 
 
 class _Reading:
-    """A walk over segment files from an offset on. Damage is told on stderr, where it is met."""
+    """Reads segment files from an offset on, and reports damage on stderr when it encounters it."""
 
     def __init__(self, segments: Sequence[Path], from_offset: int) -> None:
         self._segments = segments
@@ -158,13 +160,13 @@ def _segments_at(path: Path) -> Sequence[Path]:
     if path.is_dir():
         return segments_in(path)
     if path.suffix != LOG:
-        raise click.UsageError(f"{path} is none of .log, {', '.join(DERIVED)}, and no folder")
+        raise click.UsageError(f"{path} is neither a folder nor one of .log, {', '.join(DERIVED)}")
     return [path]
 
 
 @contextmanager
 def _typed_failures() -> Iterator[None]:
-    """What goes wrong with the files is a failure of the command; that nobody reads its output any more is none."""
+    """Turn errors of files into failures of the command, except a broken pipe on its output."""
     try:
         yield
     except BrokenPipeError:
@@ -183,7 +185,7 @@ def _print(rows: Iterable[Row], columns: Sequence[str], json_wanted: bool) -> No
 
 
 def _shown(value: Any) -> Any:
-    """Bytes of a record may be long; a table shows how they begin, on one line."""
+    """Shorten the bytes of a record to fit on one line of a table."""
     if isinstance(value, dict):
         value = f"base64:{value['base64']}"
     if isinstance(value, list):

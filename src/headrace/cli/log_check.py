@@ -1,9 +1,12 @@
-"""The checks of `headrace log verify`: is everything in a log's files what it must be?
+"""The checks of `headrace log verify`.
 
-Batches follow each other without a gap, but for those that compaction has listed; their checksums fit, and their
-records are as many as declared. Every entry of an index points at a batch. A log reaches as far as it was known to be
-on disk. What is wrong behind that point, or is left over between two segments that fit together, is no damage: it was
-never promised, and the next start of the broker cuts it off.
+- Batches are contiguous, except for the gaps that compaction has listed.
+- The checksum of every batch matches, and so does its number of records.
+- Every index entry points to a batch.
+- The log extends at least to the offset up to which it was known to be flushed.
+
+A defect after the flushed offset, or in left-over bytes between two contiguous segments, is not damage: the data was
+never acknowledged as durable, and the broker truncates it at its next start.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ _EntryOf = Callable[[StoredBatch, int], tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """Something that is not as it must be. `torn`: an unfinished end, of which nothing was promised."""
+    """A defect. `torn` marks an unfinished end of a log after the flushed offset, which is not damage."""
 
     path: Path
     position: int
@@ -40,7 +43,7 @@ class Flaw:
 
 
 class LogCheck:
-    """Checks one log; `flaws` and the counts are what it found."""
+    """Checks one log; `flaws` and the counts are the result."""
 
     def __init__(self, log: LogFolder, flushed_offset: int | None) -> None:
         self.log = log
@@ -49,8 +52,8 @@ class LogCheck:
         self.batches = 0
         self.records = 0
         self.size_bytes = 0
-        self._promised = flushed_offset  # how far the log must reach; None if nobody knows
-        self._next_offset: int | None = None  # that must come next, where that is known
+        self._promised = flushed_offset  # the minimum end of the log; None if unknown
+        self._next_offset: int | None = None  # the expected base offset of the next batch, if known
         self._following: int | None = None  # the base offset of the next segment, if there is one
         self._torn = False
 
@@ -74,7 +77,7 @@ class LogCheck:
         for path in sorted(self.log.path.glob(f"*{CHECKPOINT}")):
             checkpoint = Checkpoint.decode(path.read_bytes())
             if checkpoint is None:
-                self.flaws.append(Flaw(path, 0, None, "it is not a whole checkpoint"))
+                self.flaws.append(Flaw(path, 0, None, "the checkpoint is incomplete or damaged"))
             else:
                 newest = checkpoint
                 self._promised = max(checkpoint.offset, self._promised or 0)
@@ -94,7 +97,7 @@ class LogCheck:
         if gaps_path.exists():
             gaps = cleaned = Gaps.decode(gaps_path.read_bytes())
             if cleaned is None or cleaned.base_offset != base:
-                self.flaws.append(Flaw(gaps_path, 0, base, "it is not the whole list of the segment's gaps"))
+                self.flaws.append(Flaw(gaps_path, 0, base, "the list of the segment's gaps is incomplete"))
                 self._next_offset = None
                 return
         elif copied_path.exists():
@@ -135,10 +138,10 @@ class LogCheck:
         if header.base_offset != self._next_offset:
             yield f"base offset is {header.base_offset}, not {self._next_offset}"
         if header.base_offset == self._following:
-            yield f"offset {self._following} lies in the next segment"
+            yield f"the batch contains offset {self._following} of the next segment"
         try:
             sealed = batch.sealed()
-            # A follower copies what its leader has compacted, with or without gaps between the batches.
+            # A follower replicates a compacted log, with or without gaps between the batches.
             if gaps is not None or header.record_count < header.last_offset_delta + 1:
                 yield from _sparse_faults(batch)
                 return
@@ -160,25 +163,25 @@ class LogCheck:
             start = read_start_offset(SystemDisk(), str(self.log.path))
         end = max(self._next_offset or 0, start)
         if self._promised is not None and end < self._promised:
-            what = f"the log ends at offset {end}, but was on disk up to {self._promised}"
+            what = f"the log ends at offset {end}, but was flushed up to {self._promised}"
             self.flaws.append(Flaw(self.log.path, 0, end, what))
 
 
 def _sparse_faults(batch: StoredBatch) -> Iterator[str]:
-    """Of a compacted batch: its records may be fewer than its offsets, but must be in order."""
+    """Check a compacted batch, which may have fewer records than offsets, but only in order."""
     last = batch.header.base_offset - 1
     for record in batch.records():
         if not last < record.offset <= batch.header.last_offset:
-            yield f"a record of offset {record.offset} behind {last}, in a batch up to {batch.header.last_offset}"
+            yield f"a record has offset {record.offset} after {last} in a batch up to {batch.header.last_offset}"
         last = record.offset
 
 
 class _Leftover(Exception):
-    """What is behind this batch in the segment does not count."""
+    """The rest of the segment after this batch is left over and not checked."""
 
 
 class _IndexWalk:
-    """Goes along an index while the batches of its segment pass by: the second column has the order of both."""
+    """Compares an index with the batches of its segment in one pass; the second column is ordered like the batches."""
 
     def __init__(self, path: Path, entry: Struct, base_offset: int, entry_of: _EntryOf) -> None:
         self._path = path
@@ -195,15 +198,15 @@ class _IndexWalk:
         while self._next < len(self._entries) and self._entries[self._next][1] <= due[1]:
             found = self._entries[self._next]
             if found != due:
-                yield self._flaw(f"entry {self._next} is {found}, where the batch would have {due}")
+                yield self._flaw(f"entry {self._next} is {found}, but the entry of the batch is {due}")
             self._next += 1
 
     def end(self) -> Iterator[Flaw]:
         if self._next < len(self._entries):
-            yield self._flaw(f"{len(self._entries) - self._next} entries point behind the last batch")
+            yield self._flaw(f"{len(self._entries) - self._next} entries point after the last batch")
         if self._rest_bytes:
             self._next = len(self._entries)
-            yield self._flaw(f"it ends with {self._rest_bytes} bytes of an entry")
+            yield self._flaw(f"the last entry is incomplete: {self._rest_bytes} bytes")
 
     def _flaw(self, what: str) -> Flaw:
         return Flaw(self._path, self._next * self._entry_bytes, None, what)

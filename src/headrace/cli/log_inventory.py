@@ -1,6 +1,6 @@
-"""What the data folders of stopped brokers hold: their logs, read to the end, and the records of their topics.
+"""Collect the logs and topic files in the data folders of stopped brokers.
 
-Every batch is read and its checksum verified: a damaged header must not decide which producer ids count as used.
+Every batch is read and its checksum verified, so that a damaged header does not determine which producer ids were used.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from headrace.storage.topic_files import TOPICS, decode_topic_file
 
 
 def broker_folders(data: Path) -> list[Path]:
-    """The folder itself, or those of `headrace serve --brokers N`."""
+    """Return the folder itself, or the broker folders of `headrace serve --brokers N`."""
     folders = [data] if (data / "logs").is_dir() else sorted(path.parent for path in data.glob("broker-*/logs"))
     if not folders:
-        raise Failure(f"{data} is not a data folder: it has no folder logs; name another with --data")
+        raise Failure(f"{data} is not a data folder: it has no subfolder logs; specify another one with --data")
     return folders
 
 
 @contextmanager
 def locked(folders: Sequence[Path]) -> Iterator[SystemDisk]:
-    """No broker runs on these folders meanwhile."""
+    """Lock the folders, so that no broker uses them."""
     disk = SystemDisk()
     try:
         for folder in folders:
@@ -44,7 +44,7 @@ def locked(folders: Sequence[Path]) -> Iterator[SystemDisk]:
 
 
 class Inventory:
-    """All that was found. `topics` are the newest files of each topic; `damaged` says what could not be read."""
+    """The logs and topics found. `topics` has the newest file of each topic; `damaged` lists unreadable data."""
 
     def __init__(self) -> None:
         self.starts: list[FolderStart] = []
@@ -57,17 +57,17 @@ class Inventory:
         self._written: dict[UUID, float] = {}
 
     def add_folder(self, disk: SystemDisk, folder: Path, strays: Sequence[StrayLog] | None = None) -> None:
-        """Read the logs of a broker: all of them, or only these stray ones."""
+        """Add all logs of a broker, or only the given stray ones."""
         start = read_start(disk, str(folder))
         if start is None:
-            raise Failure(f"{folder}/broker is missing, so the node id is not known; start the broker once")
+            raise Failure(f"the file {folder}/broker with the node id is missing; start the broker once to create it")
         self.starts.append(start)
         self.producer_id_floor = max(self.producer_id_floor, read_floor(disk, str(folder)))
         for path in (*folder.glob(f"{TOPICS}/*.json"), *folder.glob(f"{STRAY}/*.json")):
             self._add_topic(path)
         chosen = stray_logs(disk, str(folder)) if strays is None else strays
         for log in chosen:
-            if LOG_FOLDER.fullmatch(log.name):  # not a second one of the same partition
+            if LOG_FOLDER.fullmatch(log.name):  # skips further stray copies of the same partition
                 self._add_log(log.key, start.node_id, folder / STRAY / log.name)
         for path in (folder / "logs").iterdir() if strays is None else ():
             if found := LOG_FOLDER.fullmatch(path.name):
@@ -76,7 +76,7 @@ class Inventory:
     def _add_topic(self, path: Path) -> None:
         record, written = decode_topic_file(path.read_bytes()), path.stat().st_mtime
         if record is None:
-            self.damaged.append(f"{path} is damaged and does not count")
+            self.damaged.append(f"{path} is damaged and was ignored")
         elif written > self._written.get(record.id, -1):
             self.topics[record.id], self._written[record.id] = record, written
 

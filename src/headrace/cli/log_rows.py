@@ -1,4 +1,4 @@
-"""What `headrace log dump` shows of each kind of file: one row per batch, record or entry."""
+"""The rows of `headrace log dump` for each type of file: one per batch, record or entry."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def batch_row(batch: StoredBatch) -> Row:
 
 
 def record_rows(batch: StoredBatch) -> Iterator[Row]:
-    """The records of a batch whose checksum fits, in the form of `consume --json` without the topic."""
+    """Return the records of a batch with a valid checksum, in the format of `consume --json` without the topic."""
     control = _control(batch)
     for record in batch.records():
         row = envelope_of(
@@ -95,7 +95,7 @@ DERIVED: dict[str, tuple[Callable[[Path], Iterator[Row]], tuple[str, ...]]] = {
 
 
 def _control(batch: StoredBatch) -> str | None:
-    """What a control batch says; None for all others."""
+    """Describe a control batch; None for other batches."""
     if not batch.header.is_control:
         return None
     marker = batch.marker
@@ -109,5 +109,5 @@ def _entries(path: Path, entry: Struct) -> Iterator[tuple[int, tuple[int, int]]]
 
 def _base_offset(path: Path) -> int:
     if not path.stem.isdigit():
-        raise Failure(f"{path} is not named by the offset where its segment begins, as an index must be")
+        raise Failure(f"{path} is not an index: its name is not the base offset of a segment")
     return int(path.stem)

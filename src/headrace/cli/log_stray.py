@@ -1,4 +1,4 @@
-"""`headrace log stray`, `adopt` and `purge-stray`: logs that the registry does not know."""
+"""`headrace log stray`, `adopt` and `purge-stray`: manage logs that are not in the registry."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _all_option = click.option("--all", "is_all", is_flag=True, help="All stray logs
 @data_option
 @output_option
 def stray(data: Path, output: str | None) -> None:
-    """List the logs that the registry does not know."""
+    """List the logs that are not in the registry."""
     print_rows([_row(folder, log, record) for folder, log, record in _strays(data)], _COLUMNS, output)
 
 
 @click.command()
 @click.argument("topics", metavar="[TOPIC]...", nargs=-1)
 @_all_option
-@click.option("--as", "name", metavar="NAME", help="Give the topic this name; of one TOPIC only.")
+@click.option("--as", "name", metavar="NAME", help="Rename the topic; only with a single TOPIC.")
 @data_option
 @registry_option
 @dry_run_option
@@ -53,10 +53,10 @@ def adopt(
     dry_run: bool,
     output: str | None,
 ) -> None:
-    """Let the registry know the topics of stray logs again; TOPIC is a name or an id.
+    """Add the topics of stray logs to the registry again; TOPIC is a name or an id.
 
-    The broker is stopped. Its next start moves the logs back and serves them. Topics that are co-located with TOPIC
-    (subscriptions, delayed messages) come with it.
+    Stop the broker first. At its next start it moves the logs back and serves them. Topics that are co-located with
+    TOPIC (subscriptions, delayed messages) are adopted as well.
     """
     if name is not None:
         check_topic_name(name)
@@ -71,8 +71,8 @@ def adopt(
         plan = run(_adopt(data, registry, inventory, disk, writes=not dry_run))
     tell(plan, inventory, output)
     if plan.is_empty:
-        raise Failure("nothing could be adopted; see above")
-    chat("nothing was changed" if dry_run else "start the broker: it moves the logs back")
+        raise Failure("no topic could be adopted; see above")
+    chat("no changes made (--dry-run)" if dry_run else "start the broker: it moves the logs back")
 
 
 @click.command("purge-stray")
@@ -85,7 +85,7 @@ def adopt(
 def purge_stray(
     topics: Sequence[str], *, is_all: bool, data: Path, yes: bool, dry_run: bool, output: str | None
 ) -> None:
-    """Delete stray logs for good; the broker may run."""
+    """Delete stray logs permanently; the broker may be running."""
     chosen = _chosen(data, topics, is_all=is_all)
     rows = [_row(folder, log, record) for folder, log, record in chosen]
     if not dry_run:
@@ -109,7 +109,7 @@ def _strays(data: Path) -> list[_Found]:
 
 def _chosen(data: Path, topics: Sequence[str], *, is_all: bool) -> list[_Found]:
     if is_all == bool(topics):
-        raise click.UsageError("name the topics, or say --all; `headrace log stray` lists them")
+        raise click.UsageError("specify topics or --all; `headrace log stray` lists the stray logs")
     found = _strays(data)
     if is_all:
         return found
@@ -117,7 +117,7 @@ def _chosen(data: Path, topics: Sequence[str], *, is_all: bool) -> list[_Found]:
     ids = {log.topic_id for _, log, record in found if names & _names(log, record)}
     missing = names.difference(*(_names(log, record) for _, log, record in found))
     if missing:
-        raise Failure(f"there is no stray log of {', '.join(sorted(missing))}; `headrace log stray` lists them")
+        raise Failure(f"no stray log of {', '.join(sorted(missing))} exists; `headrace log stray` lists them")
     return [one for one in found if one[1].topic_id in ids or (one[2] is not None and one[2].owner in ids)]
 
 
@@ -128,10 +128,10 @@ def _names(log: StrayLog, record: TopicRecord | None) -> set[str]:
 def _rename(inventory: Inventory, name: str) -> None:
     owners = {topic_id for topic_id, _ in inventory.logs if not _is_colocated(inventory, topic_id)}
     if len(owners) != 1:
-        raise click.UsageError("--as names one topic; adopt the others by themselves")
+        raise click.UsageError("--as requires a single topic; adopt the others with separate commands")
     (topic_id,) = owners
     known = inventory.topics.get(topic_id)
-    if known is None:  # of an older version, or its file is damaged: all but the name has its default
+    if known is None:  # written by an older version, or damaged: use defaults for everything except the name
         known = TopicRecord(name=name, id=topic_id, partitions=1, created_ms=SystemClock().now_ms())
     for one in [record for record in inventory.topics.values() if record.owner == topic_id]:
         inventory.topics[one.id] = replace(one, name=one.name.removesuffix(known.name) + name)

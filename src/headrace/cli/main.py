@@ -1,7 +1,7 @@
-"""The `headrace` command. Only the subcommand that is called gets imported, so that help comes at once.
+"""The `headrace` command. Only the subcommand that is called is imported, which keeps startup and help fast.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no broker reachable, 130 interrupted. Results go to stdout,
-all else to stderr; an error is one line that begins with `error:` and names the next step.
+Exit codes: 0 success, 1 failure, 2 usage error, 3 no broker reachable, 130 interrupted. Results go to stdout,
+everything else to stderr; an error is one line that begins with `error:` and includes the next step.
 """
 
 from __future__ import annotations
@@ -15,32 +15,35 @@ import click
 
 _COMMANDS = {
     "serve": ("headrace.cli.serve", "Start a broker."),
-    "gateway": ("headrace.cli.gateway", "Start a REST door in front of brokers."),
-    "zookeeper": ("headrace.cli.zookeeper", "Start ZooKeeper, for a cluster on many hosts."),
+    "gateway": ("headrace.cli.gateway", "Serve the REST API in front of brokers."),
+    "zookeeper": ("headrace.cli.zookeeper", "Start ZooKeeper for a cluster on several hosts."),
     "topic": ("headrace.cli.topic", "List, create, describe, alter, trim and delete topics."),
     "produce": ("headrace.cli.produce", "Write records from stdin, a file or an argument."),
     "consume": ("headrace.cli.consume", "Read records to stdout."),
     "tail": ("headrace.cli.tail", "Watch topics live."),
     "group": ("headrace.cli.group", "List, describe, reset and delete consumer groups; show their lag."),
-    "subscription": ("headrace.cli.subscription", "Make, show, move and delete subscriptions; pull and ack messages."),
-    "schedule": ("headrace.cli.schedule", "Add, list, cancel and move messages that are due later."),
+    "subscription": (
+        "headrace.cli.subscription",
+        "Create, show, seek and delete subscriptions; pull and ack messages.",
+    ),
+    "schedule": ("headrace.cli.schedule", "Add, list, cancel and reschedule delayed messages."),
     "dlq": ("headrace.cli.dlq", "List, show, redrive and discard dead letters."),
-    "transaction": ("headrace.cli.transaction", "List, describe and abort transactions; find those that hang."),
+    "transaction": ("headrace.cli.transaction", "List, describe and abort transactions; find hanging ones."),
     "pipeline": ("headrace.cli.pipeline", "Archive, replay, transform, report and audit topics with Spark."),
-    "token": ("headrace.cli.token", "Create, list and revoke access tokens of the REST door."),
+    "token": ("headrace.cli.token", "Create, list and revoke access tokens of the REST API."),
     "cluster": ("headrace.cli.cluster", "Show brokers and partitions, check health, move, drain and elect."),
     "top": ("headrace.cli.top", "Watch brokers, topics, subscriptions and groups live."),
     "archive": ("headrace.cli.archive", "Show, verify and compact archives of topics."),
-    "log": ("headrace.cli.log", "Look into a data folder: dump, verify, adopt and purge logs."),
+    "log": ("headrace.cli.log", "Inspect a data folder: dump, verify, adopt and purge logs."),
     "registry": ("headrace.cli.registry", "Rebuild a lost registry from the logs."),
-    "bench": ("headrace.cli.bench", "Put a quick load on a broker."),
-    "doctor": ("headrace.cli.doctor", "Check this machine and a broker; say what to do."),
+    "bench": ("headrace.cli.bench", "Generate load on a broker."),
+    "doctor": ("headrace.cli.doctor", "Check this machine and a broker, and suggest fixes."),
     "version": ("headrace.cli.version", "Print the version."),
 }
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name and one line; imports one when it is used."""
+    """A group that knows the names and help lines of its commands, and imports a command when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(_COMMANDS)
@@ -58,7 +61,8 @@ class LazyGroup(click.Group):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            # The reader of our output has seen enough, which is no failure. Python must not flush to it at exit.
+            # The process that reads the output has closed the pipe, which is not a failure. Python must not flush to
+            # the pipe at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         return result
@@ -80,7 +84,7 @@ def headrace() -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; the exit code. Nothing but a bug of ours leaves a traceback."""
+    """Run one command and return its exit code. Only a bug in Headrace results in a traceback."""
     try:
         result: Any = headrace.main(args=arguments, prog_name="headrace", standalone_mode=False)
     except click.UsageError as error:

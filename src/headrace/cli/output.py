@@ -1,7 +1,7 @@
-"""Results for people and for programs: a table on a terminal, one JSON object per line when piped.
+"""Print results: as a table on a terminal, and as one JSON object per line in a pipe.
 
-Everything that a command prints goes through here, and control characters are escaped: names, keys, headers and error
-texts come from others, and may not control the terminal. Only `consume` into a pipe writes values as they are.
+All output of commands goes through this module, which escapes control characters: names, keys, headers and error
+messages come from other clients and must not control the terminal. Only `consume` in a pipe writes raw values.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def output_option(command: Command) -> Command:
         "-o",
         "--output",
         type=click.Choice(["table", "json"]),
-        help="A table (the default on a terminal) or one JSON object per line (when piped).",
+        help="A table (the default on a terminal) or one JSON object per line (the default in a pipe).",
     )(command)
 
 
 def print_rows(rows: Iterable[Row], columns: Sequence[str], output: str | None) -> None:
-    """Print rows; the table shows these columns, JSON everything."""
+    """Print rows; a table shows the given columns, JSON all of them."""
     if wants_json(output):
         print_json(rows)
     else:
@@ -49,7 +49,7 @@ def print_json(rows: Iterable[Row]) -> None:
 
 
 def print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
-    """Columns aligned, numbers to the right, under headings."""
+    """Print aligned columns with headings, numbers to the right."""
     cells = [[_text(row.get(column)) for column in columns] for row in rows]
     headings = [column.upper().replace("_", " ") for column in columns]
     widths = [max([len(heading), *(len(line[i]) for line in cells)]) for i, heading in enumerate(headings)]
@@ -64,12 +64,12 @@ def print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
 
 
 def chat(message: str) -> None:
-    """Say something that is not a result."""
+    """Print a message that is not part of the result."""
     echo(message, err=True)
 
 
 def echo(*lines: str, err: bool = False) -> None:
-    """Print lines; an empty one if none is given."""
+    """Print lines, or an empty line if there are none."""
     for line in lines or ("",):
         click.echo(escaped(line), err=err)  # noqa: TID251
 

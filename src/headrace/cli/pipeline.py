@@ -1,4 +1,4 @@
-"""`headrace pipeline ...`: jobs over topics, run by Spark, from one TOML file each."""
+"""`headrace pipeline ...`: Spark jobs over topics, each configured by a TOML file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BAD_STATES = ("failed", "died")
 
 
 class WrongSettings(Failure):
-    """The pipeline's settings cannot be used."""
+    """The pipeline's settings are invalid."""
 
     exit_code = 2
 
@@ -40,9 +40,9 @@ def pipeline() -> None:
     """Archive, replay, transform, report and audit topics with Spark.
 
     \b
-    headrace pipeline init archive orders.toml        a file to start from
-    headrace pipeline run orders.toml                 do what there is to do
-    headrace pipeline run orders.toml --continuous    go on until it is stopped
+    headrace pipeline init archive orders.toml        create a commented example
+    headrace pipeline run orders.toml                 process the available data
+    headrace pipeline run orders.toml --continuous    run until stopped
     headrace pipeline status orders.toml
     """
 
@@ -50,10 +50,10 @@ def pipeline() -> None:
 def settings_options(command: Command) -> Command:
     for option in (
         click.option(
-            "--brokers", "--server", "--bootstrap-server", metavar="HOST:PORT", help="Others than the file names."
+            "--brokers", "--server", "--bootstrap-server", metavar="HOST:PORT", help="Override the brokers of the file."
         ),
-        click.option("--master", metavar="URL", help="Spark's, such as local[4] or spark://HOST:7077."),
-        click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Over the file; repeatable."),
+        click.option("--master", metavar="URL", help="The Spark master, such as local[4] or spark://HOST:7077."),
+        click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a key; repeatable."),
     ):
         command = option(command)
     return command
@@ -63,7 +63,7 @@ def settings_options(command: Command) -> Command:
 @click.argument("job")
 @click.argument("file")
 def init(job: str, file: str) -> None:
-    """Write FILE, a commented pipeline of JOB to start from: archive, replay, transform, report or audit."""
+    """Create FILE, a commented example of JOB: archive, replay, transform, report or audit."""
     from headrace.pipeline.samples import write_sample
 
     with _failures():
@@ -75,7 +75,7 @@ def init(job: str, file: str) -> None:
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @output_option
 def lint(files: Sequence[str], output: str | None) -> int:
-    """Say what is wrong with files, without brokers and Spark; exit code 1 if something is."""
+    """Check files without brokers and Spark; the exit code is 1 if any is invalid."""
     from headrace.pipeline.runner import make_job
     from headrace.pipeline.settings import InvalidPipeline, read_pipeline
 
@@ -91,7 +91,7 @@ def lint(files: Sequence[str], output: str | None) -> int:
     else:
         for problem in problems:
             echo(problem.line)
-    chat(f"{len(files)} checked, {len(problems)} problems" if problems else f"{len(files)} checked, all well")
+    chat(f"{len(files)} checked, {len(problems)} problems" if problems else f"{len(files)} checked, no problems")
     return FAILED if problems else 0
 
 
@@ -99,7 +99,7 @@ def lint(files: Sequence[str], output: str | None) -> int:
 @click.argument("target", metavar="FILE|JOB")
 @settings_options
 def dry_run(target: str, changes: Sequence[str], master: str | None, brokers: str | None) -> None:
-    """Tell what a run would do now, and change nothing."""
+    """Show what a run would do now, without changing anything."""
     from headrace.pipeline.runner import plan_pipeline
 
     with _failures():
@@ -109,8 +109,8 @@ def dry_run(target: str, changes: Sequence[str], master: str | None, brokers: st
 
 @pipeline.command()
 @click.argument("target", metavar="FILE|JOB")
-@click.option("--once", "mode", flag_value="once", help="Do what there is to do now, whatever the file says.")
-@click.option("--continuous", "mode", flag_value="continuous", help="Go on until SIGTERM, Ctrl-C or `stop`.")
+@click.option("--once", "mode", flag_value="once", help="Process the available data and exit; overrides the file.")
+@click.option("--continuous", "mode", flag_value="continuous", help="Run until SIGTERM, Ctrl-C or `stop`.")
 @settings_options
 @output_option
 def run(
@@ -122,10 +122,10 @@ def run(
     brokers: str | None,
     output: str | None,
 ) -> int:
-    """Run the pipeline of FILE; or JOB without a file, all of it said by --set.
+    """Run the pipeline in FILE, or JOB without a file and configured with --set.
 
-    SIGTERM or Ctrl-C: what is under way is finished; Ctrl-C again ends it now. The next run goes on where this one
-    was. Exit code 1: it failed, or an audit found something.
+    SIGTERM or Ctrl-C completes the work in progress and stops; a second Ctrl-C stops immediately. The next run resumes
+    where this one stopped. The exit code is 1 if the run failed, or if an audit has findings.
     """
     from headrace.pipeline.runner import run_pipeline
 
@@ -140,7 +140,7 @@ def run(
 @click.argument("folder", default=".", metavar="[DIR]")
 @output_option
 def list_pipelines(folder: str, output: str | None) -> None:
-    """List the pipelines of a folder: how they stand, how far they came, how much is left."""
+    """List the pipelines of a folder with their state, progress and remaining work."""
     from headrace.pipeline.listing import pipelines_in
 
     with _failures():
@@ -153,7 +153,7 @@ def list_pipelines(folder: str, output: str | None) -> None:
 @click.option("--json", "output", flag_value="json", help="The same as -o json.")
 @output_option
 def status(target: str, output: str | None) -> int:
-    """Show how a pipeline stands; exit code 1 if its last run failed or died."""
+    """Show the state of a pipeline; the exit code is 1 if its last run failed or crashed."""
     from headrace.pipeline.listing import find_pipeline
 
     with _failures():
@@ -168,9 +168,9 @@ def status(target: str, output: str | None) -> int:
 
 @pipeline.command()
 @click.argument("target", metavar="NAME|FILE")
-@click.option("--wait", is_flag=True, help="Return when it has ended.")
+@click.option("--wait", is_flag=True, help="Wait until it has stopped.")
 def stop(target: str, wait: bool) -> int:
-    """Ask a pipeline to finish what is under way and stop."""
+    """Request a pipeline to complete the work in progress and stop."""
     from headrace.pipeline.listing import find_pipeline
     from headrace.pipeline.state import WorkFolder
 
@@ -178,10 +178,10 @@ def stop(target: str, wait: bool) -> int:
         listed = find_pipeline(target, Path())
         folder = WorkFolder(listed.work)
         if listed.status is None or not listed.status.is_under_way:
-            chat(f"{listed.name} does not run")
+            chat(f"{listed.name} is not running")
             return 0
         folder.ask_to_stop(listed.status.process)
-        chat(f"{listed.name} is asked to stop")
+        chat(f"{listed.name} was requested to stop")
         while wait and (now := folder.status()) is not None and now.is_under_way:
             threading.Event().wait(_LOOK_SECONDS)
         if wait and now is not None:
@@ -191,16 +191,18 @@ def stop(target: str, wait: bool) -> int:
 
 
 @pipeline.command()
-@click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="How many, all here.")
-@click.option("--cores", type=click.IntRange(1), default=1, show_default=True, help="Of each worker.")
-@click.option("--memory", default="1g", show_default=True, metavar="SIZE", help="Of each worker, such as 512m or 2g.")
-@click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:7077", show_default=True, help="Of the master.")
+@click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="The number of workers.")
+@click.option("--cores", type=click.IntRange(1), default=1, show_default=True, help="Cores per worker.")
+@click.option("--memory", default="1g", show_default=True, metavar="SIZE", help="Memory per worker, for example 512m.")
+@click.option(
+    "--listen", metavar="HOST:PORT", default="127.0.0.1:7077", show_default=True, help="The master's address."
+)
 @click.option("--data", metavar="DIR", default="spark-cluster", show_default=True, help="For logs and work files.")
 def cluster(*, workers: int, cores: int, memory: str, listen: str, data: str) -> int:
-    """Start a Spark cluster on this host, for trials and tests.
+    """Start a Spark cluster on this host for development and tests.
 
-    Prints `ready spark://HOST:PORT` when all workers have joined; give that to `run --master`. SIGTERM or Ctrl-C
-    ends it in order.
+    Prints `ready spark://HOST:PORT` when all workers have joined; pass that URL to `run --master`. SIGTERM or Ctrl-C
+    shuts it down gracefully.
     """
     from headrace.server.settings import parse_address
     from headrace.spark.standalone import StandaloneSettings, run_standalone
@@ -260,7 +262,7 @@ def _row(listed: Listed) -> dict[str, Any]:
 
 
 def _last_line(text: str) -> str:
-    """What it comes to: a table may stand before it."""
+    """Return the last line, which is the summary; a table may precede it."""
     return text.strip().rpartition("\n")[2]
 
 
@@ -281,9 +283,9 @@ def _failures() -> Iterator[None]:
         yield
     except InvalidPipeline as error:
         raise WrongSettings(error.message) from error
-    except InvalidConfig as error:  # an option of Spark's source or sink, not a config of a topic
+    except InvalidConfig as error:  # an option of the Spark source or sink, not a topic config
         raise Failure(error.message) from error
     except BrokenPipeError:
-        raise  # no failure: see `main`
+        raise  # not a failure: see `LazyGroup.invoke`
     except (HeadraceError, OSError) as error:
         raise failure_of(error) from error

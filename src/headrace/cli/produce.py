@@ -1,4 +1,4 @@
-"""`headrace produce TOPIC`: one record per line of input, or the one given."""
+"""`headrace produce TOPIC`: write one record per line of input, or a single VALUE."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A record before it is sent."""
+    """A record to be sent."""
 
     value: bytes | None
     key: bytes | None = None
@@ -41,10 +41,12 @@ class _Draft:
 @click.option("-k", "--key", help="The key of every record.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; repeatable.")
 @click.option("-K", "--key-separator", metavar="SEP", help="Lines are KEY SEP VALUE.")
-@click.option("-p", "--partition", type=click.IntRange(0), help="The partition; else by key, else in turn.")
+@click.option("-p", "--partition", type=click.IntRange(0), help="The partition; default: by key, or round-robin.")
 @click.option("--json", "as_json", is_flag=True, help="Lines are JSON objects, as `consume --json` prints them.")
-@click.option("-f", "--file", type=click.Path(exists=True, dir_okay=False), help="Read lines from here, not stdin.")
-@click.option("-Z", "--empty-is-null", is_flag=True, help="An empty value is a tombstone.")
+@click.option(
+    "-f", "--file", type=click.Path(exists=True, dir_okay=False), help="Read lines from this file instead of stdin."
+)
+@click.option("-Z", "--empty-is-null", is_flag=True, help="Write an empty value as null (a tombstone).")
 @click.option("-a", "--acks", type=click.Choice(list(_ACKS)), default="all", show_default=True)
 @click.option(
     "-z",
@@ -82,9 +84,9 @@ def produce(
     headrace produce orders 'remind c-42' --delay 10m
     """
     if value is not None and file is not None:
-        raise click.UsageError("give a VALUE or --file, not both")
+        raise click.UsageError("VALUE and --file exclude each other")
     if as_json and key_separator is not None:
-        raise click.UsageError("--json lines have their own key; leave out -K")
+        raise click.UsageError("--json and -K exclude each other: JSON lines contain the key")
     named = [*map(header_of, headers), *(when.headers() if when is not None else ())]
     common = _Draft(None, None if key is None else key.encode(), named, partition)
     reader = _LineReader(common, key_separator, as_json, empty_is_null)
@@ -104,7 +106,7 @@ def produce(
 async def _send(
     producer: Producer, topic: str, lines: AsyncIterator[bytes], reader: _LineReader, receipts: bool
 ) -> int:
-    """Send while reading; keep a bounded number unconfirmed."""
+    """Send records while reading the input, with a bounded number of unacknowledged records."""
     unconfirmed: deque[Delivery] = deque()
     count = 0
     async for line in lines:
@@ -144,7 +146,7 @@ async def _lines(value: str | None, file: str | None) -> AsyncIterator[bytes]:
 
 
 class _LineReader:
-    """Turns a line into a record, as the options say."""
+    """Parses a line into a record according to the options."""
 
     def __init__(self, common: _Draft, separator: str | None, as_json: bool, empty_is_null: bool) -> None:
         self._common = common
@@ -159,7 +161,7 @@ class _LineReader:
         if self._separator is not None:
             head, found, tail = line.partition(self._separator)
             if not found:
-                raise Failure(f"line {number} has no {self._separator.decode()!r}; -K says where the key ends")
+                raise Failure(f"line {number} has no key separator {self._separator.decode()!r} (-K)")
             key, value = head, tail
         value_or_null = None if not value and self._empty_is_null else value
         return _Draft(value_or_null, key, self._common.headers, self._common.partition)
@@ -168,7 +170,7 @@ class _LineReader:
         try:
             found = read_envelope(line)
         except ValueError as error:
-            raise Failure(f"line {number} is not a JSON record: {error}; see `headrace produce --help`") from None
+            raise Failure(f"line {number} is not a valid JSON record: {error}; see `headrace produce --help`") from None
         common = self._common
         key = common.key if found.key is None else found.key
         return _Draft(found.value, key, [*common.headers, *found.headers], common.partition)

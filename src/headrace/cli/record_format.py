@@ -1,4 +1,4 @@
-"""The `-f` of `consume`: how a record is printed.
+"""The format string of `consume -f`.
 
 %t topic  %p partition  %o offset  %T timestamp (ms)  %k key  %s value  %h headers (a=1,b=2)
 %K length of the key  %S length of the value  %% a percent sign  \\n \\t \\r \\0 \\\\ as usual
@@ -27,7 +27,7 @@ _FIELDS: dict[str, Piece] = {
 
 
 def compile_format(text: str) -> Piece:
-    """A function from a record to its bytes; raises ValueError for what is not a field."""
+    """Compile to a function that formats a record as bytes; raise ValueError for an unknown field."""
     pieces: list[bytes | Piece] = []
     position = 0
     while position < len(text):
@@ -46,11 +46,11 @@ def _field(name: str) -> bytes | Piece:
     if name == "%":
         return b"%"
     if name not in _FIELDS:
-        raise ValueError(f"%{name} is no field; there are {' '.join('%' + known for known in _FIELDS)} %%")
+        raise ValueError(f"unknown field %{name}; known are {' '.join('%' + known for known in _FIELDS)} %%")
     return _FIELDS[name]
 
 
 def _escape(name: str) -> bytes:
     if name not in _ESCAPES:
-        raise ValueError(f"\\{name} is no escape; there are {' '.join(chr(92) + known for known in _ESCAPES)}")
+        raise ValueError(f"unknown escape \\{name}; known are {' '.join(chr(92) + known for known in _ESCAPES)}")
     return _ESCAPES[name]

@@ -1,4 +1,4 @@
-"""`headrace registry ...`: make a registry anew from what lies beside the logs. The brokers are stopped."""
+"""`headrace registry ...`: rebuild the registry from the logs and topic files of stopped brokers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ data_option = click.option(
     help="The data folder of a broker, or of --brokers N.",
 )
 registry_option = click.option(
-    "--registry", metavar="URL", help="As for `headrace serve`; else registry.db in the data folder."
+    "--registry", metavar="URL", help="As for `headrace serve`; default: registry.db in the data folder."
 )
 
 
@@ -45,21 +45,21 @@ def registry() -> None:
 
 
 @registry.command()
-@click.option("--from-logs", is_flag=True, required=True, help="From the topic files and logs in --data.")
+@click.option("--from-logs", is_flag=True, required=True, help="Rebuild from the topic files and logs in --data.")
 @data_option
 @registry_option
-@click.option("--yes", "-y", is_flag=True, help="Write it; otherwise only tell what would be written.")
+@click.option("--yes", "-y", is_flag=True, help="Write to the registry; default: only show the changes.")
 @output_option
 def rebuild(from_logs: bool, data: Path, registry: str | None, yes: bool, output: str | None) -> None:  # noqa: ARG001
-    """Write into the registry what it lacks: topics, partitions, counters.
+    """Add missing topics, partitions and counters to the registry.
 
     \b
-    headrace registry rebuild --from-logs --data DIR          what would be written
+    headrace registry rebuild --from-logs --data DIR          show what would be written
     headrace registry rebuild --from-logs --data DIR --yes    write it
 
-    The brokers are stopped. Makes a new registry if there is none, and completes one that was restored from an older
-    copy. What it already knows stays. Configs of groups and brokers, tokens and drained brokers are not kept
-    beside the logs and cannot be rebuilt.
+    Stop the brokers first. The command creates a registry if there is none, and completes one that was restored from an
+    older backup; existing entries are kept. Configs of groups and brokers, tokens and drained brokers are stored only
+    in the registry and cannot be rebuilt.
     """
     folders = broker_folders(data)
     with locked(folders) as disk:
@@ -69,7 +69,7 @@ def rebuild(from_logs: bool, data: Path, registry: str | None, yes: bool, output
         plan = run(_rebuild(data, registry, inventory, disk, writes=yes))
     tell(plan, inventory, output)
     if not yes:
-        chat("nothing was changed; repeat with --yes to write it")
+        chat("no changes made; repeat with --yes to write them")
 
 
 async def _rebuild(data: Path, url: str | None, inventory: Inventory, disk: SystemDisk, *, writes: bool) -> RebuildPlan:
@@ -88,12 +88,12 @@ async def _rebuild(data: Path, url: str | None, inventory: Inventory, disk: Syst
 
 async def open_at(data: Path, url: str | None, disk: SystemDisk) -> Registry:
     if data.name.startswith("broker-") and (data.parent / "registry.db").exists():
-        data = data.parent  # of `headrace serve --brokers N`
+        data = data.parent  # shared by `headrace serve --brokers N`
     return await open_registry(ServeSettings(data=str(data), registry=url), disk, SystemClock())
 
 
 async def plan_for(registry: Registry, inventory: Inventory, *, adopts: bool = False) -> RebuildPlan:
-    """A topic that was deleted by request comes back only if an operator adopts it."""
+    """Plan the rebuild. A topic that was deleted by a client is restored only if an operator adopts it."""
     entries = await registry.entries(PARTITIONS_KEY)
     places: dict[LogKey, PartitionRecord] = {
         parse_partition_key(entry.key): decode_partition(entry) for entry in entries
@@ -104,12 +104,12 @@ async def plan_for(registry: Registry, inventory: Inventory, *, adopts: bool = F
     deleted = set() if adopts else await Topics(registry).deleted({topic_id for topic_id, _ in inventory.logs} - ids)
     logs = {key: ends for key, ends in inventory.logs.items() if key[0] not in deleted}
     plan = plan_rebuild(known, places, inventory.topics, logs, epoch_floor=inventory.epoch_max)
-    plan.problems += [f"topic id {one}: it was deleted by request and is left out" for one in sorted(deleted)]
+    plan.problems += [f"topic id {one}: skipped, because a client deleted the topic" for one in sorted(deleted)]
     return plan
 
 
 async def write_plan(registry: Registry, plan: RebuildPlan) -> None:
-    """Can be repeated after a crash: what was written is known, and what was half written is removed first."""
+    """Write the plan. It can be repeated after a crash: partially written topics are removed first."""
     topics, partitions = Topics(registry), PartitionRecords(registry)
     for (topic_id, index), epoch in plan.raised.items():
 
@@ -128,7 +128,7 @@ async def write_plan(registry: Registry, plan: RebuildPlan) -> None:
 
 
 async def _restore_counters(registry: Registry, inventory: Inventory) -> None:
-    """Numbers that were handed out once are not handed out again."""
+    """Raise the counters, so that ids that were allocated before are not allocated again."""
     found = {start.cluster_id for start in inventory.starts}
     entry = await registry.get(CLUSTER_ID_KEY)
     if len(found | ({entry.value.decode()} if entry else set())) > 1:
@@ -141,7 +141,7 @@ async def _restore_counters(registry: Registry, inventory: Inventory) -> None:
 
 
 async def raise_producer_ids(registry: Registry, inventory: Inventory) -> None:
-    """Beyond all that the logs hold and the data folders have handed out."""
+    """Raise the producer id counter above all ids that occur in logs or were allocated by the data folders."""
     used = max(inventory.producer_id_max + 1, inventory.producer_id_floor)
     await _raise_counter(registry, PRODUCER_IDS_KEY, used + PRODUCER_ID_MARGIN)
 
@@ -157,7 +157,7 @@ def tell(plan: RebuildPlan, inventory: Inventory, output: str | None) -> None:
     rows += [_row("grow", one.name, total, str(one.id)) for one, total, _ in plan.grown]
     print_rows(rows, ("action", "topic", "partitions", "id"), output)
     if plan.raised:
-        chat(f"{len(plan.raised)} partitions that the registry knows get higher leader epochs")
+        chat(f"{len(plan.raised)} partitions in the registry get higher leader epochs")
     _chat_all(plan.problems)
     _chat_all(inventory.damaged)
 

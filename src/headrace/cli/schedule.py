@@ -1,4 +1,4 @@
-"""`headrace schedule ...`: messages that are due later, from the shell."""
+"""`headrace schedule ...`: add, list, cancel and reschedule delayed messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHOWN_MAX = 40
 
 
 def when_options(command: Command) -> Command:
-    """Options that say when a message is due; the command gets them as one `when`, None if nothing was said."""
+    """Add the options for the due time; the command receives them as one `when`, or None if none was given."""
 
     @wraps(command)
     def with_when(
@@ -33,11 +33,11 @@ def when_options(command: Command) -> Command:
         return command(*arguments, when=_when(delay, deliver_at, every, cron), **others)
 
     options = (
-        click.option("--delay", metavar="DURATION", help="Due after a while: 1500ms, 10s, 5m, 2h, 1d, PT90S, level3."),
+        click.option("--delay", metavar="DURATION", help="Due after a delay: 1500ms, 10s, 5m, 2h, 1d, PT90S, level3."),
         click.option("--deliver-at", metavar="TIME", help="Due at a time: RFC 3339, or milliseconds since 1970."),
-        click.option("--every", metavar="DURATION", help="Again and again, so often."),
+        click.option("--every", metavar="DURATION", help="Repeat at this interval."),
         click.option(
-            "--cron", metavar="TEXT", help='Again and again, by five fields of cron in UTC: "0 9 * * mon-fri".'
+            "--cron", metavar="TEXT", help='Repeat by a cron expression with five fields in UTC: "0 9 * * mon-fri".'
         ),
     )
     decorated: Any = with_when
@@ -48,7 +48,7 @@ def when_options(command: Command) -> Command:
 
 @click.group()
 def schedule() -> None:
-    """Add, list, cancel and move messages that are due later."""
+    """Add, list, cancel and reschedule delayed messages."""
 
 
 @schedule.command()
@@ -56,7 +56,7 @@ def schedule() -> None:
 @click.argument("value")
 @click.option("-k", "--key", help="The key of the message.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; repeatable.")
-@click.option("-p", "--partition", type=click.IntRange(0), help="The partition; else by key, else any.")
+@click.option("-p", "--partition", type=click.IntRange(0), help="The partition; default: by key, or any.")
 @when_options
 @server_option
 @output_option
@@ -71,14 +71,14 @@ def add(
     server: str,
     output: str | None,
 ) -> None:
-    """Let VALUE come to TOPIC later; prints the id by which it can be cancelled or moved.
+    """Deliver VALUE to TOPIC later, and print the id with which it can be cancelled or rescheduled.
 
     \b
     headrace schedule add orders 'remind c-42' --delay 10m
     headrace schedule add reports run --cron '0 6 * * mon-fri'
     """
     if when is None:
-        raise click.UsageError("say when it is due: --delay, --deliver-at, --every or --cron")
+        raise click.UsageError("specify when the message is due: --delay, --deliver-at, --every or --cron")
     named = [header_of(text) for text in headers]
 
     async def work(cluster: Cluster) -> MessageId:
@@ -100,11 +100,11 @@ def add(
 
 @schedule.command("list")
 @click.argument("topic")
-@click.option("-n", "--count", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
+@click.option("-n", "--count", type=click.IntRange(1), default=100, show_default=True, help="At most this many.")
 @server_option
 @output_option
 def list_messages(topic: str, count: int, server: str, output: str | None) -> None:
-    """List the messages that wait for TOPIC, by when they are due."""
+    """List the delayed messages of TOPIC, ordered by due time."""
 
     async def work(cluster: Cluster) -> list[ScheduledMessage]:
         found: list[ScheduledMessage] = []
@@ -117,7 +117,7 @@ def list_messages(topic: str, count: int, server: str, output: str | None) -> No
     found = with_cluster(server, work)
     print_rows([_row(message) for message in found], ("id", "due", "repeat", "key", "value"), output)
     if len(found) == count and not wants_json(output):
-        chat(f"the first {count}; -n shows more")
+        chat(f"only the first {count} messages are shown; use -n to show more")
 
 
 @schedule.command()
@@ -125,7 +125,7 @@ def list_messages(topic: str, count: int, server: str, output: str | None) -> No
 @yes_option
 @server_option
 def cancel(ids: Sequence[str], yes: bool, server: str) -> None:
-    """Let messages not come."""
+    """Cancel delayed messages."""
     wheres = [_id(text) for text in ids]
     confirm(f"Cancel {', '.join(ids)}?", yes)
 
@@ -139,15 +139,15 @@ def cancel(ids: Sequence[str], yes: bool, server: str) -> None:
 
 @schedule.command()
 @click.argument("id_", metavar="ID")
-@click.option("--delay", metavar="DURATION", help="Due after a while from now.")
+@click.option("--delay", metavar="DURATION", help="Due after a delay from now.")
 @click.option("--deliver-at", metavar="TIME", help="Due at a time: RFC 3339, or milliseconds since 1970.")
 @server_option
 def move(id_: str, delay: str | None, deliver_at: str | None, server: str) -> None:
-    """Let a message come at another time; one that repeats goes on from there."""
+    """Change when a message is due; a repeating message continues from the new time."""
     where = _id(id_)
     when = _when(delay, deliver_at, None, None)
     if when is None:
-        raise click.UsageError("say when it is due: --delay or --deliver-at")
+        raise click.UsageError("specify when the message is due: --delay or --deliver-at")
 
     async def work(cluster: Cluster) -> int:
         due_ms = when.due_ms if when.due_ms is not None else cluster.clock.now_ms() + (when.delay_ms or 0)
@@ -158,8 +158,8 @@ def move(id_: str, delay: str | None, deliver_at: str | None, server: str) -> No
 
 
 async def ensure_owner(cluster: Cluster, topic: str) -> None:
-    """What is due later waits in a companion, which cannot be made before its topic: that is made by the first who
-    uses it, as without a delay. Refusals then name the topic that was asked for."""
+    """Create the topic if it does not exist, as producing without a delay does. Delayed messages wait in a co-located
+    topic, which cannot be created before its topic; without this call errors would name the co-located topic."""
     await cluster.persist(
         lambda: cluster.topic(topic, create=True),
         deadline_seconds=ProducerSettings().topic_wait_seconds,
@@ -170,7 +170,7 @@ async def ensure_owner(cluster: Cluster, topic: str) -> None:
 def header_of(text: str) -> Header:
     name, separator, value = text.partition("=")
     if not name:
-        raise click.UsageError(f"{text!r} is not NAME=VALUE")
+        raise click.UsageError(f"{text!r} is invalid; write NAME=VALUE")
     return name, value.encode() if separator else None
 
 
@@ -178,7 +178,7 @@ def _when(delay: str | None, deliver_at: str | None, every: str | None, cron: st
     if delay is None and deliver_at is None and every is None and cron is None:
         return None
     if every is not None and cron is not None:
-        raise click.UsageError("a message repeats by --every or by --cron, not by both")
+        raise click.UsageError("--every and --cron exclude each other")
     try:
         when = When(
             None if deliver_at is None else parse_time(deliver_at),

@@ -1,4 +1,4 @@
-"""`headrace serve`: a broker, or several, in the foreground. Flags win over the file, the file over the defaults."""
+"""`headrace serve`: run one or several brokers in the foreground. Flags override the file, the file the defaults."""
 
 from __future__ import annotations
 
@@ -15,30 +15,34 @@ from headrace.model.errors import HeadraceError
 if TYPE_CHECKING:
     from headrace.server.settings import LogFormat, ServeSettings
 
-_NODE_ID_MAX = (1 << 31) - 1  # what Kafka's protocol can say
+_NODE_ID_MAX = (1 << 31) - 1  # the maximum in the Kafka protocol
 
 
 @click.command()
-@click.option("--data", metavar="DIR", default="headrace-data", show_default=True, help="Where records are kept.")
-@click.option("--kafka", metavar="HOST:PORT", default="127.0.0.1:9092", show_default=True, help="Kafka's protocol.")
+@click.option("--data", metavar="DIR", default="headrace-data", show_default=True, help="The data folder.")
+@click.option("--kafka", metavar="HOST:PORT", default="127.0.0.1:9092", show_default=True, help="The Kafka listener.")
 @click.option(
-    "--http", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="REST, health and metrics."
+    "--http",
+    metavar="HOST:PORT",
+    default="127.0.0.1:8080",
+    show_default=True,
+    help="The listener for REST, health and metrics.",
 )
 @click.option(
-    "--node-id", type=click.IntRange(0, _NODE_ID_MAX), default=1, show_default=True, help="This broker's number."
+    "--node-id", type=click.IntRange(0, _NODE_ID_MAX), default=1, show_default=True, help="The id of this broker."
 )
 @click.option(
     "--brokers",
     metavar="N",
     type=click.IntRange(1, 64),
-    help="Run so many on this host: a cluster in one command. Each takes the next node id and the next ports.",
+    help="Run a cluster of this many brokers on this host. Each uses the next node id and the next ports.",
 )
-@click.option("--rack", metavar="NAME", help="Where it stands: replicas are spread over racks.")
+@click.option("--rack", metavar="NAME", help="The broker's rack; replicas are spread over racks.")
 @click.option(
     "--registry",
     metavar="URL",
-    help="The cluster's registry, zookeeper://HOST:PORT[,HOST:PORT]/PATH, or sqlite:FILE for brokers on one host; "
-    "else a file in --data.",
+    help="The registry of the cluster: zookeeper://HOST:PORT[,HOST:PORT]/PATH, or sqlite:FILE for brokers on one host. "
+    "Default: a file in --data.",
 )
 @click.option(
     "--session-timeout",
@@ -46,19 +50,19 @@ _NODE_ID_MAX = (1 << 31) - 1  # what Kafka's protocol can say
     type=click.FloatRange(1.0, 300.0),
     default=6.0,
     show_default=True,
-    help="How long the registry waits for a broker before others take over.",
+    help="How long the registry waits for an unresponsive broker before other brokers take over.",
 )
-@click.option("--advertised", metavar="HOST:PORT", help="What clients are told to connect to; else --kafka.")
+@click.option("--advertised", metavar="HOST:PORT", help="The address that clients connect to; default: --kafka.")
 @click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A broker config by Kafka's name; repeatable.",
+    help="A broker config under Kafka's name; repeatable.",
 )
 @click.option("--config", metavar="FILE.toml", type=click.Path(exists=True, dir_okay=False), help="[broker] configs.")
 @door_options
-@click.option("--child", is_flag=True, hidden=True, help="One of --brokers: end when standard input does.")
+@click.option("--child", is_flag=True, hidden=True, help="A child of --brokers: exit at the end of stdin.")
 def serve(
     *,
     data: str,
@@ -83,12 +87,12 @@ def serve(
     log_format: LogFormat,
     child: bool,
 ) -> int:
-    """Start a broker, or several.
+    """Start one or several brokers.
 
-    Prints one line that begins with `ready` when it serves. SIGTERM or Ctrl-C ends it in order.
+    Prints one line that begins with `ready` when it accepts requests. SIGTERM or Ctrl-C shuts it down gracefully.
     """
     if brokers is not None and registry is not None:
-        raise click.UsageError("--brokers keeps a registry of its own in --data; leave out --registry")
+        raise click.UsageError("--brokers and --registry exclude each other: --brokers uses a registry in --data")
     from headrace.server.settings import ServeSettings, parse_address, read_config_file, tls_files
 
     try:
@@ -118,7 +122,7 @@ def serve(
 
 
 def _serve_one(settings: ServeSettings) -> int:
-    # Nothing that is imported is ever garbage, so the collector need not look at it, neither now nor later.
+    # Imported objects are never garbage: excluding them makes garbage collections shorter.
     gc.disable()
     from headrace.server.main import serve as run_server
 

@@ -1,4 +1,4 @@
-"""What commands share: the options that name a broker, and running a coroutine against it."""
+"""Options that commands share, and running a coroutine with a connection to the cluster."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ def server_option(command: Command) -> Command:
         show_envvar=True,
         metavar="HOST:PORT",
         callback=_check_server,
-        help="A broker to begin with; several divided by commas.",
+        help="Bootstrap brokers, separated by commas.",
     )(command)
 
 
 def yes_option(command: Command) -> Command:
-    return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)
+    return click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(command)
 
 
 def dry_run_option(command: Command) -> Command:
-    return click.option("--dry-run", is_flag=True, help="Check and tell, but change nothing.")(command)
+    return click.option("--dry-run", is_flag=True, help="Show what would be done, but change nothing.")(command)
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before something is lost; without a terminal to ask on, --yes is required."""
+    """Ask for confirmation of a destructive operation; without a terminal, --yes is required."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Say --yes to do it without a question")
+        raise click.UsageError(f"{question} Use --yes to confirm without a terminal")
     click.confirm(escaped(question), abort=True, err=True)
 
 
@@ -62,7 +62,7 @@ def with_cluster(server: str, work: Callable[[Cluster], Awaitable[T]], *, deadli
         async with connect(
             server, ClientSettings(client_id="headrace-cli", deadline_seconds=deadline_seconds)
         ) as cluster:
-            # Whether anybody is there is asked once and answered at once, without patience.
+            # Connect once without retries, so that an unreachable broker is reported immediately.
             await cluster.refresh([])
             return await work(cluster)
 
@@ -70,7 +70,7 @@ def with_cluster(server: str, work: Callable[[Cluster], Awaitable[T]], *, deadli
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run to the end. SIGINT and SIGTERM cancel, so that what is open gets closed."""
+    """Run a coroutine. SIGINT and SIGTERM cancel it, so that it closes its resources."""
 
     async def guarded() -> T:
         task = asyncio.current_task()
@@ -82,7 +82,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(guarded())
     except BrokenPipeError:
-        raise  # no failure: see `main`
+        raise  # not a failure: see `LazyGroup.invoke`
     except (HeadraceError, OSError) as error:
         raise failure_of(error) from error
     except asyncio.CancelledError:

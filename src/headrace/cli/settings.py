@@ -1,4 +1,4 @@
-"""NAME=VALUE pairs, as options take them."""
+"""Parse NAME=VALUE pairs of options."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import click
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, str]:
-    """The pairs; a later one of the same name wins."""
+    """Parse the pairs; the last one of a name applies."""
     settings = {}
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator or not name.strip():
-            raise click.UsageError(f"{text!r} is not NAME=VALUE")
+            raise click.UsageError(f"{text!r} is invalid; write NAME=VALUE")
         settings[name.strip()] = value.strip()
     return settings

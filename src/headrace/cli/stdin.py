@@ -1,6 +1,4 @@
-"""Standard input as lines, without blocking the loop: records are sent while the next ones are still being
-typed.
-"""
+"""Read lines of standard input without blocking the event loop, so that records are sent while typing continues."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ _READ_SIZE = 256 * 1024
 
 
 async def read_lines(descriptor: int | None = None) -> AsyncIterator[bytes]:
-    """Every line without its end; the last one may lack it."""
+    """Yield every line without its line break, which the last one may lack."""
     rest = b""
     async for piece in _pieces(sys.stdin.fileno() if descriptor is None else descriptor):
         *lines, rest = (rest + piece).split(b"\n")
@@ -29,7 +27,7 @@ async def _pieces(descriptor: int) -> AsyncIterator[bytes]:
     try:
         loop.add_reader(descriptor, readable.set)
     except OSError:
-        # A regular file cannot be waited for, and never makes one wait.
+        # The event loop cannot poll regular files, but reading them never blocks for long.
         while piece := os.read(descriptor, _READ_SIZE):
             yield piece
         return

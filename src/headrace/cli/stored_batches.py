@@ -1,6 +1,6 @@
-"""The batches of a segment file, read one by one as they lie there, damaged ones too.
+"""Read the batches of a segment file one by one, including damaged ones.
 
-Independent of how the broker reads its files, so that each can be held against the other. Memory is bounded by the
+The implementation is independent of the broker's, so that each can verify the other. Memory use is bounded by the
 largest batch.
 """
 
@@ -20,7 +20,7 @@ _READ_BYTES = 1 << 20
 
 
 class Unreadable(Exception):
-    """No batch begins at this position, so what is behind it cannot be found either."""
+    """No batch begins at this position, so later batches cannot be located either."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(reason)
@@ -34,7 +34,7 @@ class StoredBatch(NamedTuple):
     data: memoryview
 
     def sealed(self) -> bytes:
-        """The bytes under the checksum; raises CorruptMessage if they are not as they were written."""
+        """The bytes that the checksum covers; raises CorruptMessage if it does not match."""
         return check_crc(self.data, self.header)
 
     @property
@@ -50,12 +50,12 @@ class StoredBatch(NamedTuple):
         return parse_marker(self.data, self.header) if self.header.is_control else None
 
     def records(self) -> Iterator[Record]:
-        """Raises a HeadraceError where they are not what the header says."""
+        """Decode the records; raise a HeadraceError if they contradict the header."""
         return read_records(self.data, self.header, UNPACKED_BYTES_MAX)
 
 
 def stored_batches(path: Path) -> Iterator[StoredBatch]:
-    """Every batch with its position; raises Unreadable where none can begin."""
+    """Yield every batch with its position; raise Unreadable where no batch can begin."""
     with path.open("rb", buffering=_READ_BYTES) as file:
         size = os.fstat(file.fileno()).st_size
         position = 0
@@ -69,7 +69,7 @@ def stored_batches(path: Path) -> Iterator[StoredBatch]:
 
 def _header(head: bytes, position: int, room_bytes: int) -> BatchHeader:
     if len(head) < HEADER_SIZE:
-        raise Unreadable(position, f"{len(head)} bytes are less than a batch header")
+        raise Unreadable(position, f"{len(head)} bytes are too few for a batch header")
     try:
         header = parse_header(head)
     except HeadraceError as error:
@@ -77,7 +77,7 @@ def _header(head: bytes, position: int, room_bytes: int) -> BatchHeader:
     if header.magic != MAGIC:
         raise Unreadable(position, f"magic is {header.magic}, not {MAGIC}")
     if header.size_bytes > room_bytes:
-        raise Unreadable(position, f"a batch of {header.size_bytes} bytes where {room_bytes} remain")
+        raise Unreadable(position, f"the batch size is {header.size_bytes}, but only {room_bytes} bytes remain")
     if header.last_offset_delta < 0:
         raise Unreadable(position, f"last offset delta is {header.last_offset_delta}")
     return header

@@ -1,4 +1,4 @@
-"""`headrace subscription ...`: queues from the shell. `pull`, `ack` and `peek` are in `subscription_messages`."""
+"""`headrace subscription ...`: manage queues. `pull`, `ack` and `peek` are in `subscription_messages`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LIST_COLUMNS = ("subscription", "topic", "partitions", *_COUNTS, "oldest")
 _PARTITION_COLUMNS = ("topic", "partition", "floor", "end", *_COUNTS, "oldest")
 _FLOOR_COLUMNS = ("topic", "partition", "floor")
 _AGO = "-ago"
-_NO_PLACE = "is none of start, end, N, @TIME, 2h-ago"
+_NO_PLACE = "is not a position; write start, end, N, @TIME or 2h-ago"
 
 
 class PositionType(click.ParamType[Position]):
@@ -47,7 +47,7 @@ class PositionType(click.ParamType[Position]):
 
 @click.group()
 def subscription() -> None:
-    """Make, show, move and delete subscriptions; pull and ack messages.
+    """Create, show, seek and delete subscriptions; pull and ack messages.
 
     \b
     headrace subscription create orders billing --at start
@@ -66,11 +66,13 @@ for command in (peek, pull, ack, status):
 @click.option(
     "--at", type=PositionType(), default="end", show_default=True, help="start, end, an offset, @TIME or 2h-ago."
 )
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="How it is configured; repeatable.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A config of the subscription; repeatable."
+)
 @server_option
 @output_option
 def create(topic: str, name: str, at: Position, settings: Sequence[str], server: str, output: str | None) -> None:
-    """Make the subscription NAME of TOPIC. Where there is one it stays where it is.
+    """Create the subscription NAME of TOPIC. An existing subscription keeps its position.
 
     \b
     headrace subscription create orders billing --at 2h-ago --set headrace.key.concurrency=1
@@ -81,18 +83,18 @@ def create(topic: str, name: str, at: Position, settings: Sequence[str], server:
         try:
             return await SubscriptionAdmin(cluster).create(topic, name, at, changes)
         except InvalidConfig as error:
-            raise Failure(f"{error.message}; docs/queues.md has all settings of subscriptions") from None
+            raise Failure(f"{error.message}; docs/queues.md describes all settings of subscriptions") from None
 
     floors = with_cluster(server, work)
     print_rows(_floor_rows(floors), _FLOOR_COLUMNS, output)
-    chat(f"subscription {name} of {topic} is there")
+    chat(f"subscription {name} of {topic} exists")
 
 
 @subscription.command("list")
 @server_option
 @output_option
 def list_subscriptions(server: str, output: str | None) -> None:
-    """List subscriptions, and what they have before them."""
+    """List subscriptions and their backlogs."""
     backlogs = with_cluster(server, lambda cluster: SubscriptionAdmin(cluster).list())
     by_topic = groupby(backlogs, key=lambda one: (one.subscription, one.target.topic))
     print_rows([_sum_row(*key, list(some)) for key, some in by_topic], _LIST_COLUMNS, output)
@@ -104,7 +106,7 @@ def list_subscriptions(server: str, output: str | None) -> None:
 @server_option
 @output_option
 def describe(name: str, topics: Sequence[str], server: str, output: str | None) -> None:
-    """Show how far the subscription NAME is, per partition."""
+    """Show position and backlog of the subscription NAME per partition."""
     backlogs = with_cluster(server, lambda cluster: SubscriptionAdmin(cluster).describe(name, topics or None))
     print_rows([_partition_row(one) for one in backlogs], _PARTITION_COLUMNS, output)
 
@@ -113,7 +115,9 @@ def describe(name: str, topics: Sequence[str], server: str, output: str | None) 
 @click.argument("topic")
 @click.argument("name")
 @click.option("--to", type=PositionType(), required=True, help="start, end, an offset, @TIME or 2h-ago.")
-@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only these; repeatable.")
+@click.option(
+    "-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this one; repeatable."
+)
 @yes_option
 @dry_run_option
 @server_option
@@ -129,14 +133,14 @@ def seek(
     server: str,
     output: str | None,
 ) -> None:
-    """Let the subscription NAME of TOPIC go on elsewhere. What lies behind is delivered again, settled or not."""
+    """Move the subscription NAME of TOPIC. All messages after the new position are delivered again, settled or not."""
     if dry_run:
         backlogs = with_cluster(server, lambda cluster: SubscriptionAdmin(cluster).describe(name, [topic]))
         chosen = [one for one in backlogs if not partitions or one.target.partition in partitions]
         print_rows([_partition_row(one) for one in chosen], _PARTITION_COLUMNS, output)
-        chat("nothing was moved (--dry-run)")
+        chat("no changes made (--dry-run)")
         return
-    confirm(f"Move {name} of {topic}? Leases end, and what was settled behind the new place is delivered again.", yes)
+    confirm(f"Move {name} of {topic}? Leases end, and settled messages after the position are delivered again.", yes)
     floors = with_cluster(server, lambda cluster: SubscriptionAdmin(cluster).seek(topic, name, to, partitions))
     print_rows(_floor_rows(floors), _FLOOR_COLUMNS, output)
 
@@ -148,9 +152,9 @@ def seek(
 @dry_run_option
 @server_option
 def delete(topic: str, name: str, yes: bool, dry_run: bool, server: str) -> None:
-    """Forget the subscription NAME of TOPIC, and what was settled for it."""
+    """Delete the subscription NAME of TOPIC and its acknowledgements."""
     if not dry_run:
-        confirm(f"Forget the subscription {name} of {topic}?", yes)
+        confirm(f"Delete the subscription {name} of {topic}?", yes)
 
     async def work(cluster: Cluster) -> int:
         admin = SubscriptionAdmin(cluster)
@@ -165,7 +169,7 @@ def delete(topic: str, name: str, yes: bool, dry_run: bool, server: str) -> None
 
 
 def parse_position(text: str, now_ms: int) -> Position:
-    """Raises ValueError with a sentence for the user."""
+    """Parse a position, or raise ValueError with a message for the user."""
     if text.endswith(_AGO):
         return Position(timestamp_ms=max(0, now_ms - parse_duration(text.removesuffix(_AGO))))
     try:

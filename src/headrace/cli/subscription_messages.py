@@ -1,4 +1,4 @@
-"""Messages of a subscription from the shell: look at them, take them, settle them, and ask what became of one."""
+"""Peek at, pull, settle and show the status of messages of a subscription."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _UNSET = -1
 @click.command()
 @click.argument("topic")
 @click.argument("name")
-@click.option("-n", "--count", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
+@click.option("-n", "--count", type=click.IntRange(1), default=20, show_default=True, help="At most this many.")
 @server_option
 @output_option
 def peek(topic: str, name: str, count: int, server: str, output: str | None) -> None:
-    """Show messages of TOPIC that are not settled for NAME, oldest first, without taking them."""
+    """Show unsettled messages of TOPIC for the subscription NAME, oldest first, without leasing them."""
 
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
@@ -58,10 +58,10 @@ def peek(topic: str, name: str, count: int, server: str, output: str | None) -> 
 @click.command()
 @click.argument("topic")
 @click.argument("name")
-@click.option("-n", "--count", type=click.IntRange(1, 10_000), default=1, show_default=True, help="At most so many.")
-@click.option("--wait", "wait_ms", type=DurationType(), default=0, help="Wait so long for the first one, such as 10s.")
-@click.option("--lease", "lease_ms", type=DurationType(), help="How long they are this one's; else as configured.")
-@click.option("--ack", "acks", is_flag=True, help="Ack them when they are printed.")
+@click.option("-n", "--count", type=click.IntRange(1, 10_000), default=1, show_default=True, help="At most this many.")
+@click.option("--wait", "wait_ms", type=DurationType(), default=0, help="Wait for the first message, for example 10s.")
+@click.option("--lease", "lease_ms", type=DurationType(), help="The lease duration; default: as configured.")
+@click.option("--ack", "acks", is_flag=True, help="Ack the messages after printing them.")
 @server_option
 @output_option
 def pull(
@@ -75,7 +75,7 @@ def pull(
     server: str,
     output: str | None,
 ) -> None:
-    """Take messages of TOPIC for the subscription NAME and print them, with the receipts that `ack` wants.
+    """Lease messages of TOPIC for the subscription NAME and print them, with the receipts that `ack` requires.
 
     \b
     headrace subscription pull orders billing -n 10 --wait 5s --ack
@@ -83,12 +83,12 @@ def pull(
     rules = LeasingRules(lease_seconds=None if lease_ms is None else lease_ms / 1000)
 
     async def work(cluster: Cluster) -> list[Refused]:
-        # A lease would make a subscription that is missing, and a name that was mistyped would then be one.
+        # Check first: a lease creates a missing subscription, so a mistyped name would create one.
         await SubscriptionAdmin(cluster).describe(name, [topic])
         async with Subscription(cluster, topic, name, rules) as member:
             messages = await member.lease(count, wait_ms / 1000)
             if not messages:
-                chat("there is no message to take now; `headrace subscription describe` shows what is leased or waits")
+                chat("no message is available; `headrace subscription describe` shows leased and waiting messages")
             print_rows([_message_row(message, output) for message in messages], _MESSAGE_COLUMNS, output)
             sys.stdout.flush()
             return await member.ack(messages) if acks else []
@@ -99,10 +99,10 @@ def pull(
 @click.command()
 @click.argument("name")
 @click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT...")
-@click.option("--nack", "nacks", is_flag=True, help="Give them back, to be delivered again.")
-@click.option("--delay", "delay_ms", type=DurationType(), help="With --nack: after so long; else as configured.")
-@click.option("--reject", "rejects", is_flag=True, help="Make them dead letters.")
-@click.option("--reason", metavar="TEXT", help="With --nack or --reject: why.")
+@click.option("--nack", "nacks", is_flag=True, help="Release the messages for redelivery.")
+@click.option("--delay", "delay_ms", type=DurationType(), help="With --nack: the retry delay; default: as configured.")
+@click.option("--reject", "rejects", is_flag=True, help="Turn the messages into dead letters.")
+@click.option("--reason", metavar="TEXT", help="With --nack or --reject: the reason.")
 @server_option
 def ack(
     name: str,
@@ -114,11 +114,11 @@ def ack(
     reason: str | None,
     server: str,
 ) -> None:
-    """Settle messages that were pulled for the subscription NAME, by their receipts."""
+    """Settle messages of the subscription NAME, identified by the receipts of `pull`."""
     if nacks and rejects:
         raise click.UsageError("--nack and --reject exclude each other")
     if delay_ms is not None and not nacks:
-        raise click.UsageError("--delay goes with --nack")
+        raise click.UsageError("--delay requires --nack")
     how = SettleItem(
         how=NACK if nacks else REJECT if rejects else ACK,
         delay_ms=_UNSET if delay_ms is None else delay_ms,
@@ -132,11 +132,11 @@ def ack(
 
 @click.command()
 @click.argument("message", metavar="ID")
-@click.option("--subscription", "names", multiple=True, metavar="NAME", help="Only for these; repeatable.")
+@click.option("--subscription", "names", multiple=True, metavar="NAME", help="Only this subscription; repeatable.")
 @server_option
 @output_option
 def status(message: str, names: Sequence[str], server: str, output: str | None) -> None:
-    """Show what became of the message ID (<topic>:<partition>:<offset>) for each subscription."""
+    """Show the status of the message ID (<topic>:<partition>:<offset>) in each subscription."""
     try:
         place = message_id_from_text(message)
     except InvalidRequest as error:
@@ -157,7 +157,7 @@ def _tell_refused(refused: Sequence[Refused]) -> None:
         return
     for one in refused:
         chat(f"{one.receipt.id}: {one.error.message}")
-    raise Failure(f"{len(refused)} messages were refused; they may have been delivered to others meanwhile")
+    raise Failure(f"{len(refused)} messages were not settled; their leases may have expired")
 
 
 def _message_row(message: Message, output: str | None) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def _status_row(place: MessageId, one: SubscriptionStatus) -> dict[str, Any]:
 
 
 def _content(record: ConsumedRecord, output: str | None) -> dict[str, Any]:
-    """All of it for programs, what fits into a line for people."""
+    """Return the complete content as JSON, or shortened to a line of a table."""
     if wants_json(output):
         return envelope_of(record)
     return {"key": _shown(record.key), "value": _shown(record.value)}

@@ -1,4 +1,4 @@
-"""`headrace tail TOPIC...`: what arrives, as it arrives. Reads outside any group and commits nothing."""
+"""`headrace tail TOPIC...`: print records as they arrive, without a group and without committing offsets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _POLL_SECONDS = 0.1
     type=click.IntRange(0),
     default=10,
     show_default=True,
-    help="Begin with the last so many.",
+    help="Start with this many of the last records.",
 )
 @server_option
 @output_option
@@ -59,7 +59,7 @@ def tail(topics: Sequence[str], lines: int, server: str, output: str | None) -> 
 
 
 async def _read_until(consumer: Consumer, ends: dict[TopicPartition, int]) -> list[ConsumedRecord]:
-    """What is there already, oldest first over all partitions."""
+    """Read the existing records up to the ends, oldest first over all partitions."""
     records: list[ConsumedRecord] = []
     while any(consumer.position(target) < end for target, end in ends.items()):
         records += await consumer.poll(timeout_seconds=_POLL_SECONDS)
@@ -67,7 +67,7 @@ async def _read_until(consumer: Consumer, ends: dict[TopicPartition, int]) -> li
 
 
 def _line(record: ConsumedRecord) -> bytes:
-    """One record on one line of a terminal, cut where it gets long."""
+    """Format a record as one line of a terminal, truncated if it is long."""
     moment = datetime.fromtimestamp(record.timestamp_ms / 1000, UTC).astimezone()
     key = "-" if record.key is None else _shown(record.key)
     value = "(null)" if record.value is None else _shown(record.value)

@@ -1,4 +1,4 @@
-"""Times and durations. A duration is written 500ms, 90s, 15m, 2h, 7d, or in several parts such as 1h30m."""
+"""Times and durations. Durations are written 500ms, 90s, 15m, 2h, 7d, or in several parts such as 1h30m."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PART = re.compile(r"(\d+)(ms|s|m|h|d)", re.ASCII)
 
 
 class DurationType(click.ParamType[int]):
-    """Milliseconds."""
+    """A duration in milliseconds."""
 
     name = "duration"
 
@@ -27,7 +27,7 @@ class DurationType(click.ParamType[int]):
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds; raises ValueError with a sentence for the user."""
+    """Return milliseconds, or raise ValueError with a message for the user."""
     parts = list(_PART.finditer(text))
     if not parts or "".join(part[0] for part in parts) != text:
         raise ValueError(f"{text!r} is not a duration; write 500ms, 90s, 15m, 2h, 7d or 1h30m")
@@ -35,10 +35,10 @@ def parse_duration(text: str) -> int:
 
 
 def local_time(milliseconds: int) -> str | None:
-    """A timestamp as people read it; None if it is none, which is what a negative one means."""
+    """Format a timestamp as local time; None for a negative one, which means "no timestamp"."""
     if milliseconds < 0:
         return None
     try:
         return datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone().isoformat(timespec="milliseconds")
     except (ValueError, OverflowError):
-        return f"{milliseconds} ms"  # producers may write what they like
+        return f"{milliseconds} ms"  # out of range: producers may set any timestamp

@@ -1,4 +1,4 @@
-"""`headrace token ...`: who may use the REST door, and for what."""
+"""`headrace token ...`: manage access tokens of the REST API."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.client.tokens import Tokens, TokenView
 
 @click.group()
 def token() -> None:
-    """Create, list and revoke access tokens of the REST door."""
+    """Create, list and revoke access tokens of the REST API."""
 
 
 @token.command()
@@ -29,13 +29,13 @@ def token() -> None:
     multiple=True,
     required=True,
     metavar="VERB:TOPIC",
-    help="What it allows: publish, consume, read or manage, of a topic, orders.* or *; repeatable.",
+    help="VERB:TOPIC, where VERB is publish, consume, read or manage and TOPIC may end with *; repeatable.",
 )
 @click.option(
-    "-e", "--expires", type=DurationType(), metavar="DURATION", help="After this time, such as 30d; else never."
+    "-e", "--expires", type=DurationType(), metavar="DURATION", help="Lifetime, for example 30d; default: unlimited."
 )
-@click.option("-r", "--rate", type=click.IntRange(1), metavar="N", help="Requests per second; else no limit.")
-@click.option("--burst", type=click.IntRange(1), metavar="N", help="Requests at once, after a pause; else as --rate.")
+@click.option("-r", "--rate", type=click.IntRange(1), metavar="N", help="Requests per second; default: no limit.")
+@click.option("--burst", type=click.IntRange(1), metavar="N", help="Maximum burst of requests; default: as --rate.")
 @server_option
 @output_option
 def create(
@@ -48,9 +48,9 @@ def create(
     server: str,
     output: str | None,
 ) -> None:
-    """Create a token called NAME, and print it. It is not shown again."""
+    """Create a token with the name NAME and print it. It cannot be displayed again."""
     if burst is not None and rate is None:
-        raise click.UsageError("--burst goes with --rate")
+        raise click.UsageError("--burst requires --rate")
 
     async def work(cluster: Cluster) -> tuple[str, str, int | None]:
         expires_ms = None if expires is None else cluster.clock.now_ms() + expires
@@ -63,14 +63,14 @@ def create(
         echo(to_json(row))
     else:
         echo(text)
-        chat(f"token {token_id} created; keep it now, it is not shown again")
+        chat(f"token {token_id} created; save it now, it cannot be displayed again")
 
 
 @token.command("list")
 @server_option
 @output_option
 def list_tokens(server: str, output: str | None) -> None:
-    """List tokens, without what would prove one."""
+    """List tokens without their secrets."""
 
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
         now_ms = cluster.clock.now_ms()
@@ -85,14 +85,14 @@ def list_tokens(server: str, output: str | None) -> None:
 @yes_option
 @server_option
 def revoke(ids: Sequence[str], yes: bool, server: str) -> None:
-    """Revoke tokens by their ids. They are refused everywhere within 5 seconds."""
+    """Revoke tokens by their ids. All brokers reject them within 5 seconds."""
     confirm(f"Revoke {', '.join(ids)}?", yes)
     revoked = with_cluster(server, lambda cluster: Tokens(cluster).revoke(ids))
     for token_id in revoked:
         chat(f"token {token_id} revoked")
     missing = [token_id for token_id in ids if token_id not in revoked]
     if missing:
-        raise Failure(f"there is no token {', '.join(missing)}; `headrace token list` shows what there is")
+        raise Failure(f"token {', '.join(missing)} does not exist; `headrace token list` shows all tokens")
 
 
 def _row(view: TokenView, now_ms: int) -> dict[str, Any]:

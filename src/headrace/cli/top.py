@@ -1,4 +1,4 @@
-"""`headrace top`: what goes on in a cluster, live. It only looks: nothing is joined, leased or committed by it."""
+"""`headrace top`: watch a cluster live. It only reads: it joins no group, leases no message and commits no offset."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _SHOWN = 20
     "--http",
     multiple=True,
     metavar="HOST:PORT",
-    help="A broker's HTTP address, for what its metrics tell besides: bytes, CPU, memory, fsync; repeatable.",
+    help="A broker's HTTP address, to show its metrics as well: bytes, CPU, memory, fsync; repeatable.",
 )
 @click.option("--interval", type=click.FloatRange(0.2), default=2.0, show_default=True, metavar="SECONDS")
-@click.option("--sort", type=click.Choice(SORTS), default="lag", show_default=True, help="What comes first.")
+@click.option("--sort", type=click.Choice(SORTS), default="lag", show_default=True, help="The sort order.")
 @click.option(
     "-n",
     "--top",
@@ -41,18 +41,18 @@ _SHOWN = 20
     type=click.IntRange(0),
     default=_SHOWN,
     show_default=True,
-    help="So many topics, subscriptions and groups at most; 0 for all.",
+    help="The maximum number of topics, subscriptions and groups; 0 for all.",
 )
-@click.option("--once", is_flag=True, help="Look once, for the length of the interval, and end.")
+@click.option("--once", is_flag=True, help="Take one sample over the interval and exit.")
 @server_option
 @output_option
 def top(
     *, http: Sequence[str], interval: float, sort: Sort, count: int, once: bool, server: str, output: str | None
 ) -> None:
-    """Watch brokers, topics, subscriptions and groups: rates, lag, and what waits.
+    """Watch brokers, topics, subscriptions and groups: rates, lag and backlog.
 
-    On a terminal the table is drawn again and again until q or Ctrl-C; when piped, each look is one JSON object per
-    line and row.
+    On a terminal the table is refreshed until q or Ctrl-C is pressed. In a pipe each sample is printed as one JSON
+    object per row.
     """
     show: Show = JsonShow() if wants_json(output) else TableShow() if once or not sys.stdout.isatty() else ScreenShow()
 
@@ -65,7 +65,7 @@ def top(
 
 
 class Show(ABC):
-    """Where a look goes."""
+    """Where samples are displayed."""
 
     @contextmanager
     def running(self, view: TopView) -> Iterator[None]:  # noqa: ARG002 - only a screen has keys
@@ -76,7 +76,7 @@ class Show(ABC):
 
 
 class TopView:
-    """Looks again and again, and shows what has changed since the look before."""
+    """Samples the cluster periodically and shows the changes between two samples."""
 
     def __init__(self, cluster: Cluster, http: Sequence[str], sort: Sort, count_max: int | None) -> None:
         self.sort = sort
@@ -87,7 +87,7 @@ class TopView:
         self._is_over = False
 
     async def run(self, show: Show, interval: float, *, once: bool) -> None:
-        """Until somebody has seen enough. One look has no rates: `once` shows the second."""
+        """Run until the user quits. The first sample has no rates, so `once` shows the second."""
         seen, before = await look(self._cluster, self._http), None
         while True:
             if before is not None or not once:
@@ -103,7 +103,7 @@ class TopView:
             except HeadraceError as error:
                 if once:
                     raise
-                seen.troubles = [f"{error.message}; what is shown is old"]
+                seen.troubles = [f"{error.message}; the data shown is stale"]
 
     def press(self, key: str) -> None:
         if key == _QUIT:
@@ -162,7 +162,7 @@ class ScreenShow(Show):
 
 @contextmanager
 def _keys(view: TopView) -> Iterator[None]:
-    """Keys are heard as they are pressed, without Enter."""
+    """Read keys as they are pressed, without Enter."""
     if not sys.stdin.isatty():
         yield
         return

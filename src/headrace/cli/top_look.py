@@ -1,6 +1,6 @@
-"""What `headrace top` looks at: one look at the cluster, by the wire protocol and, where they can be had, the metrics.
+"""Sample the state of the cluster for `headrace top`, over the wire protocol and, if available, from metrics.
 
-A look never fails because a part of it does: what cannot be seen now is missing from it, and `troubles` says why.
+A failure of one part does not fail the sample: the part is missing, and `troubles` contains the reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.client.subscription_admin import PartitionBacklog, SubscriptionAdm
 from headrace.model.errors import HeadraceError
 from headrace.model.names import is_internal
 
-GROUPS_MAX = 200  # whose members and offsets are asked for, two requests each
+GROUPS_MAX = 200  # the maximum number of groups to describe, which takes two requests each
 _ASKED_AT_ONCE = 16
 _PATIENCE_SECONDS = 3.0
 _SHARE = "share"
@@ -49,7 +49,7 @@ class Look:
 
 
 async def look(cluster: Cluster, http: Sequence[str] = ()) -> Look:
-    """Raises only what keeps it from seeing anything at all."""
+    """Take a sample; raise only if the cluster is not reachable at all."""
     view = await cluster.persist(cluster.refresh, deadline_seconds=_PATIENCE_SECONDS)
     seen = Look(cluster.clock.monotonic(), cluster.clock.now_ms(), view)
     parts = {
@@ -69,9 +69,9 @@ async def _see(name: str, part: Coroutine[Any, Any, None], seen: Look) -> None:
         async with asyncio.timeout(_PATIENCE_SECONDS):
             await part
     except TimeoutError:
-        seen.troubles.append(f"{name}: no answer within {_PATIENCE_SECONDS:.0f} s")
+        seen.troubles.append(f"{name}: no response within {_PATIENCE_SECONDS:.0f} s")
     except VersionMismatch:
-        return  # another kind of broker, which has none
+        return  # a broker of another kind, which does not support the request
     except OSError as error:
         seen.troubles.append(f"{name}: {error.strerror or error}")
     except (HeadraceError, ValueError) as error:
@@ -92,7 +92,7 @@ async def _see_ends(cluster: Cluster, seen: Look) -> None:
 
 async def _see_groups(cluster: Cluster, seen: Look) -> None:
     admin = GroupAdmin(cluster)
-    # What a share group has before it stands with its subscriptions.
+    # The backlog of share groups is shown with their subscriptions.
     listed = [group for group in await admin.list() if group.kind.lower() != _SHARE]
     seen.groups_left_out = max(len(listed) - GROUPS_MAX, 0)
     places = asyncio.Semaphore(_ASKED_AT_ONCE)

@@ -41,7 +41,7 @@ async def scrape(address: str) -> Samples:
 
 
 def _get(url: str) -> str:
-    from urllib.error import URLError  # only where somebody asks for it
+    from urllib.error import URLError  # imported only if metrics are requested
     from urllib.request import Request, urlopen
 
     token = os.environ.get("HEADRACE_TOKEN")

@@ -1,7 +1,7 @@
-"""What two looks at the cluster say together: rows for brokers, topics, groups and subscriptions. Plain functions.
+"""Compute the rows of brokers, topics, groups and subscriptions from two samples. Plain functions.
 
-A rate is what came between the two looks. What cannot be known is None: rates of the first look, of what has just been
-made, or of what was made anew; and numbers that only a broker's metrics have, where those were not asked for.
+A rate is the change between the two samples. Unknown values are None: rates of the first sample and of objects that
+were just created or recreated, and values from a broker's metrics if those were not requested.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BYTES_OUT = "kafka_server_brokertopicmetrics_bytesout_total"
 
 
 class Table(NamedTuple):
-    """The rows that are shown, and how many there are."""
+    """The displayed rows, and the total number."""
 
     kind: str
     columns: Sequence[str]
@@ -47,7 +47,7 @@ def summarize(seen: Look) -> Summary:
     partitions = [partition for topic in seen.view.topics.values() for partition in topic.partitions]
     troubles = [*seen.troubles]
     if seen.groups_left_out:
-        troubles.append(f"{seen.groups_left_out} groups are left out")
+        troubles.append(f"{seen.groups_left_out} groups are not shown")
     return Summary(
         brokers=len(seen.view.nodes),
         controller=seen.view.controller_id,
@@ -60,7 +60,7 @@ def summarize(seen: Look) -> Summary:
 
 
 def tables(seen: Look, before: Look | None, sort: Sort, count_max: int | None) -> list[Table]:
-    """All four, each with so many rows at most."""
+    """Return all four tables, each with at most `count_max` rows."""
     return [
         _table("broker", _BROKER_COLUMNS, broker_rows(seen, before), lambda row: row["broker"], None),
         _table(
@@ -91,7 +91,7 @@ def _table(
 
 
 def _order(sort: Sort, name: str, lag: str, rate: str) -> Callable[[Row], Any]:
-    """The most first, then by name; what is not known comes last."""
+    """Sort by value in descending order, then by name; unknown values come last."""
     column = {"lag": lag, "rate": rate, "age": "oldest_s", "name": ""}[sort]
     return lambda row: (-(row.get(column) or 0), row[name])
 
@@ -143,7 +143,7 @@ def _rate(now: Samples, then: Samples | None, name: str, seconds: float) -> floa
 
 
 def _mean_ms(now: Samples, then: Samples | None, name: str) -> float | None:
-    """Of what was observed between the two, or ever."""
+    """Return the mean of the observations between the two samples, or of all if there is only one."""
     total, count = now.value(f"{name}_sum"), now.value(f"{name}_count")
     if total is None or count is None:
         return None
@@ -183,7 +183,7 @@ def _per_topic(seen: Look) -> dict[str, int]:
 
 
 def _topic_rates(seen: Look, before: Look | None, name: str) -> dict[str, float]:
-    """Over all brokers whose metrics were seen both times."""
+    """Sum the rates of all brokers whose metrics are in both samples."""
     rates: dict[str, float] = defaultdict(float)
     seconds = _seconds(seen, before)
     if before is None or not seconds:
@@ -263,7 +263,7 @@ def _by_subscription(backlogs: Iterable[PartitionBacklog]) -> dict[tuple[str, st
 
 
 def _settled(backlogs: Iterable[PartitionBacklog]) -> int:
-    """What is not before it any more: acked nearly always, else filtered, expired or dead."""
+    """Count the settled messages: acked in most cases, else filtered, expired or dead-lettered."""
     return sum(one.end - one.backlog for one in backlogs)
 
 
@@ -272,7 +272,7 @@ def _seconds(seen: Look, before: Look | None) -> float:
 
 
 def _change(now: int | None, then: int | None, seconds: float) -> float | None:
-    """Per second; what was sought back or made anew did not go backwards."""
+    """Return the change per second; None if the value decreased, because of a seek or a recreation."""
     if now is None or then is None or seconds <= 0:
         return None
     return max(now - then, 0) / seconds

@@ -1,4 +1,4 @@
-"""How `headrace top` looks on a terminal: a line of summary, then a table for each kind, cut to the screen."""
+"""The screen of `headrace top`: a summary line and a table per kind of object, truncated to the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.model.safe_text import escaped
 
 _CLEAR_LINE, _HOME, _CLEAR_BELOW = "\x1b[K", "\x1b[H", "\x1b[J"
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-"""The terminal's other screen, without a cursor; and back to what was there before."""
+"""Switch to the alternate screen without a cursor, and back."""
 
 _HEADINGS = {
     "under_replicated": "BEHIND",
@@ -26,7 +26,7 @@ _HEADINGS = {
     "loop_lag_ms": "LAG MS",
 }
 _NAME_LENGTH_MAX = 40
-_LINES_AROUND = 2  # of a table: its heading, and an empty line behind it
+_LINES_AROUND = 2  # per table: its heading and an empty line after it
 _WORDS = frozenset({"address", "group", "state", "subscription", "topic"})
 
 
@@ -36,14 +36,14 @@ class Line(NamedTuple):
 
 
 def frame(summary: Summary, tables: Sequence[Table], sort: Sort, width: int, height: int) -> str:
-    """The whole screen, drawn over what was there."""
+    """Return the complete screen, which overwrites the previous one."""
     lines = screen_lines(summary, tables, sort, height)
     drawn = (click.style(text[:width], bold=is_heading or None) + _CLEAR_LINE for text, is_heading in lines)
     return _HOME + "\n".join(drawn) + _CLEAR_BELOW
 
 
 def screen_lines(summary: Summary, tables: Sequence[Table], sort: Sort, height: int) -> list[Line]:
-    """At most so many lines; every table gets its part of them, and what one does not need is for the others."""
+    """Return at most `height` lines. Each table gets a share of them; tables use the unneeded lines of others."""
     lines = [Line(headline(summary)), *(Line(f"! {escaped(trouble)}") for trouble in summary.troubles[:2])]
     shown = [table for table in tables if table.rows]
     left = height - len(lines) - 2 - _LINES_AROUND * len(shown)
@@ -56,7 +56,7 @@ def screen_lines(summary: Summary, tables: Sequence[Table], sort: Sort, height: 
         heading, *rows = table_lines(table)
         lines += [Line(""), Line(heading, is_heading=True), *map(Line, rows)]
     lines = lines[: max(height - 1, 1)]
-    return [*lines, Line(f"q quits, s sorts by another column (now: {sort})")]
+    return [*lines, Line(f"q: quit, s: change the sort order (now: {sort})")]
 
 
 def headline(summary: Summary) -> str:

@@ -1,4 +1,4 @@
-"""`headrace topic ...`: topics from the shell."""
+"""`headrace topic ...`: list, create, describe, alter, trim and delete topics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def topic() -> None:
 
 
 @topic.command("list")
-@click.option("--internal", is_flag=True, help="Show the broker's own topics too.")
+@click.option("--internal", is_flag=True, help="Include internal topics.")
 @server_option
 @output_option
 def list_topics(server: str, internal: bool, output: str | None) -> None:
@@ -41,10 +41,10 @@ def list_topics(server: str, internal: bool, output: str | None) -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("-p", "--partitions", type=click.IntRange(1), help="How many; else the broker's num.partitions.")
-@click.option("-r", "--replication-factor", type=click.IntRange(1), help="Copies; else the broker's default.")
-@click.option("-c", "--config", "configs", multiple=True, metavar="NAME=VALUE", help="A setting; repeatable.")
-@click.option("--if-not-exists", is_flag=True, help="Be content if the topic exists.")
+@click.option("-p", "--partitions", type=click.IntRange(1), help="Default: the broker's num.partitions.")
+@click.option("-r", "--replication-factor", type=click.IntRange(1), help="Default: default.replication.factor.")
+@click.option("-c", "--config", "configs", multiple=True, metavar="NAME=VALUE", help="A topic config; repeatable.")
+@click.option("--if-not-exists", is_flag=True, help="Succeed if the topic already exists.")
 @dry_run_option
 @server_option
 def create(
@@ -73,11 +73,11 @@ def create(
 
 @topic.command()
 @click.argument("name")
-@click.option("--configs", is_flag=True, help="Show every setting, also the defaults.")
+@click.option("--configs", is_flag=True, help="Show all configs, including defaults.")
 @server_option
 @output_option
 def describe(name: str, configs: bool, server: str, output: str | None) -> None:
-    """Show partitions, offsets and settings of the topic NAME."""
+    """Show partitions, offsets and configs of the topic NAME."""
 
     async def work(
         cluster: Cluster,
@@ -111,14 +111,14 @@ def describe(name: str, configs: bool, server: str, output: str | None) -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Set a setting; repeatable.")
-@click.option("--unset", multiple=True, metavar="NAME", help="Back to the default; repeatable.")
+@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Set a config; repeatable.")
+@click.option("--unset", multiple=True, metavar="NAME", help="Reset a config to its default; repeatable.")
 @dry_run_option
 @server_option
 def alter(name: str, changes: Sequence[str], unset: Sequence[str], dry_run: bool, server: str) -> None:
-    """Change settings of the topic NAME."""
+    """Change configs of the topic NAME."""
     if not changes and not unset:
-        raise click.UsageError("nothing to change: give --set NAME=VALUE or --unset NAME")
+        raise click.UsageError("nothing to change: specify --set NAME=VALUE or --unset NAME")
     set_to = parse_settings(changes)
     with_cluster(
         server,
@@ -180,17 +180,17 @@ async def _exists(admin: TopicAdmin, name: str) -> bool:
 @dry_run_option
 @server_option
 def add_partitions(name: str, total: int, yes: bool, dry_run: bool, server: str) -> None:
-    """Raise the number of partitions of the topic NAME to TOTAL. Keys may then go to other partitions."""
+    """Increase the partitions of the topic NAME to TOTAL. Keys may then map to other partitions."""
     if not dry_run:
-        confirm(f"Raise {name} to {total} partitions? That cannot be undone.", yes)
+        confirm(f"Increase {name} to {total} partitions? This cannot be undone.", yes)
     with_cluster(server, lambda cluster: TopicAdmin(cluster).add_partitions(name, total, validate_only=dry_run))
-    chat(f"topic {name} {'could be raised' if dry_run else 'raised'} to {total} partitions")
+    chat(f"topic {name} {'could be increased' if dry_run else 'increased'} to {total} partitions")
 
 
 @topic.command()
 @click.argument("name")
 @click.option("-p", "--partition", type=click.IntRange(0), help="Only this partition.")
-@click.option("-b", "--before", type=click.IntRange(0), help="Delete records before this offset; else all.")
+@click.option("-b", "--before", type=click.IntRange(0), help="Delete records before this offset; default: all.")
 @yes_option
 @dry_run_option
 @server_option
@@ -235,7 +235,7 @@ def trim(
 
     rows = with_cluster(server, work)
     if dry_run:
-        chat("nothing was deleted (--dry-run)")
+        chat("no changes made (--dry-run)")
     print_rows(rows, ("partition", "start_before", "start", "deleted"), output)
 
 

@@ -1,4 +1,4 @@
-"""`headrace transaction ...`: transactions from the shell, and the end of those that nobody else will end."""
+"""`headrace transaction ...`: list, describe and abort transactions, including hanging ones."""
 
 from __future__ import annotations
 
@@ -22,15 +22,19 @@ _HANGING_COLUMNS = ("topic", "partition", "producer_id", "producer_epoch", "star
 
 @click.group()
 def transaction() -> None:
-    """List, describe and abort transactions and bundles of them; find those that hang."""
+    """List, describe and abort transactions and joint commits (bundles); find hanging transactions."""
 
 
 @transaction.command("list")
 @click.option(
-    "--state", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False), help="Only these; repeatable."
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(STATES, case_sensitive=False),
+    help="Only this state; repeatable.",
 )
-@click.option("--producer-id", "producer_ids", multiple=True, type=int, help="Only of these; repeatable.")
-@click.option("--older-than", type=DurationType(), metavar="DURATION", help="Only what is open for longer.")
+@click.option("--producer-id", "producer_ids", multiple=True, type=int, help="Only this producer; repeatable.")
+@click.option("--older-than", type=DurationType(), metavar="DURATION", help="Only transactions open for longer.")
 @server_option
 @output_option
 def list_transactions(
@@ -79,13 +83,13 @@ def describe(transactional_id: str, server: str, output: str | None) -> None:
 @server_option
 @output_option
 def bundle(name: str, server: str, output: str | None) -> None:
-    """Show what the bundle NAME has committed last.
+    """Show the last joint commit of the bundle NAME.
 
-    Its members are transactions that commit as one, such as those of a batch of a Spark query.
+    A bundle commits the transactions of several producers atomically, for example those of a batch of a Spark query.
     """
     view = with_cluster(server, lambda cluster: describe_bundle(cluster, name))
     if view.sequence < 0:
-        raise Failure(f"bundle {name} has committed nothing; `headrace transaction list` shows its open transactions")
+        raise Failure(f"bundle {name} has no joint commit; `headrace transaction list` shows open transactions")
     members = [
         {"transactional_id": one.transactional_id, "producer_id": one.producer_id, "producer_epoch": one.epoch}
         for one in view.members
@@ -102,9 +106,9 @@ def bundle(name: str, server: str, output: str | None) -> None:
 
 @transaction.command()
 @click.argument("transactional_id", required=False)
-@click.option("--topic", help="Of a transaction that hangs: its topic.")
-@click.option("--partition", type=click.IntRange(0), help="Of a transaction that hangs: its partition.")
-@click.option("--start-offset", type=click.IntRange(0), help="Of a transaction that hangs: where it begins.")
+@click.option("--topic", help="The topic of a hanging transaction.")
+@click.option("--partition", type=click.IntRange(0), help="The partition of a hanging transaction.")
+@click.option("--start-offset", type=click.IntRange(0), help="The first offset of a hanging transaction.")
 @yes_option
 @dry_run_option
 @server_option
@@ -118,10 +122,10 @@ def abort(
     dry_run: bool,
     server: str,
 ) -> None:
-    """Abort what TRANSACTIONAL_ID has open, and fence its producer.
+    """Abort the open transaction of TRANSACTIONAL_ID and fence its producer.
 
-    A transaction that hangs in a partition has no coordinator to be aborted by. Name it by --topic, --partition and
-    --start-offset, as `find-hanging` shows them, and it is ended there.
+    A hanging transaction is open in a partition but unknown to its coordinator. To abort it, specify --topic,
+    --partition and --start-offset as shown by `find-hanging`.
     """
     if transactional_id is not None and (topic, partition, start_offset) == (None, None, None):
         _abort_by_coordinator(transactional_id, yes=yes, dry_run=dry_run, server=server)
@@ -129,23 +133,23 @@ def abort(
         target = TopicPartition(topic, partition)
         _abort_in_partition(target, start_offset, yes=yes, dry_run=dry_run, server=server)
     else:
-        raise click.UsageError("give either TRANSACTIONAL_ID, or all of --topic, --partition and --start-offset")
+        raise click.UsageError("specify either TRANSACTIONAL_ID, or all of --topic, --partition and --start-offset")
 
 
 @transaction.command("find-hanging")
-@click.option("--topic", "topics", multiple=True, help="Only in these; repeatable.")
+@click.option("--topic", "topics", multiple=True, help="Only in this topic; repeatable.")
 @click.option(
     "--older-than",
     type=DurationType(),
     default="15m",
     show_default=True,
     metavar="DURATION",
-    help="Only what was not written to for so long.",
+    help="Only transactions without a write for this long.",
 )
 @server_option
 @output_option
 def find_hanging(topics: Sequence[str], older_than: int, server: str, output: str | None) -> None:
-    """Find transactions that are open in a partition, but that no coordinator will end."""
+    """Find transactions that are open in a partition but that no coordinator will complete."""
 
     async def work(cluster: Cluster) -> Sequence[OpenTransaction]:
         admin = TopicAdmin(cluster)
@@ -167,19 +171,19 @@ def find_hanging(topics: Sequence[str], older_than: int, server: str, output: st
     ]
     print_rows(rows, _HANGING_COLUMNS, output)
     if rows:
-        chat("end one by `headrace transaction abort --topic T --partition P --start-offset N`")
+        chat("abort one with `headrace transaction abort --topic T --partition P --start-offset N`")
 
 
 def _abort_by_coordinator(transactional_id: str, *, yes: bool, dry_run: bool, server: str) -> None:
     if not dry_run:
-        confirm(f"Fence the producer of {transactional_id} and abort what it has open?", yes)
+        confirm(f"Fence the producer of {transactional_id} and abort its open transaction?", yes)
 
     async def work(cluster: Cluster) -> TransactionView:
         admin = TransactionAdmin(cluster)
         return await (admin.describe(transactional_id) if dry_run else admin.abort(transactional_id))
 
     view = with_cluster(server, work)
-    who = f"producer {view.producer_id} of epoch {view.producer_epoch}"
+    who = f"producer {view.producer_id} with epoch {view.producer_epoch}"
     what = f"{view.state}, {len(view.partitions)} partitions"
     chat(f"transaction {transactional_id} ({what}): {who} {'would be' if dry_run else 'is'} fenced")
 
@@ -196,11 +200,11 @@ def _abort_in_partition(target: TopicPartition, start_offset: int, *, yes: bool,
                 return found
         raise Failure(
             f"no open transaction begins at offset {start_offset} of {target}; "
-            "`headrace transaction find-hanging` shows those that hang"
+            "`headrace transaction find-hanging` lists hanging transactions"
         )
 
     found = with_cluster(server, work)
-    verdict = "would be aborted" if dry_run else "is aborted"
+    verdict = "would be aborted" if dry_run else "was aborted"
     chat(f"the transaction of producer {found.producer_id} at offset {start_offset} of {target} {verdict}")
 
 

@@ -13,7 +13,7 @@ from headrace.cli.output import echo, output_option, to_json, wants_json
 @click.command()
 @output_option
 def version(output: str | None) -> None:
-    """Print the version of Headrace and of the Python that runs it."""
+    """Print the versions of Headrace and of Python."""
     python = platform.python_version()
     if wants_json(output):
         echo(to_json({"headrace": __version__, "python": python}))

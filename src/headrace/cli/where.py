@@ -1,8 +1,8 @@
-"""Where reading begins: the `-o` of `consume`.
+"""The start position of `consume -o`.
 
-start, end      the first record, behind the last one
-500             that offset
-+500            500 behind the first
+start, end      the first record, after the last record
+500             offset 500
++500            500 records after the first one
 -10             the last ten of each partition
 @TIME           the first record at or after a time: ISO 8601, or milliseconds since 1970
 """
@@ -23,7 +23,7 @@ from headrace.client.offsets import END, START, find_offsets
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A place in every partition of a topic."""
+    """A position in every partition of a topic."""
 
     kind: Literal["offset", "after_start", "before_end", "time"]
     number: int
@@ -46,7 +46,7 @@ class WhereType(click.ParamType[Where]):
 
 
 def parse_where(text: str) -> Where:
-    """Raises ValueError with a sentence for the user."""
+    """Parse a position, or raise ValueError with a message for the user."""
     if text in ("start", "beginning", "earliest"):
         return FROM_START
     if text in ("end", "latest"):
@@ -55,7 +55,7 @@ def parse_where(text: str) -> Where:
         return Where("time", _milliseconds(text[1:]))
     sign, digits = (text[0], text[1:]) if text[:1] in ("+", "-") else ("", text)
     if not (digits.isascii() and digits.isdigit()):
-        raise ValueError(f"{text!r} is none of start, end, N, +N, -N, @TIME")
+        raise ValueError(f"{text!r} is not a position; write start, end, N, +N, -N or @TIME")
     kind: Literal["offset", "after_start", "before_end"] = (
         "after_start" if sign == "+" else "before_end" if sign == "-" else "offset"
     )
@@ -63,7 +63,7 @@ def parse_where(text: str) -> Where:
 
 
 async def resolve(cluster: Cluster, targets: Iterable[TopicPartition], where: Where) -> dict[TopicPartition, int]:
-    """The offset in each partition; never outside the log."""
+    """Resolve the offset in each partition, limited to the bounds of the log."""
     targets = list(targets)
     starts = {t: f.offset for t, f in (await find_offsets(cluster, dict.fromkeys(targets, START))).items()}
     ends = {t: f.offset for t, f in (await find_offsets(cluster, dict.fromkeys(targets, END))).items()}

@@ -1,4 +1,4 @@
-"""`headrace zookeeper`: ZooKeeper in the foreground, for clusters that have no ensemble to use yet."""
+"""`headrace zookeeper`: run ZooKeeper in the foreground, for clusters without an existing ensemble."""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ from headrace.model.errors import HeadraceError
 
 
 @click.command()
-@click.option("--data", metavar="DIR", default="zookeeper-data", show_default=True, help="Where it keeps its data.")
+@click.option("--data", metavar="DIR", default="zookeeper-data", show_default=True, help="The data folder.")
 @click.option(
-    "--listen", metavar="HOST:PORT", default="127.0.0.1:2181", show_default=True, help="Of the first; others follow."
+    "--listen",
+    metavar="HOST:PORT",
+    default="127.0.0.1:2181",
+    show_default=True,
+    help="Address of the first; others use the next ports.",
 )
-@click.option("--nodes", type=click.IntRange(1, 9), default=1, show_default=True, help="How many servers, all here.")
-@click.option("--insecure", is_flag=True, help="Allow other hosts in, without TLS and authentication.")
+@click.option(
+    "--nodes", type=click.IntRange(1, 9), default=1, show_default=True, help="The number of servers on this host."
+)
+@click.option("--insecure", is_flag=True, help="Allow listening on other than loopback addresses.")
 def zookeeper(*, data: str, listen: str, nodes: int, insecure: bool) -> int:
     """Start ZooKeeper.
 
-    Prints one line that begins with `ready` when it serves. SIGTERM or Ctrl-C ends it in order. With --nodes 3 it
-    goes on when one of them fails; all of them being on one host, that serves tests more than availability.
+    Prints one line that begins with `ready` when it accepts connections. SIGTERM or Ctrl-C shuts it down gracefully.
+    With --nodes 3 it tolerates the failure of one server, but because all run on one host, this is mainly for tests.
     """
     from headrace.server.settings import parse_address
     from headrace.server.zookeeper import ZooKeeperSettings, run_zookeeper

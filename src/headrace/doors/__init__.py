@@ -1,1 +1,1 @@
-"""The protocol front ends, each independent of the others."""
+"""The protocols that a broker serves, each independent of the others."""

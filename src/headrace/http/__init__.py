@@ -1,1 +1,1 @@
-"""HTTP/1.1 on the broker's loop: messages, routes, listener and connections. It knows nothing of topics."""
+"""An HTTP/1.1 server on the broker's event loop: messages, routes, listener and connections, independent of topics."""

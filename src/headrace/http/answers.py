@@ -1,7 +1,7 @@
-"""The answers that one connection owes, in the order of its requests.
+"""The pending responses of a connection, in the order of its requests.
 
-A request is started at once, up to its first wait, whatever is still owed, and no answer overtakes an earlier one. An
-answer without a known end, a stream or a conversation, holds up those behind it.
+A request starts immediately and runs up to its first await, regardless of pending responses. Responses are never
+reordered. A response without a known end (a stream or a WebSocket) delays all later ones.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_JOINED_BYTES_MAX = 16_384  # beyond, a body is not copied behind its head
+_JOINED_BYTES_MAX = 16_384  # larger bodies are not copied to join them with their head
 
 
 class Owed:
-    """The place of one answer; empty until its request is done."""
+    """The position of one response; empty until its request has completed."""
 
     __slots__ = ("admission", "answer", "began", "is_old", "keep_alive", "request", "running")
 
     def __init__(self, request: Request, keep_alive: bool, is_old: bool, began: float, answer: Answer | None) -> None:
         self.request = request
-        self.admission: Admission | None = None  # there if the request has a body
+        self.admission: Admission | None = None  # set if the request has a body
         self.keep_alive = keep_alive
         self.is_old = is_old
         self.began = began
@@ -60,17 +60,17 @@ class Answers:
         self._out: list[bytes] = []
         self.streaming: asyncio.Task[None] | None = None
         self.conversation: Conversation | None = None
-        self.since = now  # of the last one
+        self.since = now  # time of the last response
 
     def serve(self, request: Request, admission: Admission | None, keep_alive: bool, is_old: bool) -> None:
-        """Start a request; its answer, if there is one at once, waits for `advance` or `flush`."""
+        """Start a request; an immediate response is sent by `advance` or `flush`."""
         door, exchange = self._door, self._exchange
         began = exchange.began(keep_alive)
         owed = Owed(request, keep_alive, is_old, began, None)
         owed.admission = admission
         before = request_id.set(request.id)
         try:
-            # What writes is never broken off, and can mostly do without a task.
+            # A modifying request is never cancelled, and usually needs no task.
             outcome = (start if owed.only_reads else start_errand)(self._carry_out(owed), door.loop)
         finally:
             request_id.reset(before)
@@ -85,11 +85,11 @@ class Answers:
             self._put(request, answer, keep_alive, is_old, began)
 
     def refuse(self, request: Request, problem: Problem) -> None:
-        """The last answer."""
+        """Append an error as the last response."""
         self.owed.append(Owed(request, False, False, self._door.clock.monotonic(), problem.response()))
 
     def advance(self) -> None:
-        """Send what is answered, in order."""
+        """Send completed responses in order."""
         owed = self.owed
         while owed and self.streaming is None and self.conversation is None:
             first, answer = owed[0], owed[0].answer
@@ -111,7 +111,7 @@ class Answers:
             self._exchange.write(out)
 
     def lose(self) -> None:
-        """The client is gone: what only reads ends, what writes goes on."""
+        """Handle the loss of the client: cancel read-only requests and let others complete."""
         if self.streaming is not None:
             self.streaming.cancel()
         if self.conversation is not None:
@@ -124,7 +124,7 @@ class Answers:
             elif isinstance(owed.answer, Streamed) and (self.streaming is None or owed is not self.owed[0]):
                 start(close_chunks(owed.answer), self._door.loop)
 
-    # Made at once, or later
+    # Complete responses
 
     async def _carry_out(self, owed: Owed) -> None:
         request, admission, application = owed.request, owed.admission, self._door.application
@@ -141,7 +141,7 @@ class Answers:
         if request.body:
             self._door.budget.give_back(request.peer, len(request.body))
         owed.answer = answer
-        if owed.running is None:  # it had not to wait, and `serve` goes on with it
+        if owed.running is None:  # it completed in its first step: `serve` continues
             return
         owed.running = None
         if not self._exchange.is_gone:
@@ -153,9 +153,11 @@ class Answers:
         return (error if isinstance(error, Problem) else self.failed(request, error)).response()
 
     def failed(self, request: Request, error: BaseException) -> Problem:
-        """A bug of ours: log it, and say so."""
+        """Log an exception, which is a bug in Headrace, and return the problem for it."""
         before = request_id.set(request.id)
-        log.error("%s %s from %s failed", request.method, request.path, request.peer, exc_info=error)
+        log.error(
+            "request failed method=%s path=%s peer=%s", request.method, request.path, request.peer, exc_info=error
+        )
         request_id.reset(before)
         self._door.failures += 1
         return refusals.failed(request.id)
@@ -179,15 +181,15 @@ class Answers:
             self._out.append(head + body)
         else:
             self._out += (head, body)
-            self.flush()  # whether there is room for more shows only then
+            self.flush()  # only this shows whether there is room for more
         self.since = door.note(request, status, began)
 
-    # Without a known end
+    # Responses without a known end
 
     def _stream(self, owed: Owed, streamed: Streamed) -> None:
         door, request, exchange = self._door, owed.request, self._exchange
         if owed.is_old:
-            owed.keep_alive, exchange.is_last = False, True  # the end of the connection is the end of the body
+            owed.keep_alive, exchange.is_last = False, True  # the body ends with the connection
         connection = "" if owed.keep_alive else "close"
         try:
             head = door.heads.streamed(streamed, request.id, connection, chunked=not owed.is_old)
@@ -213,12 +215,12 @@ class Answers:
             return
         self.owed.popleft()
         if task.cancelled():
-            self._exchange.abort()  # so that nobody takes what was sent for the whole
+            self._exchange.abort()  # so that the client does not mistake a partial body for a complete one
         else:
             self._exchange.advance()
 
     def _converse(self, owed: Owed, upgraded: Upgraded) -> None:
-        from headrace.http.websocket import Conversation, accepted  # few ask for it, and wsproto takes its time
+        from headrace.http.websocket import Conversation, accepted  # rarely used, and slow to import
 
         door, exchange = self._door, self._exchange
         headers = accepted(owed.request) if exchange.reader.wants_websocket(owed.request) else None

@@ -1,12 +1,11 @@
-"""One client's connection: bytes into requests, and answers into bytes, until one of the two ends it.
+"""A client connection: parse requests, write responses, and enforce timeouts.
 
-Reading stops while too many answers are owed or while the client does not take what it asked for. What is refused ends
-the connection, behind the answers that are owed: the client is told why, and what it still sends is thrown away for a
-moment, since closing at once would take the answer from it.
-
-A client that has closed its sending side still gets its answers. Whether it has gone altogether shows only when it is
-written to, so a read that waits is announced by `100 Continue`, twice: whoever is gone answers with a reset, and
-messages are not leased to nobody.
+- Reading stops while too many responses are pending, or while the client does not read its responses.
+- A malformed request ends the connection after all pending responses and the error have been sent. Further input is
+  discarded for a moment, because closing with unread input would reset the connection and lose the error response.
+- A client that has closed its sending side still gets its responses. Whether the client is gone altogether shows only
+  on a write. Therefore a long poll is preceded by two `100 Continue` responses: a client that is gone answers them with
+  a reset, so that no messages are leased for it.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from headrace.http.reading import BODY, HEAD, IDLE, NO_REQUEST, SLICE_BYTES, Req
 if TYPE_CHECKING:
     from headrace.http.listener import HttpListener
 
-_REQUESTS_PER_TURN_MAX = 32  # of one connection, before others get their turn
+_REQUESTS_PER_TURN_MAX = 32  # requests of one connection before yielding to others
 _PROBES_MAX = 2
 
 
 class Exchange(asyncio.Protocol):
-    """`is_last`: nothing more is read as a request."""
+    """`is_last` means that no further requests are read."""
 
     __slots__ = (
         "_answers",
@@ -63,26 +62,26 @@ class Exchange(asyncio.Protocol):
     def __init__(self, door: HttpListener) -> None:
         self._door = door
         self._unparsed: memoryview | None = None
-        self._turn = 0  # requests that began in it
-        self._paused = False  # reading
+        self._turn = 0  # requests that were started in this turn
+        self._paused = False  # reading is paused
         self._paused_at = 0.0
-        self._room: asyncio.Event | None = None  # there while writing is paused
+        self._room: asyncio.Event | None = None  # set while writing is paused
         self._unsent = 0
-        self._progress = 0.0  # when the client last took something of it
+        self._progress = 0.0  # when the client last read something
         self._is_half_closed = False
-        self._lingers = False  # the client may be sending what nobody will read
+        self._lingers = False  # input is discarded before closing
         self._has_ended = False  # nothing more is sent
         self._probes = 0
-        self.is_reserved = False  # above the limits: one request, for the health of the server
+        self.is_reserved = False  # above the limits: allows one request for a health page
         self.host = ""
         self.is_last = False
         self.is_gone = False
-        self.is_handshaking = False  # with TLS: `_transport` is the plain one until `start_secured`
+        self.is_handshaking = False  # with TLS, `_transport` is the plain one until `start_secured`
 
-    # Coming and going
+    # Start and end of the connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are transports without saying so.
+        # uvloop's transports do not declare that they implement Transport.
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self.host = peer[0] if peer else ""
@@ -94,7 +93,7 @@ class Exchange(asyncio.Protocol):
             self.reader.only_paths = self._door.reserved_paths
 
     def start_secured(self, transport: asyncio.Transport) -> None:
-        """The TLS handshake of an accepted connection is done; from here on bytes go through `transport`."""
+        """Use `transport` from now on, because the TLS handshake has completed."""
         self.is_handshaking = False
         self._transport = transport
 
@@ -108,17 +107,17 @@ class Exchange(asyncio.Protocol):
         self._door.forget(self)
 
     def eof_received(self) -> bool:
-        """True keeps the connection for the answers that are owed; TLS has no half of one."""
+        """Return True to keep the connection open for pending responses; TLS does not support half-closed ones."""
         self._is_half_closed = True
         if self._answers.streaming is not None:
-            self._answers.streaming.cancel()  # nobody keeps half of a connection for an answer without an end
+            self._answers.streaming.cancel()  # a client that half-closes does not wait for an endless response
         elif not self.is_last and self.reader.phase != IDLE:
             self._refuse(refusals.cut_short())
         self.is_last = True
         return bool(self._answers.owed) and self._answers.conversation is None and self._transport.can_write_eof()
 
     def wind_up(self) -> None:
-        """End it when its answers are sent: streams now, requests when they are done."""
+        """Close after pending responses: end streams now, and wait for requests in progress."""
         self.is_last = True
         if self.is_handshaking:
             self.abort()
@@ -131,7 +130,7 @@ class Exchange(asyncio.Protocol):
             self.end()
 
     def end(self) -> None:
-        """Everything is said: close, when it is sent."""
+        """Close after everything has been sent."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -147,12 +146,12 @@ class Exchange(asyncio.Protocol):
         if not self.is_gone:
             self._transport.abort()
 
-    # Patience
+    # Timeouts
 
     def sweep(self, now: float) -> None:
-        """End what takes too long."""
+        """Close the connection if a timeout has expired."""
         if self.is_handshaking:
-            return  # it has a time-out of its own
+            return  # the handshake has its own timeout
         limits, reader, answers = self._door.limits, self.reader, self._answers
         if answers.conversation is not None:
             answers.conversation.sweep(now)
@@ -165,7 +164,7 @@ class Exchange(asyncio.Protocol):
             if now > reader.deadline:
                 self._refuse(refusals.body_too_slow(limits.body_bytes_per_second_min, limits.body_seconds))
         elif not answers.owed:
-            # A connection that never sent a request has as long as a head; it is not told why it ends.
+            # A connection without any request has the timeout of a head, and is closed without a response.
             ends = reader.deadline if reader.request is NO_REQUEST else answers.since + limits.idle_seconds
             if reader.phase == IDLE and now > ends:
                 self.end()
@@ -207,16 +206,16 @@ class Exchange(asyncio.Protocol):
             answers.flush()
 
     def began(self, keep_alive: bool) -> float:
-        """Called for every request that is read: when it was."""
+        """Note the start of a request; return its time."""
         self._turn += 1
         if not keep_alive or self.is_reserved:
             self.is_last = True
             if self.reader.upgrade:
-                self.pause_reading()  # what follows is for the conversation, if there will be one
+                self.pause_reading()  # further input belongs to the WebSocket, if it is accepted
         return self.reader.now
 
     def advance(self) -> None:
-        """Send what is answered, read on as far as nothing stands against it, and end if there is nothing left."""
+        """Send completed responses, resume reading if possible, and close if there is nothing left to do."""
         if self.is_gone:
             return
         self._answers.advance()
@@ -225,13 +224,13 @@ class Exchange(asyncio.Protocol):
             self._answers.advance()
         if self._unparsed is not None and self._answers.conversation is not None:
             rest, self._unparsed = bytes(self._unparsed), None
-            self._answers.conversation.take_in(rest)  # it came behind the request that became the conversation
+            self._answers.conversation.take_in(rest)  # input after the upgrade request
         if not self.is_last:
             self._regulate()
         elif not self._answers.owed:
             self.end()
         elif self._room is None and not self.reader.upgrade:
-            self.resume_reading()  # only to hear of the end
+            self.resume_reading()  # only to detect the end of the connection
 
     def _regulate(self) -> None:
         reader = self.reader
@@ -245,18 +244,18 @@ class Exchange(asyncio.Protocol):
             self.resume_reading()
         else:
             self.pause_reading()
-            self._door.loop.call_soon(self.advance)  # others have their turn first
+            self._door.loop.call_soon(self.advance)  # yield to other connections first
 
     def _feed(self, data: bytes | memoryview) -> None:
         try:
             self.reader.feed(data)
         except Problem as problem:
-            if not self.is_last:  # what stands behind the last request is nobody's
+            if not self.is_last:  # input after the last request is ignored
                 self._refuse(problem)
 
     def _refuse(self, problem: Problem) -> None:
         reader, request = self.reader, self.reader.request
-        if request is NO_REQUEST:  # its head was not whole
+        if request is NO_REQUEST:  # the head is incomplete
             request = Request("-", "-", {}, {}, b"", self.host, self._door.next_id())
         reader.release()
         self._unparsed = None
@@ -266,7 +265,7 @@ class Exchange(asyncio.Protocol):
         self.advance()
 
     def _on_admission(self, admission: Admission) -> None:
-        """The request whose body is being read was checked; a complete request waits for its check by itself."""
+        """Continue after the check of the request whose body is being read; complete requests await their own check."""
         reader = self.reader
         if self.is_gone or self.is_last or reader.phase != BODY or reader.admission is not admission:
             return
@@ -299,14 +298,16 @@ class Exchange(asyncio.Protocol):
     def resume_reading(self) -> None:
         if self._paused and not self._transport.is_closing():
             self._paused = False
-            self.reader.deadline += self._door.clock.monotonic() - self._paused_at  # the client could not send
+            self.reader.deadline += (
+                self._door.clock.monotonic() - self._paused_at
+            )  # the client could not send meanwhile
             self._transport.resume_reading()
 
     # Writing
 
     @property
     def is_full(self) -> bool:
-        """Whether the client has yet to take what was written."""
+        """Whether the write buffer is full."""
         return self._room is not None
 
     def write(self, pieces: Sequence[bytes]) -> None:
@@ -320,7 +321,7 @@ class Exchange(asyncio.Protocol):
             self._transport.writelines(pieces)
 
     async def room(self) -> None:
-        """Wait until the client has taken what was written."""
+        """Wait until there is room in the write buffer."""
         while self._room is not None and not self.is_gone:
             await self._room.wait()
 

@@ -1,6 +1,6 @@
-"""The heads of answers, put together from pieces that are kept.
+"""Build response heads from cached pieces.
 
-Nothing that an application says can end a header early: a line break in it is our bug, and answered as one.
+A header value with a line break raises an error, so that an application cannot inject headers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from time import gmtime
 from headrace.http.message import Header, Streamed
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_PIECES_KEPT_MAX = 256  # content types come from whoever published a message
+_PIECES_KEPT_MAX = 256  # bounded, because publishers choose the content types
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -61,12 +61,12 @@ _WITHOUT_BODY = (204, 304)
 
 
 def has_body(method: str, status: int) -> bool:
-    """Whether anything may stand behind the head of an answer to such a request."""
+    """Whether a response to such a request may have a body."""
     return method != "HEAD" and status not in _WITHOUT_BODY
 
 
 class Heads:
-    """`tick` once a second keeps the date right."""
+    """Call `tick` once a second to update the date."""
 
     def __init__(self, now_ms: int) -> None:
         self._pieces: dict[tuple[int, str], str] = {}
@@ -82,14 +82,15 @@ class Heads:
     def sized(
         self, status: int, content_type: str, size: int, headers: Sequence[Header], request_id: str, connection: str
     ) -> bytes:
-        """Of an answer whose body has this many bytes; `connection` is what is said of it, or empty."""
+        """Return the head of a response with a body of this size; `connection` is the value of that header, or
+        empty."""
         piece = self._pieces.get((status, content_type)) or self._piece(status, content_type)
         length = "" if status in _WITHOUT_BODY else f"content-length: {size}\r\n"
         more = self._lines(headers, connection) if headers or connection else ""
         return f"{piece}{length}x-request-id: {request_id}\r\n{self._date}{more}\r\n".encode("latin-1")
 
     def streamed(self, answer: Streamed, request_id: str, connection: str, *, chunked: bool) -> bytes:
-        """Of an answer that ends with an empty chunk or, for those who know no chunks, with the connection."""
+        """Return the head of a response that ends with an empty chunk, or with the connection for HTTP/1.0 clients."""
         key = answer.status, answer.content_type
         piece = self._pieces.get(key) or self._piece(*key)
         ending = "transfer-encoding: chunked\r\n" if chunked else ""
@@ -116,5 +117,5 @@ class Heads:
 def _line(name: str, value: str) -> str:
     line = f"{name}: {value}"
     if not line.isprintable():
-        raise ValueError(f"{name} of an answer must be one printable line, not {value!r}")
+        raise ValueError(f"the response header {name} must be one printable line, not {value!r}")
     return f"{line}\r\n"

@@ -1,4 +1,4 @@
-"""What a listener grants to all its clients together, and to each of them."""
+"""The limits of an HTTP listener, in total and per client."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections import Counter
 import msgspec
 
 BODY_BYTES_MAX = 10 << 20
-"""For an application that has no reason for another limit."""
+"""The default body limit of an application."""
 
 
 class HttpLimits(msgspec.Struct, frozen=True):
-    """A body must arrive at `body_bytes_per_second_min`. It may fall behind that rate by at most `body_seconds`,
-    however fast it was before. All bodies of one host together get `bodies_per_host_bytes_max`. A client that takes
-    nothing of its answer for `unread_seconds` is cut. A connection above `connections_max` or
-    `connections_per_host_max` is one of `connections_reserved`: it may ask for the health of the server and nothing
-    else. `message_bytes_max` and `ping_seconds` are for WebSockets."""
+    """A body must arrive at a rate of `body_bytes_per_second_min`. It may fall behind that rate by at most
+    `body_seconds`, however fast it was before. `bodies_per_host_bytes_max` limits all bodies of one host together. A
+    client that reads nothing of its response for `unread_seconds` is disconnected. A connection above `connections_max`
+    or `connections_per_host_max` uses one of `connections_reserved`, which serve health pages only.
+    `message_bytes_max` and `ping_seconds` apply to WebSockets."""
 
     head_bytes_max: int = 32 << 10
     headers_max: int = 100
@@ -23,7 +23,7 @@ class HttpLimits(msgspec.Struct, frozen=True):
     bodies_bytes_max: int = 128 << 20
     bodies_per_host_bytes_max: int = 64 << 20
     message_bytes_max: int = 1 << 20
-    connections_max: int = 10_000  # without the reserved ones
+    connections_max: int = 10_000  # in addition to the reserved ones
     connections_per_host_max: int = 5_000
     connections_reserved: int = 1_000
     answers_owed_max: int = 16
@@ -37,12 +37,12 @@ class HttpLimits(msgspec.Struct, frozen=True):
     sweep_seconds: float = 1.0
 
 
-_SHARE_PER_RESERVED = 4  # of a small share, a quarter is for health probes
+_SHARE_PER_RESERVED = 4  # at most a quarter of the descriptors is reserved for health probes
 
 
 def limits_of_connections(share: int) -> HttpLimits:
-    """For a listener that may have so many descriptors, those of the reserved connections included. One host gets at
-    most half of the other connections, so that it cannot lock out the others."""
+    """Return the limits for a number of file descriptors, including those of the reserved connections. One host gets at
+    most half of the other connections, so that it cannot lock out other hosts."""
     reserved = max(min(share // _SHARE_PER_RESERVED, HttpLimits().connections_reserved), 1)
     served = max(share - reserved, 1)
     return HttpLimits(
@@ -51,8 +51,8 @@ def limits_of_connections(share: int) -> HttpLimits:
 
 
 class BodyBudget:
-    """The bytes of all bodies that are being read or answered. `taken` never exceeds `size_bytes`, and what one host
-    takes of it never exceeds `per_host_bytes`."""
+    """The budget for the bodies of all requests in progress. `taken` never exceeds `size_bytes`, and the part of one
+    host never exceeds `per_host_bytes`."""
 
     __slots__ = ("_by_host", "per_host_bytes", "size_bytes", "taken")
 

@@ -1,7 +1,7 @@
-"""Listens for HTTP, takes connections in within its limits, and ends those that hold it up.
+"""The HTTP listener: accept connections within limits, and close idle and stalled ones.
 
-Everything runs on one loop, so what is counted here is plain numbers. `requests` are answers by the first digit of
-their status, `refused` those that no application was asked for, `failures` bugs of ours.
+Everything runs on one event loop, so the counters are plain numbers. `requests` counts responses by the first digit of
+their status, `refused` those without a call of the application, `failures` those to requests that failed by a bug.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_BACKLOG = 4096  # the kernel drops what is beyond, and the client tries again after 1 s, then 3 s
+_BACKLOG = 4096  # the kernel drops further connection attempts, and the client retries after 1 s, then 3 s
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
-    """Paths of the certificate with its chain and of its key, both PEM."""
+    """Paths of the certificate chain and of the private key, both PEM."""
 
     certificate: str
     key: str
@@ -68,7 +68,7 @@ class HttpListener:
         entropy: Entropy,
         reserved_paths: frozenset[str] = frozenset(),
     ) -> None:
-        """`reserved_paths` are served to connections above the limits, too."""
+        """`reserved_paths` are also served on connections above the limits."""
         self.application = application
         self.reserved_paths = reserved_paths
         self.limits = limits
@@ -87,13 +87,13 @@ class HttpListener:
         self._ids = f"{entropy.uuid().hex[:12]}-"
         self._last_id = 0
         self._served = 0  # connections within the limits
-        self._per_host: Counter[str] = Counter()  # likewise
+        self._per_host: Counter[str] = Counter()  # connections within the limits per host
         self._reserved: dict[Exchange, None] = {}
         self._left_running: set[asyncio.Task[Any] | Errand] = set()
         self._server: asyncio.Server | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._logs_requests = log.isEnabledFor(logging.DEBUG)
-        self._emptied: asyncio.Future[None] | None = None  # there while it drains
+        self._emptied: asyncio.Future[None] | None = None  # set while the listener drains
 
     async def listen(self, host: str, port: int, tls: TlsFiles | None = None) -> tuple[str, int]:
         meet: Callable[[], asyncio.Protocol] = self._meet
@@ -110,7 +110,7 @@ class HttpListener:
             self._server = None
 
     async def drain(self, seconds: float) -> None:
-        """Let requests in flight end, then close every connection."""
+        """Wait for requests in progress, then close all connections."""
         self._emptied = self.loop.create_future()
         for connection in list(self.connections):
             connection.wind_up()
@@ -122,7 +122,7 @@ class HttpListener:
             self._sweeping.cancel()
 
     def sweep(self) -> None:
-        """What is due once a second: end connections that are idle or make no progress."""
+        """Called once a second: close connections that are idle or make no progress."""
         if self.accepted:
             self.heads.tick(self.clock.now_ms())
         self._logs_requests = log.isEnabledFor(logging.DEBUG)
@@ -138,7 +138,7 @@ class HttpListener:
         self.sweep()
 
     def _meet(self) -> Exchange:
-        # With the first connection: a start waits neither for these nor for the parser that comes with them.
+        # Imported with the first connection, since the HTTP parser would slow down startup.
         from headrace.http.exchange import Exchange
         from headrace.http.head import Heads
 
@@ -154,8 +154,8 @@ class HttpListener:
     # For its connections
 
     def admit(self, connection: Exchange) -> bool:
-        """False if it is above the limits: it is a reserved one then. When there are too many of those, the oldest is
-        aborted, since a health probe sends its request at once and a silent client does not."""
+        """Return False if the connection is above the limits and therefore reserved. When there are too many reserved
+        ones, the oldest is aborted: a health probe sends its request at once, so the oldest is likely not a probe."""
         limits, host = self.limits, connection.host
         self.accepted += 1
         self.connections[connection] = None
@@ -183,7 +183,7 @@ class HttpListener:
         self._note_emptied()
 
     def leave_running(self, task: asyncio.Task[Any] | Errand) -> None:
-        """A request goes on though its client is gone; it is held here, because asyncio holds tasks weakly."""
+        """Keep a reference to a request that continues after its client is gone: asyncio has only weak ones."""
         self._left_running.add(task)
         task.add_done_callback(self._on_left_done)
 
@@ -192,7 +192,7 @@ class HttpListener:
         return f"{self._ids}{self._last_id:x}"
 
     def note(self, request: Request, status: int, began: float) -> float:
-        """Count an answer that is about to be sent; the time is given back."""
+        """Count a response that is about to be sent; return the current time."""
         now = self.clock.monotonic()
         self.requests[status // 100] += 1
         self.durations.observe(now - began)
@@ -201,10 +201,10 @@ class HttpListener:
         return now
 
     def _log(self, request: Request, status: int, seconds: float) -> None:
-        """No query, no header, no body: there may be secrets in them."""
+        """Log a request without query, headers and body, which may contain secrets."""
         before = request_id.set(request.id)
         caller = getattr(request.caller, "name", "-")
-        what = "%s %s %d in %.1f ms, peer %s, caller %s"
+        what = "request method=%s path=%s status=%d ms=%.1f peer=%s caller=%s"
         log.debug(what, request.method, request.path, status, seconds * 1000, request.peer, caller)
         request_id.reset(before)
 

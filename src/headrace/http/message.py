@@ -1,6 +1,6 @@
-"""What a handler is given and what it returns.
+"""Requests and responses of handlers.
 
-Names of headers are in lower case. A body is whole: it was read within its limit before the handler was called.
+Header names are in lower case. Bodies are complete: they are read, within their limits, before the handler is called.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Header = tuple[str, str]
 
 
 class Request(msgspec.Struct):
-    """`params` are the parts of the path that the route names, `caller` is who asks: both are known after routing and
-    admission. `peer` is the host that the request came from. `id` goes back in `x-request-id` and stands in the log."""
+    """`params` are the path parameters of the route and `caller` is the authenticated client; both are set by routing
+    and admission. `peer` is the client's host. `id` is returned in `x-request-id` and appears in the log."""
 
     method: str
     path: str
@@ -37,8 +37,8 @@ class Response(msgspec.Struct):
 
 
 class Streamed(msgspec.Struct):
-    """A body without a known end, sent chunk by chunk; the next one is asked for when the client has taken the last.
-    The iterator is closed (`aclose`) when the client is gone."""
+    """A body of unknown length, sent chunk by chunk; the next chunk is requested when the client has read the last one.
+    The iterator is closed (`aclose`) when the client disconnects."""
 
     chunks: AsyncIterator[bytes]
     content_type: str
@@ -48,17 +48,18 @@ class Streamed(msgspec.Struct):
 
 class WebSocket(Protocol):
     async def receive(self) -> str | bytes | None:
-        """The next message; None when the other end has closed."""
+        """Return the next message, or None when the peer has closed the WebSocket."""
 
     async def send(self, text: str) -> None:
-        """Returns when there is room for more. ConnectionError when the other end has closed."""
+        """Send a message and wait for room in the buffer; raise ConnectionError if the peer has closed the
+        WebSocket."""
 
     async def close(self, code: int = 1000, reason: str = "") -> None: ...
 
 
 class Upgraded(msgspec.Struct):
-    """The connection becomes a WebSocket, and `talk` runs, in a task, until it returns or the other end is gone, which
-    cancels it. A request that asked for no WebSocket is answered with 426."""
+    """Upgrades the connection to a WebSocket. `talk` runs in a task until it returns, and is cancelled when the peer is
+    gone. The response to a request that is not an upgrade is 426."""
 
     talk: Callable[[WebSocket], Awaitable[None]]
 
@@ -68,20 +69,21 @@ Handle = Callable[[Request], Awaitable[Answer]]
 
 
 class Application(Protocol):
-    """What a listener serves. `admit` and `answer` may raise `Problem`; any other exception is answered as our bug."""
+    """The application of a listener. `admit` and `answer` may raise `Problem`; any other exception is a bug and results
+    in a 500 response."""
 
     def body_limit(self, method: str, path: str) -> int:
-        """How large the body may be, in bytes; asked when the headers are there and before the body is read."""
+        """Return the maximum size of the body in bytes. Called after the head and before the body is read."""
         ...
 
     def admit(self, request: Request) -> Coroutine[Any, Any, None]:
-        """Decide by the head alone whether the request is served. Called before the body is read, and again when the
-        body is complete, if that was later: what was allowed may have been revoked meanwhile."""
+        """Decide by the head alone whether to serve the request. Called before the body is read, and again if the body
+        is complete later, because the permission may have been revoked meanwhile."""
         ...
 
     def answer(self, request: Request) -> Coroutine[Any, Any, Answer]:
-        """Called after `admit` has returned and the body is complete. Started at once, outside a task up to its first
-        wait. Cancelled when the client goes away and the method is GET or HEAD; others run to their end."""
+        """Handle a request after `admit` has returned and the body is complete. Runs outside a task up to its first
+        await. If the client disconnects, GET and HEAD are cancelled; other requests run to completion."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""OPTIONS: which methods a path has. An application need not know of it: its refusal names them."""
+"""OPTIONS: list the methods of a path, derived from the application's 405 response."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from headrace.http.refusals import EVERY_METHOD
 
 
 def options_response(request: Request, response: Response) -> Response:
-    """204 with `allow`, made of what the application answered; anything but 405 is its own answer."""
+    """Convert a 405 response of the application to 204 with `allow`; other responses are returned unchanged."""
     if request.path == "*":
         return Response(204, headers=[("allow", EVERY_METHOD)])
     if response.status != 405:

@@ -1,6 +1,6 @@
-"""What went wrong, as every HTTP answer tells it: `{"code": ..., "message": ..., "next": ...}`.
+"""The body of every HTTP error response: `{"code": ..., "message": ..., "next": ...}`.
 
-`code` is for programs and never changes, `message` says what was wrong with this request, `next` what to do about it.
+`code` is for programs and never changes. `message` says what was wrong with the request, `next` what to do about it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class ProblemBody(msgspec.Struct):
 
 
 class Problem(Exception):
-    """Raised by handlers; answered by whoever called them."""
+    """An error response, raised by handlers and sent by their callers."""
 
     def __init__(self, status: int, code: str, message: str, next_step: str, headers: Sequence[Header] = ()) -> None:
         super().__init__(message)

@@ -1,17 +1,16 @@
-"""Bytes into requests: heads and bodies within their limits.
+"""Parse requests from bytes, with limits for heads and bodies.
 
-A request is handed over when its body is whole. One with a body is checked by its head first (`admission`); the body of
-a request that fails the check is not kept. A short one is read and dropped, so that the connection goes on behind the
-error; otherwise the error ends the connection. Whatever two readers could understand in two ways is refused, since
-what stands between a client and us may have read it the other way: two lengths, a length beside chunks, a coding other
-than plain `chunked`, a version that is neither 1.0 nor 1.1. After a refusal nothing more is read.
-
-A request that offers another protocol (`Upgrade`) which is not taken up is read a second time, without the offer. A
-head is read at most twice, and each reading consumes input, so `feed` ends on every input. CONNECT is refused: the
-parser treats it as an upgrade, which no second reading removes.
-
-Bytes are fed in slices (`slice_bytes`), because the parser cannot be halted: so few requests begin before the caller is
-asked again.
+- A request is served when its body is complete. A request with a body is first checked by its head (`admission`); if
+  the check fails, the body is not buffered. A short body is read and dropped, so that the connection can continue after
+  the error; otherwise the error ends the connection.
+- Ambiguous requests are rejected, since a proxy in front of the server may interpret them differently (request
+  smuggling): two lengths, a length in addition to chunks, a transfer coding other than plain `chunked`, a version other
+  than 1.0 and 1.1. After such an error nothing more is read.
+- A request with an `Upgrade` that is not accepted is parsed a second time without it. A head is parsed at most twice,
+  and each pass consumes input, so `feed` terminates on every input. CONNECT is rejected: the parser treats it as an
+  upgrade that a second pass cannot remove.
+- Bytes are fed in slices (`slice_bytes`), because the parser cannot be interrupted; therefore only few requests start
+  before the caller gets control again.
 """
 
 from __future__ import annotations
@@ -38,22 +37,22 @@ SLICE_BYTES = 1024
 WEBSOCKET = "websocket"
 _OTHER_PROTOCOL = "other"
 
-_FRAMING_PER_BODY_BYTE_MAX = 8  # of chunks; one byte each is six
+_FRAMING_PER_BODY_BYTE_MAX = 8  # framing overhead of chunks; chunks of one byte have six
 _FRAMING_BYTES_MIN = 65_536
 _DROPPED_BODY_BYTES_MAX = 65_536
 _ID_LENGTH_MAX = 128
 _NAMES_KEPT_MAX = 512
 
 _names: dict[bytes, str] = {}
-"""Names of headers as clients spell them, in lower case: they are the same ones again and again."""
+"""A cache of header names in lower case, since the same spellings recur."""
 
 Serve = Callable[[Request, Admission | None, bool, bool], None]
 NO_REQUEST = Request("", "", {}, {}, b"", "", "")
 
 
 class RequestReader:
-    """`phase` tells what it waits for, and `deadline` until when; `now` is set by whoever feeds it. `upgrade` is what
-    the last request would rather speak, and `trailing` what came behind it."""
+    """`phase` is what the reader waits for, and `deadline` until when; the caller of `feed` sets `now`. `upgrade` is
+    the protocol that the last request wants to upgrade to, and `trailing` is the input after it."""
 
     __slots__ = (
         "_body",
@@ -87,8 +86,9 @@ class RequestReader:
     def __init__(
         self, door: HttpListener, peer: str, now: float, serve: Serve, on_admission: Callable[[Admission], None]
     ) -> None:
-        """`serve` gets each request, its admission if it has a body, whether the connection goes on behind it, and
-        whether it is of HTTP/1.0. `on_admission` is called for each admission that had to wait, when it is over."""
+        """`serve` is called with each request, its admission if it has a body, whether the connection is kept alive,
+        and whether it is HTTP/1.0. `on_admission` is called at the end of each admission that did not complete at
+        once."""
         self._door = door
         self._peer = peer
         self._serve = serve
@@ -100,34 +100,34 @@ class RequestReader:
         self._headers: dict[str, str] = {}
         self._repeated = 0
         self._is_old = False
-        self._is_reread = False  # the head that is being parsed was rewritten by `_leave_parser`
+        self._is_reread = False  # the current head was rewritten by `_leave_parser`
         self._fed = 0
         self._body: bytes | bytearray = b""
         self._body_bytes_max = 0
-        self._unread = 0  # what is left of the announced length
+        self._unread = 0  # remaining bytes of a body with a content length
         self.body_bytes = 0
         self.admission: Admission | None = None  # of the request whose body is being read
-        self._is_dropped = False  # the body that is being read
+        self._is_dropped = False  # the body that is being read is dropped
         self.expects_continue = False
         self.phase = IDLE
         self.now = now
         self.deadline = now + door.limits.head_seconds
-        self.only_paths: frozenset[str] | None = None  # if there are too many connections
+        self.only_paths: frozenset[str] | None = None  # the only served paths, on a connection above the limits
         self.upgrade = ""
         self.trailing = b""
 
     @property
     def slice_bytes(self) -> int:
-        """How much to feed next: no more than the rest of a body whose end is known."""
+        """How many bytes to feed next: at most the rest of a body of known length."""
         return max(self._unread, SLICE_BYTES)
 
     @property
     def is_held(self) -> bool:
-        """Nothing more is to be fed until the request whose body comes next is admitted."""
+        """Whether feeding must wait until the request whose body comes next is admitted."""
         return self.phase == BODY and self.admission is not None and self.admission.is_pending
 
     def conclude_admission(self) -> None:
-        """Raise what the admission failed with, unless the body is short enough to be read and dropped."""
+        """Raise the error of the admission, unless the body is short enough to be read and dropped."""
         assert self.admission is not None
         failure = self.admission.failure
         if failure is None:
@@ -138,7 +138,7 @@ class RequestReader:
         self._drop_body()
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Raises the `Problem` that ends the connection."""
+        """Parse input; raise the `Problem` that ends the connection."""
         rest = self._parse(data)
         while rest is not None:
             rest = self._parse(rest)
@@ -151,17 +151,17 @@ class RequestReader:
             and not self._is_dropped
             and self._fed > _FRAMING_BYTES_MIN + _FRAMING_PER_BODY_BYTE_MAX * self.body_bytes
         ):
-            raise refusals.malformed("its chunks say more about themselves than they hold")
+            raise refusals.malformed("the chunks have too much framing overhead")
 
     def _parse(self, data: bytes | memoryview) -> bytes | None:
-        """What is to be parsed next, if the parser was stopped by a request for another protocol."""
+        """Parse input; return the rest to parse if an upgrade request stopped the parser."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as stop:
             return self._leave_parser(bytes(data[stop.args[0] :]))
         except httptools.HttpParserCallbackError as error:
             if self._problem is None:
-                log.error("a request from %s failed", self._peer, exc_info=error.__context__)
+                log.error("request failed in the parser peer=%s", self._peer, exc_info=error.__context__)
                 self._door.failures += 1
                 self._problem = refusals.failed(self.request.id)
             raise self._problem from None
@@ -170,11 +170,11 @@ class RequestReader:
         return None
 
     def wants_websocket(self, request: Request) -> bool:
-        """Whether this was the last request that is read as one, and asked for a WebSocket behind it."""
+        """Whether this is the last request and requests an upgrade to a WebSocket."""
         return request is self.request and self.upgrade == WEBSOCKET
 
     def release(self) -> None:
-        """Nothing more will be read."""
+        """Release resources; nothing more will be read."""
         if self.phase == BODY:
             self._drop_body()
             if self.admission is not None:
@@ -193,7 +193,7 @@ class RequestReader:
         self._repeated = 0
 
     def on_url(self, url: bytes) -> None:
-        self._url += url  # it may come in pieces
+        self._url += url  # it may arrive in pieces
         if len(self._url) > self._door.limits.url_bytes_max:
             self._refuse(refusals.url_too_long(self._door.limits.url_bytes_max))
 
@@ -208,7 +208,7 @@ class RequestReader:
 
     def on_headers_complete(self) -> None:
         headers, parser, door = self._headers, self._parser, self._door
-        self._headers = {}  # what stands behind the last chunk is for nobody
+        self._headers = {}  # trailers after the last chunk are ignored
         version = parser.get_http_version()
         self._is_old = version == "1.0"
         if version != "1.1" and not self._is_old:
@@ -220,15 +220,15 @@ class RequestReader:
             self._refuse(refusals.no_tunnels())
         host = headers.get("host")
         if (host is None and not self._is_old) or (host is not None and "," in host):
-            self._refuse(refusals.malformed("it must have one Host"))
+            self._refuse(refusals.malformed("exactly one Host header is required"))
         target = self._url.decode("ascii")
         path, query = parse_target(target)
         if (authority := authority_of(target)) is not None:
             if not authority:
-                self._refuse(refusals.malformed("its target names no host"))
+                self._refuse(refusals.malformed("the request target has no host"))
             headers["host"] = authority
         if path[:1] != "/" and path != "*":
-            self._refuse(refusals.malformed("its target must be a path"))
+            self._refuse(refusals.malformed("the request target must be a path"))
         request_id = headers.get("x-request-id") or ""
         if not request_id or not _is_sane(request_id):
             request_id = door.next_id()
@@ -239,8 +239,8 @@ class RequestReader:
         has_body = "content-length" in headers or "transfer-encoding" in headers
         if parser.should_upgrade():
             if self._is_reread:
-                self._refuse(refusals.malformed("it asks for another protocol in two ways"))
-            # A WebSocket begins with a GET without a body. Otherwise the body would be taken for frames.
+                self._refuse(refusals.malformed("more than one Upgrade header"))
+            # A WebSocket starts with a GET without a body; otherwise the body would be parsed as frames.
             is_websocket = method == "GET" and not has_body and headers.get("upgrade", "").lower() == WEBSOCKET
             self.upgrade = WEBSOCKET if is_websocket else _OTHER_PROTOCOL
         elif has_body:
@@ -313,11 +313,11 @@ class RequestReader:
         self._is_dropped = True
 
     def _leave_parser(self, rest: bytes) -> bytes | None:
-        """The request asks for another protocol, and the parser has left everything behind its head alone."""
+        """Handle an upgrade request, at which the parser stops after the head."""
         if self.upgrade == WEBSOCKET:
             self.trailing = rest
             return None
-        # An offer that nobody need take up, such as h2c: the request is read again as if it had not been made.
+        # Ignore upgrades to other protocols, such as h2c: parse the request again without the header.
         request, version = self.request, "1.0" if self._is_old else "1.1"
         self._is_reread = True
         self._parser = httptools.HttpRequestParser(self)
@@ -326,7 +326,7 @@ class RequestReader:
         return f"{request.method} {target} HTTP/{version}\r\n{''.join(lines)}\r\n".encode("latin-1") + rest
 
     def _refuse(self, problem: Problem) -> NoReturn:
-        self._problem = problem  # the parser gives its own exception for ours
+        self._problem = problem  # the parser replaces our exception by its own
         raise problem
 
 

@@ -1,7 +1,7 @@
-"""The table of routes: what is not in it is not served, and every entry says who may use it.
+"""The table of routes. Only routes in the table are served, and each declares its access rule.
 
-A pattern's parts in braces match one segment of the path and become `Request.params`. A segment is decoded after the
-path was split, so that `%2F` in it is part of a name.
+Parts of a pattern in braces match one path segment and become `Request.params`. Segments are decoded after the path has
+been split, so that `%2F` is part of a name.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from headrace.http.message import Handle
 from headrace.http.problem import Problem
 
 _EMPTY = "/"
-"""Stands for a segment without a name, which no parameter matches."""
+"""A placeholder for an empty segment, which no parameter matches."""
 
 
 class Verb(Enum):
-    """What a caller must be allowed to do. PUBLIC needs no token."""
+    """The permission that a route requires. PUBLIC requires no token."""
 
     PUBLIC = "public"
     PUBLISH = "publish"
@@ -32,7 +32,8 @@ class Verb(Enum):
 
 
 class Subject(Enum):
-    """Of what: a topic that the path names, the topic of a subscription that it names, or the cluster."""
+    """The resource of the permission: the topic in the path, the topic of the subscription in the path, or the
+    cluster."""
 
     CLUSTER = "cluster"
     TOPIC = "topic"
@@ -40,7 +41,7 @@ class Subject(Enum):
 
 
 class Side(Enum):
-    """Which forwarder serves it: a gateway may be one of the two only."""
+    """Whether the route is for publishers or subscribers; a gateway may serve only one of them."""
 
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
@@ -53,7 +54,7 @@ class Access(msgspec.Struct, frozen=True):
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """A part of the query or a header, for the description of the API. `kind` is a type that msgspec knows."""
+    """A query parameter or header, for the API description. `kind` is a type that msgspec supports."""
 
     name: str
     kind: Any
@@ -63,8 +64,8 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """How the description of the API tells of a route. `body` and the values of `answers` are types that msgspec knows,
-    `bytes` for anything raw, None for no body; `problems` are the statuses that are answered with a problem."""
+    """The API description of a route. `body` and the values of `answers` are types that msgspec supports, `bytes` for
+    raw content, or None for no body. `problems` are the statuses of its error responses."""
 
     summary: str
     answers: Mapping[int, Any]
@@ -84,7 +85,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class Routes:
-    """Finds the route of a request, in a time that does not depend on how many there are."""
+    """Finds the route of a request in a time that is independent of the number of routes."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._all = tuple(routes)
@@ -96,7 +97,7 @@ class Routes:
         return iter(self._all)
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
-        """Raises `Problem` 404 or 405. HEAD is served by GET."""
+        """Return the route, or raise `Problem` 404 or 405. The route of GET also serves HEAD."""
         node: Any = self._root
         params: list[str] = []
         for segment in path.split("/")[1:]:
@@ -114,7 +115,11 @@ class Routes:
         if found is None:
             allowed = ", ".join(sorted(by_method))
             raise Problem(
-                405, "method_not_allowed", f"{method} is not served at {path}", f"use {allowed}", [("allow", allowed)]
+                405,
+                "method_not_allowed",
+                f"{method} is not supported at {path}",
+                f"use {allowed}",
+                [("allow", allowed)],
             )
         route, names = found
         return route, dict(zip(names, params, strict=True))
@@ -133,4 +138,4 @@ class Routes:
 
 
 def _not_found(path: str) -> Problem:
-    return Problem(404, "not_found", f"there is nothing at {path[:200]}", "GET /openapi.json lists what there is")
+    return Problem(404, "not_found", f"the path {path[:200]} does not exist", "GET /openapi.json lists all paths")

@@ -1,4 +1,4 @@
-"""An answer that is sent chunk by chunk: the next one is asked for when the client has room for it."""
+"""Send a response chunk by chunk, and request the next chunk only when there is room for it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _LAST_CHUNK = b"0\r\n\r\n"
 
 
 async def send_chunks(exchange: Exchange, streamed: Streamed, *, chunked: bool) -> None:
-    """All of them, and the end; what fails on the way is cut off, so that nobody takes a part for the whole."""
+    """Send all chunks and the end marker. On a failure the end marker is not sent, so that the client does not mistake
+    a partial body for a complete one."""
     try:
         async for chunk in streamed.chunks:
-            if chunk:  # an empty one would say that this was all
+            if chunk:  # an empty chunk would end the body
                 exchange.write([b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunked else chunk])
             await exchange.room()
             if exchange.is_gone:
@@ -27,14 +28,14 @@ async def send_chunks(exchange: Exchange, streamed: Streamed, *, chunked: bool) 
         if chunked:
             exchange.write([_LAST_CHUNK])
     except Exception:
-        log.exception("a stream to %s failed", exchange.host)
+        log.exception("stream failed peer=%s", exchange.host)
         exchange.abort()
     finally:
         await close_chunks(streamed)
 
 
 async def close_chunks(streamed: Streamed) -> None:
-    """Whoever makes the chunks hears that nobody wants more of them."""
-    close = getattr(streamed.chunks, "aclose", None)  # an iterator need not have it
+    """Close the iterator of the chunks."""
+    close = getattr(streamed.chunks, "aclose", None)  # optional for iterators
     if close is not None:
         await close()

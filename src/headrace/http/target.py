@@ -1,16 +1,17 @@
-"""The target of a request: its path as it was sent, and its query, decoded. If a name comes twice, the last counts."""
+"""Parse a request target into its path, not decoded, and its decoded query. The last value of a repeated name
+applies."""
 
 from __future__ import annotations
 
 
 def authority_of(target: str) -> str | None:
-    """Of `http://host:8080/path`: `host:8080`. It takes the place of the header `Host` (RFC 9112, 3.2.2)."""
+    """Return `host:8080` for `http://host:8080/path`. It replaces the header `Host` (RFC 9112, 3.2.2)."""
     _, mark, rest = target.partition("://") if not target.startswith("/") else ("", "", "")
     return rest[: _authority_end(rest)] if mark else None
 
 
 def parse_target(target: str) -> tuple[str, dict[str, str]]:
-    """`/path?name=value`, also behind `http://host`; `*` is a path."""
+    """Parse `/path?name=value` or `http://host/path?name=value`; `*` is a path."""
     if not target.startswith("/"):
         _, scheme_end, rest = target.partition("://")
         if scheme_end:
@@ -24,7 +25,7 @@ def parse_target(target: str) -> tuple[str, dict[str, str]]:
 
 
 def _authority_end(rest: str) -> int:
-    """The first of `/`, `?` and `#`. In `http://host?/livez` the slash is part of the query."""
+    """Find the first of `/`, `?` and `#`. In `http://host?/livez` the slash is part of the query."""
     return min((rest.find(mark) for mark in "/?#" if mark in rest), default=len(rest))
 
 
@@ -39,6 +40,6 @@ def _parse_query(query: str) -> dict[str, str]:
 
 
 def _decode(text: str) -> str:
-    from urllib.parse import unquote_plus  # a start does not wait for it
+    from urllib.parse import unquote_plus  # imported on first use: keeps startup fast
 
     return unquote_plus(text)

@@ -1,8 +1,8 @@
-"""The TLS of one connection, from accept to its first decrypted byte.
+"""The TLS handshake of a connection.
 
-A connection counts against the limits of its listener from accept on, so a client that never finishes its handshake
-holds a place like any other, and holds it for `head_seconds` at most. asyncio's own TLS servers tell a protocol of a
-connection only when the handshake is done; therefore the listener accepts plain TCP, and TLS starts here.
+A connection counts against the limits of its listener from accept on, so a client that never completes its handshake
+uses a slot like any other, for at most `head_seconds`. asyncio's own TLS servers notify a protocol of a connection only
+after the handshake; therefore the listener accepts plain TCP, and TLS is started here.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ log = logging.getLogger(__name__)
 
 
 class TlsHandshake(asyncio.Protocol):
-    """The protocol of a connection until its handshake is done; then `exchange` is."""
+    """The protocol of a connection until its handshake is complete; afterwards it is `exchange`."""
 
     def __init__(self, exchange: Exchange, context: ssl.SSLContext, timeout_seconds: float) -> None:
         self._exchange = exchange
         self._context = context
         self._timeout_seconds = timeout_seconds
-        self._early: list[bytes] = []  # decrypted before the task below had its turn
+        self._early: list[bytes] = []  # data that was decrypted before the task below runs
         self._has_early_eof = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         raw = cast("asyncio.Transport", transport)
         self._exchange.is_handshaking = True
         self._exchange.connection_made(raw)
-        # At once, so that TLS has taken the transport over before anything is read from it.
+        # Start immediately, so that TLS takes over the transport before anything is read from it.
         start_errand(self._shake_hands(raw), asyncio.get_running_loop())
 
     def data_received(self, data: bytes) -> None:
@@ -56,7 +56,7 @@ class TlsHandshake(asyncio.Protocol):
             secured = await loop.start_tls(
                 raw, self, self._context, server_side=True, ssl_handshake_timeout=self._timeout_seconds
             )
-        except OSError as error:  # also those of ssl, and the time-out
+        except OSError as error:  # including ssl errors and the timeout
             log.debug("TLS handshake failed peer=%s error=%s", self._exchange.host, error)
         if self._exchange.is_gone:
             return

@@ -1,13 +1,13 @@
-"""A connection that has become a WebSocket: whole messages in and out, and an orderly end.
+"""A WebSocket connection: receive and send complete messages, and close it properly.
 
-- Messages are bounded, and so is what lies here unread: reading stops until it is fetched.
+- The size of messages is limited, and so are unread messages: reading pauses until they are received.
 - A read of 256 KiB can hold 40,000 frames, and parsing them in one go would block the event loop for seconds. So the
   parser handles at most `_FRAMES_PER_TURN_MAX` frames per turn of the loop; reading is paused until it has caught up.
 - One turn answers only the latest ping, as RFC 6455 (5.5.2) permits, so it makes at most one write.
 - A client that sends more control frames or empty frames per second than it can need is closed with 1008.
 - After a violation of the protocol or of that limit, what the client sends is discarded without being parsed.
-- A client that is not heard of is sent a ping, and cut when it stays silent.
-- When the client closes, `talk` gets a moment to return.
+- A silent client is sent a ping, and is disconnected if it stays silent.
+- When the client closes the WebSocket, `talk` gets a moment to return.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _UNREAD_MESSAGES_MAX = 32
-_EMPTY_FRAGMENTS_MAX = 100  # of one message
-_FRAMES_PER_TURN_MAX = 100  # of one connection, before others get their turn
+_EMPTY_FRAGMENTS_MAX = 100  # per message
+_FRAMES_PER_TURN_MAX = 100  # frames of one connection before yielding to others
 _IDLE_FRAMES_PER_SECOND_MAX = 300  # control frames and frames without data
 _KEY_SALT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _NORMAL, _GOING_AWAY, _POLICY, _TOO_BIG, _FAILED = 1000, 1001, 1008, 1009, 1011
-_REASON_BYTES_MAX = 123  # what a control frame holds
+_REASON_BYTES_MAX = 123  # the limit of a control frame
 
 
 def accepted(request: Request) -> list[Header] | None:
-    """The headers that say yes, or None if it cannot be said to this request."""
+    """Return the headers that accept the upgrade, or None if the request is not a valid upgrade."""
     key = request.headers.get("sec-websocket-key")
     if request.method != "GET" or not key or request.headers.get("sec-websocket-version") != "13":
         return None
@@ -52,7 +52,7 @@ def accepted(request: Request) -> list[Header] | None:
 
 
 class Conversation:
-    """The `WebSocket` that `talk` is given."""
+    """The implementation of `WebSocket` that is passed to `talk`."""
 
     def __init__(self, exchange: Exchange, limits: HttpLimits, clock: Clock) -> None:
         self._exchange = exchange
@@ -61,19 +61,19 @@ class Conversation:
         self._frames = Connection(ConnectionType.SERVER)
         self._messages: deque[str | bytes] = deque()
         self._unread_bytes = 0
-        self._partial: Any = None  # what has come of the next message: a StringIO or a BytesIO
+        self._partial: Any = None  # the received part of the next message: a StringIO or a BytesIO
         self._partial_bytes = 0
         self._empty_fragments = 0
         self._unanswered_ping: Ping | None = None
         self._idle_frames = 0  # since `_idle_since`
         self._idle_since = 0.0
-        self._is_behind = False  # the parser holds data that it has not parsed
+        self._is_behind = False  # the parser has unparsed data
         self._is_parsing = False  # a turn of the parser is running or scheduled
-        self._is_discarding = False  # what still comes is not parsed
+        self._is_discarding = False  # further input is not parsed
         self._waiting: asyncio.Future[None] | None = None
         self._heard = clock.monotonic()
         self._is_pinged = False
-        self._is_over = False  # one of the ends has closed, or is gone
+        self._is_over = False  # one side has closed the WebSocket, or is gone
         self._has_talked = False
         self._over_since = 0.0
 
@@ -82,9 +82,9 @@ class Conversation:
         try:
             await talk(self)
         except ConnectionError:
-            pass  # it has heard of the end by sending
+            pass  # `talk` tried to send after the end
         except Exception:
-            log.exception("a conversation with %s failed", self._exchange.host)
+            log.exception("WebSocket handler failed peer=%s", self._exchange.host)
             code = _FAILED
         finally:
             self._has_talked = True
@@ -96,7 +96,7 @@ class Conversation:
         while not self._messages:
             if self._is_over:
                 return None
-            assert self._waiting is None, "one at a time receives"
+            assert self._waiting is None, "concurrent calls of receive"
             self._waiting = asyncio.get_running_loop().create_future()
             try:
                 await self._waiting
@@ -109,7 +109,7 @@ class Conversation:
 
     async def send(self, text: str) -> None:
         if self._is_over:
-            raise ConnectionResetError("the other end has closed the WebSocket")
+            raise ConnectionResetError("the peer has closed the WebSocket")
         self._exchange.write([self._frames.send(TextMessage(data=text))])
         await self._exchange.room()
 
@@ -131,7 +131,7 @@ class Conversation:
             self._parse()
 
     def go_on(self) -> None:
-        """Read, or parse what was read, if there is room for it."""
+        """Resume reading and parsing if there is room for messages."""
         if not self._has_room():
             self._exchange.pause_reading()
         elif not self._is_behind:
@@ -140,7 +140,7 @@ class Conversation:
             self._exchange.pause_reading()
             if not self._is_parsing:
                 self._is_parsing = True
-                asyncio.get_running_loop().call_soon(self._parse)  # others have their turn first
+                asyncio.get_running_loop().call_soon(self._parse)  # yield to other connections first
 
     def go_away(self) -> None:
         self._say_close(_GOING_AWAY, "the server is stopping")
@@ -163,15 +163,15 @@ class Conversation:
 
     def _parse(self) -> None:
         """One turn of the parser."""
-        self._is_parsing = True  # so that what is called from here does not schedule another turn
+        self._is_parsing = True  # so that calls from here do not schedule another turn
         self._is_behind = not self._parse_frames()
         self._is_parsing = False
         self._answer_ping()
         self.go_on()
 
     def _parse_frames(self) -> bool:
-        """Whether everything that was received is parsed, or will not be. wsproto parses a frame when its event is
-        asked for."""
+        """Parse frames; return whether all input is parsed or discarded. wsproto parses a frame when its event is
+        requested."""
         events = self._frames.events()
         for _ in range(_FRAMES_PER_TURN_MAX):
             if self._is_discarding:
@@ -194,7 +194,7 @@ class Conversation:
             if self._frames.state is ConnectionState.REMOTE_CLOSING:
                 self._exchange.write([self._frames.send(event.response())])
             elif self._frames.state is not ConnectionState.CLOSED:
-                self._fail(event.code, event.reason or "")  # the parser cannot go on
+                self._fail(event.code, event.reason or "")  # the parser cannot continue
             self._be_over()
         else:
             self._count_idle_frame()
@@ -202,8 +202,7 @@ class Conversation:
                 self._unanswered_ping = event
 
     def _on_piece(self, event: TextMessage | BytesMessage) -> None:
-        """A message may come in any number of fragments, so they are joined as they come: a list of one-byte pieces
-        would take many times the size of the message."""
+        """Join fragments as they arrive: a list of one-byte fragments would take many times the size of the message."""
         if self._partial is None:
             self._partial = StringIO() if isinstance(event, TextMessage) else BytesIO()
         self._partial.write(event.data)
@@ -212,7 +211,7 @@ class Conversation:
             self._empty_fragments += 1
         if self._partial_bytes > self._limits.message_bytes_max:
             self._partial = None
-            self._say_close(_TOO_BIG, f"a message may have up to {self._limits.message_bytes_max} bytes")
+            self._say_close(_TOO_BIG, f"the maximum message size is {self._limits.message_bytes_max} bytes")
         elif self._empty_fragments > _EMPTY_FRAGMENTS_MAX:
             self._partial = None
             self._fail(_POLICY, f"a message may have up to {_EMPTY_FRAGMENTS_MAX} empty fragments")
@@ -238,7 +237,7 @@ class Conversation:
             self._exchange.write([self._frames.send(Pong(payload=ping.payload))])
 
     def _fail(self, code: int, reason: str) -> None:
-        """Close, and parse nothing more: otherwise a flood would cost processor time until the connection ends."""
+        """Close, and stop parsing: otherwise a flood of frames would use CPU time until the connection ends."""
         self._is_discarding = True
         self._say_close(code, reason)
 
@@ -262,6 +261,7 @@ class Conversation:
             self._waiting.set_result(None)
 
     def _has_room(self) -> bool:
-        """An end that closes must be read on: its last word is waited for."""
+        """Whether to read on. Reading continues after a close frame was sent, because the peer's close frame
+        follows."""
         is_full = len(self._messages) >= _UNREAD_MESSAGES_MAX or self._unread_bytes > self._limits.message_bytes_max
         return self._is_over or not (is_full or self._exchange.is_full)

@@ -1,1 +1,1 @@
-"""The words: ids, names, configs and errors. Pure; imports nothing of the world."""
+"""Ids, names, configs and errors. Pure: no I/O, no clock."""

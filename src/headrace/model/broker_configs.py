@@ -1,14 +1,13 @@
-"""The configuration of a broker, by Kafka's names: `--set NAME=VALUE`, or a table in the TOML file.
+"""The configuration of a broker, under Kafka's names: `--set NAME=VALUE`, or a table in the TOML file.
 
-In TOML the table is `[broker]`, and a name may be written bare or quoted: `num.partitions = 8` and
-`"num.partitions" = 8` are the same (`flatten` makes them so).
+In TOML the table is `[broker]`, and a name may be bare or quoted: `num.partitions = 8` and
+`"num.partitions" = 8` are equivalent (`flatten` turns the former into the latter).
 
-A broker also gives topics their defaults: `log.retention.ms` is the default of a topic's `retention.ms`.
-Those names are not declared again here; they follow from the topic settings and can be changed while the
-broker runs, and so can those in `_DYNAMIC`; the others are read at start.
+Broker configs also provide the defaults of topic configs: `log.retention.ms` is the default of a topic's
+`retention.ms`. They are derived from the topic settings rather than declared here. They and the settings in
+`_DYNAMIC` can be changed while the broker runs; all other settings are read at startup.
 
-Where the defaults differ from Kafka's, they suit one broker that starts on a laptop: see
-docs/decisions/001-embedded-defaults.md.
+Defaults that differ from Kafka's suit a single broker on a laptop: see docs/decisions/001-embedded-defaults.md.
 """
 
 from __future__ import annotations
@@ -53,163 +52,163 @@ DOUBLE_MAX = 1.7976931348623157e308
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig(ShareGroupDefaults):
-    """What is in force for this broker, typed. Names are Kafka's with underscores for dots."""
+    """The effective configuration of a broker as typed values. Names are Kafka's, with underscores for dots."""
 
     auto_create_topics_enable: bool = boolean(
         True,
-        "Whether a topic that a client asks for by name comes into being.",
+        "Create a topic automatically when a client requests metadata for a topic that does not exist.",
     )
     connections_max_idle_ms: int = long(
         600_000,
-        "A connection on which nothing happened for so long is closed.",
+        "Close a connection after it has been idle for this many milliseconds.",
         check=at_least(-1),
     )
     delete_topic_enable: bool = boolean(
         True,
-        "Whether topics may be deleted.",
+        "Allow clients to delete topics.",
     )
     fetch_max_bytes: int = integer(
         57_671_680,
-        "The most that one fetch is answered with.",
+        "The maximum number of bytes in a fetch response.",
         check=at_least(1024),
     )
     group_consumer_assignors: tuple[str, ...] = words(
         ("uniform", "range"),
-        "The assignors that members of the newer group protocol may ask for; the first is for those who do not.",
+        "The server-side assignors that members of consumer groups may choose. The first one is the default.",
         check=lambda value: each_of("uniform", "range")(value) if value else "List must not be empty",
     )
     group_consumer_heartbeat_interval_ms: int = integer(
         5000,
-        "How often a member of the newer group protocol is told to report.",
+        "The heartbeat interval of the members of consumer groups.",
         check=at_least(1),
     )
     group_consumer_max_heartbeat_interval_ms: int = integer(
         15_000,
-        "The longest group.consumer.heartbeat.interval.ms.",
+        "The maximum heartbeat interval of the members of consumer groups.",
         check=at_least(1),
     )
     group_consumer_max_session_timeout_ms: int = integer(
         60_000,
-        "The longest group.consumer.session.timeout.ms.",
+        "The maximum session timeout of the members of consumer groups.",
         check=at_least(1),
     )
     group_consumer_max_size: int = integer(
         INT_MAX,
-        "The most members that a group of the newer protocol may have.",
+        "The maximum number of members in a consumer group.",
         check=at_least(1),
     )
     group_consumer_migration_policy: str = text(
         "bidirectional",
-        "Whether a group with members may change its protocol. upgrade: a classic group becomes a consumer group when "
-        "a member that uses the consumer protocol joins; downgrade: a consumer group becomes a classic group when only "
-        "members that use the classic protocol are left; bidirectional: both; disabled: neither. "
-        "A group without members always changes with its next member.",
+        "How a group that has members may change its protocol. upgrade: a classic group becomes a consumer group when "
+        "a member that uses the consumer protocol joins. downgrade: a consumer group becomes a classic group when only "
+        "members that use the classic protocol are left. bidirectional: both. disabled: neither. "
+        "An empty group always takes the protocol of the next member that joins.",
         check=one_of_any_case("bidirectional", "upgrade", "downgrade", "disabled"),
     )
     group_consumer_min_heartbeat_interval_ms: int = integer(
         5000,
-        "The shortest group.consumer.heartbeat.interval.ms.",
+        "The minimum heartbeat interval of the members of consumer groups.",
         check=at_least(1),
     )
     group_consumer_min_session_timeout_ms: int = integer(
         45_000,
-        "The shortest group.consumer.session.timeout.ms.",
+        "The minimum session timeout of the members of consumer groups.",
         check=at_least(1),
     )
     group_consumer_session_timeout_ms: int = integer(
         45_000,
-        "A member of the newer group protocol that was not heard of for so long is out.",
+        "Remove a member of a consumer group that has sent no heartbeat for this many milliseconds.",
         check=at_least(1),
     )
     group_initial_rebalance_delay_ms: int = integer(
         0,
-        "How long an empty group waits for more members before its first assignment. Kafka waits 3000 ms; "
-        "here a first consumer starts at once, at the price of one more rebalance when others follow.",
+        "How long the coordinator waits for more members to join an empty group before the first rebalance. Kafka's "
+        "default is 3000 ms. With 0 the first consumer starts at once, but each further member causes a rebalance.",
         check=at_least(0),
     )
     group_max_session_timeout_ms: int = integer(
         1_800_000,
-        "The longest session timeout that a member may ask for.",
+        "The maximum session timeout of the members of classic groups.",
         check=at_least(1),
     )
     group_max_size: int = integer(
         INT_MAX,
-        "The most members that a group may have.",
+        "The maximum number of members in a classic group.",
         check=at_least(1),
     )
     group_min_session_timeout_ms: int = integer(
         6000,
-        "The shortest session timeout that a member may ask for.",
+        "The minimum session timeout of the members of classic groups.",
         check=at_least(1),
     )
     log_cleaner_backoff_ms: int = long(
         15_000,
-        "How long the cleaner of compacted topics sleeps when no log is due.",
+        "How long the log cleaner sleeps when no log needs compaction.",
         check=at_least(1),
     )
     log_cleaner_dedupe_buffer_size: int = long(
         134_217_728,
-        "The memory in which a pass of compaction remembers keys, about 36 bytes each.",
+        "The memory that the log cleaner uses to deduplicate keys, about 36 bytes per key.",
         check=at_least(1_048_576),
     )
     log_cleaner_enable: bool = boolean(
         True,
-        "Whether compacted topics are compacted.",
+        "Run the log cleaner, which compacts topics with cleanup.policy=compact.",
     )
     log_cleaner_io_max_bytes_per_second: float = double(
         DOUBLE_MAX,
-        "The most that compaction reads and writes in a second.",
+        "The maximum number of bytes per second that the log cleaner reads and writes.",
         check=at_least(1024),
     )
     log_retention_check_interval_ms: int = long(
         300_000,
-        "How often logs are looked at for segments that may be dropped.",
+        "How often the broker checks for log segments that are eligible for deletion.",
         check=at_least(1),
     )
     max_connections: int = integer(
         INT_MAX,
-        "The most connections at one time.",
+        "The maximum number of open connections.",
         check=at_least(1),
     )
     max_connections_per_ip: int = integer(
         INT_MAX,
-        "The most connections at one time from one address.",
+        "The maximum number of open connections from one IP address.",
         check=at_least(1),
     )
     max_incremental_fetch_session_cache_slots: int = integer(
         1000,
-        "How many incremental fetch sessions are remembered.",
+        "The maximum number of incremental fetch sessions that the broker maintains.",
         check=at_least(0),
     )
     num_partitions: int = integer(
         4,
-        "The partitions of a topic that is created without saying how many.",
+        "The number of partitions of a topic that is created without a partition count.",
         check=at_least(1),
     )
     offset_metadata_max_bytes: int = integer(
         4096,
-        "The longest text that may go with a committed offset.",
+        "The maximum size of the metadata string of a committed offset.",
         check=at_least(0),
     )
     offsets_retention_check_interval_ms: int = long(
         600_000,
-        "How often committed offsets are looked at for expiry.",
+        "How often the broker checks for expired committed offsets.",
         check=at_least(1),
     )
     offsets_retention_minutes: int = integer(
         10_080,
-        "How long the committed offsets of a group without members are kept.",
+        "How long committed offsets are kept after their group has become empty.",
         check=at_least(1),
     )
     offsets_topic_num_partitions: int = integer(
         8,
-        "The partitions of the log of committed offsets. It cannot be changed once that topic exists: a "
-        "group finds its coordinator by it.",
+        "The number of partitions of __consumer_offsets. It has no effect after that topic has been created: the "
+        "partition count determines which coordinator a group belongs to.",
         check=at_least(1),
     )
     offsets_topic_segment_bytes: int = integer(
         104_857_600,
-        "The segment size of the log of committed offsets.",
+        "The segment size of __consumer_offsets.",
         check=at_least(1),
     )
     producer_id_expiration_ms: int = integer(
@@ -219,49 +218,50 @@ class BrokerConfig(ShareGroupDefaults):
     )
     queued_max_request_bytes: int = long(
         134_217_728,
-        "The budget for all requests in flight; further ones wait in their sockets until there is room.",
+        "The maximum total size of the requests in flight. When it is reached, the broker stops reading from its "
+        "sockets until requests have completed.",
         check=at_least(1),
     )
     socket_request_max_bytes: int = integer(
         104_857_600,
-        "The largest request; a longer one closes its connection.",
+        "The maximum size of a request. The broker closes a connection that sends a larger one.",
         check=at_least(1),
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = integer(
         10_000,
-        "How often open transactions are looked at for those that have timed out.",
+        "How often the broker aborts transactions that have timed out.",
         check=at_least(1),
     )
     transaction_max_timeout_ms: int = integer(
         900_000,
-        "The longest time that a producer may claim for a transaction; behind it the transaction is aborted.",
+        "The maximum transaction timeout that a producer may request.",
         check=at_least(1),
     )
     transaction_state_log_num_partitions: int = integer(
         8,
-        "The partitions of the log of transactions. It cannot be changed once that topic exists: a "
-        "transactional id finds its coordinator by it.",
+        "The number of partitions of __transaction_state. It has no effect after that topic has been created: the "
+        "partition count determines which coordinator a transactional id belongs to.",
         check=at_least(1),
     )
     transaction_state_log_segment_bytes: int = integer(
         104_857_600,
-        "The segment size of the log of transactions.",
+        "The segment size of __transaction_state.",
         check=at_least(1),
     )
     transactional_id_expiration_ms: int = integer(
         604_800_000,
-        "How long a transactional id that nobody uses is remembered.",
+        "Remove the state of a transactional id after it has been unused for this many milliseconds.",
         check=at_least(1),
     )
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     without_effect: tuple[str, ...] = ()
-    """Configs of Kafka's that were given at start and mean nothing here."""
+    """Kafka configs that were given at startup and have no effect in Headrace."""
     static: Mapping[str, str] = field(default_factory=dict)
     dynamic: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_settings(cls, static: Mapping[str, str], dynamic: Mapping[str, str] | None = None) -> BrokerConfig:
-        """Settings given at start and, stronger, those altered since; `InvalidConfig` names all the bad."""
+        """Build from static settings and the dynamic ones that override them; `InvalidConfig` lists every bad one."""
         dynamic = dict(dynamic or {})
         without_effect = tuple(sorted(WITHOUT_EFFECT & static.keys()))
         static = {name: value for name, value in static.items() if name not in WITHOUT_EFFECT}
@@ -282,8 +282,8 @@ class BrokerConfig(ShareGroupDefaults):
         )
         if config.queued_max_request_bytes < config.socket_request_max_bytes:
             raise InvalidConfig(
-                "queued.max.request.bytes is smaller than socket.request.max.bytes: the largest request "
-                "would wait for ever; raise the one or lower the other"
+                "queued.max.request.bytes is smaller than socket.request.max.bytes: a request of the maximum size "
+                "would wait forever; raise queued.max.request.bytes or lower socket.request.max.bytes"
             )
         return config
 
@@ -295,7 +295,7 @@ class BrokerConfig(ShareGroupDefaults):
         )
 
     def altered(self, changes: Iterable[ConfigChange]) -> BrokerConfig:
-        """This configuration after IncrementalAlterConfigs; its `dynamic` is what must be stored."""
+        """Return the configuration after IncrementalAlterConfigs; the caller stores its `dynamic`."""
         changes = list(changes)
         fixed = sorted(change.name for change in changes if change.name in _OWN_SETTINGS.keys() - _DYNAMIC)
         if fixed:
@@ -307,7 +307,7 @@ class BrokerConfig(ShareGroupDefaults):
         return self.from_settings(self.static, dynamic)
 
     def describe(self) -> list[ConfigEntry]:
-        """Every setting of the broker, sorted by name."""
+        """List every broker setting, sorted by name."""
         entries = [
             describe_setting(replace(setting, broker_names=(BrokerName(name),)), BrokerName(name), [], self.layers)
             for name, setting in _OWN_SETTINGS.items()
@@ -320,7 +320,7 @@ class BrokerConfig(ShareGroupDefaults):
         return sorted(entries, key=lambda entry: entry.name)
 
     def check_consumer_timing(self, prefix: str, session_timeout_ms: int, heartbeat_interval_ms: int) -> None:
-        """Raise unless a group of the newer protocol may have these; `prefix`: of the names they are given by."""
+        """Raise unless a consumer group may use these timings. `prefix` is that of the config names in the error."""
         given = {"session.timeout.ms": session_timeout_ms, "heartbeat.interval.ms": heartbeat_interval_ms}
         for name, value in given.items():
             low, high = (getattr(self, attribute(f"group.consumer.{limit}.{name}")) for limit in ("min", "max"))
@@ -337,7 +337,7 @@ class BrokerConfig(ShareGroupDefaults):
 
 
 def flatten(table: Mapping[str, object]) -> dict[str, str]:
-    """A TOML table as settings: nested names joined by dots, values as text."""
+    """Convert a TOML table to settings: join nested names by dots and values to text."""
     flat: dict[str, str] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):
@@ -358,7 +358,7 @@ def _check_replaced(given: Mapping[str, str]) -> None:
 
 
 def _topic_defaults(layers: Iterable[Mapping[str, Value]]) -> TopicConfig:
-    """Topic defaults from broker settings, weakest layer first; within a layer the finest unit wins."""
+    """Derive topic defaults from broker settings, weakest layer first; within a layer the finest unit wins."""
     defaults: dict[str, Any] = {}
     for layer in layers:
         for setting in TOPIC_SETTINGS.values():
@@ -369,7 +369,7 @@ def _topic_defaults(layers: Iterable[Mapping[str, Value]]) -> TopicConfig:
 
 
 def _broker_setting(setting: Setting, name: BrokerName) -> Setting:
-    """The broker's form of a topic setting: same check, perhaps another unit."""
+    """The broker setting that is the default of a topic setting: the same check, possibly in another unit."""
     check = setting.check
     return replace(
         setting,
@@ -380,7 +380,7 @@ def _broker_setting(setting: Setting, name: BrokerName) -> Setting:
     )
 
 
-_DYNAMIC = {  # looked at anew each time
+_DYNAMIC = {  # read on each use, so that a change takes effect at once
     "follower.replication.throttled.rate",
     "leader.replication.throttled.rate",
     "max.connections",

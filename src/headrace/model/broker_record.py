@@ -1,4 +1,4 @@
-"""A broker as the others see it while it is up. Pure."""
+"""The registration of a live broker and of the controller in the registry. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import msgspec
 
 
 class BrokerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`epoch` is the number of this start of the broker. One that `is_draining` is about to go, and leads only what
-    nobody else can."""
+    """A live broker. `epoch` identifies this start of the broker. A draining broker is about to shut down: it leads
+    only partitions that no other broker can lead."""
 
     node_id: int
     epoch: int
@@ -18,7 +18,7 @@ class BrokerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControllerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Who decides at present; `epoch` grows with every election."""
+    """The current controller; `epoch` increases with every election."""
 
     node_id: int
     epoch: int

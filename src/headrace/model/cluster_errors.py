@@ -1,5 +1,4 @@
-"""The refusals that come of many brokers: elections, moves of partitions, and starts that are over. Import them from
-`errors`."""
+"""Errors of cluster operations: leader elections, reassignments and stale brokers. Import them from `errors`."""
 
 from __future__ import annotations
 
@@ -7,42 +6,42 @@ from headrace.model.refusal import HeadraceError, RetriableError
 
 
 class LeaderNotAvailable(RetriableError):
-    """Nobody leads the partition now; an election is under way, or no replica that may lead is up."""
+    """The partition has no leader; an election is in progress, or no eligible replica is available. Retry."""
 
     code = 5
 
 
 class StaleBrokerEpoch(HeadraceError):
-    """The broker has been started again since it sent this."""
+    """The broker was restarted after it sent this request."""
 
     code = 77
 
 
 class OffsetNotAvailable(RetriableError):
-    """A new leader does not know yet what its predecessor has committed."""
+    """The new leader has not determined the high watermark yet. Retry."""
 
     code = 78
 
 
 class PreferredLeaderNotAvailable(RetriableError):
-    """The first replica of the partition is not up, is going down, or lacks records."""
+    """The preferred replica of the partition is not available, is shutting down, or is not in sync."""
 
     code = 80
 
 
 class EligibleLeadersNotAvailable(RetriableError):
-    """No replica that may lead the partition is up."""
+    """No eligible replica of the partition is available."""
 
     code = 83
 
 
 class ElectionNotNeeded(HeadraceError):
-    """The partition has a leader that is up, or will have one without loss."""
+    """The partition has a leader, or can elect one without loss of data."""
 
     code = 84
 
 
 class NoReassignmentInProgress(HeadraceError):
-    """The partition is not being moved."""
+    """The partition has no reassignment in progress."""
 
     code = 85

@@ -1,11 +1,11 @@
-"""How a configuration value is declared, read, checked, changed and described.
+"""Declare, parse, check, change and describe configuration values.
 
-A config class is a frozen dataclass whose fields are made by `boolean`, `text`, `integer`, `long`, `double`
-and `words`: one declaration gives the typed attribute (`segment_bytes`), Kafka's name (`segment.bytes`),
-the default, the check and the sentence of documentation. `settings_of` lists them.
+A config class is a frozen dataclass whose fields are declared with `boolean`, `text`, `integer`, `long`, `double`
+and `words`. One declaration defines the typed attribute (`segment_bytes`), Kafka's name (`segment.bytes`),
+the default, the check and the documentation. `settings_of` lists the declared settings.
 
-Values arrive and are kept as text, because that is what the wire carries and what DescribeConfigs must give
-back; they are turned into typed values once, when a config object is built.
+Values are received and stored as text, because the wire protocol carries text and DescribeConfigs must return it
+unchanged. They are parsed once, when a config object is built.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from headrace.model.errors import InvalidConfig, InvalidRequest
 T = TypeVar("T")
 Value = bool | int | float | str | tuple[str, ...]
 Check = Callable[[Any], str | None]
-"""Says what is wrong with a value, or None."""
+"""Returns what is wrong with a value, or None."""
 
 
 class ConfigType(IntEnum):
-    """The numbers of DescribeConfigs."""
+    """The type codes of DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -41,7 +41,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, strongest first (groups have one of their own); the numbers of DescribeConfigs."""
+    """The source codes of DescribeConfigs, highest precedence first; group configs have a source of their own."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -52,7 +52,7 @@ class ConfigSource(IntEnum):
 
 
 class AlterOperation(IntEnum):
-    """The numbers of IncrementalAlterConfigs."""
+    """The operation codes of IncrementalAlterConfigs."""
 
     SET = 0
     DELETE = 1
@@ -61,13 +61,13 @@ class AlterOperation(IntEnum):
 
 
 class BrokerName(msgspec.Struct, frozen=True):
-    """The broker setting that gives a topic setting its default, perhaps in a coarser unit."""
+    """The broker setting that provides the default of a topic setting, possibly in a coarser unit."""
 
     name: str
     factor: int = 1
 
     def to_topic(self, value: Any) -> Any:
-        """The value in the topic setting's unit; negative ones mean "no limit" in every unit."""
+        """Convert to the unit of the topic setting. Negative values mean "no limit" in every unit."""
         return value * self.factor if self.factor > 1 and value >= 0 else value
 
     def from_topic(self, value: Any) -> Any:
@@ -75,7 +75,7 @@ class BrokerName(msgspec.Struct, frozen=True):
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of one configuration name."""
+    """The declaration of one configuration name."""
 
     name: str
     type: ConfigType
@@ -86,7 +86,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     read_only: bool = False
 
     def parse(self, value: str | None) -> Value:
-        """The typed value; raises `InvalidConfig` that names the setting and the rule."""
+        """Return the typed value, or raise `InvalidConfig` with the setting and the violated rule."""
         if value is None:
             raise InvalidConfig(f"Null value not supported for configuration {self.name}")
         try:
@@ -101,7 +101,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_secret(self) -> bool:
-        """Whether its value is told to nobody who asks."""
+        """Whether the value must not be returned to clients."""
         return self.type is ConfigType.PASSWORD
 
 
@@ -112,7 +112,7 @@ class Synonym(msgspec.Struct, frozen=True):
 
 
 class ConfigEntry(msgspec.Struct, frozen=True):
-    """One line of DescribeConfigs; `synonyms` begins with the value in force. Whoever tells it leaves secrets out."""
+    """One entry of DescribeConfigs. `synonyms` begins with the effective value. The response must omit secrets."""
 
     name: str
     value: str
@@ -140,7 +140,7 @@ class ConfigChange(msgspec.Struct, frozen=True):
 
 
 def parse_all(settings: Mapping[str, Setting], given: Mapping[str, str | None], kind: str) -> dict[str, Value]:
-    """Typed values of what was given; everything that is wrong is told in one `InvalidConfig`."""
+    """Parse all given values; one `InvalidConfig` lists everything that is wrong."""
     values: dict[str, Value] = {}
     problems: list[str] = []
     for name, text_value in given.items():
@@ -154,10 +154,10 @@ def parse_all(settings: Mapping[str, Setting], given: Mapping[str, str | None], 
 
 
 def find(settings: Mapping[str, Setting], name: str, kind: str) -> Setting:
-    """The setting of that name; an unknown one is refused with the nearest known name."""
+    """Return the setting of that name; the error for an unknown name suggests the most similar one."""
     setting = settings.get(name)
     if setting is None:
-        import difflib  # no start needs it unless it is refused
+        import difflib  # imported only for the error: keeps startup fast
 
         near = difflib.get_close_matches(name, settings, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
@@ -173,9 +173,9 @@ def alter(
     inherited: Callable[[str], str],
     kind: str,
 ) -> dict[str, str]:
-    """The overrides after the changes; the caller checks the result by building a config of it.
+    """Apply the changes to the overrides. The caller validates the result by building a config from it.
 
-    `inherited` gives the text that is in force where there is no override: lists are appended to that.
+    `inherited` returns the effective value where there is no override: APPEND and SUBTRACT start from it.
     """
     altered = dict(overrides)
     seen: set[str] = set()
@@ -184,7 +184,7 @@ def alter(
             raise InvalidRequest(f"Error due to duplicate config keys: {change.name}")
         seen.add(change.name)
         if change.operation is AlterOperation.DELETE:
-            # Also of a name that is not known (any more): else it could never be got rid of.
+            # Unknown names are deleted as well; otherwise an override of a config that was removed would stay forever.
             altered.pop(change.name, None)
             continue
         setting = find(settings, change.name, kind)
@@ -206,13 +206,13 @@ def alter(
 
 
 def as_text(value: Value) -> str:
-    """A value as Kafka prints it."""
+    """Format a value as Kafka does."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
-# Declaring fields. The return types are those of the attribute, so that mypy checks the annotation beside it.
+# Field declarations. Their return types are those of the attributes, so that mypy checks the annotations.
 
 
 def boolean(default: bool, doc: str, **more: Any) -> bool:
@@ -224,7 +224,7 @@ def text(default: str, doc: str, **more: Any) -> str:
 
 
 def secret(doc: str, **more: Any) -> str:
-    """Text that is never shown; empty if there is none."""
+    """Text that is never displayed; empty by default."""
     return _declare(ConfigType.PASSWORD, "", doc, more)
 
 
@@ -245,7 +245,7 @@ def words(default: tuple[str, ...], doc: str, **more: Any) -> tuple[str, ...]:
 
 
 def settings_of(config_class: type[Any]) -> dict[str, Setting]:
-    """The settings that a config class declares, by Kafka's names, in their order."""
+    """List the settings that a config class declares, by Kafka's names, in declaration order."""
     settings = (
         Setting(name=spec.name.replace("_", "."), **spec.metadata["setting"])
         for spec in fields(config_class)
@@ -255,7 +255,7 @@ def settings_of(config_class: type[Any]) -> dict[str, Setting]:
 
 
 def attribute(name: str) -> str:
-    """The attribute that holds the setting of that name."""
+    """Return the attribute name of a setting."""
     return name.replace(".", "_")
 
 
@@ -299,11 +299,11 @@ def each_of(*allowed: str) -> Check:
 
 
 def not_offered(allowed: Collection[Value], why: str) -> Check:
-    """For settings of Kafka's that exist here in one state only: better refused than silently ignored."""
+    """Check a Kafka setting that Headrace supports with certain values only: reject others, do not ignore them."""
     return lambda value: None if value in allowed else why
 
 
-# Reading text.
+# Parsers.
 
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
@@ -317,7 +317,7 @@ def _read_boolean(value: str) -> bool:
 
 def _read_number(type_: ConfigType, bits: int) -> Callable[[str], int]:
     def read(value: str) -> int:
-        # int() alone would also take "1_000", and thousands of digits.
+        # int() alone would also accept "1_000" and thousands of digits.
         number = int(value) if _NUMBER.fullmatch(value) else None
         if number is None or not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
             raise ValueError(f"Not a number of type {type_.name}")

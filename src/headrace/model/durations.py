@@ -1,12 +1,12 @@
-"""How people write lengths of time, and points in time.
+"""Parse durations and points in time that are written as text.
 
-    1500ms  10s  5m  2h  1d  1h30m        units from ms to d, each number whole
-    PT0.5S  PT1H30M  P1DT12H  P2W         ISO 8601, without months and years, which have no fixed length
-    level1 ... level16                    the delay levels of older queues: 1s, 5s, 10s ... 1h, 2h
+    1500ms  10s  5m  2h  1d  1h30m        units from ms to d with integer numbers
+    PT0.5S  PT1H30M  P1DT12H  P2W         ISO 8601 without months and years, which have no fixed length
+    level1 ... level16                    the delay levels of RocketMQ: 1s, 5s, 10s ... 1h, 2h
     1700000000000                         a point in time: milliseconds since 1970
-    2027-01-01T09:00:00Z                  the same by RFC 3339; the offset from UTC must be said
+    2027-01-01T09:00:00Z                  a point in time by RFC 3339; the UTC offset is mandatory
 
-All of it comes to whole milliseconds. Whatever else is written is refused with a sentence that says what was expected.
+The results are integer milliseconds. The error for any other text says what was expected.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEVELS: Final = (
     *("1s", "5s", "10s", "30s", "1m", "2m", "3m", "4m"),
     *("6m", "8m", "9m", "10m", "20m", "30m", "1h", "2h"),
 )
-DURATION_MS_MAX: Final = 366_000 * 86_400_000  # a thousand years: who says more has made a typing error
+DURATION_MS_MAX: Final = 366_000 * 86_400_000  # a thousand years: anything longer is a typing error
 TIME_MS_MAX: Final = 253_402_300_799_999  # the last millisecond of the year 9999
 
 _LENGTH_MAX: Final = 128
@@ -39,16 +39,16 @@ _MILLISECONDS: Final = re.compile(r"[0-9]{1,15}")
 
 
 class InvalidDuration(InvalidRequest):
-    """A length of time is written 500ms, 90s, 15m, 2h, 7d, 1h30m, PT90S or level3."""
+    """The duration is invalid; write for example 500ms, 90s, 15m, 2h, 7d, 1h30m, PT90S or level3."""
 
 
 class InvalidTime(InvalidRequest):
-    """A point in time is written in milliseconds since 1970 or as 2027-01-01T09:00:00Z."""
+    """The time is invalid; write milliseconds since 1970, or RFC 3339 as in 2027-01-01T09:00:00Z."""
 
 
 @lru_cache(maxsize=1024)
 def parse_duration(text: str) -> int:
-    """Milliseconds."""
+    """Return milliseconds."""
     if len(text) > _LENGTH_MAX:
         raise InvalidDuration(f"'{shortened(text)}' is not a duration: it is longer than {_LENGTH_MAX} characters")
     if _PARTS.fullmatch(text) is not None:
@@ -62,42 +62,40 @@ def parse_duration(text: str) -> int:
             f"'{shortened(text)}' is not a duration; write 500ms, 90s, 15m, 2h, 7d, 1h30m, PT90S or level3"
         )
     if found > DURATION_MS_MAX:
-        raise InvalidDuration(f"'{shortened(text)}' is longer than a thousand years")
+        raise InvalidDuration(f"'{shortened(text)}' is longer than the maximum duration of a thousand years")
     return found
 
 
 def parse_time(text: str) -> int:
-    """Milliseconds since 1970."""
+    """Return milliseconds since 1970."""
     found = int(text) if _MILLISECONDS.fullmatch(text) else _rfc3339_ms(text)
     if not 0 <= found <= TIME_MS_MAX:
-        raise InvalidTime(f"'{shortened(text)}' does not lie between the years 1970 and 9999")
+        raise InvalidTime(f"'{shortened(text)}' is not between the years 1970 and 9999")
     return found
 
 
 def _level_ms(text: str, number: int) -> int:
     if not 1 <= number <= len(LEVELS):
-        raise InvalidDuration(f"there is no {text}: the levels go from level1 ({LEVELS[0]}) to level{len(LEVELS)}")
+        raise InvalidDuration(f"delay level '{text}' does not exist; use level1 ({LEVELS[0]}) to level{len(LEVELS)}")
     return parse_duration(LEVELS[number - 1])
 
 
 def _scaled(number: str, unit_ms: int) -> int:
-    """Exactly, and cut to whole milliseconds."""
+    """Multiply exactly, and truncate to whole milliseconds."""
     whole, _, fraction = number.replace(",", ".").partition(".")
     return int(whole) * unit_ms + (int(fraction) * unit_ms // 10 ** len(fraction) if fraction else 0)
 
 
 def _rfc3339_ms(text: str) -> int:
-    # Only where somebody writes times as text: a broker starts without it.
+    # Imported only when a time is given as text: keeps startup fast.
     from datetime import UTC, datetime, timedelta
 
     try:
         found = datetime.fromisoformat(text)
         if found.utcoffset() is None:
-            raise InvalidTime(
-                f"'{shortened(text)}' does not say its offset from UTC; write it with a Z or +01:00 at the end"
-            )
+            raise InvalidTime(f"'{shortened(text)}' has no UTC offset; append Z, or an offset such as +01:00")
         return (found - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
     except (ValueError, OverflowError):
         raise InvalidTime(
-            f"'{shortened(text)}' is not a point in time; write milliseconds since 1970, or as 2027-01-01T09:00:00Z"
+            f"'{shortened(text)}' is not a time; write milliseconds since 1970, or RFC 3339 as in 2027-01-01T09:00:00Z"
         ) from None

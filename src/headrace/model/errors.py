@@ -1,10 +1,10 @@
-"""Every refusal that a caller can be told, with its stable code.
+"""Every error that a broker returns to clients, with its stable code.
 
-The codes are Kafka's numbers, because every client library knows them; our own begin at 10000. An error is
-raised with one sentence that says what was wrong and, where there is one, what to do next. `retriable` says
-whether the same request may succeed later without being changed.
+The codes are Kafka's, because every client library knows them; Headrace's own begin at 10000. The message of an
+error says what was wrong and, if possible, what to do next. Without a message the docstring of the class is the
+message. `retriable` says whether the same request may succeed later without changes.
 
-Bugs of ours are assertions, not errors of this family.
+Bugs in Headrace are assertions, not errors of this hierarchy.
 """
 
 from __future__ import annotations
@@ -148,222 +148,222 @@ __all__ = [
 
 
 class OffsetOutOfRange(HeadraceError):
-    """The offset lies before the start or behind the end of the log."""
+    """The offset is before the start or after the end of the log."""
 
     code = 1
 
 
 class CorruptMessage(RetriableError):
-    """The batch's checksum, length or format does not fit its bytes."""
+    """The record batch is corrupt: its checksum, length or format is wrong."""
 
     code = 2
 
 
 class UnknownTopicOrPartition(RetriableError):
-    """This broker holds no such topic or partition."""
+    """The topic or partition does not exist on this broker."""
 
     code = 3
 
 
 class NotLeader(RetriableError):
-    """Another broker leads this partition; refresh the metadata."""
+    """This broker is not the leader of the partition; refresh the metadata."""
 
     code = 6
 
 
 class RequestTimedOut(RetriableError):
-    """The request was not done within its time; it may still take effect."""
+    """The request timed out; it may still take effect."""
 
     code = 7
 
 
 class MessageTooLarge(HeadraceError):
-    """The batch is larger than the topic's max.message.bytes."""
+    """The record batch is larger than max.message.bytes of the topic."""
 
     code = 10
 
 
 class InvalidTopic(HeadraceError):
-    """Topic names are 1 to 249 of the characters a-z A-Z 0-9 . _ - and not '.' or '..'."""
+    """The topic name is invalid; use 1 to 249 of the characters a-z A-Z 0-9 . _ -, but not '.' or '..'."""
 
     code = 17
 
 
 class NotEnoughReplicas(RetriableError):
-    """The in-sync set is smaller than min.insync.replicas."""
+    """The partition has fewer in-sync replicas than min.insync.replicas. Retry."""
 
     code = 19
 
 
 class InvalidRequiredAcks(HeadraceError):
-    """acks must be -1 (all), 0 or 1."""
+    """The value of acks is invalid; it must be -1 (all), 0 or 1."""
 
     code = 21
 
 
 class InvalidTimestamp(RecordRefused):
-    """A record's timestamp lies outside what the topic accepts."""
+    """The timestamp of a record is outside the range that the topic accepts."""
 
     code = 32
 
 
 class UnsupportedVersion(HeadraceError):
-    """This version of the request is not served."""
+    """The broker does not support this version of the request."""
 
     code = 35
 
 
 class TopicAlreadyExists(HeadraceError):
-    """A topic of this name exists."""
+    """A topic with this name already exists."""
 
     code = 36
 
 
 class InvalidPartitions(HeadraceError):
-    """The number of partitions is not acceptable."""
+    """The number of partitions is invalid."""
 
     code = 37
 
 
 class InvalidReplicationFactor(HeadraceError):
-    """The replication factor is below 1 or above the number of brokers."""
+    """The replication factor is less than 1 or greater than the number of brokers."""
 
     code = 38
 
 
 class InvalidReplicaAssignment(HeadraceError):
-    """The replica assignment is not acceptable."""
+    """The replica assignment is invalid."""
 
     code = 39
 
 
 class InvalidUpdateVersion(HeadraceError):
-    """A feature cannot have the level that was asked for."""
+    """The feature does not support the requested version level."""
 
     code = 95
 
 
 class InvalidConfig(HeadraceError):
-    """A configuration name or value is not acceptable."""
+    """The name or value of a config is invalid."""
 
     code = 40
 
 
 class InvalidRequest(HeadraceError):
-    """The request contradicts itself or the protocol."""
+    """The request is invalid."""
 
     code = 42
 
 
 class PolicyViolation(HeadraceError):
-    """The request breaks a rule of this broker."""
+    """The request violates a policy of the broker."""
 
     code = 44
 
 
 class OutOfOrderSequence(HeadraceError):
-    """The producer's sequence number is not the next one."""
+    """The sequence number of the batch is not the next one of the producer."""
 
     code = 45
 
 
 class DuplicateSequence(HeadraceError):
-    """The batch was written before, but too long ago to know its offset."""
+    """The batch is a duplicate, and the broker no longer knows the offset of the original."""
 
     code = 46
 
 
 class InvalidProducerEpoch(HeadraceError):
-    """A newer instance of this producer has taken over."""
+    """The producer epoch is old: a newer instance of this producer has fenced it."""
 
     code = 47
 
 
 class StorageFailure(RetriableError):
-    """The disk refused a write or a sync; this log takes no more writes until the broker is restarted."""
+    """A write to the disk failed; the log rejects writes until the broker is restarted."""
 
     code = 56
 
 
 class UnknownProducerId(HeadraceError):
-    """The broker has no state for this producer id."""
+    """The broker has no state of this producer id."""
 
     code = 59
 
 
 class FetchSessionIdNotFound(RetriableError):
-    """The fetch session has been evicted; open a new one."""
+    """The fetch session does not exist or was evicted; open a new one."""
 
     code = 70
 
 
 class InvalidFetchSessionEpoch(RetriableError):
-    """The fetch session has moved on; open a new one."""
+    """The fetch session epoch is not the expected one; open a new session."""
 
     code = 71
 
 
 class TopicDeletionDisabled(HeadraceError):
-    """Topics cannot be deleted while delete.topic.enable is false."""
+    """Topic deletion is disabled; set delete.topic.enable=true to enable it."""
 
     code = 73
 
 
 class FencedLeaderEpoch(RetriableError):
-    """The leader epoch in the request is older than the broker's."""
+    """The leader epoch of the request is older than that of the partition; refresh the metadata."""
 
     code = 74
 
 
 class UnknownLeaderEpoch(RetriableError):
-    """The leader epoch in the request is newer than the broker's."""
+    """The leader epoch of the request is newer than the one this broker knows. Retry."""
 
     code = 75
 
 
 class UnsupportedCompressionType(HeadraceError):
-    """This version of the request cannot carry that compression."""
+    """This version of the request does not support the compression type."""
 
     code = 76
 
 
 class InvalidRecord(RecordRefused):
-    """A record or batch breaks the rules of its topic."""
+    """A record or batch violates the rules of the topic."""
 
     code = 87
 
 
 class ThrottlingQuotaExceeded(RetriableError):
-    """The client has used up its quota."""
+    """The client has exceeded its quota. Retry later."""
 
     code = 89
 
 
 class UnknownTopicId(RetriableError):
-    """This broker holds no topic with this id."""
+    """No topic with this id exists on this broker."""
 
     code = 100
 
 
 class InconsistentTopicId(RetriableError):
-    """The topic's id differs from the one in the request."""
+    """The topic id of the request differs from the current id of the topic."""
 
     code = 103
 
 
 class FetchSessionTopicIdMismatch(RetriableError):
-    """The fetch session names topics by id and the request by name, or the other way round; open a new one."""
+    """The request identifies topics by name and its fetch session by id, or vice versa; open a new session."""
 
     code = 106
 
 
 class DiskNearlyFull(RetriableError):
-    """The disk is nearly full; produce is refused until space is freed. Fetch and delete go on."""
+    """The disk is nearly full; the broker rejects writes until space is freed, but still serves reads and deletes."""
 
     code = 56
 
 
 class MalformedFrame(HeadraceError):
-    """The bytes are not a request of this protocol; the connection is closed."""
+    """The bytes are not a valid request of this protocol; the broker closes the connection."""
 
     code = 42

@@ -1,4 +1,4 @@
-"""How often something took how long, in buckets: cheap enough for every request, exact enough for a dashboard."""
+"""A histogram of durations with fixed buckets, cheap enough to record every request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SECONDS_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.
 
 
 class Histogram:
-    """Counts of seconds by their upper bound, the last one for everything above."""
+    """Counts of observations per upper bound in seconds; the last bucket has no bound."""
 
     __slots__ = ("bounds", "count", "counts", "total")
 

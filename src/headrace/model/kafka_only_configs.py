@@ -1,8 +1,8 @@
-"""Broker configs of Kafka 4.3 that this broker does not have.
+"""Broker configs of Kafka 4.3 that Headrace does not have.
 
-A server.properties that is taken over should start. What only tunes Kafka's own threads, buffers and background work is
-accepted, has no effect, and is reported once at start. What would change who may connect, or where data lies, is
-rejected with the option to use instead: ignoring it would be dangerous.
+A broker should start with a server.properties that was written for Kafka. Configs that only tune Kafka's threads,
+buffers and background work are accepted without effect and reported once at startup. Configs of listeners, security
+and data directories are rejected with the option to use instead, because ignoring them would be dangerous.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ _NAMES: Final = """
 """
 WITHOUT_EFFECT: Final = frozenset(_NAMES.split())
 
-_SECURITY: Final = "this release has no TLS and no authentication on Kafka's port; leave it out (see docs/access.md)"
-_LISTENERS: Final = "give the address by --kafka HOST:PORT"
+_SECURITY: Final = "the Kafka listener has no TLS and no authentication in this release; remove it (see docs/access.md)"
+_LISTENERS: Final = "set the address with --kafka HOST:PORT"
 _ELSEWHERE: Final = {
     "advertised.listeners": _LISTENERS,
     "controller.listener.names": _LISTENERS,
@@ -85,13 +85,13 @@ _ELSEWHERE: Final = {
     "inter.broker.listener.name": _LISTENERS,
     "listener.security.protocol.map": _LISTENERS,
     "listeners": _LISTENERS,
-    "broker.id": "give the node id by --node-id",
-    "node.id": "give the node id by --node-id",
-    "broker.rack": "give the rack by --rack",
-    "log.dir": "give the data folder by --data",
-    "log.dirs": "give the data folder by --data",
-    "metadata.log.dir": "give the data folder by --data",
-    "config.providers": "write the values themselves",
+    "broker.id": "set the node id with --node-id",
+    "node.id": "set the node id with --node-id",
+    "broker.rack": "set the rack with --rack",
+    "log.dir": "set the data folder with --data",
+    "log.dirs": "set the data folder with --data",
+    "metadata.log.dir": "set the data folder with --data",
+    "config.providers": "write the values directly",
     "authorizer.class.name": _SECURITY,
     "connections.max.reauth.ms": _SECURITY,
     "super.users": _SECURITY,
@@ -108,5 +108,5 @@ _SECURITY_PREFIXES: Final = (
 
 
 def replacement_of(name: str) -> str | None:
-    """What to do instead of setting this Kafka config, if it must not be ignored."""
+    """Return what to do instead of setting this Kafka config, or None if it may be ignored."""
     return _SECURITY if name.startswith(_SECURITY_PREFIXES) else _ELSEWHERE.get(name)

@@ -1,9 +1,9 @@
-"""The headers by which a message says how it is to be treated, and what a dead letter tells of its past.
+"""The headers that control how a message is processed, and those that record the origin of a dead letter.
 
-All values are text. A header that is given more than once counts as it was given last, as Kafka's `lastHeader` has it.
-Reading never fails: whoever delivers must get past every message, so a value that makes no sense counts as if it were
-not there (`priority_of` and its neighbours). Whoever takes a value from a person checks it with the function that
-raises (`check_priority`, and those of `model.durations`).
+All values are text. If a header occurs more than once, the last value applies, as with Kafka's `lastHeader`.
+Reading a header never fails: a malformed value is treated as absent (`priority_of` and the like), because an error
+would block delivery of the whole partition. Interfaces that accept a value from a user validate it with the functions
+that raise (`check_priority`, and those of `model.durations`).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from headrace.model.errors import InvalidRecord
 Headers = Sequence[tuple[str, bytes | None]]
 
 TAGS = "headrace-tags"
-"""Words separated by commas, for filters; the first `TAGS_MAX` count."""
+"""Tags for filters, separated by commas. Tags after the first `TAGS_MAX` are ignored."""
 TAGS_MAX = 100
 PRIORITY = "headrace-priority"
 """0 (lowest) to 9."""
 DELIVER_AT = "headrace-deliver-at"
 """Milliseconds since 1970, or RFC 3339."""
 DELAY = "headrace-delay"
-"""A duration, or the name of a level."""
+"""A duration, or a delay level such as level3."""
 REPEAT = "headrace-repeat"
-"""`every <duration>` or five fields of cron."""
+"""`every <duration>`, or a cron expression of five fields."""
 EXPIRES_AT = "headrace-expires-at"
 """Milliseconds since 1970, or RFC 3339."""
 TTL = "headrace-ttl"
@@ -37,7 +37,7 @@ TTL = "headrace-ttl"
 DEDUP_ID = "headrace-dedup-id"
 DEDUP_DIGEST = "headrace-dedup-digest"
 """Binds a dedup id to its content: a message with the same id and another digest is rejected instead of dropped."""
-DEDUP_ID_REUSED = f"its {DEDUP_ID} was used before, for a message with another content"
+DEDUP_ID_REUSED = f"its {DEDUP_ID} was used before for a message with different content"
 REPLY_TO = "headrace-reply-to"
 CORRELATION_ID = "headrace-correlation-id"
 
@@ -46,33 +46,34 @@ DEAD_ATTEMPTS = "headrace-dead-attempts"
 DEAD_SUBSCRIPTION = "headrace-dead-subscription"
 DEAD_TOPIC = "headrace-dead-topic"
 DEAD_TOPIC_ID = "headrace-dead-topic-id"
-"""Names are given again: a dead letter belongs to the topic that had the name when its message died."""
+"""A topic name can be reused: a dead letter belongs to the topic that had the name when the message was dead-lettered.
+"""
 DEAD_PARTITION = "headrace-dead-partition"
 DEAD_OFFSET = "headrace-dead-offset"
 DEAD_AT = "headrace-dead-at"
 DEAD_DEDUP_ID = "headrace-dead-dedup-id"
-"""The id that the message had: the dead letter has one of its own."""
+"""The dedup id of the original message; the dead letter has a dedup id of its own."""
 OF_THE_DEATH = (
     *(DEAD_REASON, DEAD_ATTEMPTS, DEAD_SUBSCRIPTION, DEAD_TOPIC, DEAD_TOPIC_ID, DEAD_PARTITION, DEAD_OFFSET, DEAD_AT),
     *(DEAD_DEDUP_ID, DEDUP_ID),
 )
-"""What a dead letter has and the message did not: its dedup id, if it had one, is among these."""
+"""The headers that a dead letter has in addition to, or instead of, those of the original message."""
 REDRIVEN = "headrace-redriven"
-"""How often the message came back from being a dead letter."""
+"""How many times the message was redriven from the dead-letter topic."""
 
 ORIGIN_PREFIX = "headrace-origin-"
 ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET = (ORIGIN_PREFIX + name for name in ("topic", "partition", "offset"))
-"""Of which record a replayed one is the copy."""
+"""The original of a replayed record."""
 
 RESERVED_PREFIX = "headrace-"
 
 
 class HeaderSetter(Enum):
-    """Who may set a reserved header, that is, one whose name begins with `headrace-`."""
+    """Which component may set a reserved header, that is, one whose name begins with `headrace-`."""
 
-    CLIENT = "any client, by any protocol: it says how the message itself is treated"
-    TRUSTED_CLIENT = "clients of the Kafka port; REST sets it by a parameter of its own, which it checks"
-    BROKER = "the broker, and our own tools: it says what became of a message"
+    CLIENT = "any client of any protocol: it controls how the message itself is processed"
+    TRUSTED_CLIENT = "clients of the Kafka listener; REST sets it from a request parameter that it validates"
+    BROKER = "the broker and Headrace's own tools: it records what happened to a message"
 
 
 RESERVED_HEADERS: Mapping[str, HeaderSetter] = {
@@ -81,26 +82,26 @@ RESERVED_HEADERS: Mapping[str, HeaderSetter] = {
     **dict.fromkeys((*OF_THE_DEATH[:-1], REDRIVEN), HeaderSetter.BROKER),
     **dict.fromkeys((ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET), HeaderSetter.BROKER),
 }
-"""A reserved name that is not here is left for later versions: REST rejects it, too."""
+"""Reserved names that are not listed are kept for later versions: REST rejects them as well."""
 
 
 def is_free_to_set(name: str) -> bool:
-    """Whether a client that is not trusted may give a message a header of this name."""
+    """Whether an untrusted client may set a header of this name."""
     name = name.lower()
     return not name.startswith(RESERVED_PREFIX) or RESERVED_HEADERS.get(name) is HeaderSetter.CLIENT
 
 
-PRIORITY_DEFAULT = 4  # as JMS has it
+PRIORITY_DEFAULT = 4  # as in JMS
 _DIGITS_MAX = 18
-_ITEM_SEPARATOR = b"\0"  # no header of HTTP has one, so no key of a request does
+_ITEM_SEPARATOR = b"\0"  # never occurs in an HTTP header, and therefore not in the key of a request
 
 
 class InvalidHeader(InvalidRecord):
-    """A header of ours has a value that makes no sense."""
+    """A reserved header has an invalid value."""
 
 
 class Death(msgspec.Struct, frozen=True, gc=False):
-    """Where a dead letter comes from and why it is one. `topic_id` is None of letters from earlier versions."""
+    """The origin of a dead letter and its reason. `topic_id` is None if an earlier version wrote the dead letter."""
 
     reason: str
     attempts: int
@@ -120,18 +121,18 @@ def header_of(headers: Headers, name: str) -> bytes | None:
 
 
 def text_of(headers: Headers, name: str) -> str | None:
-    """The value as text, whatever bytes it has."""
+    """Return the value as text; bytes that are not UTF-8 are replaced."""
     value = header_of(headers, name)
     return None if value is None else value.decode("utf-8", "replace")
 
 
 def dedup_id_of_item(key: bytes, index: int) -> bytes:
-    """The dedup id of one message of a request that has several, and one key for all of them."""
+    """Return the dedup id of one message of a batch request, which has one key for all its messages."""
     return b"%b%b%d" % (key, _ITEM_SEPARATOR, index)
 
 
 def dedup_key_of(dedup_id: bytes) -> bytes | None:
-    """The key of the request to which a message belongs; None of a message that was a request of its own."""
+    """Return the key of the batch request of a message, or None if it was not sent in a batch request."""
     key, separator, _ = dedup_id.rpartition(_ITEM_SEPARATOR)
     return key if separator else None
 
@@ -147,8 +148,8 @@ def priority_of(headers: Headers) -> int:
 
 
 def expires_ms_of(headers: Headers, arrived_ms: int) -> int | None:
-    """When the message is of no use any more, by whichever header says the earlier time."""
-    # Only where a subscription looks at expiry: a broker starts without it.
+    """Return when the message expires: the earlier time if both headers are set."""
+    # Imported only where a subscription has expiry enabled: keeps startup fast.
     from headrace.model.durations import InvalidDuration, InvalidTime, parse_duration, parse_time
 
     ends: list[int] = []
@@ -174,7 +175,7 @@ def redriven_of(headers: Headers) -> int:
 
 
 def death_of(headers: Headers) -> Death | None:
-    """None of a message that is no dead letter, or does not say of which message it is the copy."""
+    """Return None if the message is not a dead letter, or does not identify the original message."""
     topic = text_of(headers, DEAD_TOPIC)
     partition, offset = _number(headers, DEAD_PARTITION, -1), _number(headers, DEAD_OFFSET, -1)
     if topic is None or partition < 0 or offset < 0:
@@ -192,7 +193,7 @@ def death_of(headers: Headers) -> Death | None:
 
 
 def with_death(headers: Headers, death: Death) -> list[tuple[str, bytes | None]]:
-    """The headers of the dead letter of a message with these."""
+    """Return the headers of the dead letter of a message with the given headers."""
     told = {
         DEAD_REASON: death.reason,
         DEAD_ATTEMPTS: str(death.attempts),
@@ -208,7 +209,7 @@ def with_death(headers: Headers, death: Death) -> list[tuple[str, bytes | None]]
 
 
 def with_headers(headers: Headers, values: Mapping[str, str]) -> list[tuple[str, bytes | None]]:
-    """The headers with these values in place of whatever they had under those names."""
+    """Return the headers with these values instead of any earlier ones of the same names."""
     kept = without(headers, values)
     kept.extend((name, text.encode("utf-8", "replace")) for name, text in values.items())
     return kept
@@ -234,5 +235,5 @@ def _uuid(headers: Headers, name: str) -> UUID | None:
 def _number(headers: Headers, name: str, default: int) -> int:
     text = text_of(headers, name)
     if text is None or not text.isascii() or not text.isdigit() or len(text) > _DIGITS_MAX:
-        return default  # int() alone would also take "1_000", and thousands of digits
+        return default  # int() alone would also accept "1_000" and thousands of digits
     return int(text)

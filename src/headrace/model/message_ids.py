@@ -1,6 +1,6 @@
-"""Message ids: `<topic>:<partition>:<offset>`, which never changes and says where the message lies.
+"""Message ids: `<topic>:<partition>:<offset>`, the permanent position of a message.
 
-A topic's name has no colon, so that an id reads back in one way only.
+Topic names contain no colon, so an id has exactly one interpretation.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class MessageId(NamedTuple):
 
 
 def message_id_from_text(text: str) -> MessageId:
-    """Raises `InvalidRequest` for anything that is not an id."""
+    """Raise `InvalidRequest` for text that is not a message id."""
     topic, *numbers = text.split(":")
     if topic and len(numbers) == 2 and all(_is_number(number) for number in numbers):
         parsed = MessageId(topic, *map(int, numbers))
         if parsed.partition <= _PARTITION_MAX and parsed.offset <= _OFFSET_MAX:
             return parsed
-    raise InvalidRequest(f"'{text}' is not the id of a message: <topic>:<partition>:<offset> is expected")
+    raise InvalidRequest(f"'{text}' is not a message id; write <topic>:<partition>:<offset>")
 
 
 def _is_number(text: str) -> bool:
-    # int() alone would also take "+1", "1_000", and thousands of digits.
+    # int() alone would also accept "+1", "1_000" and thousands of digits.
     return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX

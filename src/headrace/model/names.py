@@ -1,7 +1,7 @@
-"""Which names topics and groups may have.
+"""Validate the names of topics and groups, and derive the names of co-located topics.
 
-The rules are Kafka's, so that what one system accepts the other does. Names never reach the file system:
-folders are named by topic id.
+The rules are Kafka's, so that both systems accept the same names. Names are not used in the file system: folders are
+named by topic id.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def check_topic_name(name: str) -> str:
-    """Return the name, or raise `InvalidTopic` saying which rule it breaks."""
+    """Return the name, or raise `InvalidTopic` with the rule that it violates."""
     if not name:
         raise InvalidTopic("Topic name is invalid: the empty string is not allowed")
     if name in {".", ".."}:
@@ -42,19 +42,19 @@ def check_topic_name(name: str) -> str:
 
 
 def check_group_id(group_id: str | None) -> str:
-    """Return the group id, or raise `InvalidGroupId`: any text will do, but no text will not."""
+    """Return the group id, or raise `InvalidGroupId` if it is empty."""
     if not group_id:
         raise InvalidGroupId("The group id is empty; set group.id")
     return group_id
 
 
 def is_internal(topic: str) -> bool:
-    """Internal topics belong to the broker: clients read them, but do not create or delete them."""
+    """Whether the topic belongs to the broker: clients may read such topics, but not create or delete them."""
     return topic in INTERNAL_TOPICS or topic.startswith(COMPANION_PREFIXES)
 
 
 def owner_of(topic: str) -> str | None:
-    """The topic whose companion this one is, or None if it stands for itself."""
+    """Return the topic with which this one is co-located, or None if it is not a co-located topic."""
     for prefix in COMPANION_PREFIXES:
         if topic.startswith(prefix):
             return topic[len(prefix) :]
@@ -62,15 +62,15 @@ def owner_of(topic: str) -> str | None:
 
 
 def acks_topic(topic: str) -> str:
-    """The companion in which the subscriptions of a topic keep what was settled."""
+    """Return the co-located topic in which the subscriptions of a topic store acknowledgements."""
     return ACKS_PREFIX + topic
 
 
 def delayed_topic(topic: str) -> str:
-    """The companion in which messages wait until they are due in the topic."""
+    """Return the co-located topic that stores delayed messages until they are due."""
     return DELAYED_PREFIX + topic
 
 
 def dead_letter_topic(topic: str) -> str:
-    """Where messages of a topic end that nobody could work on."""
+    """Return the topic to which messages go that exhausted their delivery attempts."""
     return topic + DEAD_LETTER_SUFFIX

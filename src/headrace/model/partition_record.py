@@ -1,8 +1,8 @@
-"""One partition as the registry keeps it: who holds it, who has everything, and who leads. Pure.
+"""The state of one partition in the registry: replicas, in-sync replicas and leader. Pure.
 
-The key's version is the partition's epoch: whoever changes the record names the version that it replaces. A broker
-leads exactly when the record names its node id and the epoch of its present start, so a broker that was restarted is
-never taken for the leader that it was before.
+The version of the registry key is the partition epoch: every update is conditional on the version that it replaces. A
+broker is the leader if and only if the record contains its node id and its current broker epoch. Therefore a restarted
+broker does not resume a leadership of its earlier start.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ class Leadership(NamedTuple):
 
 
 class PartitionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`replicas` in the order of preference. `isr` have everything that is committed, `elr` too, though they are
-    behind: they left while there were too few to commit more. `adding` and `removing` are the rest of a reassignment.
-    `unclean_epoch`: the last leader epoch that began with a leader that may have lacked committed records. `past` are
-    the last leaderships before the present one, the oldest first."""
+    """`replicas` is in order of preference. Replicas in `isr` and `elr` have all committed records: those in `elr`
+    (eligible leader replicas, KIP-966) left the in-sync replicas while there were too few of them to commit more.
+    `adding` and `removing` are the replicas that a reassignment still has to add or remove. `unclean_epoch` is the
+    last leader epoch that began with a leader that may have lacked committed records.
+    `past` holds the leaderships before the present one, the oldest first."""
 
     replicas: Nodes
     isr: Nodes

@@ -1,7 +1,7 @@
-"""Regular expressions that come from outside, in the syntax of RE2, as Kafka has them.
+"""Compile regular expressions from clients, in RE2 syntax as in Kafka.
 
-Python's own `re` backtracks: one pattern of thirty characters can keep it busy for years. RE2 takes time in proportion
-to the text, whatever the pattern; what it cannot do (looking around, referring back) it refuses.
+Python's `re` backtracks: a pattern of thirty characters can take years. RE2 runs in time linear in the length of the
+text, whatever the pattern. It rejects lookaround and backreferences, which it does not support.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ _MEMORY_BYTES_MAX = 1 << 20
 
 @lru_cache(maxsize=1024)
 def compiled(pattern: str) -> Any:
-    """An object with `fullmatch(text)`; raises `InvalidRegularExpression` for what cannot be used."""
+    """Return an object with `fullmatch(text)`, or raise `InvalidRegularExpression`."""
     if len(pattern) > PATTERN_LENGTH_MAX:
-        raise InvalidRegularExpression(f"a pattern of {len(pattern)} characters; {PATTERN_LENGTH_MAX} may be")
+        raise InvalidRegularExpression(
+            f"the pattern has {len(pattern)} characters; the maximum is {PATTERN_LENGTH_MAX}"
+        )
     import re2
 
     options = re2.Options()
@@ -30,4 +32,4 @@ def compiled(pattern: str) -> Any:
     except re2.error as error:
         (reason,) = error.args
         why = reason.decode(errors="replace") if isinstance(reason, bytes) else reason
-        raise InvalidRegularExpression(f"`{pattern}` is not a regular expression that RE2 knows: {why}") from error
+        raise InvalidRegularExpression(f"`{pattern}` is not a valid RE2 regular expression: {why}") from error

@@ -1,4 +1,4 @@
-"""What all refusals have in common. See `errors` for the refusals themselves."""
+"""The base classes of all errors. See `errors` for the errors themselves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar
 
 
 class HeadraceError(Exception):
-    """The root of all refusals; on the wire an unknown server error."""
+    """Unknown server error."""
 
     code: ClassVar[int] = -1
     retriable: ClassVar[bool] = False
@@ -18,13 +18,13 @@ class HeadraceError(Exception):
 
 
 class RetriableError(HeadraceError):
-    """The same request may succeed later."""
+    """The request failed, but the same request may succeed later."""
 
     retriable: ClassVar[bool] = True
 
 
 class RecordRefused(HeadraceError):
-    """A refusal of a batch that can name the records that caused it, by their index in it."""
+    """The broker rejected a batch because of some of its records, which the error lists by their index."""
 
     def __init__(self, message: str = "", records: Sequence[tuple[int, str]] = ()) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""The settings of a broker that concern copies: how many there are, how they are fetched, and who leads."""
+"""The broker settings of replication: replication factors, follower fetches and leader elections."""
 
 from __future__ import annotations
 
@@ -13,55 +13,56 @@ LONG_MAX = 2**63 - 1
 class ReplicationConfig:
     auto_leader_rebalance_enable: bool = boolean(
         True,
-        "Whether leads are given back to the replica that comes first when it is in sync again.",
+        "Elect the preferred leader (the first replica) of a partition again when it is back in sync.",
     )
     default_replication_factor: int = integer(
         3,
-        "The replicas of a topic that is created without saying how many, or as many as there are brokers.",
+        "The replication factor of a topic that is created without one, limited by the number of brokers.",
         check=at_least(1),
     )
     follower_replication_throttled_rate: int = long(
         LONG_MAX,
-        "How many bytes per second replicas that are not in sync yet may copy, to leave room for others.",
+        "The maximum number of bytes per second that this broker fetches for replicas that are out of sync.",
         check=at_least(1),
     )
     leader_imbalance_check_interval_seconds: int = long(
         30,
-        "How often leads are given back to the replicas that come first.",
+        "How often the controller checks whether to elect preferred leaders.",
         check=at_least(1),
     )
     leader_replication_throttled_rate: int = long(
         LONG_MAX,
-        "How many bytes per second replicas that are not in sync yet may copy from a broker, all of them together.",
+        "The maximum number of bytes per second that this broker sends to replicas that are out of sync, in total.",
         check=at_least(1),
     )
     offsets_topic_replication_factor: int = integer(
         3,
-        "The replicas of the log of groups and offsets, or as many as there are brokers when it is made.",
+        "The replication factor of __consumer_offsets, limited by the number of brokers when it is created.",
         check=at_least(1),
     )
     replica_fetch_max_bytes: int = integer(
         1_048_576,
-        "How much of one partition a follower asks for at a time.",
+        "The maximum number of bytes per partition in a follower fetch.",
         check=at_least(0),
     )
     replica_fetch_response_max_bytes: int = integer(
         10_485_760,
-        "How much a follower asks for at a time.",
+        "The maximum number of bytes in a follower fetch.",
         check=at_least(0),
     )
     replica_fetch_wait_max_ms: int = integer(
         500,
-        "How long a follower waits for something new before it asks again.",
+        "The maximum time that a follower fetch waits at the leader for new records.",
         check=at_least(1),
     )
     replica_lag_time_max_ms: int = long(
         10_000,
-        "A follower that has not caught up for so long is no longer waited for.",
+        "Remove a follower from the in-sync replicas when it has not caught up with the leader for this many "
+        "milliseconds.",
         check=at_least(1),
     )
     transaction_state_log_replication_factor: int = integer(
         3,
-        "The replicas of the log of transactions, or as many as there are brokers when it is made.",
+        "The replication factor of __transaction_state, limited by the number of brokers when it is created.",
         check=at_least(1),
     )

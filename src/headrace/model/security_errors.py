@@ -1,4 +1,4 @@
-"""The refusals of requests about users and their rights, of which Kafka's door knows none."""
+"""Errors of authentication and authorization requests, which the Kafka listener does not support."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from headrace.model.refusal import HeadraceError
 
 
 class IllegalSaslState(HeadraceError):
-    """Clients are let in here without saying who they are; connect without SASL."""
+    """This listener does not authenticate clients; connect without SASL."""
 
     code = 34
 
 
 class SecurityDisabled(HeadraceError):
-    """There are no users and no access rules at this door."""
+    """Authentication and authorization are disabled on this listener; every client has full access."""
 
     code = 54
 
 
 class ResourceNotFound(HeadraceError):
-    """There is no such thing."""
+    """The resource does not exist."""
 
     code = 91

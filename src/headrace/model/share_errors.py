@@ -1,4 +1,4 @@
-"""The refusals of leases and of the sessions by which Kafka's share consumers take them. Import them from `errors`."""
+"""Errors of leases and of the sessions of share consumers. Import them from `errors`."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from headrace.model.refusal import HeadraceError, RetriableError
 
 
 class InvalidRecordState(HeadraceError):
-    """The message is not leased by this member any more, or was settled already."""
+    """The lease has expired or belongs to another member, or the message was already settled."""
 
     code = 121
 
 
 class ShareSessionNotFound(RetriableError):
-    """There is no such share session; open one with epoch 0."""
+    """The share session does not exist; open a new one with epoch 0."""
 
     code = 122
 
 
 class InvalidShareSessionEpoch(RetriableError):
-    """The share session expects another epoch; open a new one with epoch 0."""
+    """The share session epoch is not the expected one; open a new session with epoch 0."""
 
     code = 123
 
 
 class ShareSessionLimitReached(RetriableError):
-    """The broker has as many share sessions as it may have."""
+    """The broker has reached its maximum number of share sessions. Retry later."""
 
     code = 133

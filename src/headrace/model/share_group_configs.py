@@ -1,4 +1,4 @@
-"""The settings of a broker that are the defaults of share groups and of subscriptions."""
+"""The broker settings that are the defaults of share groups and subscriptions."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ HOUR_MS = 3_600_000
 class ShareGroupDefaults(ReplicationConfig):
     group_share_delivery_count_limit: int = integer(
         5,
-        "How often a message is delivered before it becomes a dead letter.",
+        "The maximum number of delivery attempts. A message that fails the last one becomes a dead letter.",
         check=between(1, 1000),
     )
     group_share_heartbeat_interval_ms: int = integer(
         5000,
-        "How often the members of a share group send a heartbeat.",
+        "The heartbeat interval of the members of share groups.",
         check=at_least(100),
     )
     group_share_partition_max_record_locks: int = integer(
         0,
-        "How many messages of a partition may be leased at a time. 0 is no limit; Kafka has 2000.",
+        "The maximum number of messages of a partition that are leased at the same time. 0: no limit. Kafka's default "
+        "is 2000.",
         check=at_least(0),
     )
     group_share_record_lock_duration_ms: int = integer(
         30_000,
-        "How long a lease lasts that is not extended.",
+        "The visibility timeout: a lease that is not extended expires after this many milliseconds.",
         check=between(100, 12 * HOUR_MS),
     )
     group_share_session_timeout_ms: int = integer(
         45_000,
-        "Remove a member of a share group that has sent no heartbeat for this long, and release what it leased.",
+        "Remove a member of a share group that has sent no heartbeat for this many milliseconds, and release its "
+        "leases.",
         check=at_least(100),
     )

@@ -1,11 +1,11 @@
-"""Access tokens: how they are written, what is kept of them, and what their scopes allow.
+"""Access tokens and their scopes.
 
-    hr_<id>_<secret>       the id is known to everybody, the secret to its holder alone; brokers keep a hash of it
+    hr_<id>_<secret>       a token: the id is public, the secret is not; brokers store only a hash of the secret
     <verb>:<pattern>       a scope: publish:orders, consume:orders.*, manage:*
 
-A pattern is a topic's name, or its beginning with a `*` at the end. A verb allows just what it says, but for `manage`,
-which allows all verbs on its topics. What belongs to no topic needs a scope on `*`. The broker's own topics need
-`manage`: whoever reads them sees through the scopes on all others.
+A pattern is a topic name, or a prefix followed by `*`. A verb permits only that operation, except `manage`, which
+permits all operations on its topics. Operations that concern no topic require a scope on `*`. Internal topics require
+`manage`: they contain data of all topics, so read access to them would bypass the scopes of those topics.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ VERBS: Final = ("publish", "consume", "read", "metrics", MANAGE)
 SECRET_BYTES: Final = 32
 TOKEN_LENGTH_MAX: Final = 200
 
-# Compiled when they are first used: a broker starts without them.
+# Compiled on first use: keeps startup fast.
 _TOKEN: Final = r"hr_([a-zA-Z0-9]{1,64})_([a-zA-Z0-9_-]{1,120})"
 _TOKEN_ID: Final = r"[a-zA-Z0-9]{1,64}"
 _PATTERN: Final = r"[a-zA-Z0-9._-]*\*?"
 
 
 class InvalidScope(InvalidRequest):
-    """A scope is written VERB:TOPIC, such as publish:orders, consume:orders.* or manage:*."""
+    """The scope is invalid; write VERB:TOPIC, such as publish:orders, consume:orders.* or manage:*."""
 
 
 class Scope(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class Scope(msgspec.Struct, frozen=True):
         return f"{self.verb}:{self.pattern}"
 
     def allows(self, verb: str, topic: str | None) -> bool:
-        """Whether this is enough to do `verb` with the topic, or, if that is None, with what belongs to none."""
+        """Whether this scope permits `verb` on the topic, or on something that belongs to no topic if it is None."""
         if topic is not None and is_internal(topic):
             verb = MANAGE
         return self.verb in (verb, MANAGE) and self._covers(topic)
@@ -56,7 +56,7 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 def needed_scope(verb: str, topic: str | None) -> Scope:
-    """The narrowest scope that allows this."""
+    """Return the narrowest scope that permits the operation."""
     if topic is None:
         return Scope(verb, "*")
     return Scope(MANAGE if is_internal(topic) else verb, topic)
@@ -66,10 +66,10 @@ def parse_scope(text: str) -> Scope:
     verb, separator, pattern = text.partition(":")
     if not separator or verb not in VERBS:
         raise InvalidScope(
-            f"'{text[:300]}' is not a scope; write {', '.join(VERBS[:-1])} or {MANAGE}, a colon, a topic"
+            f"'{text[:300]}' is not a scope; write VERB:TOPIC with one of the verbs {', '.join(VERBS[:-1])} or {MANAGE}"
         )
     if not pattern or len(pattern) > TOPIC_NAME_LENGTH_MAX + 1 or re.fullmatch(_PATTERN, pattern) is None:
-        raise InvalidScope(f"'{pattern[:300]}' is no topic's name, nor the beginning of one with a * at the end")
+        raise InvalidScope(f"'{pattern[:300]}' is neither a topic name nor a prefix followed by *")
     return Scope(verb, pattern)
 
 
@@ -78,7 +78,7 @@ def write_token(token_id: str, secret: str) -> str:
 
 
 def parse_token(text: str) -> tuple[str, str] | None:
-    """Its id and its secret; None if this is no token."""
+    """Return the id and the secret, or None if the text is not a token."""
     found = re.fullmatch(_TOKEN, text) if len(text) <= TOKEN_LENGTH_MAX else None
     return None if found is None else (found[1], found[2])
 
@@ -88,5 +88,5 @@ def is_token_id(text: str) -> bool:
 
 
 def hash_secret(secret: str) -> bytes:
-    """A plain hash will do: a secret of 256 random bits cannot be guessed, however fast each guess is."""
+    """Hash without salt or stretching: a secret of 256 random bits cannot be guessed at any speed."""
     return sha256(secret.encode()).digest()

@@ -1,8 +1,8 @@
-"""The configuration of a topic: every name that Kafka 4.3 knows, with Headrace's defaults, and a few of our own.
+"""The configuration of a topic: every topic config of Kafka 4.3 and Headrace's own, with Headrace's defaults.
 
-Three defaults differ from Kafka's, on purpose: `retention.ms` is two weeks, `flush.messages` is 1 (an
-acknowledged record is on disk), and `segment.bytes` may be small. A setting that has no meaning here is still
-listed, because tools expect it, but accepts only the value that tells the truth.
+Three defaults differ from Kafka's on purpose: `retention.ms` is two weeks, `flush.messages` is 1 (an
+acknowledged record is on disk), and `segment.bytes` may be small. A setting that has no meaning in Headrace is
+still listed, because tools expect it, but accepts only the value that describes what Headrace does.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ Layers = Sequence[tuple[ConfigSource, Mapping[str, str]]]
 """Broker settings as given, strongest source first."""
 
 ACKED = "acked"
-"""Of retention.mode: what every subscription has settled goes."""
+"""A value of retention.mode: delete messages that every subscription has settled."""
 
-_NO_TIERS = "Tiered storage is not offered by this broker"
+_NO_TIERS = "Headrace does not support tiered storage"
 
 
 def _broker(*names: str) -> tuple[BrokerName, ...]:
@@ -68,219 +68,223 @@ def _throttled(value: Sequence[str]) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """What is in force for one topic, typed. Names are Kafka's with underscores for dots."""
+    """The effective configuration of a topic as typed values. Names are Kafka's, with underscores for dots."""
 
     cleanup_policy: tuple[str, ...] = words(
         ("delete",),
-        "What happens to old segments: 'delete' drops them by retention, 'compact' keeps the last record of "
-        "each key; both may be given.",
+        "What to do with old segments. 'delete' deletes them by retention time and size, 'compact' keeps the last "
+        "record of each key. Both may be given.",
         check=each_of("compact", "delete"),
         broker_names=_broker("log.cleanup.policy"),
     )
     compression_gzip_level: int = integer(
         -1,
-        "Level used where the broker itself compresses with gzip.",
+        "The compression level when the broker recompresses batches with gzip.",
         check=lambda level: None if level == -1 or 1 <= level <= 9 else "Value must be between 1 and 9 or equal to -1",
         broker_names=_broker("compression.gzip.level"),
     )
     compression_lz4_level: int = integer(
         9,
-        "Level used where the broker itself compresses with lz4.",
+        "The compression level when the broker recompresses batches with lz4.",
         check=between(1, 17),
         broker_names=_broker("compression.lz4.level"),
     )
     compression_type: str = text(
         "producer",
-        "'producer' keeps each batch as its producer compressed it; any other makes the broker recompress.",
+        "'producer' keeps each batch as the producer compressed it. With any other value the broker recompresses.",
         check=one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         broker_names=_broker("compression.type"),
     )
     compression_zstd_level: int = integer(
         3,
-        "Level used where the broker itself compresses with zstd.",
+        "The compression level when the broker recompresses batches with zstd.",
         check=between(-131_072, 22),
         broker_names=_broker("compression.zstd.level"),
     )
     dedup_window_ms: int = long(
         0,
-        "How long the headrace-dedup-id of a message is remembered: another message with the same one is not stored "
-        "again. 0: not at all.",
+        "The deduplication window. The broker does not store a message whose headrace-dedup-id was used by another "
+        "message in this many milliseconds. 0: no deduplication.",
         check=at_least(0),
     )
     delete_retention_ms: int = long(
         DAY_MS,
-        "How long the mark of a deleted key stays readable in a compacted topic.",
+        "How long compaction keeps the tombstone of a deleted key.",
         check=at_least(0),
         broker_names=_broker("log.cleaner.delete.retention.ms"),
     )
     expire_after_idle_ms: int = long(
         0,
-        "A topic of one partition to which nothing was written for so long is deleted. 0: never.",
+        "Delete a single-partition topic after nothing was written to it for this many milliseconds. 0: never.",
         check=at_least(0),
     )
     file_delete_delay_ms: int = long(
         60_000,
-        "How long the file of a dropped segment may still be read by whoever has it open.",
+        "How long to wait before deleting the file of a removed segment, so that readers can finish.",
         check=at_least(0),
         broker_names=_broker("log.segment.delete.delay.ms"),
     )
     flush_messages: int = long(
         1,
-        "1: an acknowledgement waits for the fsync that it shares with its neighbours. Larger: records are "
-        "acknowledged from memory and synced after that many; a power cut or kernel crash loses the "
-        "acknowledged ones that were not synced, unless another replica has them.",
+        "1: the broker acknowledges records after an fsync, which concurrent writes share. Larger: the broker "
+        "acknowledges records from memory and forces an fsync after this many; a power failure or kernel crash then "
+        "loses acknowledged records that were not synced, unless another replica has them.",
         check=at_least(1),
         broker_names=_broker("log.flush.interval.messages"),
     )
     flush_ms: int = long(
         LONG_MAX,
-        "The longest that a record waits to be synced when flush.messages is larger than 1.",
+        "The maximum time before a record is synced to disk when flush.messages is larger than 1.",
         check=at_least(0),
         broker_names=_broker("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
     )
     follower_replication_throttled_replicas: tuple[str, ...] = words(
         (),
-        "Kept for Kafka's tools, as partition:broker, or '*'; the rate holds for every replica that catches up.",
+        "Accepted for Kafka's tools, as partition:broker or '*', without effect: the throttled rate applies to every "
+        "replica that is catching up.",
         check=_throttled,
     )
     index_interval_bytes: int = integer(
         4096,
-        "About how many bytes of log lie between two entries of the offset index.",
+        "The approximate number of bytes of log between two entries of the offset index.",
         check=at_least(0),
         broker_names=_broker("log.index.interval.bytes"),
     )
     leader_replication_throttled_replicas: tuple[str, ...] = words(
         (),
-        "Kept for Kafka's tools, as partition:broker, or '*'; the rate holds for every replica that catches up.",
+        "Accepted for Kafka's tools, as partition:broker or '*', without effect: the throttled rate applies to every "
+        "replica that is catching up.",
         check=_throttled,
     )
     local_retention_bytes: int = long(
         -2,
-        "With tiered storage: the size kept on local disks; -2 means retention.bytes.",
+        "With tiered storage: the size to keep on local disks. -2: the value of retention.bytes.",
         check=at_least(-2),
         broker_names=_broker("log.local.retention.bytes"),
     )
     local_retention_ms: int = long(
         -2,
-        "With tiered storage: the time kept on local disks; -2 means retention.ms.",
+        "With tiered storage: how long to keep segments on local disks. -2: the value of retention.ms.",
         check=at_least(-2),
         broker_names=_broker("log.local.retention.ms"),
     )
     max_compaction_lag_ms: int = long(
         LONG_MAX,
-        "The longest that a record of a compacted topic may stay uncompacted.",
+        "The maximum time that a record of a compacted topic stays uncompacted.",
         check=at_least(1),
         broker_names=_broker("log.cleaner.max.compaction.lag.ms"),
     )
     max_message_bytes: int = integer(
         1_048_588,
-        "The largest batch that is accepted, as sent (after compression).",
+        "The maximum size of a record batch, after compression.",
         check=at_least(0),
         broker_names=_broker("message.max.bytes"),
     )
     message_timestamp_after_max_ms: int = long(
         HOUR_MS,
-        "How far a producer's timestamp may lie ahead of the broker's clock.",
+        "How far the timestamp of a record may be ahead of the broker's clock.",
         check=at_least(0),
         broker_names=_broker("log.message.timestamp.after.max.ms"),
     )
     message_timestamp_before_max_ms: int = long(
         LONG_MAX,
-        "How far a producer's timestamp may lie behind the broker's clock.",
+        "How far the timestamp of a record may be behind the broker's clock.",
         check=at_least(0),
         broker_names=_broker("log.message.timestamp.before.max.ms"),
     )
     message_timestamp_type: str = text(
         "CreateTime",
-        "Whose time a record carries: the producer's (CreateTime) or the broker's at append (LogAppendTime).",
+        "The timestamp of a record: the one set by the producer (CreateTime) or the broker's time when it appends "
+        "the record (LogAppendTime).",
         check=one_of("CreateTime", "LogAppendTime"),
         broker_names=_broker("log.message.timestamp.type"),
     )
     min_cleanable_dirty_ratio: float = double(
         0.5,
-        "The share of a log that must be uncompacted before compaction looks at it.",
+        "Compact a log when this fraction of it is uncompacted.",
         check=between(0, 1),
         broker_names=_broker("log.cleaner.min.cleanable.ratio"),
     )
     min_compaction_lag_ms: int = long(
         0,
-        "The time that a record stays untouched by compaction.",
+        "The minimum time that a record stays uncompacted.",
         check=at_least(0),
         broker_names=_broker("log.cleaner.min.compaction.lag.ms"),
     )
     min_insync_replicas: int = integer(
         1,
-        "How many replicas must have a record before acks=all is answered; with fewer, produce is refused.",
+        "The minimum number of in-sync replicas for a write with acks=all. With fewer, the broker rejects such writes.",
         check=at_least(1),
         broker_names=_broker("min.insync.replicas"),
     )
     preallocate: bool = boolean(
         False,
-        "Whether the file of a new segment gets its full size at once; accepted, but without effect here.",
+        "Preallocate the file of a new segment. Accepted, but without effect in Headrace.",
         broker_names=_broker("log.preallocate"),
     )
     remote_log_copy_disable: bool = boolean(
-        False, "With tiered storage: stop copying segments away.", check=not_offered((False,), _NO_TIERS)
+        False, "With tiered storage: stop copying segments to it.", check=not_offered((False,), _NO_TIERS)
     )
     remote_log_delete_on_disable: bool = boolean(
         False,
-        "With tiered storage: drop what was copied when it is switched off.",
+        "With tiered storage: delete the remote segments when it is disabled.",
         check=not_offered((False,), _NO_TIERS),
     )
     remote_storage_enable: bool = boolean(
-        False, "Whether old segments move to tiered storage.", check=not_offered((False,), _NO_TIERS)
+        False, "Move old segments to tiered storage.", check=not_offered((False,), _NO_TIERS)
     )
     retention_bytes: int = long(
         -1,
-        "The size per partition beyond which the oldest segments are dropped; -1: no limit.",
+        "Delete the oldest segments of a partition when its log exceeds this size. -1: no limit.",
         check=at_least(-1),
         broker_names=_broker("log.retention.bytes"),
     )
     retention_mode: str = text(
         "time",
-        "When a message may go before retention.ms and retention.bytes say so: 'time' never, 'acked' when every "
-        "subscription of its partition has settled it.",
+        "'time' deletes messages by retention.ms and retention.bytes only. 'acked' also deletes a message as soon as "
+        "every subscription of its partition has settled it.",
         check=one_of("time", ACKED),
     )
     retention_ms: int = long(
         14 * DAY_MS,
-        "The age beyond which segments are dropped; -1: no limit.",
+        "Delete segments that are older than this. -1: no limit.",
         check=at_least(-1),
         broker_names=_times("log.retention", "ms", "minutes", "hours"),
     )
     segment_bytes: int = integer(
         1_073_741_824,
-        "The size at which a new segment is begun. Retention drops whole segments.",
+        "The maximum size of a segment. Retention deletes whole segments.",
         check=at_least(14),
         broker_names=_broker("log.segment.bytes"),
     )
     segment_index_bytes: int = integer(
         10_485_760,
-        "The size of an offset index at which a new segment is begun.",
+        "The maximum size of the offset index of a segment.",
         check=at_least(4),
         broker_names=_broker("log.index.size.max.bytes"),
     )
     segment_jitter_ms: int = long(
         0,
-        "Up to how much earlier than segment.ms a segment may end, so that not all end at once.",
+        "The maximum random time to subtract from segment.ms, so that segments do not all roll at the same time.",
         check=at_least(0),
         broker_names=_times("log.roll.jitter", "ms", "hours"),
     )
     segment_ms: int = long(
         7 * DAY_MS,
-        "The age at which a new segment is begun even if the current one is not full.",
+        "The maximum age of the active segment: the log rolls to a new segment even if the current one is not full.",
         check=at_least(1),
         broker_names=_times("log.roll", "ms", "hours"),
     )
     unclean_leader_election_enable: bool = boolean(
         False,
-        "Whether a replica that lacks acknowledged records may become leader when no other is left.",
+        "Allow a replica that may lack acknowledged records to become leader when no other replica is available. "
+        "Such an election can lose acknowledged records.",
         broker_names=_broker("unclean.leader.election.enable"),
     )
 
     @classmethod
     def build(cls, overrides: Mapping[str, str | None], defaults: TopicConfig) -> TopicConfig:
-        """The overrides on top of the broker's defaults; raises `InvalidConfig` naming all that is wrong."""
+        """Apply the overrides to the broker's defaults; `InvalidConfig` lists every bad one."""
         if not overrides:
             return defaults
         values = parse_all(TOPIC_SETTINGS, overrides, "topic")
@@ -293,8 +297,8 @@ class TopicConfig:
             )
         if config.retention_mode == ACKED and config.compacts:
             raise InvalidConfig(
-                "Conflict topic config setting: with retention.mode=acked nothing is kept for the sake of its key; "
-                "cleanup.policy must be delete"
+                "Conflict topic config setting: retention.mode=acked cannot be combined with compaction; "
+                "set cleanup.policy=delete"
             )
         return config
 
@@ -304,7 +308,7 @@ class TopicConfig:
 
     @property
     def deletes(self) -> bool:
-        """Whether retention by time and size applies; the start of a log can always be moved on request."""
+        """Whether retention by time and size applies. DeleteRecords works with every policy."""
         return "delete" in self.cleanup_policy
 
 
@@ -312,7 +316,7 @@ TOPIC_SETTINGS: dict[str, Setting] = settings_of(TopicConfig)
 
 
 def alter_topic(overrides: Mapping[str, str], changes: Iterable[ConfigChange], defaults: TopicConfig) -> dict[str, str]:
-    """The topic's overrides after IncrementalAlterConfigs; raises rather than returning anything unusable."""
+    """Return the topic's overrides after IncrementalAlterConfigs; raise if the resulting config is invalid."""
     altered = alter(
         TOPIC_SETTINGS,
         overrides,
@@ -325,7 +329,7 @@ def alter_topic(overrides: Mapping[str, str], changes: Iterable[ConfigChange], d
 
 
 def describe_topic(overrides: Mapping[str, str], broker_layers: Layers) -> list[ConfigEntry]:
-    """Every setting of a topic with its value, where that comes from, and what stands behind it."""
+    """List every setting of a topic with its value, the source of the value, and its synonyms."""
     layers = [(ConfigSource.DYNAMIC_TOPIC_CONFIG, overrides)]
     return [
         describe_setting(setting, BrokerName(name), _found_in((BrokerName(name),), layers), broker_layers)
@@ -336,7 +340,7 @@ def describe_topic(overrides: Mapping[str, str], broker_layers: Layers) -> list[
 def describe_setting(
     setting: Setting, shown_as: BrokerName, stronger: list[Synonym], broker_layers: Layers
 ) -> ConfigEntry:
-    """One entry, named and in the unit of `shown_as`: the topic's own name, or a broker's name for it."""
+    """Describe one setting under the name and in the unit of `shown_as`: the topic config, or a broker synonym."""
     by_name = {name.name: name for name in (*setting.broker_names, shown_as)}
     default_name = (setting.broker_names or (shown_as,))[0]
     synonyms = [
@@ -353,7 +357,7 @@ def describe_setting(
 
 
 def _found_in(names: Iterable[BrokerName], layers: Layers) -> list[Synonym]:
-    """Where the setting is given, under any of the names, strongest first."""
+    """List the layers that set this setting under any of its names, strongest first."""
     return [
         Synonym(name.name, layer[name.name], source) for source, layer in layers for name in names if name.name in layer
     ]

@@ -1,4 +1,4 @@
-"""One topic as the registry keeps it, and as each broker keeps it beside the topic's logs. Pure."""
+"""The metadata of one topic, in the registry and beside the topic's logs on each broker. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import msgspec
 
 
 class TopicRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`configs` are overrides only, as text, under Kafka's names. `owner` is the id of the topic with which this one is
-    co-located: a namesake of that topic, made after it was deleted, has nothing to do with it.
+    """`configs` contains only overrides, as text, under Kafka's names. `owner` is the id of the topic with which this
+    one is co-located; a later topic of the same name as that one has a different id.
     `dead_letters_of` is the id of the topic for which the broker created this one as its dead-letter topic; the two are
-    deleted together. None of a topic that a client created, whatever its name.
-    `growths` are the numbers of partitions that it had each time before some were added."""
+    deleted together. It is None if a client created the topic, whatever its name.
+    `growths` lists the partition counts before each increase."""
 
     name: str
     id: UUID
@@ -24,5 +24,5 @@ class TopicRecord(msgspec.Struct, frozen=True, kw_only=True):
     growths: tuple[int, ...] = ()
 
     def partitions_before(self, index: int) -> int:
-        """How many partitions there were when this one was added; 0 if the topic was created with it."""
+        """Return the partition count before this partition was added; 0 if the topic was created with it."""
         return max((count for count in self.growths if count <= index), default=0)

@@ -1,1 +1,1 @@
-"""The composition root: configuration in, running process out."""
+"""The composition root: build and run a broker, a gateway or ZooKeeper from its configuration."""

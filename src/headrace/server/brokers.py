@@ -1,9 +1,10 @@
-"""Several brokers on one host: a process for each, on one registry, looked after by this one.
+"""Run several brokers on one host: one child process per broker, with a shared registry, supervised by this process.
 
-    broker i of N: data in <data>/broker-<node id>, and for each address the port that is i higher than the first's
+    broker i of N: data in <data>/broker-<node id>, and ports that are i higher than those of the first broker
 
-A broker that ends is started again; one that ends three times in a row shortly after its start ends all of them. Each
-holds the other end of a pipe at its standard input: when this process ends, however that happens, they end in order.
+A broker that exits is restarted. If one exits three times in a row shortly after its start, all brokers are stopped.
+The standard input of each child is a pipe from this process: when this process ends for any reason, the children read
+the end of the pipe and shut down gracefully.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ BACK_OFF_SECONDS = 0.5
 STOP_SECONDS = 60.0
 PORT_MAX = 65535
 IN_ORDER = (0, -signal.SIGTERM)
-"""How a broker ends that was told to: by the signal itself when it was not yet able to take it in."""
+"""The exit statuses of a broker that was requested to stop; SIGTERM kills it if its handler is not installed yet."""
 
-# -P: a module that lies in the working directory is not ours.
+# -P: do not import modules from the working directory.
 _BOOT = ("-P", "-c", "import sys; from headrace.cli.main import main; sys.exit(main())")
 
 
 class BrokersSettings(msgspec.Struct, frozen=True):
-    """`first` is what was said of all; its node id and ports are those of the first broker."""
+    """`first` has the settings of all brokers; its node id and ports are those of the first broker."""
 
     count: int
     first: ServeSettings
@@ -47,12 +48,12 @@ class BrokersSettings(msgspec.Struct, frozen=True):
         for name, (_, port) in self._addresses().items():
             if port and port + self.count - 1 > PORT_MAX:
                 raise InvalidConfig(
-                    f"{name} must leave room for {self.count} ports, up to {PORT_MAX}; say a smaller one"
+                    f"{name} requires {self.count} consecutive ports up to {PORT_MAX}; specify a smaller port"
                 )
         (kafka_host, kafka), (http_host, http) = self.first.kafka, self.first.http
         if kafka_host == http_host and kafka and http and abs(kafka - http) < self.count:
             raise InvalidConfig(
-                f"--kafka and --http must be {self.count} ports apart: each broker takes the next of both"
+                f"the ports of --kafka and --http must be at least {self.count} apart, one for each broker"
             )
         refuse_other_folder(self.first.data, [one.node_id for one in self.each()])
 
@@ -78,7 +79,7 @@ class BrokersSettings(msgspec.Struct, frozen=True):
 
 
 def run_brokers(settings: BrokersSettings) -> int:
-    """Run until SIGTERM or SIGINT; the exit code."""
+    """Run until SIGTERM or SIGINT; return the exit code."""
     try:
         settings.check()
         os.makedirs(settings.first.data, FOLDER_MODE, exist_ok=True)
@@ -112,15 +113,15 @@ async def _announce(brokers: Sequence[BrokerProcess]) -> None:
         f"""
 Headrace {__version__} runs {len(brokers)} brokers on this host
   Kafka clients connect to {kafka}
-  HTTP is served at {http}, with a description at /docs
-  Try, in another terminal:
+  The HTTP API is at {http}, and its documentation at /docs
+  Try in another terminal:
     headrace cluster info --server {kafka}
 """
     )
 
 
 class BrokerProcess:
-    """`told` is what its `ready` line said when it was ready last."""
+    """A child process. `told` is the content of its last `ready` line."""
 
     def __init__(self, settings: ServeSettings) -> None:
         self.is_ready = asyncio.Event()
@@ -129,7 +130,7 @@ class BrokerProcess:
         self._clock = SystemClock()
 
     async def keep(self, stop: asyncio.Event) -> bool:
-        """Run it, again and again, until all are to stop; whether it ended in order then."""
+        """Run and restart it until all brokers are stopped; return whether it then shut down gracefully."""
         quick_ends = 0
         while True:
             began = self._clock.monotonic()
@@ -139,23 +140,23 @@ class BrokerProcess:
             is_quick = self._clock.monotonic() - began < QUICK_SECONDS
             quick_ends = quick_ends + 1 if is_quick else 0
             if quick_ends == QUICK_ENDS_MAX:
-                _tell(f"error: {self._name} ended {quick_ends} times in a row, with status {status}; all are stopped")
+                _tell(f"error: {self._name} exited {quick_ends} times in a row, status={status}; stopping all brokers")
                 stop.set()
                 return False
             seconds = BACK_OFF_SECONDS * 2**quick_ends
-            _tell(f"warning: {self._name} ended with status {status}; it is started again in {seconds:.1f} s")
+            _tell(f"warning: {self._name} exited, status={status}; restarting it in {seconds:.1f} s")
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await stop.wait()
                     return True
 
     async def _run(self, stop: asyncio.Event) -> int:
-        """Once; its exit status."""
+        """Run it once; return its exit status."""
         process = await asyncio.create_subprocess_exec(
             *command(self._settings),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for us: they are told
+            start_new_session=True,  # Ctrl-C goes to this process only, which then stops its children
         )
         assert process.stdout is not None
         async with asyncio.TaskGroup() as group:
@@ -173,7 +174,7 @@ class BrokerProcess:
             process.terminate()
             await asyncio.wait((ended,), timeout=STOP_SECONDS)
             if not ended.done():
-                _tell(f"warning: {self._name} did not stop within {STOP_SECONDS:.0f} s and is killed")
+                _tell(f"warning: {self._name} did not stop within {STOP_SECONDS:.0f} s; killing it")
                 process.kill()
 
     async def _hear(self, lines: asyncio.StreamReader) -> None:
@@ -191,7 +192,7 @@ class BrokerProcess:
 
 
 def command(settings: ServeSettings) -> list[str]:
-    """What starts `headrace serve` with these settings."""
+    """Return the command line of `headrace serve` with these settings."""
     words = [sys.executable, *_BOOT, "serve", "--child", "--data", settings.data]
     words += ["--kafka", show_address(*settings.kafka), "--http", show_address(*settings.http)]
     words += ["--node-id", str(settings.node_id), "--session-timeout", str(settings.session_timeout_seconds)]
@@ -220,7 +221,7 @@ def command(settings: ServeSettings) -> list[str]:
 
 
 def _higher(address: Address, number: int) -> Address:
-    """Port 0 lets the system choose, for each."""
+    """Add to the port, except for port 0, with which the system chooses a port for each broker."""
     host, port = address
     return host, port + number if port else 0
 

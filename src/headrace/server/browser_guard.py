@@ -1,17 +1,17 @@
-"""Keep web pages from using a server that asks for no token.
+"""Protect a server without authentication from requests of malicious web pages.
 
-A browser sends requests for any page that it shows. These headers tell them from those of other clients:
+A browser sends requests on behalf of any page that it displays. These headers distinguish them from legitimate ones:
 
-- `Host` is the name that the page's address has. A page whose name was pointed at this server (DNS rebinding) counts as
-  same-origin for the browser, but its requests carry a name that nobody configured. IP addresses, `localhost` and names
-  below it (`a.localhost`) are accepted: browsers do not ask DNS for them, so they cannot be pointed anywhere. Anything
-  that is not exactly a name or an address with an optional port is refused, so that no part of it is taken for the
-  whole.
-- `Sec-Fetch-Site`, else `Origin`, else `Referer` tell which site caused the request. A GET may lease messages, so a
-  link or a frame on another site must not reach it.
+- `Host` is the host name in the URL of the request. With DNS rebinding, a malicious page resolves its own name to this
+  server, and the browser considers its requests same-origin; but their `Host` is a name that is not configured. IP
+  addresses, `localhost` and its subdomains (`a.localhost`) are accepted, because browsers do not resolve them by DNS.
+  Any value that is not exactly a name or an address with an optional port is rejected, so that a malformed value cannot
+  be parsed as an accepted name.
+- `Sec-Fetch-Site`, else `Origin`, else `Referer` identify the site that caused the request. A GET request may lease
+  messages, so links and frames on other sites must not reach it.
 
-Browsers leave `Sec-Fetch-Site` out for plain HTTP to other hosts than their own, and may leave out the other two. What
-sends a browser's `User-Agent` and `Accept-Language` but none of the three is taken for another site.
+Browsers omit `Sec-Fetch-Site` in plain HTTP requests to other hosts than localhost, and may omit the other two headers.
+A request with a browser's `User-Agent` and `Accept-Language` but none of the three headers counts as cross-site.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _SAME_SITE = ("same-origin", "none")  # none: the user typed the address
 
 class BrowserGuard:
     def __init__(self, hosts: Iterable[str]) -> None:
-        """`hosts`: the names, without a port, by which clients reach this server."""
+        """`hosts` are the names, without ports, that clients use for this server."""
         self._hosts = frozenset(map(_normalized, hosts))
 
     def check(self, request: Request) -> None:
-        """Raises `Problem` 403."""
+        """Raise `Problem` 403 unless the request is acceptable."""
         if request.path in _HARMLESS_PATHS and request.method in ("GET", "HEAD"):
             return
         host = request.headers.get("host")
@@ -43,15 +43,15 @@ class BrowserGuard:
             raise Problem(
                 403,
                 "host_not_allowed",
-                f"{host[:100]!r} is not a configured name of this server, which asks for no token",
-                f"use an IP address or localhost, {option}or serve with --auth",
+                f"{host[:100]!r} is not a configured host name of this server, which runs without authentication",
+                f"use an IP address or localhost, {option}or start the server with --auth",
             )
         if _is_cross_site(request):
             raise Problem(
                 403,
                 "cross_origin",
-                "a web page of another origin sent this, and no token is asked for here",
-                "serve with --auth, or send it from elsewhere than a browser",
+                "the request came from a web page of another origin, and this server runs without authentication",
+                "start the server with --auth, or send the request from a client that is not a browser",
             )
 
     def _is_known(self, name: str) -> bool:
@@ -70,7 +70,7 @@ def _is_cross_site(request: Request) -> bool:
 
 
 def _name_of(host: str) -> str:
-    """The value of `Host` without its port; empty if it is none that RFC 9110 allows."""
+    """Return the value of `Host` without its port, or an empty string if it violates RFC 9110."""
     found = _HOST.fullmatch(host)
     return "" if found is None else _normalized(found[1])
 

@@ -1,4 +1,4 @@
-"""Whether a data folder is that of one broker or of several: each form of start refuses the folder of the other.
+"""Check the layout of a data folder, so that a broker does not start on the folder of several brokers, or vice versa.
 
 one         <data>/logs/...
 several     <data>/registry.db    <data>/broker-1/logs/...    <data>/broker-2/logs/...
@@ -24,21 +24,21 @@ def refuse_folder_of_several(data: str) -> None:
         first = "" if found[0] == 1 else f" --node-id {found[0]}"
         raise InvalidConfig(
             f"{data} is the data folder of {len(found)} brokers; start them with --brokers {len(found)}{first}, "
-            "or name another folder with --data"
+            "or specify another folder with --data"
         )
 
 
 def refuse_other_folder(data: str, node_ids: Sequence[int]) -> None:
-    """What several brokers may use: a folder that is new, or theirs."""
+    """Accept only a new folder, or the folder of exactly these brokers."""
     if os.path.isdir(os.path.join(data, "logs")):
         raise InvalidConfig(
-            f"{data} is the data folder of one broker; start it without --brokers, or name another folder with --data"
+            f"{data} is the data folder of one broker; omit --brokers, or specify another folder with --data"
         )
     others = [node_id for node_id in _brokers_in(data) if node_id not in node_ids]
     if others:
         raise InvalidConfig(
-            f"{folder_of(data, others[0])} belongs to a broker that would not be started; say more --brokers, or "
-            f"drain it first with `headrace cluster drain {others[0]} --wait`, and then remove its folder"
+            f"{folder_of(data, others[0])} belongs to a broker that would not be started; increase --brokers, or "
+            f"drain the broker with `headrace cluster drain {others[0]} --wait` and remove its folder"
         )
 
 

@@ -1,10 +1,9 @@
-"""Build a gateway from its settings, say that it is ready when a broker answers, and take it down in order.
+"""Run a gateway: build it from its settings, report readiness when a broker responds, and shut it down gracefully.
 
-It keeps nothing that another gateway would miss: what callers were told is on the brokers' disks. So it may be killed
-at any time, and a load balancer may send each request to another one.
+A gateway is stateless: everything it acknowledged is on the disks of the brokers. Therefore it may be killed at any
+time, and a load balancer may send each request to a different gateway.
 
-Stop order: not ready any more, nothing is pushed any more, whoever waits for messages is answered, what is under way
-ends, connections are closed.
+Shutdown order: become unready, stop pushing, answer long polls, complete requests in progress, close connections.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _SIDES = {"publish": frozenset({Side.PUBLISH}), "subscribe": frozenset({Side.SUB
 
 
 def run_gateway(settings: GatewaySettings) -> int:
-    """Run until SIGTERM or SIGINT; the exit code."""
+    """Run until SIGTERM or SIGINT; return the exit code."""
     try:
         settings.check()
         configure(settings.log_level, settings.log_format)
@@ -67,7 +66,7 @@ def run_gateway(settings: GatewaySettings) -> int:
         sys.stderr.write(f"error: {error.message}\n")
         return 1
     except BackgroundTaskDied as error:
-        sys.stderr.write(f"error: the gateway stopped because its task '{error}' failed; the log above says why\n")
+        sys.stderr.write(f"error: the gateway stopped because its task '{error}' failed; see the log above\n")
         return 1
     return 0
 
@@ -108,13 +107,13 @@ class Gateway:
         self._watchdog = Watchdog(clock, WEDGED_SECONDS)
 
     async def serve(self) -> None:
-        """Until it is told to stop; raises when a task in the background dies."""
+        """Run until stopped; raise if a background task fails."""
         tls = None if self._settings.tls is None else TlsFiles(*self._settings.tls)
         try:
             address = await self._listener.listen(*self._settings.http, tls)
         except OSError as error:
             raise cannot_listen("--http", self._settings.http, error) from error
-        self._health.is_ready = True  # as far as it is up to this process
+        self._health.is_ready = True  # readiness now depends only on the brokers
         self._supervisor.spawn(self._watchdog.run(), "watchdog")
         self._supervisor.spawn(self._reach.run(), "reach")
         self._supervisor.spawn(self._loop_lag.run(), "loop lag")
@@ -122,7 +121,7 @@ class Gateway:
         await self._supervisor.failure()
 
     def stop(self) -> None:
-        """Called by a signal, perhaps more than once."""
+        """Request shutdown. A signal handler may call it more than once."""
         self._health.is_ready = False
         self._stopping = asyncio.get_running_loop().create_task(self._supervisor.stop())
 
@@ -132,7 +131,7 @@ class Gateway:
         self._listener.stop_listening()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._listener.drain(_DRAIN_SECONDS))
-            await asyncio.sleep(0)  # from here on no request begins, so nobody else will wait for messages
+            await asyncio.sleep(0)  # no request starts after this, so there are no new long polls
             await self._rest.doors.pullers.close()
         await self._rest.close()
         log.info("stopped")

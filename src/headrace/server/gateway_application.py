@@ -1,7 +1,7 @@
-"""The REST API of a gateway, while a broker answers.
+"""The REST API of a gateway, with fast failure while no broker is reachable.
 
-While none does, requests are refused at once with 503 and Retry-After: a caller that waits for a time-out is no better
-off, and holds a connection.
+While no broker responds, the gateway rejects requests immediately with 503 and Retry-After. Waiting for a timeout would
+not help the client and would keep its connection open.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class GatewayApplication:
             raise Problem(
                 503,
                 "no_broker",
-                "no broker answers this gateway at present",
-                "try again when the time in Retry-After has passed; GET /readyz tells when brokers are back",
+                "no broker is reachable from this gateway",
+                "retry after the time in Retry-After; GET /readyz reports when brokers are reachable again",
                 [("retry-after", str(round(LOOK_SECONDS)))],
             )
         await self._rest.admit(request)

@@ -1,4 +1,4 @@
-"""A gateway's numbers in Prometheus' text format: what it answers, how its brokers are doing, and what it costs."""
+"""The metrics of a gateway in the Prometheus text format: requests, reachability of brokers, and process statistics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.server.reach import Reach
 
 
 class GatewayMetrics:
-    """`listener` is told when there is one."""
+    """`listener` is set after the listener has been created."""
 
     listener: HttpListener
 
@@ -31,7 +31,7 @@ class GatewayMetrics:
         self._started = clock.monotonic()
 
     def checks(self) -> dict[str, str | None]:
-        return {"brokers": None if self._reach.is_there else "no broker answers"}
+        return {"brokers": None if self._reach.is_there else "no broker is reachable"}
 
     async def page(self) -> bytes:
         out = Exposition()

@@ -1,4 +1,4 @@
-"""What `headrace gateway` is told: where brokers are, where to listen, and whom to let in to what."""
+"""The settings of `headrace gateway`: bootstrap brokers, listen address, and access control."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ OneSide = Literal["publish", "subscribe"]
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`side` None: both. `http_hosts`: names by which clients reach it, besides the one in `http`. `tls`: the files of
-    a certificate and its key."""
+    """`side` is None for both publishers and subscribers. `http_hosts` are names that clients use in addition to the
+    one in `http`. `tls` are the files of a certificate and its key."""
 
     bootstrap: str
     http: Address
@@ -30,7 +30,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, *, bootstrap: str, http: str, tls: tuple[str | None, str | None], **others: object) -> Self:
-        """From what was written; raises `InvalidConfig`."""
+        """Build from command-line options; raise `InvalidConfig`."""
         from headrace.client.address import parse_addresses
 
         try:
@@ -42,6 +42,6 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def check(self) -> None:
-        """Refuse to be reachable from other hosts by accident."""
+        """Reject settings that expose the gateway to other hosts by accident."""
         if not self.insecure:
             refuse_open_http(self.http, has_tls=self.tls is not None, has_auth=self.auth)

@@ -1,5 +1,6 @@
-"""What a process serves by HTTP: health pages at once, everything else by an application that is built when it is first
-asked for, so that a start does not wait for it.
+"""The HTTP server of a process: health pages from the start, everything else by a lazily built application.
+
+The application is built on its first request, so that it does not slow down startup.
 """
 
 from __future__ import annotations
@@ -31,17 +32,18 @@ if TYPE_CHECKING:
 
 class Lasting(Application, Protocol):
     async def admit_metrics(self, request: Request) -> None:
-        """Raises `Problem` unless the caller may read the metrics."""
+        """Raise `Problem` unless the client may read the metrics."""
         ...
 
     async def close(self) -> None:
-        """Give up what it holds; its listener is drained."""
+        """Release all resources; the listener is already drained."""
         ...
 
 
 class FrontDoor:
-    """While the process is starting or stopping, only its health is served. One that asks for no token has a `guard`
-    against web pages. `guards_metrics`: metrics need a token, too, because they name all topics and subscriptions."""
+    """Dispatches requests to health pages, metrics and the application. While the process is starting or stopping, it
+    serves only health pages. A server without authentication has a `guard` against web pages. With `guards_metrics`,
+    metrics require a token as well, because they contain the names of all topics and subscriptions."""
 
     def __init__(
         self,
@@ -71,7 +73,11 @@ class FrontDoor:
             return self._health.admit(request)
         if not self._health.is_ready:
             raise Problem(
-                503, "not_ready", "the server is starting or stopping", "try again shortly", [("retry-after", "1")]
+                503,
+                "not_ready",
+                "the server is starting or stopping",
+                "retry after the time in Retry-After",
+                [("retry-after", "1")],
             )
         if request.path in PATHS:
             return self._application().admit_metrics(request)
@@ -93,7 +99,7 @@ class FrontDoor:
 
 
 class HttpDoor:
-    """A broker's: health from the start, REST when it is asked for, push when a subscription has a webhook."""
+    """The HTTP server of a broker: health from the start, REST on its first request, push if a subscription uses it."""
 
     def __init__(
         self,
@@ -126,16 +132,16 @@ class HttpDoor:
             raise cannot_listen("--http", address, error) from error
 
     def open(self) -> None:
-        """The broker has joined: serve everything."""
+        """Serve all requests. Called when the broker has joined the cluster."""
         self._health.is_ready = True
         self._pushing.watch(self._broker.subscription_configs)
 
     def pushes(self) -> Iterable[PushStatus]:
-        """How each webhook is doing."""
+        """The status of each push subscription."""
         return self._pushing.pushers or ()
 
     async def begin_to_stop(self) -> None:
-        """No request begins any more, who waits for messages is answered, and what was leased is given back."""
+        """Reject new requests, answer long polls, and release leases."""
         self._health.is_ready = False
         await self._pushing.stop()
         if self._rest is not None:

@@ -1,11 +1,12 @@
-"""The client's way to the broker of its own process: calls go straight to the handlers, to other brokers by TCP.
+"""Connect a client to the broker of its own process: calls go directly to the handlers, and by TCP to other brokers.
 
-A transport is to the broker what a connection is: requests start in the order of the calls, a handler may hold back
-those behind it, and whoever asked to hear of the end hears of it. What comes often (Produce, Fetch, Lease, Settle)
-passes no codec. All else does, so that it is as over TCP, field by field, and nobody gets hold of what is the broker's.
-
-Whoever stops waiting cancels what only reads; everything else runs to its end. Records leave as bytes: a slice of a log
-file is read, in a disk thread if it is large or has left the page cache.
+- A transport behaves like a connection: requests start in the order of the calls, a handler may delay later requests,
+  and close callbacks run when the transport is closed.
+- Frequent requests (Produce, Fetch, Lease, Settle) are not serialized. All others are encoded and decoded as over TCP,
+  so that a client cannot hold references to objects of the broker.
+- If the caller stops waiting, a read-only request is cancelled; any other request runs to completion.
+- Responses contain records as bytes: a slice of a log file is read before the response is returned, in a disk thread if
+  it is large or not in the page cache.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 
 _STRAIGHT = frozenset({PRODUCE, FETCH, LEASE, SETTLE})
 _WITH_RECORDS = frozenset({FETCH, LEASE})
-_READ_ON_LOOP_MAX = 1 << 18  # bytes in the page cache, which take some 50 us to copy
+_READ_ON_LOOP_MAX = 1 << 18  # bytes in the page cache; copying them takes about 50 us
 _HOST = "127.0.0.1"
 _LISTENER = "in-process"
 
@@ -40,7 +41,7 @@ Running = asyncio.Task[Any] | Errand
 
 
 class InProcessDialer:
-    """`here` tells the address under which clients know this broker; it may change while it starts."""
+    """`here` returns the advertised address of this broker, which may change during startup."""
 
     def __init__(
         self,
@@ -65,13 +66,13 @@ class InProcessDialer:
         return await self._elsewhere.dial(host, port, deadline_seconds)
 
     def keep(self, running: Running) -> None:
-        """Hold it until it has ended: asyncio holds tasks weakly, and its transport may be gone before."""
+        """Keep a reference to the task until it ends: asyncio has only weak ones, and the transport may be gone."""
         self._running.add(running)
         running.add_done_callback(self._running.discard)
 
 
 class _Call:
-    """A request, the handler that works on it, and where its answer goes."""
+    """A request, its handler, and the future of its response."""
 
     __slots__ = ("answer", "handler", "request", "running", "version")
 
@@ -83,7 +84,7 @@ class _Call:
         self.running: Running | None = None
 
     def give_up(self) -> None:
-        """Nobody waits for the answer any more."""
+        """The caller has stopped waiting for the response."""
         if self.handler.only_reads and isinstance(self.running, asyncio.Task):
             self.running.cancel()
 
@@ -100,7 +101,7 @@ class InProcessTransport:
         self._contexts: dict[int, RequestContext] = {}
         self._farewells: dict[object, Callable[[], None]] = {}
         self._calls: dict[_Call, None] = {}
-        self._behind: deque[_Call] = deque()  # those that wait until a handler lets go of the order
+        self._behind: deque[_Call] = deque()  # calls that wait until a handler stops delaying later requests
         self._is_held = False
         self._failure: HeadraceError | None = None
 
@@ -148,10 +149,10 @@ class InProcessTransport:
         return one
 
     def _start(self, one: _Call) -> None:
-        """Up to its first wait, as a connection does it: outside of any task, also of the caller's."""
+        """Run up to the first await as a connection does: outside of any task, including the caller's."""
         task = asyncio.current_task()
         if task is not None:
-            asyncio._leave_task(self._loop, task)  # noqa: SLF001 - for whoever drives coroutines
+            asyncio._leave_task(self._loop, task)  # noqa: SLF001 - intended for code that drives coroutines
         try:
             one.running = self._drive(one.handler, self._carry_out(one))
         finally:
@@ -175,9 +176,9 @@ class InProcessTransport:
         except HeadraceError as error:
             outcome = error
         except Exception as error:
-            # A connection ends then, since its answer has no known shape.
-            log.error("%s from this process failed", handler.api.name, exc_info=error)
-            outcome = ConnectionLost(f"{handler.api.name} failed; the log says why")
+            # Fail as a closed connection would, since the error has no response of this request type.
+            log.error("in-process request failed api=%s", handler.api.name, exc_info=error)
+            outcome = ConnectionLost(f"{handler.api.name} failed; see the log of the broker")
         handler.time.observe(clock.monotonic() - began)
         self._calls.pop(one, None)
         self._end(one, outcome)
@@ -209,7 +210,7 @@ class InProcessTransport:
     def _hold(self, held: bool) -> None:
         self._is_held = held
         if not held and self._behind:
-            # Not at once: the handler that lets go goes on first.
+            # Deferred: the handler that ends the delay continues first.
             self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
@@ -217,7 +218,7 @@ class InProcessTransport:
             self._start(self._behind.popleft())
 
     async def _load(self, topics: Iterable[Any]) -> None:
-        """Read what lies in files. Whatever happens, none of them stays pinned."""
+        """Replace slices of log files by their bytes. The slices are released even if reading fails."""
         parts = [part for topic in topics for part in topic.partitions if part.records is not None]
         try:
             for part in parts:
@@ -237,12 +238,12 @@ class InProcessTransport:
         if data is None:
             data = await self._dialer.disk.run(records.bytes)
         if len(data) != len(records):
-            raise ConnectionLost("the log file is shorter than what was promised from it")
+            raise ConnectionLost("the log file is shorter than the slice to read")
         records.release()
         return data
 
     def _time_out(self, one: _Call, seconds: float) -> None:
-        error = RequestTimedOut(f"{self.peer} did not answer {one.handler.api.name} within {seconds:g} s")
+        error = RequestTimedOut(f"{self.peer} did not respond to {one.handler.api.name} within {seconds:g} s")
         one.give_up()
         self._end(one, error)
 
@@ -251,13 +252,13 @@ class InProcessTransport:
             return
         if isinstance(outcome, Exception):
             one.answer.set_exception(outcome)
-            one.answer.exception()  # it may have been posted: then nobody looks at it
+            one.answer.exception()  # mark it as retrieved: the caller of `post` does not await it
         else:
             one.answer.set_result(outcome)
 
 
 def _passed_on(message: Any, version: int) -> Any:
-    """As the other end of a connection sees it."""
+    """Encode and decode a message, as if it went over a connection."""
     data = b"".join(map(_bytes_of, encode(message, version)))
     return decode(type(message), version, memoryview(data))
 
@@ -272,7 +273,7 @@ def _bytes_of(chunk: Any) -> Any:
 
 
 def _own_records(request: Any) -> None:
-    """The log writes offset and epoch into a batch: into one of our own, if the caller's is not to be written to."""
+    """Copy read-only batches, because the log writes offset and epoch into a batch."""
     for topic in request.topic_data:
         for data in topic.partition_data:
             records = data.records

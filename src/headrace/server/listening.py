@@ -1,4 +1,4 @@
-"""Why a server cannot listen where it was told to, in words that help."""
+"""Helpful errors when a server cannot listen on its address."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from headrace.server.settings import Address, show_address
 def cannot_listen(option: str, address: Address, error: OSError) -> InvalidConfig:
     if error.errno == errno.EADDRINUSE:
         return InvalidConfig(
-            f"{show_address(*address)} is taken; stop the other server, or choose another with {option}"
+            f"address {show_address(*address)} is in use; stop the other server, or choose another one with {option}"
         )
     return InvalidConfig(
-        f"cannot listen on {show_address(*address)}: {error.strerror or error}; choose another with {option}"
+        f"cannot listen on {show_address(*address)}: {error.strerror or error}; choose another address with {option}"
     )

@@ -1,11 +1,11 @@
-"""The process's log on stderr, for people or for programs: lines of text, or a JSON object per line.
+"""Configure logging to stderr, as lines of text or as one JSON object per line.
 
-Either has the id of the request that is the cause, if there is one. A line that repeats itself without end, as the
-complaint about a peer that is down does, is left out for a while after the first few; how often is said afterwards.
-What is a secret is nobody's to log: tokens, passwords and message contents stand in no line.
-
-Control characters are escaped: a name that a client has chosen can neither forge a line nor control a terminal. The
-lines of a trace are indented, so that none of them looks like the beginning of an entry.
+- Both formats include the id of the request that caused the entry, if there is one.
+- A repeated line, such as the one about a peer that is down, is suppressed for a while after the first few; the next
+  one includes the number of suppressed lines.
+- Secrets (tokens, passwords, message contents) must never be logged.
+- Control characters are escaped, so that a name chosen by a client can neither forge a log line nor control a terminal.
+  The lines of a traceback are indented, so that none of them looks like the start of an entry.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.runtime.request_ids import request_id
 Format = Literal["text", "json"]
 FORMATS: tuple[Format, ...] = ("text", "json")
 
-ALIKE_MAX = 10  # lines from the same place in the code, within one window
+ALIKE_MAX = 10  # per log statement and window
 WINDOW_SECONDS = 10.0
 _PLACES_MAX = 1000
 
@@ -31,8 +31,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def configure(level: str, style: Format = "text", who: str = "", stream: TextIO | None = None) -> None:
-    """Let everything that is logged from now on go to the stream, stderr if none is given. `who` names this process
-    among others that write to the same place."""
+    """Log to the stream, by default stderr. `who` identifies this process among others with the same stream."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines(who) if style == "json" else TextLines(who))
     handler.addFilter(Repetitions())
@@ -60,7 +59,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """What is a trace in the text is `exc` here, in the same line."""
+    """One JSON object per line; a traceback is in the field `exc`."""
 
     def __init__(self, who: str) -> None:
         super().__init__()
@@ -88,8 +87,8 @@ def _indented(trace: str) -> str:
 
 
 class Repetitions(logging.Filter):
-    """Counts lines by where in the code they come from, not by what they say: the hundred peers of which each is down
-    are one complaint."""
+    """Suppresses repeated lines. It counts per log statement rather than per message, so that a hundred peers that are
+    down do not cause a hundred times as many lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +105,7 @@ class Repetitions(logging.Filter):
             left_out = max(place.count - ALIKE_MAX, 0)
             place.since, place.count = record.created, 0
             if left_out:
-                record.msg = f"{record.getMessage()} ({left_out} more like it were left out)"
+                record.msg = f"{record.getMessage()} ({left_out} similar lines suppressed)"
                 record.args = ()
         place.count += 1
         return place.count <= ALIKE_MAX

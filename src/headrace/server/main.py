@@ -1,7 +1,7 @@
-"""Build a broker from its settings, open its doors, say that it is ready, and take it down in order.
+"""Run a broker: build it from its settings, open its listeners, report readiness, and shut it down gracefully.
 
-A failure of a background task, of a disk or of the registry ends the process with exit code 1: a broker that is half
-alive is worse than one that is restarted.
+A failure of a background task, of a disk or of the registry ends the process with exit code 1: a restart is better than
+a partially working broker.
 """
 
 from __future__ import annotations
@@ -42,22 +42,24 @@ log = logging.getLogger(__name__)
 
 _DRAIN_SECONDS = 10.0
 _SWITCH_SECONDS = 0.0005
-_DESCRIPTORS_PER_FILE = 2  # half of the descriptors may be log files
-_DESCRIPTORS_PER_HTTP_CONNECTION = 8  # an eighth is for HTTP, health probes included
-_DESCRIPTORS_PER_OWN = 8  # and an eighth for the broker's own connections, its registry and connections that are being
-# turned away; what is left is for Kafka's clients
+_DESCRIPTORS_PER_FILE = 2  # half of the descriptors are for log files
+_DESCRIPTORS_PER_HTTP_CONNECTION = 8  # an eighth is for HTTP connections, including health probes
+_DESCRIPTORS_PER_OWN = 8  # an eighth is for the broker's own connections, its registry, and connections that are being
+# rejected; the rest is for Kafka clients
 
 
 def serve(settings: ServeSettings) -> int:
-    """Run until SIGTERM or SIGINT; the exit code."""
-    is_one_of_many = settings.is_child or settings.log_format == "json"  # which is read by what gathers logs
+    """Run until SIGTERM or SIGINT; return the exit code."""
+    is_one_of_many = (
+        settings.is_child or settings.log_format == "json"
+    )  # name the broker where logs of several brokers are collected
     configure(settings.log_level, settings.log_format, f"broker-{settings.node_id}" if is_one_of_many else "")
     try:
         settings.check()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(settings))
     except asyncio.CancelledError:
-        log.info("stopped before it was ready")
+        log.info("broker stopped before it was ready")
     except HeadraceError as error:
         sys.stderr.write(f"error: {error.message}\n")
         return 1
@@ -66,13 +68,13 @@ def serve(settings: ServeSettings) -> int:
         sys.stderr.write(f"error: {error.strerror or error}{what}\n")
         return 1
     except BackgroundTaskDied as error:
-        sys.stderr.write(f"error: the broker stopped because its task '{error}' failed; the log above says why\n")
+        sys.stderr.write(f"error: the broker stopped because its task '{error}' failed; see the log above\n")
         return 1
     return 0
 
 
 async def _serve(settings: ServeSettings) -> None:
-    # A disk thread that checks batches in Python must not keep the loop from its turn for the usual 5 ms.
+    # With the default switch interval of 5 ms, a disk thread that checks batches in Python would delay the event loop.
     sys.setswitchinterval(_SWITCH_SECONDS)
     clock, entropy, network = SystemClock(), SystemEntropy(), SystemNetwork()
     descriptors = raise_open_files_limit()
@@ -81,7 +83,7 @@ async def _serve(settings: ServeSettings) -> None:
     stop = asyncio.Event()
     starting = asyncio.current_task()
     assert starting is not None
-    _on_signal(starting.cancel)  # recovery, or a registry that is not there, may take long; a crash is no worse
+    _on_signal(starting.cancel)  # recovery or an unreachable registry may take long; stopping now is as safe as a crash
     if settings.is_child:
         _stop_with_parent(stop)
 
@@ -125,7 +127,8 @@ async def _serve(settings: ServeSettings) -> None:
 
 
 def _warn_of_exposed_files(settings: ServeSettings) -> None:
-    """A folder that only its owner may enter protects everything in it; a shared registry lies elsewhere."""
+    """Warn if other users can read files. The mode of the data folder protects everything in it; check a shared
+    registry, which is outside of it, separately."""
     paths = [os.path.abspath(settings.data)]
     if settings.registry is not None and settings.registry.startswith(SHARED_REGISTRY):
         paths.append(os.path.abspath(settings.registry.removeprefix(SHARED_REGISTRY)))
@@ -141,7 +144,7 @@ def _on_signal(callback: Callable[[], object]) -> None:
 
 
 def _stop_with_parent(stop: asyncio.Event) -> None:
-    """Nothing is ever written to our standard input: it is readable when the process at its other end is gone."""
+    """Stop when the parent exits. The parent never writes to the pipe at stdin, so it is readable only at its end."""
     loop, pipe = asyncio.get_running_loop(), sys.stdin.fileno()
 
     def parent_has_ended() -> None:
@@ -152,7 +155,7 @@ def _stop_with_parent(stop: asyncio.Event) -> None:
 
 
 async def _listen(door: KafkaDoor, settings: ServeSettings) -> tuple[str, int]:
-    """Listen, and tell the address that clients are told: an IPv4 one, since `localhost` may mean ::1 to them."""
+    """Listen, and return the address to advertise: an IPv4 one, since clients may resolve `localhost` to ::1."""
     try:
         host, port = await door.listen(*settings.kafka)
     except OSError as error:
@@ -163,7 +166,7 @@ async def _listen(door: KafkaDoor, settings: ServeSettings) -> tuple[str, int]:
 
 
 async def _until(stop: asyncio.Event, supervisor: Supervisor) -> None:
-    """Wait for a signal; raise if a background task dies first."""
+    """Wait for a signal; raise if a background task fails first."""
     died: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as group:
@@ -194,15 +197,15 @@ async def _take_down(broker: Broker, door: KafkaDoor, http: HttpDoor, supervisor
 
 
 def _settle_memory() -> None:
-    """What is there now stays: the collector need not look at it again, nor look so often. Messages are trees, which
-    are freed without it; only what really has cycles is left to it."""
+    """Tune the garbage collector: exclude the objects that exist now, which live as long as the process, and collect
+    less often. Messages contain no cycles, so reference counting frees them."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)
 
 
 def _follow_limits(door: KafkaDoor, broker: Broker, descriptors: int) -> None:
-    """Limits that are altered hold for those who come from then on."""
+    """Apply changed limits to new connections."""
 
     def follow(config: BrokerConfig) -> None:
         door.limits = _limits(config, descriptors)
@@ -232,7 +235,7 @@ def _http_limits(descriptors: int) -> HttpLimits:
 
 
 def _announce(settings: ServeSettings, broker: Broker, http_host: str, http_port: int) -> None:
-    """One line for scripts on stdout, and for a person at the terminal a first thing to try."""
+    """Print the `ready` line for scripts, and on a terminal commands to try."""
     server = show_address(broker.identity.host, broker.identity.port)
     http = show_address(http_host, http_port)
     url = f"{'http' if settings.http_tls is None else 'https'}://{http}"
@@ -246,9 +249,9 @@ def _announce(settings: ServeSettings, broker: Broker, http_host: str, http_port
     token = f' -H "Authorization: Bearer {bearer}"' if settings.auth else ""
     sys.stderr.write(
         f"""
-Headrace {__version__} keeps its data in {os.path.abspath(settings.data)}
-  Kafka clients connect to {server}; what HTTP offers is described at {url}/docs
-  Try, in another terminal:
+Headrace {__version__} stores its data in {os.path.abspath(settings.data)}
+  Kafka clients connect to {server}; the HTTP API is documented at {url}/docs
+  Try in another terminal:
     echo hello | {command} produce greetings{default}
     curl{token} --json '{{"hello": "world"}}' {url}/topics/greetings/messages
     {command} consume greetings -o start -e{default}

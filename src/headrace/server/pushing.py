@@ -1,6 +1,6 @@
-"""Push in a server process: in a gateway from its start, in a broker from when the first subscription has a webhook.
+"""Run push in a server process: in a gateway from its start, in a broker as soon as a subscription has a push URL.
 
-What does the work is loaded then, and not before: a broker that pushes nothing starts without it.
+The push modules are imported only then, so that they do not slow down the startup of other brokers.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Pushing:
-    """`open_cluster` is called once, when pushing begins."""
+    """`open_cluster` is called once, when push starts."""
 
     def __init__(self, open_cluster: Callable[[], Cluster], supervisor: Supervisor, *, allows_private: bool) -> None:
         self.pushers: Pushers | None = None
-        """Iterates over how each push is doing; None until there is one."""
+        """Iterates over the status of each push subscription; None before push starts."""
         self._open_cluster = open_cluster
         self._supervisor = supervisor
         self._allows_private = allows_private
@@ -32,7 +32,7 @@ class Pushing:
         self._is_stopped = False
 
     def watch(self, configs: SubscriptionConfigs) -> None:
-        """Begin when a subscription has a webhook. The HTTP listener must be open."""
+        """Start push as soon as a subscription has a push URL. The HTTP listener must be open."""
 
         def look(_name: str = "") -> None:
             if self.pushers is None and configs.pushes():
@@ -53,11 +53,11 @@ class Pushing:
         self._task = self._supervisor.spawn(self.pushers.run(), "push")
 
     def status(self, topic: str, subscription: str) -> PushStatus | None:
-        """How a push is doing in this process; None if there is none."""
+        """Return the push status of a subscription in this process, or None if it is not pushed."""
         return None if self.pushers is None else self.pushers.status(topic, subscription)
 
     async def stop(self) -> None:
-        """Give back what is in flight; the brokers must still be there."""
+        """Release the messages in flight, which requires the brokers to be reachable."""
         self._is_stopped = True
         if self._task is not None:
             self._task.cancel()

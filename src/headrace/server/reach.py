@@ -1,7 +1,7 @@
-"""Whether a gateway's brokers answer: each is asked once a second, by a connection of its own.
+"""Probe the brokers of a gateway once a second, over connections of their own.
 
-So requests of callers need not find out, one after the other, that nobody is there: they are told at once. What is
-asked here also tries the brokers whose circuits are open, and closes those of brokers that are back.
+With the result, the gateway rejects requests immediately while no broker is reachable, instead of letting each run into
+a timeout. The probes also try brokers whose circuit breakers are open, and close those of brokers that are back.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 ANSWER_SECONDS = 3.0
-_LANE = "reach"  # a broker that is slow with its requests must not look as if it were gone
+_LANE = "reach"  # a separate connection, so that a busy broker does not appear unreachable
 
 
 class Reach:
     def __init__(self, cluster: Cluster) -> None:
         self.is_there = False
-        """Whether any broker has answered of late."""
+        """Whether any broker responded to the last probe."""
         self.found = asyncio.Event()
-        """A broker has answered for the first time."""
+        """Set when a broker has responded for the first time."""
         self._cluster = cluster
-        self._has_told = False  # so that a gateway whose --bootstrap is wrong does not wait in silence
+        self._has_told = False  # so that a wrong --bootstrap is logged at startup
 
     async def run(self) -> None:
         while True:
@@ -37,14 +37,14 @@ class Reach:
     async def look(self) -> None:
         is_there = await self._hears_one_of_them()
         if not is_there:
-            self._tell(is_there=False)  # now: the next question may take longer
+            self._tell(is_there=False)  # before the next probe, which may take longer
             is_there = await self._hears_anybody()
         self._tell(is_there=is_there)
 
     def _tell(self, *, is_there: bool) -> None:
         if is_there != self.is_there or not self._has_told:
             level = logging.INFO if is_there else logging.WARNING
-            log.log(level, "brokers answer" if is_there else "no broker answers; they are asked again every second")
+            log.log(level, "brokers are reachable" if is_there else "no broker is reachable; probing every second")
         self.is_there, self._has_told = is_there, True
         if is_there:
             self.found.set()
@@ -55,12 +55,12 @@ class Reach:
         return any(task.result() for task in asked)
 
     async def _hears_anybody(self) -> bool:
-        """Those that were known have perhaps been replaced by others: ask at the addresses of the start."""
+        """Probe the bootstrap addresses, since all known brokers may have been replaced."""
         try:
             await self._cluster.refresh([])
         except HeadraceError:
             return False
-        self._cluster.distrust()  # only the brokers were asked for, not what they lead
+        self._cluster.distrust()  # the refresh fetched brokers only, no partition leaders
         return True
 
     async def _hears(self, node_id: int) -> bool:

@@ -1,5 +1,5 @@
-"""Which registry a broker uses: by default the SQLite file in its data folder, else one that it shares with others: a
-SQLite file of the brokers on this host, or an ensemble of ZooKeeper."""
+"""Open the registry of a broker: by default a SQLite file in its data folder, else one that brokers share, which is a
+SQLite file for brokers on one host or a ZooKeeper ensemble."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def open_registry(settings: ServeSettings, disk: Disk, clock: Clock) -> Registry:
-    # Each is imported only where it is used: a start is mostly imports.
+    # Import only the one in use: imports take most of the startup time.
     if settings.registry is None:
         from headrace.registry.sqlite import SqliteRegistry
 

@@ -1,6 +1,6 @@
-"""The REST application of a broker, which reaches its own partitions without a connection; and that of a gateway.
+"""Build the REST application of a broker, which accesses its own partitions without a connection, and of a gateway.
 
-Imported when the first request comes that is for it: a broker starts without the client.
+Imported on the first REST request, so that the client library does not slow down the startup of a broker.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from headrace.server.in_process import InProcessDialer
 
 _CLIENT_ID = "rest"
 _PATIENCE_SECONDS = 20.0
-"""How long a request waits for what passes (a leader that moves) before it is told to come again."""
+"""How long a request waits out a transient condition, such as a leader election, before it fails with a retriable
+error."""
 
 
 def build_rest(
@@ -34,7 +35,7 @@ def build_rest(
     with_auth: bool,
     status_of: StatusOf = lambda *_: None,
 ) -> RestApplication:
-    """In `headrace serve`. `status_of` tells how this process pushes for a subscription."""
+    """Build the application of `headrace serve`. `status_of` returns the push status of a subscription here."""
     cluster = open_cluster(broker, disk, network, clock, entropy)
     return build_gateway_rest(cluster, with_auth=with_auth, status_of=status_of)
 
@@ -42,7 +43,7 @@ def build_rest(
 def open_cluster(
     broker: Broker, disk: Disk, network: Network, clock: Clock, entropy: Entropy, client_id: str = _CLIENT_ID
 ) -> Cluster:
-    """What this broker leads is called directly, other brokers by TCP. It must have joined."""
+    """Open a client that calls this broker directly and others over TCP. The broker must have joined the cluster."""
     identity = broker.identity
     dialer = InProcessDialer(
         broker.handlers,
@@ -63,6 +64,6 @@ def build_gateway_rest(
     sides: frozenset[Side] = ALL_SIDES,
     status_of: StatusOf = lambda *_: None,
 ) -> RestApplication:
-    """Over whatever cluster; `sides`: which forwarders it is."""
+    """Build the application of a gateway; `sides` selects the publisher and subscriber parts."""
     gatekeeper: Gatekeeper = TokenGatekeeper(cluster, cluster.clock) if with_auth else OpenGatekeeper()
     return RestApplication(cluster, gatekeeper, sides, status_of=status_of, with_auth=with_auth)

@@ -1,6 +1,6 @@
-"""What `headrace serve` is told: where to keep data, where to listen, and which broker configs to set.
+"""The settings of `headrace serve`: data folder, listeners and broker configs.
 
-Settings by Kafka's names come from a TOML file's `[broker]` table and from `--set NAME=VALUE`, the latter winning.
+Broker configs come from the `[broker]` table of a TOML file and from `--set NAME=VALUE`, which takes precedence.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ DEFAULT_HTTP = ("127.0.0.1", 8080)
 DEFAULT_SESSION_SECONDS = 6.0
 
 SHARED_REGISTRY = "sqlite:"
-"""How a registry is named that brokers on this host share: followed by the path of its file."""
+"""The URL prefix of a registry that brokers on this host share, followed by the path of its file."""
 
 Address = tuple[str, int]
 LogFormat = Literal["text", "json"]
 
 
 class ServeSettings(msgspec.Struct, frozen=True):
-    """`http_hosts`: names by which HTTP clients reach it, besides those in `http` and `advertised`. `http_tls`: the
-    files of a certificate and its key. `auth`: HTTP wants access tokens. `push_private`: webhooks may be at private
-    addresses. `is_child`: one of several that another process looks after; it ends when its standard input does."""
+    """`http_hosts` are names that HTTP clients use in addition to those in `http` and `advertised`. `http_tls` are the
+    files of a certificate and its key. `auth` requires access tokens over HTTP. `push_private` allows push to private
+    addresses. `is_child` marks a child process of `--brokers`, which exits at the end of its standard input."""
 
     data: str = DEFAULT_DATA
     kafka: Address = DEFAULT_KAFKA
@@ -49,47 +49,48 @@ class ServeSettings(msgspec.Struct, frozen=True):
     is_child: bool = False
 
     def named_hosts(self) -> tuple[str, ...]:
-        """Every name by which HTTP clients reach this broker."""
+        """All host names that HTTP clients use for this broker."""
         advertised = () if self.advertised is None else (self.advertised[0],)
         return (self.http[0], *advertised, *self.http_hosts)
 
     def check(self) -> None:
-        """Refuse to be reachable from other hosts by accident: Kafka's door has neither TLS nor authentication yet."""
+        """Reject settings that expose the broker to other hosts by accident: the Kafka listener has neither TLS nor
+        authentication yet."""
         if self.advertised is not None and self.advertised[0] in ("0.0.0.0", "::"):
-            raise InvalidConfig(f"--advertised {self.advertised[0]} is no address that a client could connect to")
+            raise InvalidConfig(f"--advertised {self.advertised[0]} is not an address that clients can connect to")
         if self.insecure:
             return
         host, _ = self.kafka
         if not is_loopback(host):
             raise InvalidConfig(
-                f"--kafka {host} is reachable from other hosts, without TLS and authentication; "
-                "listen on 127.0.0.1, or say --insecure if the network is trusted"
+                f"--kafka {host} is reachable from other hosts without TLS and authentication; "
+                "listen on 127.0.0.1, or use --insecure if the network is trusted"
             )
         refuse_open_http(self.http, has_tls=self.http_tls is not None, has_auth=self.auth)
 
 
 def refuse_open_http(address: Address, *, has_tls: bool, has_auth: bool) -> None:
-    """Whoever listens to other hosts needs both."""
+    """Require TLS and authentication for an address that is reachable from other hosts."""
     host, _ = address
     lacking = [what for what, is_there in (("TLS", has_tls), ("authentication", has_auth)) if not is_there]
     if lacking and not is_loopback(host):
         raise InvalidConfig(
-            f"--http {host} is reachable from other hosts, without {' and '.join(lacking)}; give --auth, "
-            "--http-tls-cert and --http-tls-key, listen on 127.0.0.1, or say --insecure if the network is trusted"
+            f"--http {host} is reachable from other hosts without {' and '.join(lacking)}; specify --auth, "
+            "--http-tls-cert and --http-tls-key, listen on 127.0.0.1, or use --insecure if the network is trusted"
         )
 
 
 def tls_files(certificate: str | None, key: str | None) -> tuple[str, str] | None:
-    """The files of `--http-tls-cert` and `--http-tls-key`: both or none."""
+    """Return the files of `--http-tls-cert` and `--http-tls-key`, or None if neither is given."""
     if certificate is not None and key is not None:
         return certificate, key
     if certificate is None and key is None:
         return None
-    raise InvalidConfig("--http-tls-cert and --http-tls-key go together; give both")
+    raise InvalidConfig("--http-tls-cert and --http-tls-key require each other; specify both")
 
 
 def parse_address(text: str, what: str) -> Address:
-    """`host:port`, also `[::1]:9092`; port 0 lets the system choose."""
+    """Parse `host:port` or `[::1]:9092`; with port 0 the system chooses the port."""
     host, separator, port = text.rpartition(":")
     if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise InvalidConfig(f"{what} must be HOST:PORT, not '{text}'")
@@ -103,7 +104,7 @@ def show_address(host: str, port: int) -> str:
 def is_loopback(host: str) -> bool:
     if host in ("localhost", "127.0.0.1", "::1"):
         return True
-    from ipaddress import ip_address  # a start on the defaults does not wait for it
+    from ipaddress import ip_address  # not needed with the defaults: keeps startup fast
 
     try:
         return ip_address(host).is_loopback
@@ -112,8 +113,8 @@ def is_loopback(host: str) -> bool:
 
 
 def read_config_file(path: str) -> dict[str, str]:
-    """Broker configs of the `[broker]` table, under Kafka's names."""
-    import tomllib  # a start without a file does not wait for it
+    """Read the broker configs in the `[broker]` table, under Kafka's names."""
+    import tomllib  # not needed without a file: keeps startup fast
 
     try:
         with open(path, "rb") as file:
@@ -121,10 +122,10 @@ def read_config_file(path: str) -> dict[str, str]:
     except OSError as error:
         raise InvalidConfig(f"cannot read {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidConfig(f"{path} is not TOML: {error}") from None
+        raise InvalidConfig(f"{path} is not valid TOML: {error}") from None
     unknown = sorted(set(table) - {"broker"})
     if unknown:
-        raise InvalidConfig(f"{path}: unknown table [{unknown[0]}]; broker configs stand in [broker]")
+        raise InvalidConfig(f"{path}: unknown table [{unknown[0]}]; broker configs belong in [broker]")
     broker = table.get("broker", {})
     if not isinstance(broker, dict):
         raise InvalidConfig(f"{path}: broker must be a table")

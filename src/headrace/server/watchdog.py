@@ -1,9 +1,9 @@
-"""Ends a process whose event loop is wedged.
+"""Terminate a process whose event loop hangs.
 
-The registry's session is kept alive by a thread of its own, so the others would take a broker for alive whose loop
-answers nobody. A gateway has no session, but its supervisor restarts it only when it ends. A thread watches the loop's
-pulse; when it has stopped for too long, the process ends at once, and with it the session. Nothing is lost by that:
-what was acknowledged is on disk.
+A separate thread keeps the registry session alive, so other brokers would consider a broker alive although its event
+loop serves no requests. A gateway has no session, but its supervisor restarts it only after it has exited. The watchdog
+thread monitors a heartbeat of the event loop. When the heartbeat stops for too long, the thread terminates the process,
+which also ends the session. This loses nothing: acknowledged data is on disk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.runtime.clock import Clock
 
 PULSE_SECONDS = 0.5
 WEDGED_SECONDS = 20.0
-"""How long the event loop of a broker or a gateway may stand still."""
+"""How long the event loop of a broker or a gateway may be blocked."""
 EXIT_CODE = 70  # EX_SOFTWARE
 
 
@@ -32,7 +32,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     async def run(self) -> None:
-        """Be the pulse, for ever."""
+        """Update the heartbeat until cancelled."""
         self._thread.start()
         try:
             while True:
@@ -45,7 +45,7 @@ class Watchdog:
         looked = self._clock.monotonic()
         while not self._stopped.wait(PULSE_SECONDS):
             now = self._clock.monotonic()
-            # When this thread did not run either, the whole process was paused: the loop gets its chance first.
+            # If this thread did not run either, the whole process was paused: let the event loop run before judging it.
             was_paused = now - looked > 2 * PULSE_SECONDS
             looked = now
             if not was_paused and now - self._pulse > self._seconds:
@@ -54,6 +54,6 @@ class Watchdog:
 
 
 def _exit() -> None:
-    sys.stderr.write("error: the event loop has stopped responding; the process ends so that others take over\n")
+    sys.stderr.write("error: the event loop hangs; exiting so that other processes take over\n")
     sys.stderr.flush()
     os._exit(EXIT_CODE)

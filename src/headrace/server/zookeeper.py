@@ -1,10 +1,10 @@
-"""Run ZooKeeper itself, from the jars that PySpark ships: one server, or an ensemble of several on this host.
+"""Run ZooKeeper from the jars that PySpark ships: one server, or an ensemble of several on this host.
 
-    <data>/ensemble.json        how many servers, and the ports by which they talk to each other: the same ever after
-    <data>/.lock                held by whoever runs, the servers included: they may outlive a parent that was killed
-    <data>/node-1/              zoo.cfg, pid, log, and what ZooKeeper keeps
+    <data>/ensemble.json        the number of servers and their quorum ports, which never change
+    <data>/.lock                locked by this process and by the servers, which may outlive it if it is killed
+    <data>/node-1/              zoo.cfg, pid, log, and ZooKeeper's data
 
-A server that ends is not started again: alone it ends the command, in an ensemble the others go on without it.
+A server that exits is not restarted. A single server ends the command; an ensemble continues without the server.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ JARS = (
     *("zookeeper-", "slf4j-api-", "log4j-api-", "log4j-core-", "log4j-slf4j2-impl-", "netty-", "metrics-core-"),
     *("snappy-java-", "commons-io-", "jackson-core-", "jackson-databind-", "jackson-annotations-"),
 )
-"""How the names begin of those among Spark's jars that ZooKeeper needs; with all of them it takes longer to start."""
+"""Name prefixes of the Spark jars that ZooKeeper requires; with all jars it would start more slowly."""
 
 TICK_MS = 500
-"""Sessions may last from 2 ticks up; ZooKeeper's own tick of 2 s would not allow less than 4 s."""
+"""The minimum session timeout is 2 ticks; ZooKeeper's default tick of 2 s would not allow less than 4 s."""
 
 SESSION_TIMEOUT_MS_MAX = 60_000
 START_SECONDS = 60.0
@@ -43,10 +43,9 @@ STOP_SECONDS = 10.0
 LOOK_SECONDS = 0.05
 QUORUM_HOST = "127.0.0.1"
 OTHERS = (
-    "another `headrace zookeeper`, or by servers that one left behind when it was killed: their process ids stand in "
-    "node-*/pid"
+    "another `headrace zookeeper`, or by servers that remained after it was killed; their process ids are in node-*/pid"
 )
-INSTALL = "install what it takes with `pip install headrace[zookeeper]`"
+INSTALL = "install it with `pip install headrace[zookeeper]`"
 
 
 class ZooKeeperSettings(msgspec.Struct, frozen=True):
@@ -59,17 +58,17 @@ class ZooKeeperSettings(msgspec.Struct, frozen=True):
         host, port = self.listen
         if not self.insecure and not is_loopback(host):
             raise InvalidConfig(
-                f"--listen {host} is reachable from other hosts, without TLS and authentication; "
-                "listen on 127.0.0.1, or say --insecure if the network is trusted"
+                f"--listen {host} is reachable from other hosts without TLS and authentication; "
+                "listen on 127.0.0.1, or use --insecure if the network is trusted"
             )
         if not 0 < port <= 65536 - self.nodes:
-            raise InvalidConfig(f"--listen must name a port from 1 to {65536 - self.nodes}, not {port}")
+            raise InvalidConfig(f"the port of --listen must be from 1 to {65536 - self.nodes}, not {port}")
         if self.nodes % 2 == 0:
-            raise InvalidConfig(f"--nodes must be odd, since a majority of them decides, not {self.nodes}")
+            raise InvalidConfig(f"--nodes must be odd, not {self.nodes}: an even number tolerates no more failures")
 
 
 class Node:
-    """One server: its folder, the address at which clients find it, and its process while it runs."""
+    """One server: its folder, its client address, and its process while it runs."""
 
     def __init__(self, number: int, folder: Path, address: Address) -> None:
         self.number = number
@@ -95,7 +94,7 @@ class Node:
                 stdout=log,
                 stderr=log,
                 pass_fds=(lock,),
-                start_new_session=True,  # Ctrl-C is for us: they are stopped in order
+                start_new_session=True,  # Ctrl-C goes to this process only, which then stops the servers
             )
         (self.folder / "pid").write_text(f"{self.process.pid}\n")
 
@@ -105,11 +104,11 @@ class Node:
 
 
 class ZooKeeperEnded(HeadraceError):
-    """ZooKeeper does not run any more, or never began to serve."""
+    """ZooKeeper has exited, or did not start serving."""
 
 
 def run_zookeeper(settings: ZooKeeperSettings) -> int:
-    """Run until SIGTERM or SIGINT; the exit code."""
+    """Run until SIGTERM or SIGINT; return the exit code."""
     try:
         settings.check()
         asyncio.run(_run(settings))
@@ -147,7 +146,7 @@ async def _run(settings: ZooKeeperSettings) -> None:
 
 
 async def _watch_over(nodes: Sequence[Node], stop: asyncio.Event) -> None:
-    """Return when told to stop; raise when it makes no sense to go on."""
+    """Return when stopped; raise when too few servers are left."""
     async with asyncio.TaskGroup() as group:
         stopped = group.create_task(stop.wait())
         ready = group.create_task(_until_ready(nodes))
@@ -170,24 +169,25 @@ async def _watch_over(nodes: Sequence[Node], stop: asyncio.Event) -> None:
 
 def _tell_of_end(node: Node, others: int) -> ZooKeeperEnded | None:
     assert node.process is not None
-    what = f"ZooKeeper node {node.number} ended with status {node.process.returncode}; see {node.folder / 'log'}"
+    what = f"ZooKeeper node {node.number} exited, status={node.process.returncode}; see {node.folder / 'log'}"
     if not others:
         return ZooKeeperEnded(what)
-    sys.stderr.write(f"warning: {what}; {others} of its ensemble go on\n")
+    sys.stderr.write(f"warning: {what}; the ensemble continues with {others} servers\n")
     sys.stderr.flush()
     return None
 
 
 def _announce(nodes: Sequence[Node], *, is_ready: bool) -> ZooKeeperEnded | None:
     if not is_ready:
-        return ZooKeeperEnded(f"ZooKeeper did not serve within {START_SECONDS:.0f} s; see {nodes[0].folder / 'log'}")
+        return ZooKeeperEnded(f"ZooKeeper did not start within {START_SECONDS:.0f} s; see {nodes[0].folder / 'log'}")
     sys.stdout.write(f"ready zookeeper={','.join(node.shown for node in nodes)}\n")
     sys.stdout.flush()
     return None
 
 
 async def _until_ready(nodes: Sequence[Node]) -> bool:
-    """Whether every node that runs takes a client: a port that is open, or `ruok`, comes too early to mean it."""
+    """Wait until every running node accepts client sessions. An open port or `ruok` is not sufficient: both come
+    earlier."""
     from kazoo.client import KazooClient
 
     silent = logging.getLogger(f"{__name__}.silent")
@@ -228,7 +228,7 @@ async def _stop(nodes: Sequence[Node]) -> None:
 
 
 def prepare(settings: ZooKeeperSettings) -> list[Node]:
-    """Write what the servers read, in their folders; refuse ports that are taken."""
+    """Write the configuration of the servers to their folders; raise if ports are in use."""
     host, first_port = settings.listen
     data = Path(settings.data).absolute()
     peers = _peer_ports(data / "ensemble.json", settings.nodes)
@@ -262,16 +262,16 @@ def _config(node: Node, peers: Sequence[tuple[int, int]]) -> Iterator[str]:
 
 
 def _peer_ports(path: Path, count: int) -> list[tuple[int, int]]:
-    """Two ports for each server of an ensemble, chosen free the first time; a single server needs none."""
+    """Return two ports per server of an ensemble, chosen once from the free ports; a single server requires none."""
     if path.exists():
         try:
             kept = msgspec.json.decode(path.read_bytes(), type=list[tuple[int, int]])
         except msgspec.MsgspecError as error:
-            raise InvalidConfig(f"{path} cannot be read: {error}; remove it to choose other ports") from None
+            raise InvalidConfig(f"cannot read {path}: {error}; remove it to choose new ports") from None
         if max(len(kept), 1) != count:
             raise InvalidConfig(
-                f"{path.parent} holds an ensemble of {max(len(kept), 1)}; say --nodes {max(len(kept), 1)}, "
-                "or name another folder with --data"
+                f"{path.parent} is the data folder of {max(len(kept), 1)} servers; use --nodes {max(len(kept), 1)}, "
+                "or specify another folder with --data"
             )
         return kept
     with _FreePorts(2 * count if count > 1 else 0) as ports:
@@ -281,7 +281,7 @@ def _peer_ports(path: Path, count: int) -> list[tuple[int, int]]:
 
 
 class _FreePorts:
-    """Ports that nobody listens on; held together, so that they differ."""
+    """Free ports, which are bound at the same time so that they are distinct."""
 
     def __init__(self, count: int) -> None:
         self._holders = [socket.create_server((QUORUM_HOST, 0)) for _ in range(count)]
@@ -303,7 +303,7 @@ def find_java() -> str:
     found = shutil.which("java", path=os.path.join(home, "bin")) if home else None
     found = found or shutil.which("java")
     if found is None:
-        raise InvalidConfig(f"there is no Java to run ZooKeeper with; {INSTALL}")
+        raise InvalidConfig(f"cannot run ZooKeeper: Java was not found; {INSTALL}")
     return found
 
 
@@ -313,7 +313,7 @@ def find_jars() -> list[str]:
     jars = [str(path) for folder in folders for path in sorted(Path(folder, "jars").glob("*.jar"))]
     needed = [jar for jar in jars if os.path.basename(jar).startswith(JARS)]
     if not any(os.path.basename(jar).startswith("zookeeper-") for jar in needed):
-        raise InvalidConfig(f"ZooKeeper's jars are not there, which come with PySpark; {INSTALL}")
+        raise InvalidConfig(f"cannot run ZooKeeper: its jars, which are part of PySpark, were not found; {INSTALL}")
     return needed
 
 

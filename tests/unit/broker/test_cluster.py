@@ -315,7 +315,7 @@ async def test_a_broker_with_the_node_id_of_another_does_not_start(town: Town) -
     town[1].kill()
     await town.replace_disk(1)
     town[1].node_id = 2
-    with pytest.raises(NodeIdTaken, match="a broker with node id 2 is up"):
+    with pytest.raises(NodeIdTaken, match="a broker with node id 2 is running"):
         await town[1].open()
     town[1].kill()
 

@@ -197,7 +197,7 @@ async def test_until_the_ids_are_read_producers_are_told_to_come_again(house: Ho
     tasks, dedup._tasks = dedup._tasks, None
     dedup.begin(house.partition("t"))
     answer = await send(house, "t", marked(house, b"x:again"))
-    assert (answer.error_code, answer.error_message) == (19, "t-0 still reads which headrace-dedup-id it has")
+    assert (answer.error_code, answer.error_message) == (19, "t-0 is still loading its deduplication window; retry")
     assert await put(house, marked(house, b"plain")) == 1
     dedup._tasks = tasks
     dedup.begin(house.partition("t"))
@@ -236,7 +236,7 @@ async def test_ids_in_a_transaction_are_refused(house: House) -> None:
     answer = (await house.ask(request, 9)).responses[0].partition_responses[0]
     assert answer.error_code == InvalidRecord.code
     assert [one.batch_index for one in answer.record_errors] == [1]
-    assert "cannot have headrace-dedup-id" in answer.error_message
+    assert "cannot have the header headrace-dedup-id" in answer.error_message
 
 
 async def test_what_is_over_is_forgotten_without_anybody_asking(house: House) -> None:

@@ -45,7 +45,7 @@ async def test_a_broker_that_never_was_cannot_be_drained() -> None:
     await places.register(1, 2)
     answer = await drain(places, 3)
     assert (answer.error_code, await is_drained(places, 3)) == (INVALID, False)
-    assert answer.error_message == "there has never been a broker 3 in this cluster"
+    assert answer.error_message == "broker 3 has never been part of this cluster"
 
 
 async def test_a_drain_is_refused_when_the_others_are_too_few() -> None:

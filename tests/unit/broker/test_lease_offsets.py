@@ -101,7 +101,7 @@ async def test_a_subscription_that_looks_into_messages_is_refused(house: House) 
     await configure(house, headrace_filter="key = 'a'")
     answer = await lease(house, (0, 1))
     assert answer.error_code == INVALID_REQUEST
-    assert "chooses by what is in a message" in answer.error_message
+    assert "selects messages by their contents" in answer.error_message
 
 
 async def test_a_topic_that_is_not_there_is_refused(house: House) -> None:

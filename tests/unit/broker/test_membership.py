@@ -125,7 +125,7 @@ async def test_another_folder_takes_no_number_while_the_broker_of_that_id_is_up(
     await member.join("one", 9092, None)
     empty = SimDisk(2)
     empty.make_directory("/data")
-    with pytest.raises(NodeIdTaken, match="is up at one:9092"):
+    with pytest.raises(NodeIdTaken, match="is running at one:9092"):
         await stage.number(empty)
     assert (await stage.number()).has_all
 
@@ -160,7 +160,7 @@ async def test_of_two_that_start_at_the_same_time_one_has_less(stage: Stage) -> 
 async def test_the_folder_of_another_cluster_or_broker_is_refused_and_left_as_it_is(stage: Stage) -> None:
     await stage.number()
     before = stage.disk.read("/data/broker")
-    with pytest.raises(WrongFolder, match="is that of broker 1, not of 2"):
+    with pytest.raises(WrongFolder, match="belongs to broker 1, not 2"):
         await stage.number(node_id=2)
     stage.state = SimRegistryState()
     with pytest.raises(WrongFolder, match="belongs to cluster"):
@@ -364,7 +364,7 @@ async def test_a_node_id_that_another_broker_uses_is_refused_after_a_while(stage
     await other.join("there", 1, None)
     _, member = stage.member(epoch=6, epoch_before=0)
     await member.open()
-    with pytest.raises(NodeIdTaken, match="node id 1 is up at there:1; choose another --node-id, or stop it"):
+    with pytest.raises(NodeIdTaken, match="node id 1 is running at there:1; choose another --node-id"):
         await member.join("here", 2, None)
     assert (found := stage.listed()) is not None
     assert found.host == "there"

@@ -334,7 +334,7 @@ async def test_a_smaller_in_sync_set_lets_the_high_watermark_go_on(house: House)
     for eligible in ((2,), ()):
         partition.update(replace(LED, isr=(1,), elr=eligible))
         assert partition.high_watermark == 1, "too few are left to commit anything"
-    with pytest.raises(NotEnoughReplicas, match=r"1 in-sync replicas of t-0 are fewer than min.insync.replicas, 2"):
+    with pytest.raises(NotEnoughReplicas, match=r"t-0 has 1 in-sync replicas, fewer than min.insync.replicas=2"):
         partition.ensure_enough()
 
 

@@ -299,7 +299,7 @@ async def test_to_cut_below_what_is_committed_is_a_bug_that_stops_the_broker(tow
     town.doomed.add(2)
     cause = await failure(town[2])
     assert isinstance(cause, AssertionError)
-    assert "below what is committed" in str(cause)
+    assert "below its high watermark" in str(cause)
 
 
 @in_town()

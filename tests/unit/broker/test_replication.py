@@ -51,7 +51,7 @@ async def test_there_is_one_loop_for_each_leader(house: House) -> None:
     stage = Stage(house)
     for index, node_id in enumerate((2, 2, 3)):
         stage.follow(house.partition("t", index), node_id)
-    assert stage.loops == ["copying from broker 2", "copying from broker 3"]
+    assert stage.loops == ["replication from broker 2", "replication from broker 3"]
     assert stage.followed() == {2: 2, 3: 1}
 
 

@@ -56,7 +56,7 @@ def test_show_tells_what_each_partition_covers(folder: Path, capsys: pytest.Capt
 def test_what_is_no_archive_is_one_line(tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     exit_code, out, err = run(capsys, "archive", command, str(tmp_path))
     assert (exit_code, out) == (1, "")
-    assert err == f"error: {tmp_path} is no archive: no folder in it has a manifest\n"
+    assert err == f"error: {tmp_path} is not an archive: none of its folders has a manifest\n"
 
 
 def test_a_topic_that_is_not_archived_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,7 +91,7 @@ def test_verify_tells_gaps_and_repairs_left_overs(tmp_path: Path, capsys: pytest
     exit_code, out, err = run(capsys, "archive", "verify", str(tmp_path), "--repair")
     assert exit_code == 0
     assert len(rows(out)) == 1
-    assert "orders: 1 left-over files cleared away" in err
+    assert "orders: 1 left-over files cleaned up" in err
 
 
 def test_compact_merges_and_says_what(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,7 +231,7 @@ def test_offsets_that_are_in_neither_are_named(
     brokers.trim(topic, 0, 24)
     found, err = consumed(capsys, brokers, topic, past, "-e")
     assert found == [*range(20), *range(24, 30)]
-    assert f"offsets 20 to 23 of {topic}[0] are neither in the archive nor in the log" in err
+    assert f"offsets 20 to 23 of {topic}[0] are missing from both the archive and the log" in err
 
 
 def test_a_topic_that_was_deleted_is_read_to_the_end_of_the_archive(
@@ -240,7 +240,7 @@ def test_a_topic_that_was_deleted_is_read_to_the_end_of_the_archive(
     brokers.delete(topic)
     found, err = consumed(capsys, brokers, topic, past)
     assert found == list(range(20))
-    assert "any more: reading ends where the archive ends" in err
+    assert "no longer exists: reading ends at the end of the archive" in err
 
 
 def test_a_topic_made_anew_does_not_continue_the_archive(
@@ -272,4 +272,4 @@ def test_a_partition_that_was_added_later_is_read_from_the_log(
 def test_a_group_does_not_read_archives(capsys: pytest.CaptureFixture[str]) -> None:
     exit_code, _, err = run(capsys, "consume", "orders", "-g", "billing", "--from-archive", "here")
     assert exit_code == 2
-    assert "--from-archive is not for it" in err
+    assert "-g cannot be combined with --from-archive" in err

@@ -48,12 +48,12 @@ def test_a_partition_is_named_with_the_worst_that_is_true_of_it(
 def test_an_offline_partition_says_for_whom_it_waits() -> None:
     waiting = PartitionPlace(ORDERS, -1, 3, (1, 2, 3), (2,), (3,))
     (found,) = judge(members(1, 2, 3), [waiting], {})
-    assert found.detail == "nobody leads it; it waits for brokers 2, 3"
+    assert found.detail == "it has no leader; eligible once up: brokers 2, 3"
 
 
 def test_brokers_that_are_down_are_missed_only_if_they_hold_something() -> None:
     findings = judge(members(1, 2), [place(1, 1, 2)], {})
-    assert findings[1].detail == "behind: broker 3"
+    assert findings[1].detail == "out of sync: broker 3"
     assert findings[0] == Finding("broker missing", "broker 3", "it is down; replicas on it: 1")
     assert judge(members(1, 2, 3), [], {}) == []
 

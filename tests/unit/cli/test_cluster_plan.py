@@ -25,7 +25,7 @@ def test_a_plan_of_kafka_is_read() -> None:
     [
         (b"orders", "format of kafka-reassign-partitions"),
         (b'{"partitions": []}', "version"),
-        (b'{"version": 2, "partitions": []}', "version 2"),
+        (b'{"version": 2, "partitions": []}', "version is 2"),
         (b'{"version": 1, "partitions": [{"topic": "t"}]}', "partition"),
         (
             json.dumps({"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1]}] * 2}).encode(),

@@ -36,4 +36,4 @@ def test_who_gives_up_is_told_that_the_work_goes_on(capsys: pytest.CaptureFixtur
             await waiting
 
     in_world(scenario)
-    assert "the cluster goes on with it" in capsys.readouterr().err
+    assert "the operation continues" in capsys.readouterr().err

@@ -56,7 +56,7 @@ def test_a_trial_shows_the_moves_and_begins_none(stage: Stage, tmp_path: Path) -
 def test_a_plan_that_cannot_be_used_says_why(stage: Stage, tmp_path: Path) -> None:
     stage.there.records["orders", 0] = led(1, 2)
     stage.play("reassign", "--plan", plan(tmp_path, ("orders", 7, [1, 2])), expect=1)
-    assert "there is no partition orders[7]; `headrace cluster partitions`" in stage.told
+    assert "partition orders[7] does not exist; `headrace cluster partitions`" in stage.told
     (tmp_path / "bad").write_text('{"version": 1}')
     stage.play("reassign", "--plan", str(tmp_path / "bad"), expect=1)
     assert "bad cannot be used: it is not a plan" in stage.told
@@ -95,7 +95,7 @@ def test_a_new_broker_gets_its_share_and_an_old_one_loses_all(stage: Stage) -> N
 def test_nothing_is_taken_off_a_broker_that_is_down_unless_that_is_said(stage: Stage) -> None:
     stage.there.records = {("orders", 0): led(1, 2), ("orders", 1): replace(led(1, 9), isr=(1,))}
     stage.play("reassign", "--add-broker", "3", expect=1)
-    assert "broker 9 holds replicas and is down; start it, or take all off it by --remove-broker 9" in stage.told
+    assert "broker 9 holds replicas but is down; start it, or move them with --remove-broker 9" in stage.told
     rows = stage.play("reassign", "--add-broker", "3", "--remove-broker", "9")
     assert all(9 not in row["target"] for row in rows)
 
@@ -112,7 +112,9 @@ def test_brokers_that_cannot_take_replicas_are_refused(stage: Stage) -> None:
 def test_too_few_brokers_are_refused(stage: Stage) -> None:
     stage.there.records["orders", 0] = led(1, 2)
     stage.play("reassign", "--topic", "orders", "--to", "1", expect=1)
-    assert stage.told == "error: 2 replicas do not fit on 1 brokers; name more, or lower the number by --plan\n"
+    assert (
+        stage.told == "error: 2 replicas do not fit on 1 brokers; add brokers, or use --plan to reduce the replicas\n"
+    )
 
 
 def test_what_drains_is_left_out_when_others_share(stage: Stage) -> None:
@@ -129,7 +131,7 @@ def test_a_throttle_is_set_before_the_moves_and_lifted_after_the_wait(stage: Sta
     name = "follower.replication.throttled.rate"
     assert stage.there.throttles == [("", name, 0, "2500000"), ("", name, 1, None)]
     assert stage.there.records["orders", 0].replicas == (1, 3)
-    assert stage.told.endswith("1 partitions have arrived\n")
+    assert stage.told.endswith("1 partitions have been moved\n")
 
 
 def test_without_a_wait_the_throttle_stays_and_the_way_to_lift_it_is_told(stage: Stage, tmp_path: Path) -> None:
@@ -152,7 +154,7 @@ def test_a_wait_that_ends_elsewhere_is_a_failure(stage: Stage, tmp_path: Path) -
 
     stage.there._list_moves = overruled  # type: ignore[assignment,method-assign]
     stage.play("reassign", "--plan", file, "--wait", expect=1)
-    assert "1 of 1 partitions are not where they should be, such as orders[0]" in stage.told
+    assert "1 of 1 partitions do not have their target replicas, for example orders[0]" in stage.told
 
 
 def test_status_shows_how_much_has_been_copied(stage: Stage) -> None:

@@ -102,25 +102,25 @@ def test_the_chosen_ones_are_sent_back(
 ) -> None:
     assert stage.run("redrive", "orders", *chosen) == 0
     assert (stage.orders, stage.left) == ([b"bb"], 1)
-    assert capsys.readouterr().err == "1 of 1 sent back\n"
+    assert capsys.readouterr().err == "1 of 1 redriven\n"
 
 
 def test_all_that_are_left_are_sent_back(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     assert stage.run("redrive", "orders", "--all", "--yes", "--rate", "100") == 0
     assert (stage.orders, stage.left) == ([b"bb", b"c"], 0)
-    assert capsys.readouterr().err == "2 of 2 sent back\n"
+    assert capsys.readouterr().err == "2 of 2 redriven\n"
 
 
 def test_one_that_was_settled_before_is_left_alone(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     assert stage.run("redrive", "orders", str(FIRST)) == 0
     assert stage.orders == []
-    assert "0 of 1 sent back; 1 were settled before, or are in other hands" in capsys.readouterr().err
+    assert "0 of 1 redriven; 1 were settled before, or are being settled by another process" in capsys.readouterr().err
 
 
 def test_a_trial_changes_nothing(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     assert stage.run("redrive", "orders", "--all", "--dry-run") == 0
     assert (stage.orders, stage.left) == ([], 2)
-    assert capsys.readouterr().err == "2 of 2 would be sent back\n"
+    assert capsys.readouterr().err == "2 of 2 would be redriven\n"
     assert stage.run("discard", "orders", "--all", "--dry-run") == 0
     assert stage.left == 2
 
@@ -137,9 +137,9 @@ def test_letters_that_stay_are_told_and_make_the_command_fail(
     monkeypatch.setattr("headrace.client.redrive.redriven_of", lambda _headers: 3)
     assert stage.run("redrive", "orders", "--all", "--yes") == 1
     told = capsys.readouterr().err
-    assert "orders.dlq:0:1 stays: it came back 3 times already\n" in told
-    assert "0 of 2 sent back\n" in told
-    assert "error: 2 dead letters stay" in told
+    assert "orders.dlq:0:1 was not settled: it came back 3 times already\n" in told
+    assert "0 of 2 redriven\n" in told
+    assert "error: 2 dead letters were not settled" in told
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_where_nothing_has_died_there_is_nothing_to_do(
     stage: Stage, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
     assert stage.run_where_nothing_died(*arguments) == 0
-    assert capsys.readouterr() == ("", "nothing has died in orders\n")
+    assert capsys.readouterr() == ("", "topic orders has no dead letters\n")
 
 
 @pytest.mark.parametrize("verb", [("show",), ("redrive",), ("discard", "--yes")], ids=" ".join)
@@ -164,7 +164,7 @@ def test_nor_is_there_one_that_could_be_named(
     stage: Stage, capsys: pytest.CaptureFixture[str], verb: tuple[str, ...]
 ) -> None:
     assert stage.run_where_nothing_died(*verb, "orders", "0:1") == 1
-    assert capsys.readouterr().err == "error: nothing has died in orders, so there is no such letter\n"
+    assert capsys.readouterr().err == "error: topic orders has no dead letters, so the ids do not exist\n"
 
 
 def test_of_a_topic_that_is_missing_its_own_name_is_told(stage: Stage) -> None:
@@ -175,13 +175,13 @@ def test_of_a_topic_that_is_missing_its_own_name_is_told(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("redrive", "orders"), "say which ones: by ID, by --filter or --all"),
-        (("redrive", "orders", "0:1", "--all"), "say which ones"),
-        (("discard", "orders"), "say which ones"),
-        (("redrive", "orders", "first"), "'orders.dlq:first' is not the id of a message"),
+        (("redrive", "orders"), "specify exactly one of IDs, --filter and --all"),
+        (("redrive", "orders", "0:1", "--all"), "specify exactly one of"),
+        (("discard", "orders"), "specify exactly one of"),
+        (("redrive", "orders", "first"), "'orders.dlq:first' is not a message id"),
         (("list", "orders", "--filter", "colour"), "the filter is not understood at character 1"),
-        (("redrive", "orders", "--all"), "Say --yes to do it without a question"),
-        (("discard", "orders", "0:1"), "Say --yes to do it without a question"),
+        (("redrive", "orders", "--all"), "Use --yes to confirm"),
+        (("discard", "orders", "0:1"), "Use --yes to confirm"),
     ],
 )
 def test_what_is_not_clear_is_refused(

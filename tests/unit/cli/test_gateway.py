@@ -13,7 +13,7 @@ from headrace.cli.main import main
         (("--publish-only", "--subscribe-only"), 2, "exclude each other"),
         (("--http", "8080"), 2, "--http must be HOST:PORT"),
         (("--bootstrap", "host:port"), 2, "--bootstrap"),
-        (("--http-tls-cert", __file__), 2, "go together"),
+        (("--http-tls-cert", __file__), 2, "require each other"),
         (("--http", "0.0.0.0:0"), 1, "without TLS and authentication"),
         (("--http", "0.0.0.0:0", "--auth"), 1, "without TLS;"),
     ],

@@ -59,7 +59,7 @@ def test_offsets_outside_the_log_are_moved_to_its_ends_with_a_remark() -> None:
     low, high = plan([lag(FIRST), lag(SECOND)], {FIRST: 1, SECOND: 11})
     assert (low.new, high.new) == (3, 10)
     assert "before the start" in (low.remark or "")
-    assert "behind the end" in (high.remark or "")
+    assert "after the end" in (high.remark or "")
     for place in (3, 10):
         (inside,) = plan([lag(FIRST)], {FIRST: place})
         assert (inside.new, inside.remark) == (place, None)
@@ -69,7 +69,7 @@ def test_a_partition_without_a_commit_cannot_be_shifted_and_stays() -> None:
     (move,) = plan([lag(FIRST, None)], {})
     assert move.new is None
     assert move.row()["lag"] is None
-    assert "nothing is committed" in (move.remark or "")
+    assert "no committed offset" in (move.remark or "")
 
 
 def test_a_row_shows_the_lag_that_would_be() -> None:

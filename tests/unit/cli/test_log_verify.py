@@ -140,7 +140,7 @@ def test_a_log_that_ends_before_what_was_promised_is_damaged(
     log.flush(2)
     exit_code, (row,), _ = verify(log, capsys)
     assert exit_code == 1
-    assert "ends at offset 1, but was on disk up to 2" in row["what"]
+    assert "ends at offset 1, but was flushed up to 2" in row["what"]
     write_start_offset(SystemDisk(), str(log.folder), 2)
     assert verify(log, capsys)[0] == 0
 
@@ -209,11 +209,11 @@ def test_a_batch_that_the_next_segment_has_again_does_not_count(
 def test_a_running_broker_is_mentioned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = StoredLog(tmp_path)
     with (tmp_path / ".lock").open("w") as lock:
-        assert "a broker runs" not in verify(log, capsys)[2]
+        assert "a broker is using" not in verify(log, capsys)[2]
         fcntl.flock(lock, fcntl.LOCK_EX)
         exit_code, _, err = verify(log, capsys)
     assert exit_code == 0
-    assert "a broker runs" in err
+    assert "a broker is using" in err
 
 
 def test_only_the_topic_that_is_named_is_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

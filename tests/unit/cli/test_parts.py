@@ -71,7 +71,7 @@ def test_formats(template: str, printed: bytes) -> None:
 
 @pytest.mark.parametrize("template", ["%x", "100%", "\\q", "\\"])
 def test_what_is_no_field_is_refused(template: str) -> None:
-    with pytest.raises(ValueError, match="there are"):
+    with pytest.raises(ValueError, match=r"unknown .* known are"):
         compile_format(template)
 
 

@@ -57,7 +57,7 @@ def test_init_writes_a_file_that_lint_finds_well(capsys: pytest.CaptureFixture[s
     assert main(["pipeline", "init", "transform", "big.toml"]) == 0
     assert Path("big.sql").is_file()
     assert main(["pipeline", "lint", "big.toml", "orders.toml"]) == 0
-    assert "2 checked, all well" in capsys.readouterr().err
+    assert "2 checked, no problems" in capsys.readouterr().err
     assert main(["pipeline", "init", "transform", "big.toml"]) == 1
     assert "big.toml is there already" in capsys.readouterr().err
 
@@ -163,9 +163,7 @@ def test_a_failure_is_one_line_with_the_next_step(
 
     monkeypatch.setattr(FakeJob, "work", staticmethod(work))
     assert main(["pipeline", "run", "orders.toml"]) == 1
-    assert capsys.readouterr().err.endswith(
-        "error: there is no topic orders; `headrace topic list` shows what there is\n"
-    )
+    assert capsys.readouterr().err.endswith("error: there is no topic orders; `headrace topic list` shows all topics\n")
 
 
 def test_list_shows_how_the_pipelines_of_a_folder_stand(capsys: pytest.CaptureFixture[str]) -> None:
@@ -220,10 +218,10 @@ def test_stop_waits_until_the_run_has_ended(
     stopper.join()
     assert exit_codes == [0]
     error = capsys.readouterr().err
-    assert "orders is asked to stop" in error
+    assert "orders was requested to stop" in error
     assert "orders stopped: as far as it came" in error
     assert main(["pipeline", "stop", "orders"]) == 0
-    assert capsys.readouterr().err == "orders does not run\n"
+    assert capsys.readouterr().err == "orders is not running\n"
 
 
 def test_what_the_cluster_is_told_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ async def test_a_topic_that_was_deleted_by_request_is_not_rebuilt_but_can_be_ado
     await registry.commit([Create(tombstone_key(ID), b"1")])
     plan = await plan_for(registry, inventory())
     assert plan.is_empty
-    assert plan.problems == [f"topic id {ID}: it was deleted by request and is left out"]
+    assert plan.problems == [f"topic id {ID}: skipped, because a client deleted the topic"]
     adopted = await plan_for(registry, inventory(), adopts=True)
     assert [record.name for record, _ in adopted.created] == ["orders"]
 

@@ -114,15 +114,15 @@ def test_a_topic_is_made_by_the_first_message_that_waits_for_it(
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("add", "orders", "x"), "say when"),
+        (("add", "orders", "x"), "specify when"),
         (("add", "orders", "x", "--delay", "soon"), "not a duration"),
-        (("add", "orders", "x", "--deliver-at", "2027-01-01T00:00:00"), "offset from UTC"),
+        (("add", "orders", "x", "--deliver-at", "2027-01-01T00:00:00"), "has no UTC offset"),
         (("add", "orders", "x", "--delay", "1s", "--deliver-at", "5"), "not both"),
-        (("add", "orders", "x", "--every", "1s", "--cron", "* * * * *"), "not by both"),
+        (("add", "orders", "x", "--every", "1s", "--cron", "* * * * *"), "exclude each other"),
         (("add", "orders", "x", "--cron", "* *"), "fields"),
-        (("move", "__delayed.orders:0:0"), "say when"),
+        (("move", "__delayed.orders:0:0"), "specify when"),
         (("move", "orders:0:0", "--delay", "1s"), "__delayed.TOPIC"),
-        (("cancel", "nonsense", "--yes"), "is not the id"),
+        (("cancel", "nonsense", "--yes"), "is not a message id"),
         (("cancel", "__delayed.orders:0:0"), "--yes"),
     ],
 )

@@ -100,8 +100,8 @@ def test_the_collector_works_again_and_leaves_out_what_was_imported(start: dict[
     [
         (("--kafka", "9092"), "--kafka must be HOST:PORT"),
         (("--advertised", "host"), "--advertised must be HOST:PORT"),
-        (("--http-tls-cert", __file__), "go together"),
-        (("--config", __file__), "is not TOML"),
+        (("--http-tls-cert", __file__), "require each other"),
+        (("--config", __file__), "is not valid TOML"),
         (("--node-id", str(1 << 31)), "'--node-id'"),
     ],
     ids=lambda value: value[0],

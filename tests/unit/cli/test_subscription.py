@@ -102,7 +102,7 @@ def test_it_may_be_configured_as_it_is_made(stage: Stage) -> None:
     assert [row["value"] for row in stage.run("pull", "orders", "billing", "-n", "10")] == ["a"]
     said = stage.fail("create", "orders", "x", "--set", "headrace.nonsense=1")
     assert "headrace.nonsense" in said
-    assert "docs/queues.md has all settings" in said
+    assert "docs/queues.md describes all settings" in said
 
 
 def test_messages_are_pulled_with_receipts_and_settled_by_them(stage: Stage) -> None:
@@ -133,7 +133,7 @@ def test_a_pull_can_ack_at_once(stage: Stage) -> None:
 def test_a_pull_that_takes_nothing_says_so(stage: Stage) -> None:
     stage.run("create", "orders", "billing")
     assert stage.run("pull", "orders", "billing") == []
-    assert "there is no message to take now" in stage.said
+    assert "no message is available" in stage.said
 
 
 def test_a_pull_by_a_wrong_name_makes_no_subscription(stage: Stage) -> None:
@@ -154,7 +154,7 @@ def test_peeking_takes_nothing(stage: Stage) -> None:
 
 def test_a_subscription_is_moved_when_that_is_confirmed(stage: Stage) -> None:
     stage.run("create", "orders", "billing")
-    assert "Say --yes" in stage.fail("seek", "orders", "billing", "--to", "start")
+    assert "Use --yes" in stage.fail("seek", "orders", "billing", "--to", "start")
     assert stage.run("seek", "orders", "billing", "--to", "start", "--dry-run")[0]["floor"] == 3
     assert stage.run("seek", "orders", "billing", "--to", "1", "-p", "0", "--yes") == [
         {"topic": "orders", "partition": 0, "floor": 1}
@@ -164,7 +164,7 @@ def test_a_subscription_is_moved_when_that_is_confirmed(stage: Stage) -> None:
 
 def test_a_subscription_is_deleted_when_that_is_confirmed(stage: Stage) -> None:
     stage.run("create", "orders", "billing", "--at", "start")
-    assert "Say --yes" in stage.fail("delete", "orders", "billing")
+    assert "Use --yes" in stage.fail("delete", "orders", "billing")
     stage.run("delete", "orders", "billing", "--dry-run")
     assert "would be deleted; 3 messages" in stage.said
     stage.run("delete", "orders", "billing", "--yes")
@@ -177,15 +177,15 @@ def test_a_subscription_is_deleted_when_that_is_confirmed(stage: Stage) -> None:
         (("describe", "nobody"), "`headrace subscription list` shows"),
         (("seek", "orders", "nobody", "--to", "end", "--yes"), "`headrace subscription list` shows"),
         (("create", "nowhere", "billing"), "`headrace topic list` shows"),
-        (("create", "orders", "billing", "--at", "-5"), "is none of start, end"),
+        (("create", "orders", "billing", "--at", "-5"), "is not a position"),
         (("create", "orders", "billing", "--at", "2h"), "2h-ago"),
         (("create", "orders", "billing", "--at", "@noon"), "is not a time"),
         (("create", "orders", "billing", "--at", "soon-ago"), "not a duration"),
         (("create", "orders", "billing", "--at", "99"), "is not within 0 to"),
         (("ack", "billing", "orders:0:1"), "is not a receipt"),
         (("ack", "billing", "orders:0:1/1/0/m", "--nack", "--reject"), "exclude each other"),
-        (("ack", "billing", "orders:0:1/1/0/m", "--delay", "1s"), "--delay goes with --nack"),
-        (("status", "orders"), "is not the id of a message"),
+        (("ack", "billing", "orders:0:1/1/0/m", "--delay", "1s"), "--delay requires --nack"),
+        (("status", "orders"), "is not a message id"),
         (("status", "orders:0:99"), "there is no message 99"),
     ],
 )

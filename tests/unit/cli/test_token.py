@@ -78,7 +78,7 @@ def test_on_a_terminal_the_token_stands_alone_on_its_line(run: Run, capsys: pyte
     assert run("create", "ci", "-s", "manage:*", "-o", "table") == 0
     captured = capsys.readouterr()
     assert parse_token(captured.out.strip()) is not None
-    assert "not shown again" in captured.err
+    assert "cannot be displayed again" in captured.err
     assert captured.out.strip() not in captured.err
 
 
@@ -97,9 +97,9 @@ def test_a_revoked_token_is_gone(run: Run, capsys: pytest.CaptureFixture[str]) -
     [
         (("create", "ci"), 2, "--scope"),
         (("create", "ci", "-s", "write:orders"), 1, "is not a scope"),
-        (("create", "ci", "-s", "read:*", "--burst", "5"), 2, "--burst goes with --rate"),
+        (("create", "ci", "-s", "read:*", "--burst", "5"), 2, "--burst requires --rate"),
         (("create", "", "-s", "read:*"), 1, "a token's name"),
-        (("revoke", "x"), 2, "Say --yes"),
+        (("revoke", "x"), 2, "Use --yes"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(

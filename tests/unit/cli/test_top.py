@@ -356,7 +356,7 @@ def test_a_cluster_that_is_gone_for_a_while_is_looked_at_again(stage: Stage, mon
     stage.with_cluster("", work)
     assert [summary.troubles for _, _, summary in kept.shown] == [
         [],
-        ["nobody answers; what is shown is old"],
+        ["nobody answers; the data shown is stale"],
         [],
     ]
 

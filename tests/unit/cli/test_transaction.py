@@ -86,7 +86,7 @@ def test_a_bundle_of_which_nothing_is_known_is_said_to_be_so(
         broker.script(apis.DESCRIBE_BUNDLE, DescribeBundleResponse())
 
     assert play(monkeypatch, MODULE, prepare, "transaction", "bundle", "spark-1") == 1
-    assert "has committed nothing" in capsys.readouterr().err
+    assert "has no joint commit" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("options", "fenced"), [(("--yes",), True), (("--dry-run",), False)])
@@ -103,7 +103,7 @@ def test_an_abort_fences_the_producer_unless_it_is_a_trial(
 
     assert play(monkeypatch, MODULE, prepare, "transaction", "abort", "tx", *options) == 0
     assert asked[0].count(apis.INIT_PRODUCER_ID) == fenced
-    assert f"producer 7 of epoch 3 {'is' if fenced else 'would be'} fenced" in capsys.readouterr().err
+    assert f"producer 7 with epoch 3 {'is' if fenced else 'would be'} fenced" in capsys.readouterr().err
 
 
 def test_hanging_ones_are_shown_with_what_it_takes_to_end_them(

@@ -31,7 +31,7 @@ def test_what_it_is_told_reaches_the_servers(monkeypatch: pytest.MonkeyPatch) ->
         (["--listen", "2181"], 2, "--listen must be HOST:PORT, not '2181'"),
         (["--nodes", "0"], 2, "--nodes"),
         (["--nodes", "2"], 1, "--nodes must be odd"),
-        (["--listen", "0.0.0.0:2181"], 1, "or say --insecure"),
+        (["--listen", "0.0.0.0:2181"], 1, "or use --insecure"),
     ],
 )
 def test_what_it_cannot_use_is_refused_in_one_line(

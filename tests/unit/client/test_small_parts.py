@@ -60,7 +60,7 @@ def test_every_code_of_the_model_comes_back_as_its_class() -> None:
     assert isinstance(refusal(56), errors.StorageFailure)
     assert isinstance(refusal(5), errors.LeaderNotAvailable)
     assert refusal(36, "there is one").message == "there is one"
-    assert refusal(36).message == "A topic of this name exists."
+    assert refusal(36).message == "A topic with this name already exists."
 
 
 def test_a_code_without_a_name_keeps_its_number() -> None:

@@ -215,7 +215,7 @@ async def test_counts_are_kept() -> None:
 async def test_a_request_is_logged_without_what_may_be_secret(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         House().visitor().asks("/a?token=hush", headers="Authorization: Bearer hush\r\n")
-    assert "GET /a 200 in 0.0 ms, peer 127.0.0.1, caller -" in caplog.text
+    assert "request method=GET path=/a status=200 ms=0.0 peer=127.0.0.1 caller=-" in caplog.text
     assert "hush" not in caplog.text
 
 

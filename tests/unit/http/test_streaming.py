@@ -89,7 +89,7 @@ async def test_a_stream_that_fails_is_cut_off_and_not_ended(caplog: pytest.LogCa
     house.script.chunks.put_nowait("no bytes")  # type: ignore[arg-type]
     await settled()
     assert visitor.line.aborted
-    assert "a stream to 127.0.0.1 failed" in caplog.text
+    assert "stream failed peer=127.0.0.1" in caplog.text
 
 
 async def test_draining_ends_streams_at_once() -> None:

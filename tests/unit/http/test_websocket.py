@@ -232,7 +232,7 @@ async def test_sending_to_a_closed_end_is_a_connection_error() -> None:
     caller = await call(house)
     caller.says(CloseConnection(code=1000))
     await settled()
-    assert errors == ["the other end has closed the WebSocket"]
+    assert errors == ["the peer has closed the WebSocket"]
     assert caller.line.closed
 
 

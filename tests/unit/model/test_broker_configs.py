@@ -54,13 +54,13 @@ def test_the_finest_unit_of_a_time_wins(settings: dict[str, str], retention_ms: 
             {"num.partition": "8"},
             r"Unknown broker config name: num.partition \(did you mean num.partitions\?\)",
         ),
-        ({"listeners": "PLAINTEXT://:9092"}, "listeners cannot be set here: give the address by --kafka"),
+        ({"listeners": "PLAINTEXT://:9092"}, "listeners cannot be set here: set the address with --kafka"),
         ({"ssl.keystore.location": "x", "log.dirs": "/d"}, r"ssl\.keystore.*; log\.dirs.*--data"),
         ({"num.partitions": "0"}, "Value must be at least 1"),
         ({"num.partitions": "x", "message.max.bytes": "-1"}, r"num\.partitions.*; .*message\.max\.bytes"),
         ({"log.roll.hours": "0"}, "log.roll.hours: Value must be at least 1"),
         ({"group.min.session.timeout.ms": "10", "group.max.session.timeout.ms": "5"}, "larger than"),
-        ({"queued.max.request.bytes": "1000"}, "would wait for ever"),
+        ({"queued.max.request.bytes": "1000"}, "queued.max.request.bytes is smaller than"),
     ],
 )
 def test_bad_settings_are_refused_with_the_reason(settings: dict[str, str], reason: str) -> None:

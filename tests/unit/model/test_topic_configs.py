@@ -133,7 +133,7 @@ def test_overrides_become_typed_values_and_the_rest_stays() -> None:
         ("cleanup.policy", "shred", "must only contain: compact, delete"),
         ("cleanup.policy", "delete,delete", "duplicates"),
         ("preallocate", "yes", "Expected value to be either true or false"),
-        ("remote.storage.enable", "true", "Tiered storage is not offered"),
+        ("remote.storage.enable", "true", "does not support tiered storage"),
         ("leader.replication.throttled.replicas", "1-2", "partition:broker"),
         ("min.compaction.lag.ms", "9223372036854775808", "Not a number"),
         ("flush.messages", None, "Null value not supported"),

@@ -317,11 +317,11 @@ def test_a_continuous_run_waits_for_whole_files_or_for_the_interval(
     ("settings", "what"),
     [
         ({"topics": []}, "topics: name at least one"),
-        ({"topics": ["a("]}, "topics: `a(` is not a regular expression"),
+        ({"topics": ["a("]}, "topics: `a(` is not a valid RE2 regular expression"),
         ({"file_bytes": "much"}, "file_bytes: 'much' is not a size"),
         ({"file_records": 0}, "file_records: must be 1 or more"),
         ({"flush_interval": "soon"}, "flush_interval: 'soon' is not a duration"),
-        ({"from": "yesterday"}, "from: 'yesterday' is not a point in time"),
+        ({"from": "yesterday"}, "from: 'yesterday' is not a time"),
     ],
 )
 def test_what_is_wrong_with_settings_is_said(tmp_path: Path, settings: dict[str, Any], what: str) -> None:

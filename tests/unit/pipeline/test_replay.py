@@ -348,7 +348,7 @@ def test_a_task_sees_what_was_archived_since_it_was_last_there(
     ("settings", "what"),
     [
         ({"topics": []}, "topics: name at least one"),
-        ({"from_time": "yesterday"}, "from_time: 'yesterday' is not a point in time"),
+        ({"from_time": "yesterday"}, "from_time: 'yesterday' is not a time"),
         ({"to_time": "12"}, None),
         ({"to": "a b"}, "to: Topic name is invalid"),
         ({"to": {"orders": "a b"}}, "to: Topic name is invalid"),

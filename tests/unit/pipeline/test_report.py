@@ -183,7 +183,7 @@ def test_a_stop_leaves_the_page_as_it_was(brokers: Brokers, run: StageRun, topic
     ("settings", "problem"),
     [
         ({"topics": []}, "topics: name at least one"),
-        ({"topics": ["a"], "since": "yesterday"}, "since: 'yesterday' is not a point in time"),
+        ({"topics": ["a"], "since": "yesterday"}, "since: 'yesterday' is not a time"),
         ({"topics": ["a"], "window": "wide"}, "window: 'wide' is not a duration"),
         ({"topics": ["a"], "window": "0s"}, "window: a window cannot be empty"),
         ({"topics": ["a"], "html": "s3://b/page.html"}, "html: must be a path"),

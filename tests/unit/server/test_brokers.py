@@ -68,11 +68,11 @@ def test_what_a_broker_is_started_with_is_read_back_as_it_was_meant(
     ("settings", "why"),
     [
         (ServeSettings(kafka=("0.0.0.0", 9092)), "reachable from other hosts"),
-        (ServeSettings(kafka=("127.0.0.1", 65534)), "--kafka must leave room for 3 ports"),
-        (ServeSettings(http=("127.0.0.1", 65534)), "--http must leave room for 3 ports"),
-        (ServeSettings(advertised=("example.org", 65534)), "--advertised must leave room for 3 ports"),
-        (ServeSettings(kafka=("127.0.0.1", 8082)), "must be 3 ports apart"),
-        (ServeSettings(kafka=("127.0.0.1", 8078)), "must be 3 ports apart"),
+        (ServeSettings(kafka=("127.0.0.1", 65534)), "--kafka requires 3 consecutive ports"),
+        (ServeSettings(http=("127.0.0.1", 65534)), "--http requires 3 consecutive ports"),
+        (ServeSettings(advertised=("example.org", 65534)), "--advertised requires 3 consecutive ports"),
+        (ServeSettings(kafka=("127.0.0.1", 8082)), "must be at least 3 apart"),
+        (ServeSettings(kafka=("127.0.0.1", 8078)), "must be at least 3 apart"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: ServeSettings, why: str) -> None:
@@ -88,7 +88,7 @@ def test_ports_may_stand_next_to_each_other(tmp_path: Path) -> None:
 
 def test_a_registry_of_ones_own_and_brokers_exclude_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(brokers, "run_brokers", lambda _: pytest.fail("it was started"))
-    with pytest.raises(click.UsageError, match="leave out --registry"):
+    with pytest.raises(click.UsageError, match="--registry exclude each other"):
         serve.main(["--brokers", "3", "--registry", "zookeeper://localhost/a"], standalone_mode=False)
 
 
@@ -107,7 +107,7 @@ def test_the_folder_of_several_is_refused_by_one_with_how_to_start_them(tmp_path
 
 def test_the_folder_of_one_is_refused_by_several(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
-    with pytest.raises(InvalidConfig, match="start it without --brokers"):
+    with pytest.raises(InvalidConfig, match="omit --brokers"):
         BrokersSettings(3, ServeSettings(data=str(tmp_path))).check()
 
 

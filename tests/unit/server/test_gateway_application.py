@@ -33,7 +33,7 @@ def test_while_no_broker_answers_requests_are_refused_at_once() -> None:
         async with cast.cluster() as cluster:
             reach = Reach(cluster)
             gateway = GatewayApplication(RestApplication(cluster, OpenGatekeeper()), reach)
-            with pytest.raises(Problem, match="no broker answers") as told:
+            with pytest.raises(Problem, match="no broker is reachable") as told:
                 await gateway.admit(request("GET", "/topics"))
             assert (told.value.status, told.value.code) == (503, "no_broker")
             assert dict(told.value.headers) == {"retry-after": "1"}
@@ -62,7 +62,7 @@ def test_numbers_tell_of_answers_and_of_brokers() -> None:
             pushing = Pushing(lambda: cluster, Supervisor(), allows_private=False)
             metrics = GatewayMetrics(gateway, dialer, reach, pushing, world.clock)
             metrics.listener = HttpListener(gateway, HttpLimits(), world.clock, world.entropy)
-            assert metrics.checks() == {"brokers": "no broker answers"}
+            assert metrics.checks() == {"brokers": "no broker is reachable"}
             await dialer.dial(*broker.address, 1.0)
             await reach.look()
             gateway.in_flight = 3

@@ -103,7 +103,7 @@ def test_the_same_complaint_is_not_written_without_end() -> None:
     assert repetitions.filter(complaint(1.0, line=2)), "another complaint"
     later = complaint(WINDOW_SECONDS)
     assert repetitions.filter(later)
-    assert later.getMessage() == "peer 3 is down (90 more like it were left out)"
+    assert later.getMessage() == "peer 3 is down (90 similar lines suppressed)"
     again = complaint(WINDOW_SECONDS + 0.1)
     assert repetitions.filter(again)
     assert again.getMessage() == "peer 3 is down"

@@ -42,7 +42,7 @@ def test_nobody_is_there_until_a_broker_answers(caplog: pytest.LogCaptureFixture
     caplog.set_level("INFO")
     in_world(scenario)
     told = [record.getMessage() for record in caplog.records if record.name == "headrace.server.reach"]
-    assert told == ["no broker answers; they are asked again every second", "brokers answer"]
+    assert told == ["no broker is reachable; probing every second", "brokers are reachable"]
 
 
 def test_it_is_seen_when_brokers_stop_to_answer_and_when_they_are_back() -> None:

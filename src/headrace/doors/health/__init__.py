@@ -1,1 +1,1 @@
-"""The health door: whether the process lives, whether it serves, and its metrics."""
+"""Health checks and metrics over HTTP."""

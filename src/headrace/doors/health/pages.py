@@ -1,6 +1,6 @@
-"""Health and metrics: `/livez`, `/readyz` (also `/healthz`), `/metrics`. GET and HEAD only, for everybody.
+"""Health and metrics pages: `/livez`, `/readyz` (also `/healthz`) and `/metrics`. GET and HEAD only, without a token.
 
-`/livez` says that the loop answers, and nothing else; `/readyz` lists what must be well for requests to be served.
+`/livez` only shows that the event loop responds. `/readyz` lists the checks that must pass before requests are served.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _FRESH = (("cache-control", "no-store"),)
 
 
 class Source(Protocol):
-    """Where the pages come from."""
+    """Provides the content of the pages."""
 
     async def page(self) -> bytes:
-        """The metrics, in Prometheus' text format."""
+        """Return the metrics in the Prometheus text format."""
         ...
 
     def checks(self) -> dict[str, str | None]:
-        """What must be well for the process to be ready: the name of each check, and what is wrong with it."""
+        """Return the readiness checks by name, with the reason of each failure, or None if the check passed."""
         ...
 
 
@@ -39,13 +39,13 @@ class HealthPages:
         return 0
 
     async def admit(self, request: Request) -> None:
-        """Health is for everybody."""
+        """Admit every request: health pages require no token."""
 
     async def answer(self, request: Request) -> Response:
-        """For one of `PATHS`."""
+        """Answer a request for one of `PATHS`."""
         if request.method not in ("GET", "HEAD"):
             raise Problem(
-                405, "method_not_allowed", f"{request.method} is not served here", "use GET", [("allow", "GET")]
+                405, "method_not_allowed", f"{request.method} is not supported here", "use GET", [("allow", "GET")]
             )
         if request.path == "/livez":
             return _page(b"ok\n")

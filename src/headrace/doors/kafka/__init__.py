@@ -1,1 +1,1 @@
-"""The Kafka door: TCP listener and connections."""
+"""The Kafka protocol: TCP listener and connections."""

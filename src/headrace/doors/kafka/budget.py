@@ -1,12 +1,13 @@
-"""One byte budget for all requests that are being received, and the warm buffers that they are received into.
+"""The byte budget of all requests that are being received, and a pool of receive buffers.
 
-Small requests lie whole in the shared scratch buffer and cost nothing here. A large one takes its bytes from this
-budget as they arrive, and whoever finds it spent stops reading until somebody gives back. Buffers are kept and lent
-again, because the first touch of fresh memory costs more than all the work that is done on it.
+Small requests fit into the shared scratch buffer and do not use the budget. A large request takes bytes from the budget
+as they arrive. When the budget is exhausted, connections stop reading until a buffer is returned. Buffers are reused,
+because the page faults of newly allocated memory cost more than processing the request.
 
-Invariant: `taken` is the capacity of all buffers on loan. It exceeds `size_bytes` by at most one first piece (64 KiB or
-what a single read brought) per connection, since bytes that have arrived must lie somewhere, and by one frame: whoever
-finds the budget spent first may overdraw it, or frames that each hold a part of it would wait for each other for ever.
+Invariant: `taken` is the capacity of all lent buffers. It exceeds `size_bytes` by at most the first piece (64 KiB or
+the bytes of a single read) per connection, since received bytes must be stored somewhere, and by one frame: the first
+reader that finds the budget exhausted may exceed it. Otherwise incomplete frames that each hold a part of the budget
+would deadlock.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class ByteBudget:
         self._waiting: deque[Callable[[], None]] = deque()
 
     def lend(self, capacity: int) -> bytearray:
-        """A buffer of at least this capacity; its old content is garbage."""
+        """Return a buffer of at least this capacity, with undefined content."""
         for index, buffer in enumerate(self._kept):
             if capacity <= len(buffer) <= 4 * capacity:
                 del self._kept[index]
@@ -41,7 +42,7 @@ class ByteBudget:
         return buffer
 
     def has_room(self, size_bytes: int, reader: object) -> bool:
-        """Whether this reader's frame may grow by so much; if not, `when_released` tells when to ask again."""
+        """Whether this reader's frame may grow by this size; if not, use `when_released` to retry."""
         if self.taken + size_bytes <= self.size_bytes:
             return True
         if self._overdrawn_by is None:
@@ -49,7 +50,7 @@ class ByteBudget:
         return self._overdrawn_by is reader
 
     def finish(self, reader: object, buffer: bytearray) -> None:
-        """The reader's frame is complete or given up: it will not grow any more."""
+        """Return the buffer of a frame that is complete or abandoned and will not grow further."""
         if self._overdrawn_by is reader:
             self._overdrawn_by = None
         self.give_back(buffer)
@@ -60,10 +61,10 @@ class ByteBudget:
         if self._kept_bytes + len(buffer) <= _KEPT_BYTES_MAX:
             self._kept.append(buffer)
             self._kept_bytes += len(buffer)
-        # All are told: each asks again and waits again if it is still too early for it.
+        # Notify all: each one retries, and waits again if there is still no room for it.
         for _ in range(len(self._waiting)):
             self._waiting.popleft()()
 
     def when_released(self, callback: Callable[[], None]) -> None:
-        """Call back once, when somebody has given back; the caller then asks again."""
+        """Call back once after the next buffer has been returned; the caller then retries."""
         self._waiting.append(callback)

@@ -1,9 +1,10 @@
-"""One client's connection: frames in, requests started in their order, answers out in the same order.
+"""A client connection: read frames, start requests in order, and send responses in the same order.
 
-Requests run side by side, but each begins (up to its first wait) before the next is looked at, and no answer overtakes
-an earlier one. Reading stops while too many answers are owed, while the client does not take what it asked for, while a
-handler holds the connection, or while the door's byte budget is spent. Bytes that are no request of the protocol end
-this connection and nothing else.
+- Requests run concurrently, but each runs up to its first await before the next one is parsed. Responses are never
+  reordered.
+- The connection stops reading while too many responses are pending, while the client does not read its responses,
+  while a handler delays later requests, or while the byte budget of the listener is exhausted.
+- Malformed bytes close this connection and affect no other.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ log = logging.getLogger(__name__)
 
 _ANSWERS_OWED_MAX = 256
 _UNSENT_BYTES_MAX = 1 << 20
-_TRICKLE_BYTES_MIN = 16_384  # of an unfinished frame, within the door's `stalled_seconds`
-_READS_PER_TURN_MAX = 8  # of one large frame, before other connections get their turn
+_TRICKLE_BYTES_MIN = 16_384  # progress that an unfinished frame must make within `stalled_seconds`
+_READS_PER_TURN_MAX = 8  # reads of one large frame before yielding to other connections
 
 Running: TypeAlias = asyncio.Task[Any] | Errand
 
 
 class Answer:
-    """The place of one answer in the order of answers; empty until its request is done."""
+    """The position of a response in the response order; empty until its request has completed."""
 
     __slots__ = ("chunks", "correlation_id", "handler", "is_late", "version")
 
@@ -46,10 +47,10 @@ class Answer:
         self.version = version
         self.correlation_id = correlation_id
         self.chunks: list[Any] | None = None
-        self.is_late = False  # its request has to wait for something
+        self.is_late = False  # the request did not complete in its first step
 
     def fill(self, response: Any) -> None:
-        """`None` is the answer to a request that wants none."""
+        """Set the response; it is `None` if the request expects none."""
         if response is None:
             self.chunks = []
             return
@@ -60,7 +61,7 @@ class Answer:
         size = len(header) + sum(map(len, chunks))
         first = chunks[0]
         assert isinstance(first, bytes), "records have a length before them"
-        # In one piece with what stands before it, which is cheaper to send than two.
+        # Joined with the preceding header, since sending one piece is cheaper than two.
         chunks[0] = size.to_bytes(4, "big") + header + first
         self.chunks = chunks
 
@@ -91,14 +92,14 @@ class Connection:
         self._frames = FrameReader(door.scratch, door.budget, door.limits.request_bytes_max)
         self._outbox = Outbox()
         self._answers: deque[Answer] = deque()
-        self._context: RequestContext | None = None  # of the last request, and mostly of the next
+        self._context: RequestContext | None = None  # of the last request; the next one usually has the same
         self._farewells: dict[object, Callable[[], None]] = {}
-        self._running: dict[Running, bool] = {}  # whether it only reads
+        self._running: dict[Running, bool] = {}  # running requests, and whether they are read-only
         self._held = False
         self._reading = True
         self._settling = False
         self._waits_for_budget = False
-        self._trickled = 0  # bytes since the last progress
+        self._trickled = 0  # bytes received since the last progress
         self.closed = False
         self.client_host = link.peer.rpartition(":")[0]
         self.last_progress = door.clock.monotonic()
@@ -106,7 +107,7 @@ class Connection:
 
     @property
     def owes_progress(self) -> bool:
-        """Whether the peer should be sending the rest of a frame, or taking the rest of an answer."""
+        """Whether the peer has yet to send the rest of a frame, or to read the rest of a response."""
         return bool(self._outbox) or (self._frames.unfinished and self._reading)
 
     @property
@@ -115,7 +116,7 @@ class Connection:
 
     @property
     def running(self) -> Iterable[Running]:
-        """The requests that are not answered yet."""
+        """The requests in progress."""
         return self._running
 
     def close(self) -> None:
@@ -168,16 +169,16 @@ class Connection:
             self.close()
             return
         if self._trickled >= _TRICKLE_BYTES_MIN or not frames.unfinished:
-            # A byte now and then is no progress: it would hold a buffer for ever.
+            # A few bytes now and then do not count as progress; otherwise a slow peer could hold a buffer forever.
             self._trickled = 0
             self.last_progress = self._door.clock.monotonic()
         if self._answers and not self._answers[-1].handler.only_reads:
-            self._settle_soon()  # readers that this write has woken come first: the message is for them
+            self._settle_soon()  # deferred: fetches that this write has completed respond first
         else:
             self._settle()
 
     def _serve(self, frame: memoryview) -> bool:
-        """Start the request in this frame. Whether the next one may be looked at."""
+        """Start the request in this frame; return whether the next frame may be served."""
         door = self._door
         header, position = parse_request_header(frame)
         handler, version = door.handlers.find(header.api_key, header.api_version)
@@ -214,10 +215,10 @@ class Connection:
             return
         handler.time.observe(clock.monotonic() - began)
         if not answer.is_late:
-            return  # whoever reads the frames will settle
+            return  # the frame reading loop sends the response
         if handler.only_reads:
-            self._send_answered()  # a reader has one request in flight: nothing to gather, and it waits
-        # Anything more is not for this task: a request that is started from here would take it for its own.
+            self._send_answered()  # a fetching client waits for this response: there is nothing to batch it with
+        # Do nothing else here: a request started from this task would run as a part of it.
         if not handler.only_reads or not self._reading:
             self._settle_soon()
 
@@ -245,13 +246,13 @@ class Connection:
     # Sending
 
     def _settle_soon(self) -> None:
-        # Many requests end with the same fsync: their answers leave in one write.
+        # Many requests complete with the same fsync: send their responses in one write.
         if not self._settling:
             self._settling = True
             self._door.loop.call_soon(self._settle)
 
     def _settle(self) -> None:
-        """Send what is answered, then go on reading if nothing stands against it."""
+        """Send completed responses, then resume reading if possible."""
         self._settling = False
         if self.closed:
             return
@@ -270,7 +271,7 @@ class Connection:
     def _send(self) -> None:
         try:
             sent = self._outbox.send(self._link)
-        except (OSError, HeadraceError):  # the peer is gone, or the log's file cannot be read
+        except (OSError, HeadraceError):  # the peer is gone, or the log file cannot be read
             self.close()
             return
         if sent:
@@ -307,7 +308,7 @@ class Connection:
             self._reading = True
             self._link.when_readable(self._on_readable)
         if self._answers and self._answers[0].chunks is not None:
-            # Not at once: others get their turn, however many requests this client sends in one go.
+            # Deferred: yield to other connections, however many requests this client has pipelined.
             self._settle_soon()
 
     # Failing
@@ -317,7 +318,8 @@ class Connection:
         self.close()
 
     def _fail(self, answer: Answer, error: BaseException) -> None:
-        """A handler raised: our bug, not the client's. Its answer has no known shape, so the connection ends."""
-        log.error("%s from %s failed", answer.handler.api.name, self.client_host, exc_info=error)
+        """Handle an exception of a handler, which is a bug in Headrace. There is no response for it, so the connection
+        is closed."""
+        log.error("request failed api=%s peer=%s", answer.handler.api.name, self.client_host, exc_info=error)
         self._door.failures += 1
         self.close()

@@ -1,12 +1,12 @@
-"""Cuts the byte stream of one connection into frames, taking memory only for bytes that have arrived.
+"""Split the byte stream of a connection into frames, with memory only for bytes that have arrived.
 
-A frame is an int32 length and that many bytes. Whole frames that lie in the shared scratch buffer are served in
-place; only an unfinished frame gets a buffer of its own. That buffer grows with what was received, not with what was
-announced, so a length of 100 MB that is never followed by its bytes costs nothing; only a connection whose last frame
-really came is given as much at once for the next, which saves copying. Growth is asked of the door's byte
-budget first; when that is spent, reading stops until somebody gives back.
+A frame is an int32 length followed by that many bytes. Complete frames in the shared scratch buffer are served in
+place; only an incomplete frame gets its own buffer. The buffer grows with the received bytes rather than the announced
+length, so a length of 100 MB without data costs nothing. To save copies, a connection initially gets a buffer of the
+size of its last complete frame. Growth requires room in the byte budget of the listener; when the budget is exhausted,
+the connection stops reading until a buffer is returned.
 
-A frame's bytes are valid only during the call of `serve`: they are overwritten afterwards.
+The bytes of a frame are valid only during the call of `serve`; they are overwritten afterwards.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from struct import Struct
 from headrace.doors.kafka.budget import ByteBudget
 from headrace.model.errors import MalformedFrame
 
-# Serves one frame; False stops the cutting until `resume`.
+# Serves one frame; False stops the reader until `resume`.
 Serve = Callable[[memoryview], bool]
 
 _LENGTH = Struct(">i")
@@ -27,7 +27,8 @@ _CAPACITY_FIRST = 65_536
 
 
 class FrameReader:
-    """The receiving half of a connection. Knows no socket: it says where bytes belong and is told how many came."""
+    """The receiving half of a connection, independent of sockets: it provides a buffer and is told how many bytes were
+    received."""
 
     __slots__ = ("_budget", "_buffer", "_filled", "_first", "_rest", "_scratch", "_size_bytes_max", "_wanted")
 
@@ -35,21 +36,21 @@ class FrameReader:
         self._scratch = scratch
         self._budget = budget
         self._size_bytes_max = size_bytes_max
-        # Not yet cut: part of a length, or what follows the frame at which serving stopped. Writable, like all frames:
-        # the log stamps a batch where it lies.
+        # Unparsed bytes: part of a length, or the bytes after the frame at which serving stopped. Writable like all
+        # frames, because the log updates the batch header in place.
         self._rest = bytearray()
-        self._buffer: bytearray | None = None  # the unfinished frame, without its length
+        self._buffer: bytearray | None = None  # the incomplete frame, without its length
         self._filled = 0
         self._wanted = 0
-        self._first = _CAPACITY_FIRST  # how much an unfinished frame gets at first: as much as the last one turned out
+        self._first = _CAPACITY_FIRST  # initial capacity of an incomplete frame: the size of the last one
 
     @property
     def unfinished(self) -> bool:
-        """Whether the peer owes us the rest of something that it began."""
+        """Whether a frame is incomplete."""
         return self._buffer is not None or bool(self._rest)
 
     def room(self) -> memoryview | None:
-        """Where the next bytes belong, or None while the budget has no room for them."""
+        """Return the buffer for the next bytes, or None while the budget has no room."""
         buffer = self._buffer
         if buffer is None:
             return self._scratch
@@ -61,7 +62,7 @@ class FrameReader:
         return memoryview(buffer)[self._filled : self._wanted]
 
     def received(self, count: int, serve: Serve) -> bool:
-        """Serve every frame that `count` more bytes have completed. False: serving stopped, call `resume` later."""
+        """Serve all frames that `count` more bytes have completed. If it returns False, call `resume` later."""
         buffer = self._buffer
         if buffer is None:
             view = self._scratch[:count]
@@ -80,13 +81,13 @@ class FrameReader:
             self._budget.finish(self, buffer)
 
     def resume(self, serve: Serve) -> bool:
-        """Go on where serving stopped."""
+        """Continue at the frame where serving stopped."""
         view = memoryview(self._rest)
         self._rest = bytearray()
         return self._cut(view, serve)
 
     def release(self) -> None:
-        """The connection is over: give back what the unfinished frame holds."""
+        """Return the buffer of an incomplete frame when the connection is closed."""
         if self._buffer is not None:
             self._budget.finish(self, self._buffer)
             self._buffer = None
@@ -98,7 +99,7 @@ class FrameReader:
             (size,) = _LENGTH.unpack_from(view, position)
             if not _SIZE_BYTES_MIN <= size <= self._size_bytes_max:
                 raise MalformedFrame(
-                    f"a frame of {size} bytes was announced; {_SIZE_BYTES_MIN} to {self._size_bytes_max} are accepted"
+                    f"invalid frame length {size}; it must be from {_SIZE_BYTES_MIN} to {self._size_bytes_max} bytes"
                 )
             position += 4
             if end - position < size:
@@ -116,7 +117,7 @@ class FrameReader:
         self._filled = len(start)
         capacity = min(size, max(self._first, self._filled * _GROWTH))
         if not self._budget.has_room(capacity, self):
-            # These bytes have arrived and must lie somewhere, but no more than these.
+            # Store the bytes that have already arrived, but allocate no more than that.
             capacity = min(size, max(_CAPACITY_FIRST, self._filled))
         self._move_to(capacity, start)
 

@@ -1,6 +1,6 @@
-"""The Kafka door: listens, takes connections in within its limits, and ends those that hold it up.
+"""The Kafka listener: accept connections within limits, and close idle and stalled ones.
 
-One door has one scratch buffer and one byte budget for all its connections, because everything runs on one loop.
+All connections share one scratch buffer and one byte budget, because everything runs on one event loop.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 _SCRATCH_BYTES = 256 << 10
 _SWEEP_SECONDS = 1.0
-_REFUSALS_LOGGED_PER_SWEEP = 5  # a flood of garbage must not become a flood of log lines
+_REFUSALS_LOGGED_PER_SWEEP = 5  # so that a flood of malformed requests does not flood the log
 
 
 class DoorLimits(msgspec.Struct, frozen=True):
-    """What one door grants to all its clients together, and to each of them."""
+    """The limits of a listener, in total and per client."""
 
     request_bytes_max: int = 104_857_600
     budget_bytes: int = 256 << 20
@@ -57,8 +57,8 @@ class KafkaDoor:
         self._left_running: set[Running] = set()
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Take the port. Connections stay in the backlog until `start_accepting`: the broker registers its address
-        before its metadata is complete, and a client takes what it gets from incomplete metadata for final."""
+        """Bind the port. Connections stay in the backlog until `start_accepting`: the broker registers its address
+        before its metadata is complete, and clients would treat incomplete metadata as final."""
         self._listener = await self._network.listen(host, port, self._accept)
         self._listener.pause()
         return self._listener.address
@@ -68,7 +68,7 @@ class KafkaDoor:
         self._listener.resume()
 
     async def sweep_for_ever(self) -> None:
-        """End connections that are idle too long, or that stop in the middle of a frame or of an answer."""
+        """Close connections that are idle for too long, or that make no progress within a frame or a response."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             self._refusals_logged = 0
@@ -77,7 +77,7 @@ class KafkaDoor:
                 waited = now - connection.last_progress
                 if connection.owes_progress:
                     if waited > self.limits.stalled_seconds:
-                        log.info("closing %s: no progress for %.0f s", connection.client_host, waited)
+                        log.info("closing stalled connection peer=%s seconds=%.0f", connection.client_host, waited)
                         connection.close()
                 elif waited > self.limits.idle_seconds and connection.idle:
                     connection.close()
@@ -88,11 +88,11 @@ class KafkaDoor:
             self._listener = None
 
     async def drain(self, seconds: float) -> None:
-        """Let requests in flight end, then close every connection."""
+        """Wait for requests in progress, then close all connections."""
         running = self._left_running.union(*(connection.running for connection in self.connections))
         if running:
             await asyncio.wait([self._end_of(one) for one in running], timeout=seconds)
-            await asyncio.sleep(0)  # the answers leave in a callback of their own
+            await asyncio.sleep(0)  # responses are sent in a separate callback
         for connection in list(self.connections):
             connection.close()
 
@@ -104,7 +104,7 @@ class KafkaDoor:
             del self._per_host[host]
 
     def leave_running(self, running: Running) -> None:
-        """A request goes on though its connection is gone; it is held here, because asyncio holds tasks weakly."""
+        """Keep a reference to a request that continues after its connection is closed: asyncio has only weak ones."""
         self._left_running.add(running)
         running.add_done_callback(self._left_running.discard)
 
@@ -117,7 +117,7 @@ class KafkaDoor:
         self.refusals += 1
         self._refusals_logged += 1
         if self._refusals_logged <= _REFUSALS_LOGGED_PER_SWEEP:
-            log.info("closing %s: %s", host, error.message)
+            log.info("closing connection peer=%s error=%s", host, error.message)
 
     def _accept(self, link: Link) -> None:
         host = link.peer.rpartition(":")[0]

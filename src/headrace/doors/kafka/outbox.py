@@ -1,7 +1,7 @@
-"""What a connection still has to send: bytes in memory, and slices of log files that never pass through Python.
+"""The send queue of a connection: bytes in memory, and slices of log files that are sent without a copy in Python.
 
-Invariant: `memory_bytes` is the sum of the bytes-like chunks that wait here. File slices cost no memory, however
-large, so a reader that asks for 50 MB and never reads holds nothing but a few numbers.
+Invariant: `memory_bytes` is the total size of the queued bytes-like chunks. File slices use no memory regardless of
+their size, so a client that requests 50 MB and never reads them costs almost nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.storage.reading import LogSlice
 
 _COPIED_BYTES_MAX = 8192
 _CHUNKS_MAX = 64  # per sendmsg; far below the kernel's limit of 1,024
-_TURN_BYTES_MAX = 1 << 20  # a socket may take many megabytes at once; the other connections shall not wait for that
+_TURN_BYTES_MAX = 1 << 20  # a socket may accept many megabytes at once; yield to other connections before that
 
 
 class Outbox:
@@ -36,7 +36,8 @@ class Outbox:
                 self._chunks.append(chunk)
 
     def send(self, link: Link) -> int:
-        """Hand over as much as the link takes in this turn; the number of bytes. Empty afterwards: all is sent."""
+        """Send as much as the link accepts in this turn; return the number of bytes. If empty afterwards, all is
+        sent."""
         chunks = self._chunks
         sent = 0
         while chunks and sent < _TURN_BYTES_MAX:
@@ -56,7 +57,7 @@ class Outbox:
     def _send_slice(self, link: Link, part: LogSlice) -> int:
         taken = link.send_file(part.file, part.position, min(part.size, _TURN_BYTES_MAX))
         if taken == 0:
-            raise ConnectionAbortedError("the log file is shorter than what was promised from it")
+            raise ConnectionAbortedError("the log file is shorter than the slice to send")
         part.position += taken
         part.size -= taken
         if not part.size:
@@ -65,10 +66,10 @@ class Outbox:
         return taken
 
     def _copy(self, index: int, part: LogSlice) -> bytes:
-        """A few bytes of a log are cheaper copied and sent with what stands before them than by a call of their own."""
+        """Copy a small slice, so that it is sent together with the preceding bytes instead of in a separate call."""
         data = part.bytes()
         if len(data) != part.size:
-            raise ConnectionAbortedError("the log file is shorter than what was promised from it")
+            raise ConnectionAbortedError("the log file is shorter than the slice to send")
         part.release()
         self._chunks[index] = data
         self.memory_bytes += len(data)
@@ -101,7 +102,7 @@ class Outbox:
 
 
 def release(chunks: Iterable[Any]) -> None:
-    """These will not be sent: let go of the files that they pin."""
+    """Release the files of chunks that will not be sent."""
     for chunk in chunks:
         if type(chunk) is LogSlice:
             chunk.release()

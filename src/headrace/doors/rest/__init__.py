@@ -1,1 +1,1 @@
-"""The REST door: topics, messages and subscriptions over HTTP, as the seeds have it."""
+"""The REST API: topics, messages and subscriptions over HTTP."""

@@ -1,8 +1,8 @@
-"""Who calls, and whether they may: bearer tokens, their scopes and their rates.
+"""Authentication, authorization and rate limits with bearer tokens.
 
-A door asks `identify` who sends a request (401, or 429 when they send too many), then `authorize` whether they may do
-what its route says (403). A handler that touches another topic than the one its route names asks `request.caller` about
-that one, too. No answer and no line of the log ever holds a token, or more of it than its id.
+The application calls `identify` to authenticate a request (401, or 429 above its rate), then `authorize` for the
+operation of its route (403). A handler that accesses another topic than that of its route must also authorize it with
+`request.caller`. Responses and log lines never contain any part of a token except its id.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from headrace.runtime.clock import Clock
 RATES_MAX = 10_000
 _UNAUTHORIZED = 401
 _CHALLENGE = 'Bearer realm="headrace"'
-_HOW_TO_GET_ONE = "send `Authorization: Bearer TOKEN`; `headrace token create` makes one"
+_HOW_TO_GET_ONE = "send `Authorization: Bearer TOKEN`; create a token with `headrace token create`"
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """`token_id` is empty for one who needs no token."""
+    """The sender of a request. `token_id` is empty if the server requires no token."""
 
     name: str
     token_id: str
@@ -41,14 +41,14 @@ class Caller(msgspec.Struct, frozen=True):
         return verb is Verb.PUBLIC or any(scope.allows(verb.value, topic) for scope in self.scopes)
 
     def require(self, verb: Verb, topic: str | None) -> None:
-        """Raises `Problem` 403, which names the scope that is missing."""
+        """Raise `Problem` 403 with the missing scope unless the operation is permitted."""
         if not self.may(verb, topic):
             missing = needed_scope(verb.value, topic)
             raise Problem(
                 403,
                 "scope_missing",
                 f"token {self.token_id} ({self.name}) lacks the scope {missing}",
-                f"use a token that has it; `headrace token create NAME --scope {missing}` makes one",
+                f"use a token with that scope; create one with `headrace token create NAME --scope {missing}`",
                 [("www-authenticate", f'{_CHALLENGE}, error="insufficient_scope"')],
             )
 
@@ -58,18 +58,18 @@ ANYBODY = Caller("anybody", "", (Scope(MANAGE, "*"),))
 
 class Gatekeeper(Protocol):
     async def identify(self, request: Request) -> Caller:
-        """Who sends it; raises `Problem` 401 or 429. A request that has a caller already is checked again, but not
-        counted against its rate again."""
+        """Return the sender, or raise `Problem` 401 or 429. A request that already has a caller is checked again, but
+        not counted against the rate limit again."""
 
     def authorize(self, caller: Caller, verb: Verb, topic: str | None) -> None:
-        """`topic` None: what is asked for belongs to no topic. Raises `Problem` 403."""
+        """Raise `Problem` 403 unless permitted. `topic` is None for operations that concern no topic."""
 
     async def is_still_welcome(self, request: Request) -> bool:
-        """Whether one who was let in with this request, and is still being answered, would be let in now."""
+        """Whether a request that is still being answered would still be authenticated now."""
 
 
 class OpenGatekeeper:
-    """Everybody may everything; tokens are not looked at."""
+    """Permits everything; tokens are ignored."""
 
     async def identify(self, request: Request) -> Caller:  # noqa: ARG002
         return ANYBODY
@@ -82,7 +82,7 @@ class OpenGatekeeper:
 
 
 class TokenGatekeeper:
-    """Only who has a token, and only what its scopes say, and not more often than its rate."""
+    """Requires a token, and enforces its scopes and its rate limit."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._clock = clock
@@ -104,14 +104,14 @@ class TokenGatekeeper:
         except Problem as problem:
             return problem.status != _UNAUTHORIZED
         except HeadraceError:
-            pass  # no broker can tell now, and there is no reason to think so
+            pass  # no broker can verify the token now; assume that it is still valid
         return True
 
     async def _checked(self, request: Request) -> TokenGrant:
         token_id, secret = _presented(request)
         grant = await self._checks.check(token_id, secret)
         if grant is None:
-            _refuse("token_unknown", f"there is no token {token_id} with this secret; it may have been revoked")
+            _refuse("token_unknown", f"token {token_id} does not exist or has another secret; it may have been revoked")
         if grant.expires_ms is not None and self._clock.now_ms() >= grant.expires_ms:
             _refuse("token_expired", f"token {token_id} ({grant.name}) has expired")
         return grant
@@ -126,15 +126,15 @@ class TokenGatekeeper:
             raise Problem(
                 429,
                 "rate_limited",
-                f"token {grant.id} ({grant.name}) may send {grant.requests_per_second} requests per second, "
-                f"and {grant.burst} at once",
-                f"try again in {seconds} s; several messages fit into one request",
+                f"token {grant.id} ({grant.name}) is limited to {grant.requests_per_second} requests per second "
+                f"with bursts of {grant.burst}",
+                f"retry after {seconds} s; a request can contain several messages",
                 [("retry-after", seconds)],
             )
         rate.take(1, now)
 
     def _rate_of(self, grant: TokenGrant) -> Rate:
-        """Those in use last are kept: who has paused for long has nothing to pay for."""
+        """Return the rate of a token. Only recently used ones are kept: an idle token has its full burst anyway."""
         rate = self._rates.pop(grant.id, None) or Rate()
         rate.per_second = grant.requests_per_second
         if len(self._rates) >= RATES_MAX:
@@ -144,15 +144,15 @@ class TokenGatekeeper:
 
 
 def _presented(request: Request) -> tuple[str, str]:
-    """The id and the secret of the token that the request carries."""
+    """Return the id and the secret of the token in the request."""
     scheme, _, text = request.headers.get("authorization", "").partition(" ")
     if not scheme:
-        _refuse("token_missing", "this server wants a token", is_invalid=False)
+        _refuse("token_missing", "this server requires an access token", is_invalid=False)
     if scheme.lower() != "bearer":
-        _refuse("token_missing", "this server wants a bearer token", is_invalid=False)
+        _refuse("token_missing", "this server requires a bearer token", is_invalid=False)
     found = parse_token(text.strip())
     if found is None:
-        _refuse("token_malformed", "the bearer token is not one of ours, which look like hr_ID_SECRET")
+        _refuse("token_malformed", "the bearer token is malformed; Headrace tokens have the form hr_ID_SECRET")
     return found
 
 

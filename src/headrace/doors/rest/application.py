@@ -1,12 +1,12 @@
-"""The REST application: finds the route of a request, asks who sends it and whether they may, and lets it be handled.
+"""The REST application: route, authenticate and authorize requests, and call their handlers.
 
-    head complete: route (404, 405) -> who (401, 429) -> of which topic (404, 409) -> whether they may (403)
-                   -> what is not understood (415, 422)
-    body complete: if it came later than the head, the same again -> handler
+    head complete: route (404, 405) -> authenticate (401, 429) -> find the topic (404, 409) -> authorize (403)
+                   -> reject unknown parameters and encodings (415, 422)
+    body complete: if it came later than the head, the same checks again -> handler
 
-So a body is read only for a caller who may send it, and carried out only for one who still may.
+Therefore a body is read only if the client is authorized to send it, and processed only if it is still authorized.
 
-Every refusal ends as a problem with a stable code; what is neither is a bug, and the listener answers it.
+Every error becomes a problem with a stable code. Any other exception is a bug, to which the listener responds.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from headrace.model.errors import HeadraceError
 
 ALL_SIDES = frozenset({Side.PUBLISH, Side.SUBSCRIBE})
 BODY_BYTES_MAX = 1 << 20
-"""Of routes that take a body and say nothing else."""
+"""The default body limit of routes that accept a body."""
 _METRICS = Access(Verb.METRICS, Subject.CLUSTER)
 _KEPT_MAX, _KEPT_LENGTH_MAX = 1024, 256
 
 
 class RestApplication:
-    """`sides`: of which forwarder the routes are served. Close it when its listener is drained."""
+    """`sides` selects the publisher and subscriber routes. Close it after its listener has been drained."""
 
     def __init__(
         self,
@@ -50,20 +50,20 @@ class RestApplication:
         self.doors.described.extend(table)
         self.routes = Routes(table)
         self._gatekeeper = gatekeeper
-        self._is_open = isinstance(gatekeeper, OpenGatekeeper)  # then nobody need be asked for every request
+        self._is_open = isinstance(gatekeeper, OpenGatekeeper)  # then requests need no check
         self._found: dict[tuple[str, str], tuple[Route, dict[str, str]]] = {}
 
     def body_limit(self, method: str, path: str) -> int:
-        """0 for a route that takes no body: all public ones are such, so no body is kept for a caller without a
-        token."""
+        """Return 0 for a route that accepts no body. This includes all public routes, so that no body is buffered for a
+        client without a token."""
         try:
             route, _ = self._find(method, path)
         except Problem:
-            return BODY_BYTES_MAX  # `admit` refuses it, and a short body is read and dropped
+            return BODY_BYTES_MAX  # `admit` rejects the request; a short body is read and dropped
         return 0 if route.operation.body is None else route.body_bytes_max or BODY_BYTES_MAX
 
     async def admit(self, request: Request) -> None:
-        """Raises `Problem` unless the head names a route that its caller may use."""
+        """Raise `Problem` unless the route exists and the client may use it."""
         route, params = self._find(request.method, request.path)
         request.params = params.copy()  # handlers add to them
         try:
@@ -73,14 +73,14 @@ class RestApplication:
         _refuse_what_would_be_ignored(request, route)
 
     async def admit_metrics(self, request: Request) -> None:
-        """Raises `Problem` unless the caller may read the metrics, which name all topics and subscriptions."""
+        """Raise `Problem` unless the client may read the metrics, which name all topics and subscriptions."""
         try:
             await self._check_access(request, _METRICS)
         except HeadraceError as error:
             raise problem_of(error) from None
 
     async def answer(self, request: Request) -> Answer:
-        """`admit` must have returned for this request."""
+        """Handle a request that `admit` has accepted."""
         route, _ = self._find(request.method, request.path)
         try:
             answer = await route.handle(request)
@@ -93,12 +93,12 @@ class RestApplication:
         return rechecked(answer, partial(self._gatekeeper.is_still_welcome, request))
 
     async def close(self) -> None:
-        """Whoever still waits is told that this server is stopping."""
+        """Fail waiting requests with the information that the server is stopping."""
         await self.doors.close()
         self.cluster.close()
 
     def _find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
-        """Kept, because most paths come again and again, and twice for each request."""
+        """Find the route. Results are cached, because paths repeat and each request is routed twice."""
         found = self._found.get((method, path))
         if found is None:
             found = self.routes.find(method, path)
@@ -125,8 +125,8 @@ class RestApplication:
             self._gatekeeper.authorize(caller, access.verb, topic)
 
     async def _topic_of(self, request: Request, named: str | None, verb: Verb) -> str:
-        """A subscription is of one topic, which is looked up unless the path says it. Topics that the caller may not
-        use count as if they did not exist: a refusal must not tell their names, nor their subscriptions."""
+        """Find the topic of a subscription unless the path contains it. Topics without permission are treated as
+        non-existent, so that an error does not reveal their names or subscriptions."""
         may_use = partial(request.caller.may, verb)
         found = await self.doors.directory.topic_of(request.params["subscription"], named, may_use)
         request.params["topic"] = found
@@ -134,13 +134,16 @@ class RestApplication:
 
 
 def _refuse_what_would_be_ignored(request: Request, route: Route) -> None:
-    """A parameter that was mistyped would do nothing, and a body that is compressed would be kept as if it were not."""
+    """Reject unknown parameters and compressed bodies. A mistyped parameter would silently have no effect, and a
+    compressed body would be stored as if it were the value."""
     if request.query and route.access.verb is not Verb.PUBLIC:
         known = [parameter.name for parameter in route.operation.parameters if parameter.where == "query"]
         for name in request.query:
             if name not in known:
-                there_is = f"there are {', '.join(known)}" if known else "there are none here"
-                raise invalid(name, f"there is no such parameter; {there_is}")
+                there_is = f"known are {', '.join(known)}" if known else "this route has none"
+                raise invalid(name, f"unknown parameter; {there_is}")
     if request.headers.get("content-encoding", "identity") != "identity":
         coding = request.headers["content-encoding"]
-        raise Problem(415, "unsupported_encoding", f"Content-Encoding {coding!r} is not understood", "send it plain")
+        raise Problem(
+            415, "unsupported_encoding", f"Content-Encoding {coding!r} is not supported", "send it uncompressed"
+        )

@@ -1,8 +1,8 @@
-"""What all REST handlers share of bodies: reading JSON, durations and times, and how a message is shown.
+"""Request and response bodies: parse JSON, durations and times, and represent messages.
 
-A value is kept as it was sent and is shown as what it is: JSON text as that JSON, text with a content type `text/*` as
-a string, anything else in base64. Times are RFC 3339 in UTC with milliseconds; durations are as in `model.durations`,
-or numbers of seconds.
+A value is stored as it was sent. Responses contain it as JSON if it is JSON text, as a string if its content type is
+`text/*`, else in base64. Times are RFC 3339 in UTC with milliseconds; durations are those of `model.durations`, or
+numbers of seconds.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RAW = msgspec.json.Decoder(msgspec.Raw)
 
 Duration = Annotated[str, Meta(description="500ms, 90s, 15m, 2h, 1h30m, PT90S")] | Annotated[float, Meta(ge=0)]
-"""A number counts seconds."""
+"""A number is in seconds."""
 
 
 class MessageBody(msgspec.Struct, kw_only=True):
-    """A message as it lies in its topic. It has one of `value` (JSON, or text), `value_base64`, or neither if it has
-    no value at all; likewise with the key."""
+    """A message of a topic. It has `value` (JSON or text) or `value_base64`, or neither if its value is null; likewise
+    for the key."""
 
     message_id: str
     value: Any = UNSET
@@ -52,7 +52,7 @@ def message_body(message_id: str, timestamp_ms: int, key: bytes | None, value: b
 
 
 def shown_value(value: bytes | None, headers: Headers) -> tuple[Any, str | UnsetType]:
-    """As `value` and as `value_base64`; at most one of them is set. JSON comes back as `msgspec.Raw`."""
+    """Return `value` and `value_base64`, at most one of which is set. JSON is returned as `msgspec.Raw`."""
     if value is None:
         return UNSET, UNSET
     content_type = content_type_of(headers)
@@ -69,7 +69,7 @@ def shown_value(value: bytes | None, headers: Headers) -> tuple[Any, str | Unset
 
 
 def shown_key(key: bytes | None) -> tuple[str | UnsetType, str | UnsetType]:
-    """As `key` and as `key_base64`; at most one of them is set."""
+    """Return `key` and `key_base64`, at most one of which is set."""
     if key is None:
         return UNSET, UNSET
     try:
@@ -79,12 +79,12 @@ def shown_key(key: bytes | None) -> tuple[str | UnsetType, str | UnsetType]:
 
 
 def shown_headers(headers: Headers) -> dict[str, str | None]:
-    """By name, the last one of each; bytes that are no text are shown with replacement characters."""
+    """Return the last header of each name; bytes that are not UTF-8 become replacement characters."""
     return {clean(name): None if value is None else value.decode("utf-8", "replace") for name, value in headers}
 
 
 def clean(text: str) -> str:
-    """Names of headers may hold bytes that are no text."""
+    """Replace surrogates: header names may contain bytes that are not UTF-8."""
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -96,13 +96,13 @@ def content_type_of(headers: Headers) -> str | None:
 
 
 def is_json(content_type: str) -> bool:
-    """By its media type: `application/json`, or one that is built on it."""
+    """Whether the media type is `application/json` or ends with `+json`."""
     media_type = content_type.partition(";")[0].strip().lower()
     return media_type == "application/json" or (media_type.startswith("application/") and media_type.endswith("+json"))
 
 
 def json_text(value: bytes) -> msgspec.Raw | None:
-    """The value, if it is JSON text."""
+    """Return the value if it is JSON text, else None."""
     try:
         if not value.isascii():
             value.decode()
@@ -111,25 +111,25 @@ def json_text(value: bytes) -> msgspec.Raw | None:
         return None
 
 
-# Reading what was sent
+# Parsing requests
 
 
 def parse_body(request: Request, decoder: msgspec.json.Decoder[T]) -> T:
-    """Raises `Problem`: 400 for what is not JSON, saying where, 422 for what has the wrong shape, saying of which
-    part. Only what says that it is JSON is read as such."""
+    """Parse a JSON body. Raise `Problem` 400 with the position for malformed JSON, 422 with the path for a wrong
+    structure, and 415 for another content type."""
     content_type = request.headers.get(CONTENT_TYPE)
     if content_type is not None and not is_json(content_type):
         raise Problem(
             415,
             "unsupported_media_type",
-            f"the body is {content_type[:100]!r}, and JSON is expected here",
+            f"the content type is {content_type[:100]!r}, but JSON is expected",
             "send it with content-type: application/json",
         )
     try:
         return decoder.decode(request.body)
     except msgspec.ValidationError as error:
         raise Problem(
-            422, "invalid_body", f"the body is not as expected: {error}", "see GET /openapi.json for its shape"
+            422, "invalid_body", f"the body has an invalid structure: {error}", "see GET /openapi.json for its schema"
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise bad_json(request.body, error) from None
@@ -144,16 +144,16 @@ def bad_json(body: bytes, error: Exception) -> Problem:
         said = str(error)
         if "(byte" not in said:
             said += f" (byte {len(body)})"
-    return Problem(400, "malformed_json", f"the body is not JSON: {said}", "mend the JSON and send it again")
+    return Problem(400, "malformed_json", f"the body is not valid JSON: {said}", "correct the JSON and send it again")
 
 
 def invalid(what: str, why: str, next_step: str = "see GET /openapi.json") -> Problem:
-    """A parameter or header with a value that makes no sense."""
+    """Return the problem of a parameter or header with an invalid value."""
     return Problem(422, "invalid_parameter", f"{what}: {why}", next_step)
 
 
 def duration_ms(value: str | float, what: str) -> int:
-    """Milliseconds of `"5s"`, `"5"` or `5`."""
+    """Parse `"5s"`, `"5"` or `5` to milliseconds."""
     text = value if isinstance(value, str) else repr(value)
     try:
         seconds = float(text)
@@ -161,9 +161,9 @@ def duration_ms(value: str | float, what: str) -> int:
         try:
             return parse_duration(text)
         except HeadraceError as error:
-            raise invalid(what, error.message, "write 500ms, 90s, 15m or 2h, or a number of seconds") from None
+            raise invalid(what, error.message, "use 500ms, 90s, 15m or 2h, or a number of seconds") from None
     if not 0 <= seconds * 1000 <= DURATION_MS_MAX:
-        raise invalid(what, f"{text[:40]} is not a number of seconds", "write 500ms, 90s, 15m or 2h")
+        raise invalid(what, f"{text[:40]} is not a number of seconds", "use 500ms, 90s, 15m or 2h")
     return round(seconds * 1000)
 
 
@@ -171,11 +171,11 @@ def time_ms(value: str | int, what: str) -> int:
     try:
         return parse_time(str(value))
     except HeadraceError as error:
-        raise invalid(what, error.message, "write it as 2027-01-01T09:00:00Z") from None
+        raise invalid(what, error.message, "use the format 2027-01-01T09:00:00Z") from None
 
 
 def integer(query: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
-    """A number of the query."""
+    """Parse an integer query parameter."""
     text = query.get(name)
     if text is None:
         return default
@@ -185,6 +185,6 @@ def integer(query: Mapping[str, str], name: str, default: int, low: int, high: i
 
 
 def shown_time(time_ms_: int) -> str:
-    """RFC 3339 with milliseconds, in UTC."""
+    """Format a time as RFC 3339 in UTC with milliseconds."""
     moment = _EPOCH + timedelta(milliseconds=min(max(time_ms_, 0), TIME_MS_MAX))
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"

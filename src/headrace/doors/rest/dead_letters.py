@@ -1,11 +1,11 @@
-"""Dead letters by REST: look at those of a subscription, send them back, or be done with them.
+"""Dead letters over REST: list, redrive and discard those of a subscription.
 
-The letters of all subscriptions of a topic lie in `<topic>.dlq`; here only those are seen and touched that died for the
-subscription in the path. A request is bounded in number and time: when it says that it is not complete, the same
-request goes on where it stopped.
+`<topic>.dlq` contains the dead letters of all subscriptions of a topic; these requests only access those of the
+subscription in the path. A request processes a limited number in a limited time: if its response is not complete,
+repeat the same request to continue.
 
-Letters of an earlier topic of the name are not touched. Letters that do not say of which topic they are, from earlier
-versions, are touched only for callers who may use `<topic>.dlq` itself (decision 029).
+Dead letters of an earlier topic of the same name are not accessed. Dead letters without a topic id, which earlier
+versions wrote, are accessed only if the client has permission for `<topic>.dlq` itself (decision 029).
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from headrace.runtime.eager import in_task
 
 _LIMIT, _LIMIT_MAX = 100, 1000
 _SETTLED, _SETTLED_MAX = 1000, 10_000
-_SECONDS = 20.0  # of one request
-_TOLD_MAX = 100  # refusals that are told one by one
+_SECONDS = 20.0  # per request
+_TOLD_MAX = 100  # errors that are reported individually
 _BODY_BYTES_MAX = 256 << 10
 
 _Ids = Annotated[list[str], Meta(min_length=1, max_length=1000)]
 _Max = Annotated[int, Meta(ge=1, le=_SETTLED_MAX)]
-_FILTER_TEXT = "Only those that match, such as header.type = 'order' and key like 'eu-%'."
+_FILTER_TEXT = "Only matching ones, for example header.type = 'order' and key like 'eu-%'."
 
 
 class DeadLetterBody(MessageBody, kw_only=True):
-    """A message that failed too often, or was rejected. `state` is ready, leased (it is just being sent back) or
-    settled (it was sent back or discarded)."""
+    """A message that exhausted its delivery attempts or was rejected. `state` is ready, leased (it is being redriven)
+    or settled (it was redriven or discarded)."""
 
     state: str
     died_at: str
@@ -64,15 +64,15 @@ class DeadLetterBody(MessageBody, kw_only=True):
 
 
 class DeadLetterList(msgspec.Struct):
-    """`more`: there are others behind them."""
+    """`more` is true if there are further dead letters."""
 
     dead_letters: list[DeadLetterBody]
     more: bool
 
 
 class Redrive(msgspec.Struct, forbid_unknown_fields=True):
-    """Which ones, by id or by filter, or all; where to, if not to where they come from; how fast, in messages per
-    second; how many at most; and how often they may have come back before."""
+    """Which dead letters to redrive, by ids or by filter, or all of them; the target topic, by default their origin;
+    the rate in messages per second; the maximum number; and how many times they may have been redriven before."""
 
     message_ids: _Ids | UnsetType = UNSET
     filter: str | None = None
@@ -84,7 +84,7 @@ class Redrive(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Discard(msgspec.Struct, forbid_unknown_fields=True):
-    """Which ones: by id, by filter, or explicitly all."""
+    """Which dead letters to discard: by ids, by filter, or explicitly all."""
 
     message_ids: _Ids | UnsetType = UNSET
     filter: str | None = None
@@ -99,9 +99,9 @@ class RefusedLetter(msgspec.Struct):
 
 
 class LettersSettled(msgspec.Struct):
-    """How it went: so many were sent back or discarded now (or would have been), so many were done with before or are
-    in other hands. Not complete: there was no room for more in this request. `left`: dead letters of the topic, of any
-    subscription, that nobody has settled."""
+    """The numbers of dead letters that were (or would have been) redriven or discarded, and that were settled before or
+    are being settled by another process. If `complete` is false, repeat the request to continue. `left` is the number
+    of unsettled dead letters of the topic, of any subscription."""
 
     settled: int
     settled_before: int
@@ -113,7 +113,7 @@ class LettersSettled(msgspec.Struct):
 
 _REDRIVE = msgspec.json.Decoder(Redrive)
 _DISCARD = msgspec.json.Decoder(Discard)
-_TOPIC = Parameter("topic", str, "The topic, where several have a subscription of this name.")
+_TOPIC = Parameter("topic", str, "The topic, if several topics have a subscription of this name.")
 _NOTHING = LettersSettled(0, 0, 0, [], complete=True, left=0)
 
 
@@ -136,7 +136,7 @@ class DeadLetters:
                         return json_response(DeadLetterList(shown, more=True))
                     shown.append(_shown(letter, state))
         except UnknownTopicOrPartition:
-            pass  # no message of the topic has died yet
+            pass  # the topic has no dead letters yet
         return json_response(DeadLetterList(shown, more=False))
 
     async def redrive(self, request: Request) -> Response:
@@ -162,7 +162,7 @@ class DeadLetters:
         body = parse_body(request, _DISCARD)
         if not body.all and body.filter is None and body.message_ids is UNSET:
             raise Problem(
-                422, "invalid_body", "it is not said which ones", "name message_ids or a filter, or say all: true"
+                422, "invalid_body", "no dead letters are selected", "specify message_ids, a filter, or all: true"
             )
         queue = self._queue(request, Verb.MANAGE)
         selection = _selection(request, queue.name, body.message_ids, body.filter)
@@ -190,16 +190,16 @@ class DeadLetters:
             "List the dead letters of a subscription, oldest first in each partition",
             {200: DeadLetterList},
             parameters=(
-                Parameter("limit", Annotated[int, Meta(ge=1, le=_LIMIT_MAX)], f"At most so many; {_LIMIT}."),
+                Parameter("limit", Annotated[int, Meta(ge=1, le=_LIMIT_MAX)], f"At most this many; default {_LIMIT}."),
                 Parameter("filter", str, _FILTER_TEXT),
-                Parameter("settled", bool, "Also those that were sent back or discarded."),
+                Parameter("settled", bool, "Include those that were redriven or discarded."),
                 _TOPIC,
             ),
             problems=(404, 409, 422),
         )
         problems = (400, 404, 409, 413, 415, 422)
-        redrive = Operation("Send dead letters back", {200: LettersSettled}, Redrive, (_TOPIC,), problems)
-        discard = Operation("Be done with dead letters", {200: LettersSettled}, Discard, (_TOPIC,), problems)
+        redrive = Operation("Redrive dead letters", {200: LettersSettled}, Redrive, (_TOPIC,), problems)
+        discard = Operation("Discard dead letters", {200: LettersSettled}, Discard, (_TOPIC,), problems)
         return [
             Route("GET", f"{one}/dead-letters", self.show_all, read, look, Side.SUBSCRIBE),
             Route("POST", f"{one}/redrive", self.redrive, manage, redrive, Side.SUBSCRIBE, _BODY_BYTES_MAX),
@@ -208,7 +208,8 @@ class DeadLetters:
 
 
 def _wanted(request: Request, text: str | None) -> Filter:
-    """What died for this subscription, in this topic: anybody who may write there can write a letter of another."""
+    """Filter for dead letters of this subscription and topic: any client with write permission for the dead-letter
+    topic could have written others."""
     topic, name = request.params["topic"], request.params["subscription"]
     try:
         matches = None if text is None else compile_filter(text)
@@ -231,17 +232,17 @@ def _letter_id(text: str, queue: str) -> MessageId:
     try:
         found = message_id_from_text(text)
     except InvalidRequest as error:
-        raise Problem(422, "invalid_message_id", error.message[:400], "GET .../dead-letters tells the ids") from None
+        raise Problem(422, "invalid_message_id", error.message[:400], "GET .../dead-letters lists the ids") from None
     if found.topic != queue:
         raise Problem(
-            422, "other_topic", f"{found} is not a dead letter of this topic", "GET .../dead-letters tells the ids"
+            422, "other_topic", f"{found} is not a dead letter of this topic", "GET .../dead-letters lists the ids"
         )
     return found
 
 
 def _shown(letter: DeadLetter, state: str) -> DeadLetterBody:
     record, death = letter.record, letter.death
-    assert death is not None, "it was chosen by where it died"
+    assert death is not None, "the filter requires an origin"
     shown = DeadLetterBody(
         message_id=str(letter.id),
         published_at=shown_time(record.timestamp_ms),

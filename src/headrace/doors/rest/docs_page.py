@@ -1,6 +1,6 @@
-"""The page at /docs: renders /openapi.json in the browser. Self-contained: it asks nobody else for anything.
+"""The page at /docs, which renders /openapi.json in the browser. It is self-contained and loads no external resources.
 
-The policy lets run and shine only what stands here, by its hash, and talk only to the server it came from.
+The content security policy permits only this script and this style, by their hashes, and connections to this server.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ const answers = (responses) => {
       element("td", {}, said.description, isProblem ? "" : content(said.content))
     );
   });
-  return element("div", {}, element("h3", { textContent: "Answers" }), element("table", {}, ...rows));
+  return element("div", {}, element("h3", { textContent: "Responses" }), element("table", {}, ...rows));
 };
 
 const operation = (path, method, described) => {
@@ -141,7 +141,7 @@ const render = (api) => {
   }
   list.append(
     element("h2", { textContent: "Problems" }),
-    element("p", { textContent: "Every answer from 400 on has this body; codes never change." }),
+    element("p", { textContent: "Every response with a status of 400 or above has this body; codes never change." }),
     element("pre", { textContent: shape({ $ref: "#/components/schemas/ProblemBody" }) })
   );
   const target = location.hash && document.getElementById(location.hash.slice(1));
@@ -155,7 +155,7 @@ document.getElementById("find").addEventListener("input", (event) => {
 });
 
 fetch("openapi.json").then((answer) => answer.json()).then(render).catch((error) => {
-  document.getElementById("about").textContent = `openapi.json cannot be read: ${error}`;
+  document.getElementById("about").textContent = `Cannot read openapi.json: ${error}`;
 });
 """
 
@@ -168,10 +168,10 @@ _PAGE = """<!doctype html>
 <style>{style}</style>
 </head>
 <body>
-<header><h1 id="version">Headrace</h1><p id="about">Reading the description of the API.</p></header>
+<header><h1 id="version">Headrace</h1><p id="about">Loading the API description.</p></header>
 <input id="find" type="search" placeholder="Find an operation" aria-label="Find an operation">
 <main id="list"></main>
-<noscript>The page renders <a href="openapi.json">openapi.json</a> by JavaScript.</noscript>
+<noscript>This page requires JavaScript to render <a href="openapi.json">openapi.json</a>.</noscript>
 <script>{script}</script>
 </body>
 </html>

@@ -1,4 +1,4 @@
-"""Single messages by REST: the message itself, and what became of it in each subscription."""
+"""Single messages over REST: the message itself, and its status in each subscription."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from headrace.runtime.eager import in_task
 from headrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from headrace.wire.messages.message_status import SubscriptionStatus
 
-_NAMES_UNTIL = 12  # Fetch names topics by id from version 13 on
+_NAMES_UNTIL = 12  # from version 13 on, Fetch identifies topics by id
 _READ_COMMITTED = 1
 
 
 class AckStatus(msgspec.Struct):
-    """`state` is ready, leased, waiting (for a retry), dying (for its dead letter) or settled; `how` and `at` tell how
-    and when it was settled or has last failed, `until` until when it is leased or waits."""
+    """`state` is ready, leased, waiting (for a retry), dying (until its dead letter is written) or settled. `how` and
+    `at` are the kind and time of the settlement or of the last failure. `until` is the end of the lease or the wait."""
 
     subscription: str
     state: str
@@ -40,7 +40,7 @@ class AckStatus(msgspec.Struct):
 
 
 class AckStatuses(msgspec.Struct):
-    """`acknowledged`: every subscription has settled it."""
+    """`acknowledged` is true if every subscription has settled the message."""
 
     message_id: str
     acknowledged: bool
@@ -64,7 +64,7 @@ class Messages:
         place = await self._place(request)
         target = TopicPartition(place.topic, place.partition)
         statuses = await message_statuses(self._cluster, target, [place.offset], with_history=True)
-        # What was deleted when everybody had settled it is still known.
+        # The status is also known for messages that were deleted after all subscriptions had settled them.
         is_known = any(status.state == SETTLED for status in statuses)
         if not is_known and await self._cluster.persist(lambda: self._fetch(place)) is None:
             raise _not_found(place)
@@ -72,7 +72,7 @@ class Messages:
         return json_response(AckStatuses(str(place), all(one.state == SETTLED for one in told), told))
 
     async def _place(self, request: Request) -> MessageId:
-        """Raises `Problem` 404 if it cannot be there, and the refusal if there is no such topic."""
+        """Parse the id; raise `Problem` 404 if the partition or the topic does not exist."""
         place = message_id_from_text(request.params["message_id"])
         view = await self._cluster.persist(lambda: self._cluster.topic(request.params["topic"]))
         if place.topic != view.name or place.partition >= len(view.partitions):
@@ -93,10 +93,10 @@ class Messages:
         raise_for(told.error_code)
         target = TopicPartition(place.topic, place.partition)
         if not told.records and told.high_watermark <= place.offset:
-            # A new leader learns late what is committed. It answers this request only when it knows.
+            # A new leader may not know the high watermark yet. It responds to this request only when it does.
             end = (await find_offsets(self._cluster, {target: END}))[target].offset
             if place.offset < end:
-                raise OffsetNotAvailable(f"{place} is not known to be committed yet; ask again")
+                raise OffsetNotAvailable(f"{place} is not known to be committed yet; retry")
         batches = memoryview(told.records or b"")  # type: ignore[arg-type]
         first = next(iter(FetchedRecords(target, batches, place.offset, told.aborted_transactions)), None)
         return first if first is not None and first.offset == place.offset else None
@@ -109,14 +109,14 @@ class Messages:
                 "/topics/{topic}/messages/{message_id}",
                 self.show,
                 read,
-                Operation("Look at a message", {200: MessageBody}),
+                Operation("Get a message", {200: MessageBody}),
             ),
             Route(
                 "GET",
                 "/topics/{topic}/messages/{message_id}/ack",
                 self.acks,
                 read,
-                Operation("What became of a message, by subscription", {200: AckStatuses}),
+                Operation("Get the status of a message in each subscription", {200: AckStatuses}),
             ),
         ]
 
@@ -135,4 +135,6 @@ def _ack_status(status: SubscriptionStatus) -> AckStatus:
 
 
 def _not_found(place: MessageId) -> Problem:
-    return Problem(404, "message_not_found", f"there is no message {place}", "it was deleted, or was never there")
+    return Problem(
+        404, "message_not_found", f"message {place} does not exist", "check the id; the message may have been deleted"
+    )

@@ -1,8 +1,7 @@
-"""The description of the API, made from the table of routes: OpenAPI 3.1 at /openapi.json, and a page at /docs.
+"""Generate the API description from the table of routes: OpenAPI 3.1 at /openapi.json, and a page at /docs.
 
-Nothing is described by hand that the table or a type already says, so the description cannot say anything else than
-what is served. What follows from a route's place in the table is added: that a token may be missing, a topic not there,
-a body malformed, or no broker up.
+The description is derived from the table and the types, so it always matches the implementation. Problems that follow
+from the properties of a route are added: a missing token, an unknown topic, a malformed body, or no reachable broker.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from headrace.http.routes import Access, Operation, Parameter, Route, Subject, V
 
 RAW = "application/octet-stream"
 _REFS = "#/components/schemas/{name}"
-_PROBLEM = "The request was refused"
+_PROBLEM = "The request failed"
 _MEANINGS = {
     200: "Done",
     201: "Made",
     202: "Accepted",
-    204: "Done; there is nothing to say",
-    207: "Some were taken, some were not",
-    304: "Not changed since",
-    101: "The connection is a WebSocket from here on",
+    204: "Success without a body",
+    207: "Some items succeeded, others failed",
+    304: "Not modified",
+    101: "The connection has been upgraded to a WebSocket",
     400: "The request is malformed",
-    401: "There is no token, or it is not valid",
-    403: "The token does not allow it, or the topic is the broker's own",
-    404: "There is no such thing",
-    409: "At odds with what is",
-    412: "It has changed meanwhile",
-    413: "Too large",
-    415: "The body is of the wrong type",
-    422: "The request makes no sense",
-    429: "Too many requests; Retry-After says when to come again",
-    503: "Not now; Retry-After says when to come again",
-    504: "No reply has come in time",
+    401: "The token is missing or invalid",
+    403: "The token lacks a scope, or the topic is internal",
+    404: "The resource does not exist",
+    409: "The request conflicts with the current state",
+    412: "The resource has been modified",
+    413: "The body is too large",
+    415: "The content type or encoding of the body is not supported",
+    422: "The request contains invalid values",
+    429: "Too many requests; retry after the time in Retry-After",
+    503: "Temporarily unavailable; retry after the time in Retry-After",
+    504: "No reply arrived in time",
 }
 _PATH_PARAMETERS: dict[str, dict[str, Any]] = {
     "topic": {"type": "string", "pattern": "^[a-zA-Z0-9._-]{1,249}$"},
@@ -51,7 +50,7 @@ _CACHED: Sequence[Header] = [("cache-control", "no-cache")]
 
 
 class Description:
-    """`routes` are looked at when somebody asks for the first time."""
+    """The description is generated from `routes` on the first request."""
 
     def __init__(self, routes: Sequence[Route], *, with_auth: bool) -> None:
         self._routes = routes
@@ -75,14 +74,14 @@ class Description:
                 "/openapi.json",
                 self.openapi,
                 public,
-                Operation("This description", {200: dict[str, Any]}),
+                Operation("Get this API description", {200: dict[str, Any]}),
             ),
             Route(
                 "GET",
                 "/docs",
                 self.docs,
                 public,
-                Operation("This description, for people", {200: {"text/html": str}}),
+                Operation("Get this API description as a page", {200: {"text/html": str}}),
             ),
         ]
 
@@ -97,7 +96,7 @@ def document(routes: Sequence[Route], *, with_auth: bool) -> dict[str, Any]:
         "info": {
             "title": "Headrace",
             "version": __version__,
-            "description": "Topics, messages and subscriptions. Every refusal has a `code` that never changes.",
+            "description": "Topics, messages and subscriptions. Every error has a stable `code`.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
@@ -109,7 +108,7 @@ def document(routes: Sequence[Route], *, with_auth: bool) -> dict[str, Any]:
 
 
 class _Types:
-    """The schemas of all types that the table names."""
+    """The schemas of all types in the table."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         kinds: list[Any] = [ProblemBody]
@@ -120,7 +119,7 @@ class _Types:
                 for kind in _contents(said).values():
                     kinds += [one for one in _alternatives(kind) if one is not bytes]
         found, self.components = msgspec.json.schema_components(kinds, ref_template=_REFS)
-        # By identity: not all that describes a type can be hashed.
+        # By identity, because not every type description is hashable.
         self._schemas: dict[int, Any] = {id(kind): schema for kind, schema in zip(kinds, found, strict=True)}
         self._kept = kinds
 
@@ -158,7 +157,7 @@ def _operation(route: Route, types: _Types, *, with_auth: bool) -> dict[str, Any
 
 
 def _implied(route: Route) -> Sequence[int]:
-    """The problems that any such route may have."""
+    """Return the statuses of the problems that follow from the properties of a route."""
     if route.access.verb is Verb.PUBLIC:
         return ()
     implied = [401, 403, 429, 503]
@@ -204,7 +203,7 @@ def _content(said: Any, types: _Types) -> dict[str, Any]:
 
 
 def _contents(said: Any) -> Mapping[str, Any]:
-    """What a body may be, by media type: JSON of a type, unless a mapping says it otherwise."""
+    """Return the types of a body by media type: JSON, unless a mapping specifies others."""
     if said is None:
         return {}
     if isinstance(said, Mapping):
@@ -213,5 +212,5 @@ def _contents(said: Any) -> Mapping[str, Any]:
 
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:
-    """A tuple stands for any one of its types."""
+    """Return the alternatives of a type; a tuple means any one of its types."""
     return kind if isinstance(kind, tuple) else (kind,)

@@ -1,7 +1,6 @@
-"""What a publisher says of a message besides its value, in headers of HTTP or in a batch, and the record that comes of
-it.
+"""Convert published messages, with their properties from HTTP headers or batch items, to records.
 
-Everything is checked before anything is written: a batch with one message that makes no sense is refused as a whole.
+All messages are validated before any is written: a batch with an invalid message is rejected as a whole.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ _DIGEST_BYTES = 8
 _FORM_SINGLE, _FORM_BATCH = b"", b"batch"
 MESSAGES_MAX = 10_000
 HEADERS_MAX = 1_000
-"""Of one message: one is converted in one turn of the event loop."""
-_FORM = "application/x-www-form-urlencoded"  # what curl says that says nothing
+"""Per message, because one message is converted without yielding to the event loop."""
+_FORM = "application/x-www-form-urlencoded"  # curl's default content type
 
 
 T = TypeVar("T")
@@ -49,29 +48,29 @@ Messages = Annotated[list[T], Meta(min_length=1, max_length=MESSAGES_MAX)]
 
 
 class Idempotency(msgspec.Struct, frozen=True, gc=False):
-    """The Idempotency-Key of a request, as it is stored with its messages. `digest` is of the request's content."""
+    """The Idempotency-Key of a request as stored with its messages. `digest` is that of the content of the request."""
 
     dedup_id: bytes
     digest: bytes
 
     def of(self, index: int) -> Idempotency:
-        """Of one message of a batch."""
+        """Return that of one message of a batch."""
         return Idempotency(dedup_id_of_item(self.dedup_id, index), self.digest)
 
 
 def idempotency_of(
     said: Mapping[str, str], body: bytes, token_id: str, *, is_batch: bool = False
 ) -> Idempotency | None:
-    """The key belongs to the token that sends it: one caller must not be answered with another's message, nor suppress
-    it. It belongs to the content as well: a key that is used again for something else is a mistake of the caller, and
-    dropping the message would hide it. Raises `Problem` 422."""
+    """Return the key of a request, or raise `Problem` 422. The key is bound to the token, so that a client can neither
+    see nor suppress messages of another. It is bound to the content as well: reuse of a key for other content is an
+    error of the client, which silently dropping the message would hide."""
     key = said.get("idempotency-key")
     if key is None:
         return None
     if not 1 <= len(key) <= _DEDUP_ID_LENGTH_MAX:
-        raise invalid("Idempotency-Key", f"it has 1 to {_DEDUP_ID_LENGTH_MAX} characters")
+        raise invalid("Idempotency-Key", f"it must have 1 to {_DEDUP_ID_LENGTH_MAX} characters")
     message_key = said.get("headrace-key", "").encode("latin-1")
-    # The body of a batch may be the value of a single message as well.
+    # Distinguish a batch from a single message: both may have the same body.
     form = _FORM_BATCH if is_batch else _FORM_SINGLE
     digest = blake2b(b"%d " % len(message_key) + message_key, digest_size=_DIGEST_BYTES, person=form)
     digest.update(body)
@@ -80,8 +79,8 @@ def idempotency_of(
 
 
 class OutgoingBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A message of a batch: its value as JSON in `value`, or as bytes in `value_base64`; without either it has no
-    value, which deletes its key in a compacted topic."""
+    """A message of a batch, with its value as JSON in `value` or as bytes in `value_base64`. Without either the value
+    is null, which deletes the key in a compacted topic."""
 
     value: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     value_base64: str | UnsetType = UNSET
@@ -109,7 +108,7 @@ _PLAIN = msgspec.json.Decoder(_PlainBatch)
 
 
 class Outgoing(msgspec.Struct, gc=False):
-    """A record and where it goes. `due_ms`: it is to wait until then, in the topic's companion."""
+    """A record and its partition. A record with `due_ms` is delayed until then in a co-located topic."""
 
     record: Record
     partition: int | None = None
@@ -118,11 +117,11 @@ class Outgoing(msgspec.Struct, gc=False):
 
 
 def outgoing_of(item: OutgoingBody, now_ms: int, idempotency: Idempotency | None) -> Outgoing:
-    """One of a batch. Raises `Problem` 422."""
+    """Convert an item of a batch, or raise `Problem` 422."""
     headers: list[tuple[str, bytes | None]] = []
     if item.headers is not UNSET:
         if len(item.headers) > HEADERS_MAX:
-            raise invalid("headers", f"a message has up to {HEADERS_MAX} headers, not {len(item.headers)}")
+            raise invalid("headers", f"a message may have up to {HEADERS_MAX} headers, not {len(item.headers)}")
         for name, value in item.headers.items():
             _check_free(name)
             headers.append((name, value.encode()))
@@ -150,7 +149,7 @@ def outgoing_of(item: OutgoingBody, now_ms: int, idempotency: Idempotency | None
 def outgoing_from_headers(
     said: Mapping[str, str], value: bytes, now_ms: int, idempotency: Idempotency | None = None
 ) -> Outgoing:
-    """The one of a request that is the message itself. Raises `Problem` 422."""
+    """Convert a request whose body is the value of a single message, or raise `Problem` 422."""
     headers: list[tuple[str, bytes | None]] = []
     content_type = said.get(CONTENT_TYPE)
     if content_type is not None and not is_json(content_type) and not content_type.startswith(_FORM):
@@ -174,7 +173,7 @@ def outgoing_from_headers(
 def _heed(
     ours: dict[str, str], record: Record, headers: list[tuple[str, bytes | None]], now_ms: int
 ) -> tuple[int | None, int | None]:
-    """What our headers say goes into the record; the partition and when it is due are returned."""
+    """Apply the Headrace-* request headers to the record; return the partition and the due time."""
     key, partition = ours.pop("headrace-key", None), ours.pop("headrace-partition", None)
     if key is not None:
         record.key = key.encode("latin-1")
@@ -192,7 +191,7 @@ def _heed(
     delay, deliver_at, repeat = ours.pop(DELAY, None), ours.pop(DELIVER_AT, None), ours.pop(REPEAT, None)
     if ours:
         name = next(iter(ours))
-        raise invalid(name, "there is no such header", f"for a header of the message write {_HEADER_PREFIX}NAME")
+        raise invalid(name, "unknown header", f"to set a header of the message use {_HEADER_PREFIX}NAME")
     due_ms = None
     if delay is not None or deliver_at is not None or repeat is not None:
         due_ms = _schedule(
@@ -212,9 +211,9 @@ def _schedule(
     repeat: str | None,
     now_ms: int,
 ) -> int | None:
-    """Say in the headers when it is due, and return that; None if it is not to wait at all."""
+    """Set the headers for the due time and return it; None if the message is not delayed."""
     if delay_ms is not None and deliver_at_ms is not None:
-        raise invalid("delay", "a message is due at a time or after a while, not both", "send one of them")
+        raise invalid("delay", "delay and deliver_at exclude each other", "send only one of them")
     due_ms = deliver_at_ms
     if delay_ms is not None:
         due_ms = now_ms + delay_ms
@@ -228,10 +227,10 @@ def _schedule(
         first_ms = parse_repeat(repeat).next_ms(now_ms, now_ms)
         headers.append((REPEAT, repeat.encode()))
     except (HeadraceError, UnicodeEncodeError) as error:
-        said = error.message if isinstance(error, HeadraceError) else "it is no text"
-        raise invalid("repeat", said, "write `every 10s`, or five fields of cron") from None
+        said = error.message if isinstance(error, HeadraceError) else "it is not valid text"
+        raise invalid("repeat", said, "use `every 10s`, or a cron expression with five fields") from None
     if due_ms is None and first_ms is None:
-        raise invalid("repeat", f"{repeat!r} never comes", "write a date that exists")
+        raise invalid("repeat", f"{repeat!r} never occurs", "use a date that exists")
     return first_ms if due_ms is None else due_ms
 
 
@@ -243,13 +242,13 @@ def _finished(record: Record, partition: int | None, due_ms: int | None, idempot
 
 
 def _check_free(name: str) -> None:
-    """Raise `Problem` 422 for a header of the message that other components trust, such as where a reply goes."""
+    """Raise `Problem` 422 for a message header that other components trust, such as the reply topic."""
     if not is_free_to_set(name):
         raise Problem(
             422,
             "reserved_header",
-            f"the header {name[:100]} cannot be set by REST: names that begin with {OUR_PREFIX} are reserved",
-            "choose another name; delays and Idempotency-Key have parameters of their own",
+            f"the header {name[:100]} cannot be set over REST: names that begin with {OUR_PREFIX} are reserved",
+            "use another name; for delays and idempotency there are separate parameters",
         )
 
 
@@ -258,16 +257,16 @@ def _value_of(item: OutgoingBody) -> bytes | None:
     if item.value_base64 is UNSET:
         return raw or None
     if raw:
-        raise invalid("value", "a message has a value or a value_base64, not both")
+        raise invalid("value", "value and value_base64 exclude each other")
     try:
         return b64decode(item.value_base64, validate=True)
     except (Base64Error, ValueError):
-        raise invalid("value_base64", "it is not base64") from None
+        raise invalid("value_base64", "it is not valid base64") from None
 
 
 def plain_values(body: bytes) -> list[bytes] | None:
-    """The values of a batch, if no message says anything but its value: most are so, and cost the least."""
+    """Fast path: return the values of a batch whose messages have no other properties, else None."""
     try:
         return [bytes(item.value) for item in _PLAIN.decode(body).messages]
     except (msgspec.DecodeError, RecursionError):
-        return None  # or it is malformed, which whoever reads it next will say
+        return None  # or malformed, which the general parser reports

@@ -1,8 +1,8 @@
-"""Publishing by REST: one message per request, or many in a batch.
+"""Publish over REST: one message per request, or several in a batch.
 
-A message is answered when it is as safe as its topic promises. Requests that come while others are being written share
-batches with them, so that many small requests cost little more than a few large ones. A batch goes into one partition
-as one batch of records, unless its messages have keys, which decide for themselves.
+The response is sent when the message is as durable as its topic is configured to be. Concurrent requests share record
+batches, so that many small requests cost little more than a few large ones. A batch request is written to one partition
+as one record batch, except for messages with keys, whose partitions depend on the keys.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ class BatchBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PublishedBody(msgspec.Struct):
-    """`due_at`: it waits until then, and its id is that of its place among those that wait."""
+    """`due_at` is present if the message is delayed until then; its id is then that of the delayed message."""
 
     message_id: str
     due_at: str | UnsetType = UNSET
 
 
 class BatchPublished(msgspec.Struct):
-    """In the order in which they were sent."""
+    """The messages in the order of the request."""
 
     messages: list[PublishedBody]
 
@@ -81,13 +81,13 @@ class RefusedMessage(msgspec.Struct):
 
 
 class PartlyPublished(msgspec.Struct):
-    """In the order in which they were sent; each has a `message_id`, or an `error`."""
+    """The messages in the order of the request; each has a `message_id` or an `error`."""
 
     messages: list[dict[str, Any]]
 
 
 class ReplyBody(msgspec.Struct):
-    """What whoever works on the topic has answered."""
+    """The reply of a consumer of the topic."""
 
     value: Any = UNSET
     value_base64: str | UnsetType = UNSET
@@ -95,7 +95,7 @@ class ReplyBody(msgspec.Struct):
 
 
 _Group = tuple[bool, int | None]
-"""Messages that go to one partition: whether they are delayed, and the partition."""
+"""The destination of a group of messages: whether they are delayed, and the partition."""
 
 _BATCH = msgspec.json.Decoder(BatchBody)
 
@@ -112,7 +112,7 @@ class Publishing:
     async def publish(self, request: Request) -> Response:
         topic, headers, body = request.params["topic"], request.headers, request.body
         if topic.startswith(REPLY_PREFIX):
-            # The topic of a client that is gone must not be made again for a reply that nobody reads.
+            # Do not recreate the reply topic of a client that is gone, since nothing would read the reply.
             await self._view(topic, create=False)
         else:
             ensure_writable(topic)
@@ -140,7 +140,8 @@ class Publishing:
         return self._publisher.submit(view, (one.record,), partition, alone=one.dedup_id is not None)
 
     def _partition(self, view: TopicView, one: Outgoing) -> int | None:
-        """None: wherever there is company. What has an id goes where the same id went before."""
+        """Choose the partition; None lets the producer choose one with a pending batch. A message with an idempotency
+        key always goes to the same partition."""
         if one.partition is not None:
             return one.partition
         key = one.record.key if one.record.key is not None else one.dedup_id
@@ -153,14 +154,14 @@ class Publishing:
 
     async def _ask(self, request: Request, topic: str, one: Outgoing) -> Response:
         if request.query["wait_for"] != "reply":
-            raise invalid("wait_for", "only a reply can be waited for", "write wait_for=reply")
+            raise invalid("wait_for", "the only supported value is reply", "use wait_for=reply")
         if one.due_ms is not None or one.partition is not None or one.dedup_id is not None:
             raise invalid("wait_for", "a request cannot have a delay, a partition or an Idempotency-Key")
         seconds = _REPLY_SECONDS
         if "timeout" in request.query:
             seconds = duration_ms(request.query["timeout"], "timeout") / 1000
         if not 0 < seconds <= _REPLY_SECONDS_MAX:
-            raise invalid("timeout", f"a reply is waited for up to {_REPLY_SECONDS_MAX:g} s")
+            raise invalid("timeout", f"the maximum is {_REPLY_SECONDS_MAX:g} s")
         record = one.record
         await self._view(topic)
         reply = await self._replies.request(topic, request.body, record.key, record.headers, seconds)
@@ -175,7 +176,7 @@ class Publishing:
     async def _publish_batch(self, request: Request, topic: str) -> Response:
         for name in (*request.headers, *request.query):
             if name.startswith(OUR_PREFIX) or name == "wait_for":
-                raise invalid(name, "it is for single messages", "say it in the batch, of each message")
+                raise invalid(name, "it applies to single messages only", "set it for each message in the batch")
         if not request.body.isascii():
             try:
                 request.body.decode()
@@ -196,7 +197,7 @@ class Publishing:
     async def _publish_each(
         self, topic: str, items: Sequence[OutgoingBody], idempotency: Idempotency | None
     ) -> Response:
-        """Those that go to one partition travel together, in their order."""
+        """Publish the messages; those of one partition are sent together, in order."""
         now_ms, yield_turn = self._clock.now_ms(), CooperativeYield(self._clock)
         ones: list[Outgoing] = []
         for index, item in enumerate(items):
@@ -227,14 +228,14 @@ class Publishing:
                 for index, text in zip(indexes, await _told(name, len(indexes), shipments, failures), strict=True):
                     texts[index] = _with_due(text, ones[index])
             if failures and all(text.startswith(_REUSED) for text in texts if text):
-                raise failures[0]  # what is left is not written at all
+                raise failures[0]  # the remaining messages are not written
         return _answer(texts, failures)
 
     def _rounds(
         self, groups: Iterable[_Group], view: TopicView, idempotency: Idempotency | None
     ) -> Sequence[Sequence[_Group]]:
-        """Which groups are written at once. With an Idempotency-Key one comes before all others: of two requests with
-        the same key and other messages, the one that is second there is rejected before it has written anything."""
+        """Split the groups into rounds. With an Idempotency-Key one group is written before all others: if two requests
+        use the same key for different messages, the second one is rejected before it has written anything."""
         if idempotency is None:
             return [list(groups)]
         preferred = self._publisher.partition_for(idempotency.dedup_id, view)
@@ -242,7 +243,7 @@ class Publishing:
         return [[first], others]
 
     def _partition_of_batch(self, view: TopicView, one: Outgoing, idempotency: Idempotency | None) -> int | None:
-        """All without a key go to one partition: that of the id of the whole batch, if it has one."""
+        """Choose one partition for all messages without a key, by the idempotency key of the batch if it has one."""
         if one.partition is None and one.record.key is None and idempotency is not None:
             return self._publisher.partition_for(idempotency.dedup_id, view)
         return self._partition(view, one)
@@ -282,7 +283,7 @@ def _why_not_json(body: bytes) -> Problem:
         msgspec.json.decode(body, type=msgspec.Raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return bad_json(body, error)
-    raise AssertionError("it was found not to be JSON")
+    raise AssertionError("the body was found to be malformed before")
 
 
 def _due(one: Outgoing) -> str:
@@ -296,7 +297,7 @@ def _with_due(text: str, one: Outgoing) -> str:
 def _texts(
     topic: str, partition: int, outcomes: Sequence[int | HeadraceError], failures: list[HeadraceError]
 ) -> list[str]:
-    """The answer of each message, as JSON; what was refused is noted."""
+    """Return the result of each message as JSON, and collect failures."""
     start = f'{{"message_id":"{topic}:{partition}:'
     if isinstance(outcomes, range):
         return [f'{start}{offset}"}}' for offset in outcomes]
@@ -315,7 +316,7 @@ def _texts(
 async def _told(
     topic: str, count: int, shipments: Sequence[Shipment | HeadraceError], failures: list[HeadraceError]
 ) -> list[str]:
-    """Wait for the messages of one group; the answer of each."""
+    """Wait for the messages of one group; return the result of each."""
     told: list[str] = []
     for shipment in shipments:
         if isinstance(shipment, HeadraceError):
@@ -332,15 +333,15 @@ def _answer(texts: Sequence[str], failures: Sequence[HeadraceError]) -> Response
 
 
 _PARAMETERS = (
-    Parameter("wait_for", Literal["reply"], "wait for the reply of whoever works on the topic"),
-    Parameter("timeout", str, f"how long to wait for it: 500ms, 10s, or seconds; {_REPLY_SECONDS:g}s"),
-    Parameter("Headrace-Key", str, "messages of one key stay in order", "header"),
+    Parameter("wait_for", Literal["reply"], "wait for the reply of a consumer of the topic"),
+    Parameter("timeout", str, f"the maximum wait for a reply: 500ms, 10s, or seconds; default {_REPLY_SECONDS:g}s"),
+    Parameter("Headrace-Key", str, "the key; messages with the same key stay in order", "header"),
     Parameter("Headrace-Partition", Annotated[int, Meta(ge=0, le=999_999_999)], "the partition to use", "header"),
-    Parameter("Headrace-Delay", str, "deliver it after a while: 10m", "header"),
-    Parameter("Headrace-Deliver-At", str, "deliver it at a time: 2027-01-01T09:00:00Z", "header"),
-    Parameter("Headrace-Repeat", str, "deliver it again and again: `every 10s`, or five fields of cron", "header"),
+    Parameter("Headrace-Delay", str, "deliver after a delay: 10m", "header"),
+    Parameter("Headrace-Deliver-At", str, "deliver at a time: 2027-01-01T09:00:00Z", "header"),
+    Parameter("Headrace-Repeat", str, "deliver repeatedly: `every 10s`, or a cron expression of five fields", "header"),
     Parameter("Headrace-Priority", Annotated[int, Meta(ge=0, le=9)], "0 (lowest) to 9", "header"),
-    Parameter("Headrace-Ttl", str, "of no use any more after so long: 1h", "header"),
-    Parameter("Headrace-Tags", str, "words divided by commas, for filters", "header"),
-    Parameter("Idempotency-Key", str, "a repetition with the same key is not stored again", "header"),
+    Parameter("Headrace-Ttl", str, "the message expires after this time: 1h", "header"),
+    Parameter("Headrace-Tags", str, "tags for filters, separated by commas", "header"),
+    Parameter("Idempotency-Key", str, "a retry with the same key is not stored again", "header"),
 )

@@ -1,7 +1,7 @@
-"""Pulling messages: up to so many, waiting a while for the first, each with the receipt that settles it.
+"""Pull messages: a limited number, with a long poll for the first one, each with the receipt that settles it.
 
-Pulls of one subscription stand in one line (`client.pulling`), so that many clients that wait cost one Lease. A client
-that goes away while it waits gets nothing, and nothing is held for it.
+The pulls of one subscription share one queue (`client.pulling`), so that many waiting clients cause a single Lease
+request. No message is leased for a client that disconnects while it waits.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _NO_STORE: Sequence[Header] = [("cache-control", "no-store")]
 
 
 class PulledMessage(msgspec.Struct):
-    """A message that is leased until `lease_until`. It has one of `value` (JSON, or text), `value_base64`, or neither
-    if it has no value at all; likewise with the key. `attempt` is 1 for the first delivery."""
+    """A message that is leased until `lease_until`. It has `value` (JSON or text) or `value_base64`, or neither if its
+    value is null; likewise for the key. `attempt` is 1 for the first delivery."""
 
     message_id: str
     receipt: str
@@ -63,15 +63,16 @@ class PulledMessages(msgspec.Struct):
 
 
 _PARAMETERS = (
-    Parameter("max_messages", int, f"At most so many, 1 to {MESSAGES_MAX}; {_MESSAGES} if nothing is said."),
-    Parameter("wait", str, "Wait so long for the first one, up to 60s, such as 20s; nothing if nothing is said."),
-    Parameter("lease", str, "How long they are this client's, such as 5m; else as the subscription is configured."),
+    Parameter("max_messages", int, f"The maximum number of messages, 1 to {MESSAGES_MAX}; default {_MESSAGES}."),
+    Parameter("wait", str, "How long to wait for the first message, up to 60s; by default the pull does not wait."),
+    Parameter("lease", str, "The lease duration, for example 5m; default: as the subscription is configured."),
 )
-_TOPIC = Parameter("topic", str, "The topic, where several have a subscription of this name.")
+_TOPIC = Parameter("topic", str, "The topic, if several topics have a subscription of this name.")
 _ACCEPT = Parameter(
     "accept",
     str,
-    f"With {_RAW} and max_messages=1 the answer is the bare value, and the rest in headers; 204 if there is none.",
+    f"With {_RAW} and max_messages=1 the response body is the raw value, and headers contain the rest; 204 if there is "
+    "no message.",
     where="header",
 )
 
@@ -114,13 +115,13 @@ class Pulls:
         count = integer(query, "max_messages", _MESSAGES, 1, MESSAGES_MAX)
         wait_ms = duration_ms(query["wait"], "wait") if "wait" in query else 0
         if wait_ms > WAIT_MS_MAX:
-            raise invalid("wait", f"a pull waits for at most 60 s, not {query['wait'][:40]}")
+            raise invalid("wait", f"the maximum is 60 s, not {query['wait'][:40]}")
         lease_seconds = lease_ms(query["lease"]) / 1000 if "lease" in query else None
         is_raw = request.headers.get("accept") == _RAW
         if is_raw and count != 1:
-            raise invalid("max_messages", f"{_RAW} has room for one message", "say max_messages=1")
+            raise invalid("max_messages", f"a response as {_RAW} contains only one message", "use max_messages=1")
         if request.method == "HEAD":
-            raise Problem(405, "method_not_allowed", "a pull leases what it answers", "use GET", [("allow", "GET")])
+            raise Problem(405, "method_not_allowed", "a pull leases messages", "use GET", [("allow", "GET")])
         puller = self._pullers.of(topic, name, lease_seconds)
         try:
             messages = await puller.pull(count, wait_ms / 1000)
@@ -137,19 +138,19 @@ class Pulls:
 
 
 _ENCODER = msgspec.json.Encoder()
-_PLAIN = "!#$&'()*+,-./:;<=>?@[]^_`{|}~"  # in the value of a header
+_PLAIN = "!#$&'()*+,-./:;<=>?@[]^_`{|}~"  # characters that need no escape in a header value
 
 
 def lease_ms(value: str | float) -> int:
-    """Raises `Problem` 422 for a time that no lease can last."""
+    """Parse a lease duration, or raise `Problem` 422 if it is out of range."""
     found = duration_ms(value, "lease")
     if not LEASE_MS_MIN <= found <= LEASE_MS_MAX:
-        raise invalid("lease", f"a lease lasts 100ms to 12h, not {str(value)[:40]}")
+        raise invalid("lease", f"the lease duration must be from 100ms to 12h, not {str(value)[:40]}")
     return found
 
 
 def pulled(message: Message) -> PulledMessage:
-    """Also of a message that was leased in another way."""
+    """Convert a leased message, also one that was leased by a stream."""
     (place, attempt, epoch, member), timestamp_ms, key, value, headers, until_ms = message
     message_id = f"{place.topic}:{place.partition}:{place.offset}"
     shown = PulledMessage(
@@ -168,7 +169,7 @@ def pulled(message: Message) -> PulledMessage:
 
 
 class _Seconds(dict[int, str]):
-    """Messages come in the order of their times, so that most share their second with others."""
+    """Formatted seconds; messages are ordered by time, so that most share their second with others."""
 
     def __missing__(self, second: int) -> str:
         if len(self) >= _SECONDS_MAX:
@@ -183,7 +184,7 @@ _FRACTIONS = [f".{number:03d}Z" for number in range(1000)]
 
 
 def _moment(time_ms: int) -> str:
-    """As `shown_time` has it, at a fifth of the cost."""
+    """Format like `shown_time`, at a fifth of the cost."""
     if not 0 <= time_ms <= TIME_MS_MAX:
         return shown_time(time_ms)
     return _SECONDS[time_ms // 1000] + _FRACTIONS[time_ms % 1000]
@@ -194,7 +195,7 @@ def message_json(message: Message) -> bytes:
 
 
 def raw_answer(message: Message) -> Response:
-    """The value as it is. What a header cannot hold is written as %XX."""
+    """Return the raw value; characters that a header cannot contain are percent-encoded."""
     headers: list[Header] = [
         *_NO_STORE,
         ("headrace-message-id", str(message.id)),

@@ -1,7 +1,7 @@
-"""Reading receipts and ids as clients send them, many at a time and each for itself.
+"""Parse receipts and message ids, of which a request may contain many; an invalid one does not affect the others.
 
-What the receipts of one pull have in common (topic, partition, attempt, epoch, member) is read once and remembered, so
-that most cost no more than their offsets.
+The common parts of the receipts of a pull (topic, partition, attempt, epoch, member) are parsed once and cached, so
+that for most receipts only the offset is parsed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from headrace.model.errors import InvalidRequest
 from headrace.model.message_ids import MessageId, message_id_from_text
 
 _KEPT_MAX = 10_000
-_DIGITS_MAX = 18  # of an offset that is surely small enough
+_DIGITS_MAX = 18  # offsets of up to 18 digits always fit into 64 bits
 _ANY = -1
 _ANYBODY = ""
 
@@ -22,7 +22,8 @@ class Receipts:
         self._kept: dict[tuple[str, str], Receipt] = {}
 
     def read(self, text: str, topic: str, *, by_id: bool) -> Receipt:
-        """Of a message of this topic. By id: that of the lease which it has, whoever holds it. Raises `Problem` 422."""
+        """Parse the receipt of a message of this topic, or raise `Problem` 422. `by_id` means that the text is a
+        message id, which stands for the current lease of the message, whichever client holds it."""
         found, rest = (text, "") if by_id else _parts(text)
         place, _, digits = found.rpartition(":")
         kept = self._kept.get((place, rest)) if by_id or rest else None
@@ -38,14 +39,14 @@ class Receipts:
             raise Problem(
                 422,
                 "other_topic",
-                f"message {receipt.id} is not of topic {topic!r}, whose subscription this is",
-                "settle it with the subscription that it was pulled from",
+                f"message {receipt.id} does not belong to topic {topic!r} of this subscription",
+                "settle it in the subscription from which it was pulled",
             )
         return receipt
 
 
 def _parts(text: str) -> tuple[str, str]:
-    """The id, and what is behind it."""
+    """Split into the message id and the rest."""
     found, _, rest = text.partition("/")
     return found, rest
 
@@ -55,4 +56,4 @@ def _parse(text: str, *, by_id: bool) -> Receipt:
         return Receipt(message_id_from_text(text), _ANY, _ANY, _ANYBODY) if by_id else receipt_from_text(text)
     except InvalidRequest as error:
         code = "invalid_message_id" if by_id else "invalid_receipt"
-        raise Problem(422, code, error.message[:400], "send it as the pull has given it") from None
+        raise Problem(422, code, error.message[:400], "send the receipt exactly as returned by the pull") from None

@@ -1,9 +1,9 @@
-"""Responses that take a while are given for as long as their caller may have them: a token that is revoked, or expires,
-ends its streams, its WebSockets and its waiting requests within a few seconds.
+"""Recheck the token of long-running responses: when a token is revoked or expires, its streams, WebSockets and waiting
+requests end within a few seconds.
 
-- What is sent is checked before it is sent, and what a WebSocket receives before it is acted on.
-- A timer checks the rest, so that a connection on which nothing happens ends, too.
-- The check is that of a new request; the brokers' answer is kept for some seconds, so it costs little.
+- The token is checked before each chunk is sent, and before a received WebSocket message is processed.
+- A timer checks idle connections.
+- The check is that of a new request. It is cheap, because the responses of brokers are cached for some seconds.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def no_longer_welcome() -> Problem:
         401,
         "token_unknown",
         "the token was revoked or expired while the request waited",
-        "send the request again with a valid token; `headrace token create` makes one",
+        "send the request again with a valid token; create one with `headrace token create`",
         [("www-authenticate", 'Bearer realm="headrace", error="invalid_token"')],
     )
 
 
 def rechecked(answer: Answer, is_welcome: IsWelcome) -> Answer:
-    """The same answer, which ends when its caller is not welcome any more."""
+    """Return the same response, which ends when its token is no longer valid."""
     if isinstance(answer, Response):
         return answer
     if isinstance(answer, Streamed):
@@ -101,7 +101,7 @@ class _CheckedSocket:
         await self._socket.close(code, reason)
 
     async def watch(self) -> None:
-        """Until the caller is not welcome any more, or the task is cancelled."""
+        """Run until the token is no longer valid, or until cancelled."""
         while True:
             await asyncio.sleep(RECHECK_SECONDS)
             if not await self._passes():
@@ -110,5 +110,5 @@ class _CheckedSocket:
     async def _passes(self) -> bool:
         if not self._has_failed and not await self._is_welcome() and not self._has_failed:
             self._has_failed = True
-            await self._socket.close(_POLICY_VIOLATION, "the token is not valid any more")
+            await self._socket.close(_POLICY_VIOLATION, "the token is no longer valid")
         return not self._has_failed

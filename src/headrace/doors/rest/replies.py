@@ -1,4 +1,4 @@
-"""Requests by REST that wait for a reply: one topic of replies for all of them, made when the first one comes."""
+"""REST requests that wait for a reply. They share one reply topic, which is created on the first such request."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class Replies:
     async def request(
         self, topic: str, value: bytes, key: bytes | None, headers: Iterable[Header], timeout_seconds: float
     ) -> Reply:
-        """Raises `Problem` 504 when no reply has come in time."""
+        """Return the reply, or raise `Problem` 504 if none arrives in time."""
         await in_task()
         requests = await self._open()
         try:
             return await requests.request(topic, value, key=key, headers=headers, timeout_seconds=timeout_seconds)
         except RequestTimedOut as error:
             raise Problem(
-                504, "no_reply", error.message, "is somebody working on that topic? It may still be answered, unheard"
+                504, "no_reply", error.message, "check that a consumer of the topic is running; a late reply is dropped"
             ) from None
         except HeadraceError:
-            self._requests = None  # if its topic has gone, the next one makes another
+            self._requests = None  # the next request creates a new reply topic in case this one is gone
             raise
 
     async def close(self) -> None:
         if self._requests is not None:
-            with suppress(TimeoutError):  # the broker deletes its topic when it has been idle
+            with suppress(TimeoutError):  # the broker deletes the idle topic later anyway
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await self._requests.close()
 

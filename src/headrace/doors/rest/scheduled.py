@@ -1,4 +1,4 @@
-"""Messages that wait for their time, by REST: list, cancel and move them. They are added by publishing with a delay."""
+"""Delayed messages over REST: list, cancel and reschedule them. Publishing with a delay adds them."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class ScheduledBody(MessageBody, kw_only=True):
 
 
 class ScheduledMessages(msgspec.Struct):
-    """By when they are due. `after` is there when there are more: ask again with it."""
+    """Ordered by due time. `after` is present if there are more: pass it in the next request."""
 
     messages: list[ScheduledBody]
     after: str | UnsetType = UNSET
 
 
 class NewTime(msgspec.Struct, forbid_unknown_fields=True):
-    """One of the two."""
+    """Exactly one of the two."""
 
     deliver_at: str | UnsetType = UNSET
     delay: Duration | UnsetType = UNSET
@@ -63,7 +63,7 @@ _NEW_TIME = msgspec.json.Decoder(NewTime)
 
 
 class _Place(NamedTuple):
-    """Where a page ends, in the order in which messages are listed."""
+    """The end of a page, in the order of the list."""
 
     due_ms: int
     partition: int
@@ -106,7 +106,7 @@ class Scheduled:
         body = parse_body(request, _NEW_TIME)
         schedule, place = self._named(request)
         if (body.deliver_at is UNSET) == (body.delay is UNSET):
-            raise invalid("deliver_at", "a message is due at a time or after a while", "send one of the two")
+            raise invalid("deliver_at", "exactly one of delay and deliver_at is required", "send one of them")
         if body.deliver_at is not UNSET:
             due_ms = time_ms(body.deliver_at, "deliver_at")
         else:
@@ -125,13 +125,14 @@ class Scheduled:
             raise Problem(
                 404,
                 "message_not_found",
-                f"{place} is not the id of a message that waits for {schedule.topic}",
-                "GET /topics/{topic}/scheduled lists those that wait",
+                f"{place} is not the id of a delayed message of {schedule.topic}",
+                "GET /topics/{topic}/scheduled lists delayed messages",
             )
         return schedule, place
 
     async def _partitions(self, topic: str) -> int:
-        """None if nothing was ever delayed; raises the refusal if there is no such topic."""
+        """Return the number of partitions with delayed messages; 0 if no message was ever delayed. Raise if the topic
+        does not exist."""
         cluster = self._cluster
         try:
             return len((await cluster.persist(lambda: cluster.current_topic(delayed_topic(topic)))).partitions)
@@ -148,11 +149,13 @@ class Scheduled:
                 self.page,
                 Access(Verb.READ, Subject.TOPIC),
                 Operation(
-                    "List messages that wait for their time",
+                    "List delayed messages",
                     {200: ScheduledMessages},
                     parameters=(
-                        Parameter("limit", Annotated[int, Meta(ge=1, le=_LIMIT_MAX)], f"at most so many; {_LIMIT}"),
-                        Parameter("after", str, "only those behind these: the `after` of the page before"),
+                        Parameter(
+                            "limit", Annotated[int, Meta(ge=1, le=_LIMIT_MAX)], f"at most this many; default {_LIMIT}"
+                        ),
+                        Parameter("after", str, "start after the previous page: its `after`"),
                     ),
                 ),
                 Side.PUBLISH,
@@ -162,7 +165,7 @@ class Scheduled:
                 "/topics/{topic}/scheduled/{message_id}",
                 self.cancel,
                 write,
-                Operation("Cancel a message that waits", {204: None}, problems=(409,)),
+                Operation("Cancel a delayed message", {204: None}, problems=(409,)),
                 Side.PUBLISH,
             ),
             Route(
@@ -171,7 +174,7 @@ class Scheduled:
                 self.move,
                 write,
                 Operation(
-                    "Let a message come at another time",
+                    "Change when a delayed message is due",
                     {200: MovedBody},
                     NewTime,
                     problems=(409,),
@@ -199,13 +202,13 @@ def _place(text: str | None) -> _Place | None:
         return None
     numbers = text.split(":")
     if len(numbers) != 3 or not all(one.isascii() and one.isdigit() and len(one) <= 18 for one in numbers):
-        raise invalid("after", f"{text[:60]!r} is not the `after` of a page", "leave it out to begin at the first page")
+        raise invalid("after", f"{text[:60]!r} is not the `after` of a page", "omit it to get the first page")
     due_ms, partition, offset = map(int, numbers)
     return _Place(min(due_ms, _TIME_MAX), partition, offset)
 
 
 def _behind(after: _Place | None, partition: int) -> tuple[int, int]:
-    """Where a partition's list goes on, as due time and offset: of equal times the smaller partition comes first."""
+    """Return due time and offset after which a partition's list continues; equal times are ordered by partition."""
     if after is None:
         return -1, -1
     if partition == after.partition:
@@ -214,4 +217,6 @@ def _behind(after: _Place | None, partition: int) -> tuple[int, int]:
 
 
 def _not_waiting(error: InvalidRecordState) -> Problem:
-    return Problem(409, "not_waiting", error.message, "it has been delivered or cancelled, or is about to be delivered")
+    return Problem(
+        409, "not_waiting", error.message, "the message has been delivered or cancelled, or is being delivered"
+    )

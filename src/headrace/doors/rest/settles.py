@@ -1,9 +1,10 @@
-"""Saying what became of pulled messages: ack, nack, extend and reject, one or many at a time.
+"""Settle pulled messages: ack, nack, extend and reject, one or many per request.
 
-By its receipt a message is settled in the lease that the receipt stands for, and refused when that is over. By its id
-it is settled in the lease that it has now, whoever holds it: simpler, and without that protection. Neither needs to be
-known to this process before. Of many, each is answered for itself. Single acks that come while others of their
-partition are on their way leave together.
+- A receipt settles the message in the lease of that receipt, and fails when that lease has expired. A message id
+  settles the message in its current lease, whichever client holds it; this is simpler, but lacks that protection.
+- Any process can settle a message; it need not be the one that leased it.
+- Each message of a request has its own result.
+- Single acks that arrive while others of their partition are in flight are sent together.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from headrace.wire.messages.settle import SettleItem
 
 SETTLED_MAX = 1000
 _BODY_BYTES_MAX = 1 << 20
-_GATHERED_MAX = 1000  # subscriptions whose acks are gathered
+_GATHERED_MAX = 1000  # subscriptions with batched acks
 _UNSET = -1
 
 _Ids = Annotated[list[str], Meta(min_length=1, max_length=SETTLED_MAX)]
@@ -41,7 +42,7 @@ _Reason = Annotated[str, Meta(max_length=1000)]
 
 
 class Chosen(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which messages: exactly one of these."""
+    """The messages to settle: exactly one of these fields."""
 
     receipt: str | UnsetType = UNSET
     receipts: _Ids | UnsetType = UNSET
@@ -50,30 +51,30 @@ class Chosen(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class AckBody(Chosen, kw_only=True, forbid_unknown_fields=True):
-    """They are done."""
+    """Acknowledge messages as processed."""
 
 
 class NackBody(Chosen, kw_only=True, forbid_unknown_fields=True):
-    """They are delivered again: after the delay, or, without one, as the subscription is configured."""
+    """Release messages for redelivery after the delay, by default as the subscription is configured."""
 
     delay: Duration | UnsetType = UNSET
     reason: _Reason | None = None
 
 
 class ExtendBody(Chosen, kw_only=True, forbid_unknown_fields=True):
-    """More time is needed: so much from now on, or, without a lease, what the subscription gives."""
+    """Extend leases by this duration from now, by default as the subscription is configured."""
 
     lease: Duration | UnsetType = UNSET
 
 
 class RejectBody(Chosen, kw_only=True, forbid_unknown_fields=True):
-    """Nobody can work on them: they become dead letters."""
+    """Turn messages into dead letters, because they cannot be processed."""
 
     reason: _Reason | None = None
 
 
 class RefusedMessage(msgspec.Struct, omit_defaults=True):
-    """`code` is stable; what it means stands in the description of problems."""
+    """A message that was not settled. `code` is stable and is that of a problem."""
 
     code: str
     message: str
@@ -82,13 +83,13 @@ class RefusedMessage(msgspec.Struct, omit_defaults=True):
 
 
 class SettledMessages(msgspec.Struct):
-    """How many were settled, and those that were not."""
+    """The number of settled messages, and the messages that were not settled."""
 
     settled: int
     refused: list[RefusedMessage]
 
 
-_TOPIC = Parameter("topic", str, "The topic, where several have a subscription of this name.")
+_TOPIC = Parameter("topic", str, "The topic, if several topics have a subscription of this name.")
 _PROBLEMS = (400, 404, 409, 413, 415, 422)
 _ACK = msgspec.json.Decoder(AckBody)
 _NACK = msgspec.json.Decoder(NackBody)
@@ -98,7 +99,7 @@ _ONE_SETTLED = msgspec.json.encode(SettledMessages(1, []))
 
 
 class Settles:
-    """`feeds` are told what is settled: receivers of streams settle by these requests, too."""
+    """`feeds` are notified of settled messages, because receivers of streams use these requests as well."""
 
     def __init__(self, cluster: Cluster, directory: SubscriptionDirectory, feeds: Feeds) -> None:
         self._cluster = cluster
@@ -109,10 +110,10 @@ class Settles:
 
     def routes(self) -> list[Route]:
         return [
-            self._route("ack", self.ack, AckBody, "Say that messages are done"),
-            self._route("nack", self.nack, NackBody, "Give messages back, to be delivered again"),
-            self._route("extend", self.extend, ExtendBody, "Ask for more time"),
-            self._route("reject", self.reject, RejectBody, "Make dead letters of messages"),
+            self._route("ack", self.ack, AckBody, "Acknowledge messages"),
+            self._route("nack", self.nack, NackBody, "Release messages for redelivery"),
+            self._route("extend", self.extend, ExtendBody, "Extend leases"),
+            self._route("reject", self.reject, RejectBody, "Turn messages into dead letters"),
         ]
 
     def _route(self, verb: str, handle: Callable[[Request], Awaitable[Response]], body: type, summary: str) -> Route:
@@ -176,7 +177,7 @@ class Settles:
         return json_response(SettledMessages(len(receipts) - len(failures), refused))
 
     def _raise_for_all(self, request: Request, failures: Sequence[Refused], count: int, *, is_single: bool) -> None:
-        """A refusal that says nothing of the single message is one of the whole request."""
+        """Raise an error that does not concern a single message for the whole request."""
         error = failures[0].error
         is_gone = isinstance(error, GroupIdNotFound | UnknownTopicOrPartition)
         if is_gone:
@@ -189,7 +190,7 @@ class Settles:
         acks = self._acks.get(name)
         if acks is None:
             if len(self._acks) >= _GATHERED_MAX:
-                self._acks.clear()  # those on their way arrive all the same
+                self._acks.clear()  # acks in flight still complete
             acks = self._acks[name] = GatheredAcks(self._cluster, name)
         return acks
 
@@ -226,7 +227,7 @@ def _choice_of(body: Chosen) -> _Choice:
         raise Problem(
             422,
             "invalid_body",
-            "the body does not say which messages are meant, or says it twice",
-            "name exactly one of receipt, receipts, message_id and message_ids",
+            "the body must contain exactly one selection of messages",
+            "specify exactly one of receipt, receipts, message_id and message_ids",
         )
     return given[0]

@@ -1,11 +1,11 @@
-"""The frames of a WebSocket stream besides messages: what a receiver says of them, and what it is answered.
+"""The frames of a WebSocket stream other than messages: settle requests of the receiver, and error responses.
 
     {"ack": RECEIPT}  {"nack": RECEIPT, "delay": "5s", "reason": "busy"}  {"reject": RECEIPT, "reason": "broken"}
-    {"extend": RECEIPT, "lease": "1m"}                                    a list of receipts will do, too
+    {"extend": RECEIPT, "lease": "1m"}                                    a list of receipts is allowed as well
     {"refused": [{"receipt": RECEIPT, "code": "lease_lost", "message": ...}]}
-    {"error": {"code": ..., "message": ..., "next": ...}}                 of a frame that makes no sense
+    {"error": {"code": ..., "message": ..., "next": ...}}                 for an invalid frame
 
-What is not refused has been settled; that it was is not told.
+There is no response for messages that were settled successfully.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RefusedReceipt(msgspec.Struct):
 
 
 class Settling(NamedTuple):
-    """What a frame asks for; receipts that are none are refused already."""
+    """A parsed settle frame; invalid receipts are already separated."""
 
     receipts: Sequence[Receipt]
     how: SettleItem
@@ -59,20 +59,20 @@ _DECODER = msgspec.json.Decoder(SettleFrame)
 
 
 def read_frame(text: str | bytes, topics: Collection[str]) -> Settling:
-    """Raises `Problem` for what is no frame. Messages of other topics are not this stream's to settle."""
+    """Parse a frame, or raise `Problem`. A stream cannot settle messages of other topics."""
     try:
         frame = _DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _bad_frame(f"the frame cannot be read: {error}") from None
+        raise _bad_frame(f"the frame is invalid: {error}") from None
     verbs = {ACK: frame.ack, NACK: frame.nack, REJECT: frame.reject, EXTEND: frame.extend}
     given = [(how, receipts) for how, receipts in verbs.items() if receipts is not UNSET]
     if len(given) != 1:
-        raise _bad_frame(f"a frame says one thing, not {len(given)}")
+        raise _bad_frame(f"a frame must contain exactly one operation, not {len(given)}")
     how, texts = given[0]
     assert not isinstance(texts, UnsetType)
     texts = [texts] if isinstance(texts, str) else texts
     if len(texts) > _RECEIPTS_MAX:
-        raise _bad_frame(f"a frame has at most {_RECEIPTS_MAX} receipts, not {len(texts)}")
+        raise _bad_frame(f"a frame may contain up to {_RECEIPTS_MAX} receipts, not {len(texts)}")
     item = SettleItem(
         how=how,
         delay_ms=_UNSET if frame.delay is None else duration_ms(frame.delay, "delay"),
@@ -102,7 +102,7 @@ def error_frame(problem: Problem) -> str:
 def _receipt(text: str, topics: Collection[str]) -> Receipt:
     receipt = receipt_from_text(text)
     if receipt.id.topic not in topics:
-        raise InvalidRequest(f"the receipt is of topic {receipt.id.topic}, and this stream is not")
+        raise InvalidRequest(f"the receipt belongs to topic {receipt.id.topic}, which is not in this stream")
     return receipt
 
 

@@ -1,11 +1,12 @@
-"""GET /subscriptions/{subscription}/stream: messages as they come, by server-sent events or over a WebSocket.
+"""GET /subscriptions/{subscription}/stream: stream messages as server-sent events or over a WebSocket.
 
-A receiver has at most `max_in_flight` messages that it has not settled, and gets the next when it settles one: in the
-WebSocket itself, or by POST .../ack, here or at another gateway. Leases are not extended by themselves: a message that
-is not settled in its time is delivered again, as after a pull.
+A receiver has at most `max_in_flight` unsettled messages, and gets the next one when it settles one: over the
+WebSocket, or with POST .../ack to any gateway. Leases are not extended automatically: as after a pull, a message that
+is not settled in time is delivered again.
 
-When a receiver is gone, what it was not sent goes to others at once. What it was sent over a WebSocket does, too; what
-it was sent as an event stays leased for its time, for whoever reads events settles by other requests, and may yet.
+When a receiver disconnects, messages that were not sent to it are released at once, and so are those that were sent
+over a WebSocket. Messages that were sent as events stay leased until their leases expire, because the receiver settles
+them with separate requests, which may still arrive.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from headrace.runtime.supervise import Supervisor
 
 IN_FLIGHT_DEFAULT, IN_FLIGHT_MAX = 100, 10_000
 _KEEP_ALIVE_SECONDS = 15.0
-_SETTLES_MAX = 64  # of one socket at a time
+_SETTLES_MAX = 64  # concurrent settle frames per socket
 _EVENTS = "text/event-stream"
 _CLOSED_BY_ERROR = 1011
 
 
 class SubscriptionStreams:
-    """`feeds` hears of what is settled by other requests of this process."""
+    """`feeds` is notified of messages that other requests of this process settle."""
 
     def __init__(self, cluster: Cluster, feeds: Feeds) -> None:
         self._cluster = cluster
@@ -49,12 +50,14 @@ class SubscriptionStreams:
 
     def routes(self) -> list[Route]:
         parameters = [
-            Parameter("max_in_flight", int, f"1 to {IN_FLIGHT_MAX} messages that are not settled, {IN_FLIGHT_DEFAULT}"),
-            Parameter("lease", str, "How long a message is leased; else what the subscription is configured to."),
-            Parameter("topic", str, "Which topic, if the subscription is in several."),
+            Parameter(
+                "max_in_flight", int, f"Maximum unsettled messages, 1 to {IN_FLIGHT_MAX}; default {IN_FLIGHT_DEFAULT}."
+            ),
+            Parameter("lease", str, "The lease duration; default: as the subscription is configured."),
+            Parameter("topic", str, "The topic, if several topics have a subscription of this name."),
         ]
         operation = Operation(
-            "Receive messages as they come: server-sent events, or a WebSocket if the request asks for one.",
+            "Stream messages as server-sent events, or over a WebSocket if the request is an upgrade.",
             {200: bytes, 101: None},
             parameters=parameters,
             problems=(401, 403, 404, 405, 406, 409, 422, 429, 503),
@@ -65,7 +68,7 @@ class SubscriptionStreams:
 
     async def stream(self, request: Request) -> Answer:
         if request.method == "HEAD":
-            raise Problem(405, "method_not_allowed", "a stream leases what it sends", "use GET", [("allow", "GET")])
+            raise Problem(405, "method_not_allowed", "a stream leases messages", "use GET", [("allow", "GET")])
         query = request.query
         feed = Feed(
             self._cluster,
@@ -78,7 +81,9 @@ class SubscriptionStreams:
             return Upgraded(partial(self._talk, feed))
         accepted = request.headers.get("accept", _EVENTS)
         if not any(kind in accepted for kind in (_EVENTS, "text/*", "*/*")):
-            raise Problem(406, "not_acceptable", f"a stream is {_EVENTS}, not {accepted[:100]}", f"accept {_EVENTS}")
+            raise Problem(
+                406, "not_acceptable", f"a stream has the type {_EVENTS}, not {accepted[:100]}", f"accept {_EVENTS}"
+            )
         headers = (("cache-control", "no-store"), ("x-accel-buffering", "no"))
         return Streamed(self._events(feed), _EVENTS, headers=headers)
 
@@ -105,7 +110,7 @@ class SubscriptionStreams:
             self._feeds.remove(feed)
             await tasks.stop()
             await feed.close()
-            await feed.give_back(undelivered, "its receiver has gone")
+            await feed.give_back(undelivered, "the receiver disconnected")
 
     # WebSockets
 
@@ -121,11 +126,11 @@ class SubscriptionStreams:
                 for task in background:
                     task.cancel()
         except* ConnectionError:
-            pass  # the other end has gone
+            pass  # the client has disconnected
         finally:
             self._feeds.remove(feed)
             await feed.close()
-            await feed.give_back(feed.held, "its receiver has gone")
+            await feed.give_back(feed.held, "the receiver disconnected")
 
 
 async def _send(feed: Feed, socket: WebSocket) -> None:
@@ -145,7 +150,7 @@ async def _send(feed: Feed, socket: WebSocket) -> None:
 
 
 async def _receive(feed: Feed, socket: WebSocket) -> None:
-    """Settle what the receiver says, several frames at a time; returns when it has closed."""
+    """Process the settle frames of the receiver, several concurrently; return when the socket is closed."""
     room = asyncio.Semaphore(_SETTLES_MAX)
 
     async def settle(text: str | bytes) -> None:
@@ -172,6 +177,6 @@ def _message_event(message: Message) -> bytes:
 
 
 def _event(name: bytes, data: bytes) -> bytes:
-    """JSON may come with line ends between its parts, and each line of an event says what it is."""
+    """Format an event. JSON may contain line breaks, and each line of an event requires a field name."""
     lines = data.replace(b"\r", b"\n").replace(b"\n", b"\ndata: ") if b"\n" in data or b"\r" in data else data
     return b"event: %b\ndata: %b\n\n" % (name, lines)

@@ -1,8 +1,8 @@
-"""Which topic a subscription belongs to, for paths that name the subscription alone.
+"""Find the topic of a subscription, for paths that contain only the subscription.
 
-What was found is kept for some seconds, so that asking costs nothing; whoever hears that something is not there any
-more says so with `forget`. What was not found is not kept: it may be made at any moment. Those who ask for the same
-name at the same time share the question.
+Results are cached for some seconds; a component that finds a cached result to be outdated calls `forget`. Negative
+results are not cached, because the subscription may be created at any time. Concurrent lookups of one name share one
+request.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ class SubscriptionDirectory:
     async def topic_of(
         self, name: str, hint: str | None = None, may_use: Callable[[str], bool] = lambda _topic: True
     ) -> str:
-        """The topic of the subscription, among those that the caller may use; it must be the hint if there is one.
-        Raises `Problem` 404, or 409 if there are several and no hint."""
+        """Return the topic of the subscription, among those that the client may use; with a hint, only that topic.
+        Raise `Problem` 404, or 409 if there are several and no hint."""
         topics = [topic for topic in await self._topics_of((name, hint)) if may_use(topic)]
         if not topics:
             where = "" if hint is None else f" of topic {hint!r}"
             raise Problem(
                 404,
                 "subscription_not_found",
-                f"there is no subscription {name!r}{where}",
-                "POST /topics/{topic}/subscriptions makes one, GET lists them",
+                f"subscription {name!r}{where} does not exist",
+                "POST /topics/{topic}/subscriptions creates one, GET lists them",
             )
         if len(topics) > 1:
             raise Problem(
                 409,
                 "subscription_ambiguous",
                 f"{len(topics)} topics have a subscription {name!r}: {', '.join(topics[:10])}",
-                "say which one with ?topic=",
+                "specify the topic with ?topic=",
             )
         return topics[0]
 
@@ -72,7 +72,7 @@ class SubscriptionDirectory:
             del self._topics[question]
 
     async def _ask(self, question: _Question) -> Sequence[str] | Exception:
-        """What it comes to, or what is to be told to all who have asked."""
+        """Return the result, or the exception to raise in all waiting lookups."""
         try:
             topics = await self._find(*question)
         except Exception as error:

@@ -1,7 +1,7 @@
-"""Subscriptions by REST: make, list, look at, configure, move and delete them.
+"""Subscriptions over REST: create, list, get, configure, seek and delete them.
 
-A subscription is named within its topic, and its configuration belongs to both: it holds for this topic only, and ends
-with the subscription or with the topic.
+A subscription is identified by its topic and its name, and so is its configuration: it applies to this topic only, and
+is deleted with the subscription or the topic.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _To = (
 
 
 class NewSubscription(msgspec.Struct, forbid_unknown_fields=True):
-    """It has a name; without a start it begins with what is published from now on."""
+    """A subscription to create. Without a start it begins with messages that are published after its creation."""
 
     name: _Name | UnsetType = UNSET
     subscription_id: _Name | UnsetType = UNSET
@@ -53,20 +53,20 @@ class NewSubscription(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SubscriptionChange(msgspec.Struct, forbid_unknown_fields=True):
-    """A config that is null goes back to its default."""
+    """A config with the value null is reset to its default."""
 
     configs: _Configs
 
 
 class Seek(msgspec.Struct, forbid_unknown_fields=True):
-    """Where it is to go on, in this partition or in all."""
+    """The new position, in one partition or in all."""
 
     to: _To
     partition: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
 
 
 class SubscriptionMade(msgspec.Struct):
-    """`push_secret` is told once, if a webhook was set without one."""
+    """`push_secret` is returned only here, if push was configured without a secret."""
 
     subscription_id: str
     topic: str
@@ -74,8 +74,8 @@ class SubscriptionMade(msgspec.Struct):
 
 
 class PartitionStanding(msgspec.Struct):
-    """Everything below the floor is settled. The backlog is what is not, from there to the end; what is leased, waits
-    for a retry or becomes a dead letter is part of it."""
+    """All messages below the floor are settled. The backlog is the number of unsettled messages from there to the end,
+    including those that are leased, wait for a retry or are becoming dead letters."""
 
     partition: int
     floor: int
@@ -98,7 +98,7 @@ class SubscriptionSummary(msgspec.Struct):
 
 
 class SubscriptionBody(SubscriptionSummary):
-    """`configs` are those that were set; null is the value of a secret one."""
+    """`configs` are the explicitly set ones; secrets have the value null."""
 
     configs: dict[str, str | None]
     partitions: list[PartitionStanding]
@@ -122,7 +122,7 @@ class Moved(msgspec.Struct):
 _NEW = msgspec.json.Decoder(NewSubscription)
 _CHANGE = msgspec.json.Decoder(SubscriptionChange)
 _SEEK = msgspec.json.Decoder(Seek)
-_TOPIC = Parameter("topic", str, "The topic, where several have a subscription of this name.")
+_TOPIC = Parameter("topic", str, "The topic, if several topics have a subscription of this name.")
 
 
 class Subscriptions:
@@ -132,7 +132,8 @@ class Subscriptions:
         self._admin = SubscriptionAdmin(cluster)
 
     async def create(self, request: Request) -> Response:
-        """201 if it was made, 200 if it was there: then it stays where it is, and only its configuration changes."""
+        """Respond with 201 if the subscription was created, and with 200 if it existed: then it keeps its position, and
+        only its configuration changes."""
         await in_task()
         topic = request.params["topic"]
         body = parse_body(request, _NEW)
@@ -192,7 +193,7 @@ class Subscriptions:
             floors = await self._admin.seek(topic, name, position, [] if body.partition is None else [body.partition])
         except OffsetOutOfRange as error:
             raise Problem(
-                422, "offset_out_of_range", error.message, "GET the subscription for its floor and end"
+                422, "offset_out_of_range", error.message, "GET the subscription to see its floor and end"
             ) from None
         return json_response(Moved(name, topic, _floors(floors)))
 
@@ -218,7 +219,7 @@ class Subscriptions:
         of_topic, one = "/topics/{topic}/subscriptions", "/topics/{topic}/subscriptions/{subscription}"
         manage, read = Access(Verb.MANAGE, Subject.TOPIC), Access(Verb.READ, Subject.TOPIC)
         make = Operation(
-            "Make a subscription",
+            "Create a subscription",
             {201: SubscriptionMade, 200: SubscriptionMade},
             NewSubscription,
             problems=(400, 404, 413, 415, 422),
@@ -230,7 +231,7 @@ class Subscriptions:
             problems=(400, 404, 413, 415, 422),
         )
         seek = Operation(
-            "Let a subscription go on elsewhere: all its leases end, and what lies behind the place is delivered again",
+            "Move a subscription: its leases end, and all messages after the new position are delivered again",
             {200: Moved},
             Seek,
             (_TOPIC,),
@@ -251,7 +252,7 @@ class Subscriptions:
                 one,
                 self.show,
                 read,
-                Operation("Look at a subscription", {200: SubscriptionBody}, problems=(404, 422)),
+                Operation("Get a subscription", {200: SubscriptionBody}, problems=(404, 422)),
                 Side.SUBSCRIBE,
             ),
             Route("PATCH", one, self.change, manage, change, Side.SUBSCRIBE, _BODY_BYTES_MAX),
@@ -260,7 +261,7 @@ class Subscriptions:
                 one,
                 self.delete,
                 manage,
-                Operation("Forget a subscription", {204: None}, problems=(404, 422)),
+                Operation("Delete a subscription", {204: None}, problems=(404, 422)),
                 Side.SUBSCRIBE,
             ),
             Route(
@@ -280,15 +281,15 @@ def _refuse_push_configs(configs: _Configs) -> None:
         raise Problem(
             422,
             "invalid_config",
-            f"{_PUSH_PREFIX}* are set with the webhook",
-            "say `push` when the subscription is made, or PUT /subscriptions/{subscription}/push",
+            f"{_PUSH_PREFIX}* cannot be set as configs",
+            "set `push` when creating the subscription, or PUT /subscriptions/{subscription}/push",
         )
 
 
 def _name_of(body: NewSubscription) -> str:
     given = {name for name in (body.name, body.subscription_id) if name is not UNSET}
     if len(given) != 1:
-        raise Problem(422, "invalid_body", "the subscription has no name, or two", "give it a name")
+        raise Problem(422, "invalid_body", "the subscription must have exactly one name", "specify `name`")
     return check_group_id(str(given.pop()))
 
 
@@ -298,7 +299,7 @@ def _position(text: str | int, what: str, now_ms: int) -> Position:
     if text in _PLACES:
         return Position(_PLACES[text])
     if text.isascii() and text.isdigit():
-        raise invalid(what, f"{text[:40]!r} is neither a time nor a number", "write an offset as a number")
+        raise invalid(what, f"{text[:40]!r} is not a position", "use start, end, a time, or an offset as a JSON number")
     found = time_ms(text, what)
     return Position(timestamp_ms=min(found, now_ms))
 

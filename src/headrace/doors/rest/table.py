@@ -1,4 +1,4 @@
-"""The one table of all routes, put together from the modules that serve them, and what these share."""
+"""The table of all routes, collected from the modules that serve them, and the objects that these share."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from headrace.push.foreign_settles import Feeds
 
 
 class Doors:
-    """What handlers need of each other. `described` are the routes that are served, for the description of the API;
-    `status_of` tells how this process pushes for a subscription, `is_welcome` whether the caller of a request that has
-    waited would be admitted now."""
+    """The shared objects of the handlers. `described` are the served routes, for the API description. `status_of`
+    returns the push status of a subscription in this process. `is_welcome` returns whether the token of a waiting
+    request is still valid."""
 
     def __init__(
         self,

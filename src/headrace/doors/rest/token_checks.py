@@ -1,10 +1,11 @@
-"""What brokers say of the tokens that callers present, asked seldom and remembered for a short while.
+"""Verify tokens with the brokers, and cache the results for a short time.
 
-A token that was good is believed for `GOOD_SECONDS`, one that was not for `BAD_SECONDS`, counted from when a broker was
-asked; so one that is revoked is of no use a few seconds later. At most one request is under way to the brokers, which
-takes all tokens along that have come up since the last one. So many callers, or one who makes up tokens, cost the
-brokers no more than a few requests; when too many are waiting, the next is told to come again. Secrets are neither kept
-nor sent: what is remembered is remembered by its hash.
+- A valid token is cached for `GOOD_SECONDS` and an invalid one for `BAD_SECONDS`, counted from the start of the request
+  to a broker. Therefore a revoked token stops working after a few seconds.
+- At most one request to the brokers is in flight; it verifies all tokens that have arrived since the previous one.
+  Therefore many clients, or a client that makes up tokens, cause only few requests.
+- When too many tokens are waiting, further requests fail with 503.
+- Secrets are neither stored nor sent; the cache uses their hashes.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from headrace.http.problem import Problem
 from headrace.model.errors import HeadraceError
 from headrace.model.tokens import hash_secret
 
-GOOD_SECONDS = 4.0  # a revoked token is refused within 5 s: the rest is for the brokers to hear of it
+GOOD_SECONDS = 4.0  # a revoked token is rejected within 5 s: brokers learn of the revocation within the remaining time
 BAD_SECONDS = 1.0
 REMEMBERED_MAX = 10_000
 WAITING_MAX = 1_000
 TOGETHER_MAX = 100
-_PATIENCE_SECONDS = 3.0  # when a broker goes down, another answers
+_PATIENCE_SECONDS = 3.0  # enough to retry with another broker when one fails
 
 _Key = tuple[str, bytes]
 
@@ -43,7 +44,7 @@ class TokenChecks:
         self._asking: asyncio.Task[None] | None = None
 
     async def check(self, token_id: str, secret: str) -> TokenGrant | None:
-        """What its holder may do; None if there is no such token. Raises what keeps brokers from answering."""
+        """Return the grant of a token, or None if it is invalid; raise if no broker can verify it."""
         key = (token_id, hash_secret(secret))
         known = self._good.get(key) or self._bad.get(key)
         if known is not None and self._clock.monotonic() < known.until:
@@ -55,8 +56,8 @@ class TokenChecks:
             raise Problem(
                 503,
                 "busy",
-                f"{WAITING_MAX} other tokens are waiting to be checked",
-                "try again in a second",
+                f"{WAITING_MAX} other tokens are waiting for verification",
+                "retry after the time in Retry-After",
                 [("retry-after", "1")],
             )
         loop = asyncio.get_running_loop()
@@ -92,7 +93,7 @@ class TokenChecks:
                     waiting.set_result(grant)
 
     def _remember(self, key: _Key, grant: TokenGrant | None, asked_at: float) -> None:
-        """The oldest is forgotten first; tokens that somebody makes up do not push out the good ones."""
+        """Cache a result. The oldest entry is evicted first; invalid tokens cannot evict valid ones."""
         self._good.pop(key, None)
         self._bad.pop(key, None)
         seconds, kept = (BAD_SECONDS, self._bad) if grant is None else (GOOD_SECONDS, self._good)

@@ -1,7 +1,8 @@
-"""Topics by REST: make, list, look at, change and delete them.
+"""Topics over REST: create, list, get, change and delete them.
 
-A topic's ETag stands for its settings and the number of its partitions, so that nobody overwrites what somebody else
-has just changed. It is compared right before the change; two changes in the same moment may still both go through.
+The ETag of a topic identifies its configs and its number of partitions, so that a client can avoid overwriting a change
+of another client. It is compared immediately before the change, but not atomically: two simultaneous changes may both
+succeed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ ConfigValue = str | int | float | bool
 
 
 class NewTopicBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What is left out is as the broker's defaults have it."""
+    """A topic to create. Omitted fields have the broker's defaults."""
 
     name: Annotated[str, Meta(min_length=1, max_length=249)]
     partitions: Partitions | UnsetType = UNSET
@@ -44,7 +45,7 @@ class NewTopicBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TopicChange(msgspec.Struct, forbid_unknown_fields=True):
-    """A config that is null goes back to its default; partitions can only be added."""
+    """A config with the value null is reset to its default. Partitions can only be added."""
 
     configs: dict[str, ConfigValue | None] = {}
     partitions: Partitions | UnsetType = UNSET
@@ -58,7 +59,7 @@ class PartitionBody(msgspec.Struct):
 
 
 class TopicBody(msgspec.Struct):
-    """`configs` are those that were set for this topic."""
+    """`configs` are the explicitly set ones of this topic."""
 
     topic: str
     topic_id: str
@@ -74,7 +75,7 @@ class TopicSummary(msgspec.Struct):
 
 
 class TopicsBody(msgspec.Struct, omit_defaults=True):
-    """`after` is there when there are more: ask again with it."""
+    """`after` is present if there are more topics: pass it in the next request."""
 
     topics: list[TopicSummary]
     after: str | None = None
@@ -83,23 +84,23 @@ class TopicsBody(msgspec.Struct, omit_defaults=True):
 _NEW = msgspec.json.Decoder(NewTopicBody)
 _CHANGE = msgspec.json.Decoder(TopicChange)
 
-_IF_MATCH = Parameter("If-Match", str, "only if the topic still has this ETag", "header")
-_CREATE = Operation("Make a topic", {201: TopicBody}, NewTopicBody, problems=(409,))
+_IF_MATCH = Parameter("If-Match", str, "change the topic only if it still has this ETag", "header")
+_CREATE = Operation("Create a topic", {201: TopicBody}, NewTopicBody, problems=(409,))
 _LIST = Operation(
     "List topics by name",
     {200: TopicsBody},
     parameters=(
-        Parameter("prefix", str, "only those whose names begin so"),
-        Parameter("limit", Annotated[int, Meta(ge=1, le=_LIMIT_MAX)], f"at most so many; {_LIMIT}"),
-        Parameter("after", str, "only those behind this name: the `after` of the page before"),
-        Parameter("internal", bool, "also those of the broker's own, which begin with __"),
+        Parameter("prefix", str, "only topics whose names begin with this prefix"),
+        Parameter("limit", Annotated[int, Meta(ge=1, le=_LIMIT_MAX)], f"at most this many; default {_LIMIT}"),
+        Parameter("after", str, "only topics after this name: the `after` of the previous page"),
+        Parameter("internal", bool, "include internal topics, whose names begin with __"),
     ),
     problems=(422,),
 )
 _SHOW = Operation(
-    "Look at a topic",
+    "Get a topic",
     {200: TopicBody, 304: None},
-    parameters=(Parameter("If-None-Match", str, "an ETag that you have", "header"),),
+    parameters=(Parameter("If-None-Match", str, "respond with 304 if the topic still has this ETag", "header"),),
 )
 _PATCH = Operation(
     "Change a topic's configs, or add partitions", {200: TopicBody}, TopicChange, (_IF_MATCH,), problems=(412,)
@@ -177,13 +178,13 @@ class Topics:
         return Response(204)
 
     async def _ensure_unchanged(self, request: Request) -> None:
-        """Raises `Problem` 404 or 412."""
+        """Raise `Problem` 404 or 412 unless the ETag matches."""
         wanted = request.headers.get("if-match")
         if wanted is None:
             await self._described(request.params["topic"])
         elif not _matches(wanted, await self._shown(request.params["topic"])):
             raise Problem(
-                412, "topic_changed", "the topic is not as you have seen it", "GET it, and send its ETag as If-Match"
+                412, "topic_changed", "the topic was modified", "GET it and send its current ETag as If-Match"
             )
 
     async def _shown(self, name: str, status: int = 200) -> Response:
@@ -205,12 +206,12 @@ class Topics:
         return json_response(body, status, [("etag", _etag(view, configs))])
 
     async def _described(self, name: str) -> TopicView:
-        """Freshly asked for; what is known of other topics stays."""
+        """Fetch the topic from a broker; the cached metadata of other topics is kept."""
         view = await self._cluster.persist(partial(self._cluster.refresh, [name]))
         found = view.topics.get(name)
         if found is None:
             code = view.refusals.get(name, UnknownTopicOrPartition.code)
-            raise refusal(code, f"there is no topic {name!r}" if code == UnknownTopicOrPartition.code else None)
+            raise refusal(code, f"topic {name!r} does not exist" if code == UnknownTopicOrPartition.code else None)
         return found
 
     def routes(self) -> list[Route]:
@@ -225,11 +226,9 @@ class Topics:
 
 
 def ensure_writable(topic: str) -> None:
-    """Raises `Problem` 403 for the broker's own topics."""
+    """Raise `Problem` 403 for internal topics."""
     if topic.startswith(_INTERNAL):
-        raise Problem(
-            403, "topic_internal", f"{topic} belongs to the broker, and is only read here", "use another topic"
-        )
+        raise Problem(403, "topic_internal", f"topic {topic} is internal and read-only", "use another topic")
 
 
 def _matches(wanted: str | None, shown: Response) -> bool:

@@ -1,8 +1,8 @@
-"""PUT, GET and DELETE /subscriptions/{subscription}/push: where a subscription's messages are sent, and how that goes.
+"""PUT, GET and DELETE /subscriptions/{subscription}/push: configure push of a subscription and get its status.
 
-A webhook is part of the configuration of one subscription, that of this name in the topic of the request, and ends
-with it. Its secret is returned once, to the caller who set a webhook without giving one; it cannot be read afterwards.
-The status is that of the process that answers.
+Push is part of the configuration of one subscription of one topic, and is deleted with it. If push is configured
+without a secret, one is generated and returned in the response; it cannot be read later. The status is that of the
+process that sends the response.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from headrace.push.pusher import PushStatus
 from headrace.runtime.eager import in_task
 
 StatusOf = Callable[[str, str], PushStatus | None]
-"""By topic and subscription."""
+"""Returns the push status by topic and subscription."""
 
 _BODY_BYTES_MAX = 16 << 10
 _PROBLEMS = (401, 403, 404, 409, 429, 503)
 
 
 class PushBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What is left out is as by default: 8 messages at a time, no limit per second, 10 seconds for an answer. A secret
-    that is left out stays as it is, or is made up."""
+    """Defaults of omitted fields: 8 concurrent requests, no rate limit, a timeout of 10 seconds. An omitted secret is
+    kept, or generated if there is none."""
 
     url: Annotated[str, Meta(min_length=1, max_length=2000)]
     secret: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
@@ -41,7 +41,7 @@ class PushBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PushState(msgspec.Struct):
-    """How it goes in the process that answers, since the webhook was set or the process began."""
+    """The status in the process that sends the response, since push was configured or the process was started."""
 
     circuit: str
     in_flight: int
@@ -53,7 +53,7 @@ class PushState(msgspec.Struct):
 
 
 class PushAnswer(msgspec.Struct):
-    """`secret` is there only if it was just made up. `status` is null where nothing is pushed from, or not yet."""
+    """`secret` is present only if it was just generated. `status` is null in a process that does not push (yet)."""
 
     subscription: str
     url: str
@@ -72,17 +72,17 @@ class Webhooks:
 
     def routes(self) -> list[Route]:
         pattern = "/subscriptions/{subscription}/push"
-        topic = [Parameter("topic", str, "Which topic, if the subscription is in several.")]
+        topic = [Parameter("topic", str, "The topic, if several topics have a subscription of this name.")]
         manage = Access(Verb.MANAGE, Subject.SUBSCRIPTION)
         put = Operation(
-            "Send the subscription's messages to a webhook.",
+            "Push the messages of a subscription to a URL.",
             {200: PushAnswer},
             PushBody,
             topic,
             (400, 401, 403, 404, 409, 413, 415, 422, 429, 503),
         )
-        get = Operation("Where messages are sent, and how that goes.", {200: PushAnswer}, None, topic, _PROBLEMS)
-        delete = Operation("Send them nowhere any more.", {204: None}, None, topic, _PROBLEMS)
+        get = Operation("Get the push configuration and status.", {200: PushAnswer}, None, topic, _PROBLEMS)
+        delete = Operation("Stop pushing.", {204: None}, None, topic, _PROBLEMS)
         read = Access(Verb.READ, Subject.SUBSCRIPTION)
         return [
             Route("PUT", pattern, self.put, manage, put, Side.SUBSCRIBE, _BODY_BYTES_MAX),
@@ -116,8 +116,8 @@ class Webhooks:
             raise Problem(
                 404,
                 "push_not_found",
-                f"the messages of subscription {name} are not pushed",
-                "PUT {'url': ...} here to push them, or GET .../messages to pull them",
+                f"push is not configured for subscription {name}",
+                "PUT {'url': ...} to configure push, or GET .../messages to pull messages",
             )
         status = self._status_of(topic, name)
         return PushAnswer(

@@ -1,4 +1,4 @@
-"""The broker's numbers in Prometheus' text format, under the names that existing Kafka dashboards look for."""
+"""The metrics of a broker in the Prometheus text format, under the names that existing Kafka dashboards use."""
 
 from headrace.server.metrics.scrape import Metrics
 

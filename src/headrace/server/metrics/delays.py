@@ -1,4 +1,4 @@
-"""Messages that are due later: how many wait, and how late they come."""
+"""Metrics of delayed messages: how many are waiting, and how late they are released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came in by the doors and went out by push: connections, requests and how long they took, what was refused."""
+"""Metrics of the Kafka and HTTP listeners and of push: connections, requests, latencies and rejections."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Prometheus' text format: the lines of a family stand together, behind what it means and what type it has.
+"""Write the Prometheus text format: for each family its help, its type, and then all its samples.
 
-What is not in the table of families cannot be told: so each has its help, and each stands in the docs.
+Only families in the table of `families` can be written, which ensures that each has a help text and is documented.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 def labelled(**labels: str | int) -> str:
-    """Labels as they stand between the braces. Made once for all families that have the same."""
+    """Format the labels between the braces; the result can be shared by families with the same labels."""
     return ",".join(f'{name}="{str(value).translate(_ESCAPES)}"' for name, value in labels.items())
 
 
@@ -40,7 +40,7 @@ class Exposition:
         lines.append(f"{name}_count{behind} {histogram.count}")
 
     def pieces(self) -> Iterator[bytes]:
-        """The text, a family at a time."""
+        """Yield the text of one family at a time."""
         for lines in self._families.values():
             yield "\n".join([*lines, ""]).encode()
 

@@ -1,10 +1,10 @@
-"""Consumer groups of both protocols and share groups: members, positions and lag, under kafka_exporter's names.
+"""Metrics of classic groups, consumer groups and share groups: members, offsets and lag, under kafka_exporter's names.
 
-A group that commits offsets is told by its coordinator. How far the partitions reach it knows of those that it holds;
-the leaders of the others are asked, and who does not answer soon has no lag this time. A share group's lag is what its
-subscription has before it, and is told by the leader of each partition; its members by its coordinator.
-
-Beyond a limit there is one line per group and topic, `partition="all"`.
+- The coordinator of a group reports its committed offsets. It knows the log end offsets of partitions with a local
+  replica, and requests the others from their leaders; if a leader does not respond in time, the lag is omitted.
+- The lag of a share group is the backlog of its subscription, which the leader of each partition reports. The
+  coordinator reports the members.
+- Above a limit there is one sample per group and topic, `partition="all"`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Place = tuple[str, int]
 
 
 class Position(NamedTuple):
-    """Where a group is in one partition; the lag is None where nobody could say how far that reaches."""
+    """The position of a group in one partition; the lag is None if the log end offset is unknown."""
 
     group: str
     topic: str
@@ -65,7 +65,7 @@ async def add_groups(out: Exposition, broker: Broker, queues: Sequence[Queue], y
         positions[group_id, place] = Position(group_id, *place, offset, lag)
     for queue in queues:
         await yield_turn()
-        # Nobody keeps a group that commits and a subscription from having the same name.
+        # A consumer group and a subscription may have the same name.
         position = Position(queue.subscription, queue.topic, queue.partition, queue.floor, queue.backlog)
         positions.setdefault((queue.subscription, (queue.topic, queue.partition)), position)
     sums = await _sums(positions.values(), yield_turn)
@@ -98,7 +98,7 @@ def _commits(led: LedGroups, group_id: str) -> Iterator[tuple[tuple[str, Place],
 
 
 async def _sums(positions: Iterable[Position], yield_turn: CooperativeYield) -> list[Position]:
-    """Per group and topic; the lag is that of the partitions of which it is known."""
+    """Sum per group and topic; the lag includes only partitions whose lag is known."""
     sums: dict[tuple[str, str], Position] = {}
     for one in positions:
         await yield_turn()
@@ -113,7 +113,7 @@ async def _sums(positions: Iterable[Position], yield_turn: CooperativeYield) -> 
 
 
 async def _ends(broker: Broker, places: Collection[Place]) -> dict[Place, int]:
-    """How far the partitions reach, as far as that is to be known."""
+    """Return the end offsets of the partitions for which they are known."""
     ends: dict[Place, int] = {}
     asked: dict[int, list[Place]] = defaultdict(list)
     for topic, index in places:
@@ -121,7 +121,7 @@ async def _ends(broker: Broker, places: Collection[Place]) -> dict[Place, int]:
         if found is None or index not in found.places:
             continue
         held = found.local(index)
-        if held is not None:  # as far as it knows, if it only follows
+        if held is not None:  # a follower's high watermark may be behind
             ends[topic, index] = held.high_watermark
         else:
             asked[found.places[index].leader].append((topic, index))
@@ -147,7 +147,7 @@ async def _ask(broker: Broker, node_id: int, places: Sequence[Place], ends: dict
             node_id, request, timeout_seconds=_ANSWER_SECONDS, lane=_LANE
         )
     except (HeadraceError, OSError):
-        return  # its own metrics, or that it has none, will tell
+        return  # the metrics of that broker, or their absence, show the problem
     for told in answer.topics:
         for one in told.partitions:
             if not one.error_code:

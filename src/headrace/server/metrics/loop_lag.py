@@ -1,4 +1,4 @@
-"""How late the event loop comes to what is due: what everybody who waits for it feels."""
+"""Measure the lag of the event loop, which adds to the latency of every request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LoopLag:
         self._clock = clock
 
     async def run(self) -> None:
-        """For ever."""
+        """Run until cancelled."""
         while True:
             due = self._clock.monotonic() + _PULSE_SECONDS
             await asyncio.sleep(_PULSE_SECONDS)

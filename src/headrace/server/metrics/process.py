@@ -1,4 +1,4 @@
-"""The process itself: its memory, its descriptors, its time, and how late its loop is. Names as of any process."""
+"""Metrics of the process: memory, file descriptors, CPU time and event loop lag, under the standard names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DESCRIPTORS = "/proc/self/fd"
 
 
 def add_process(out: Exposition, clock: Clock, started: float, loop_lag: LoopLag) -> None:
-    """`started`: by the monotonic clock."""
+    """`started` is a time of the monotonic clock."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     uptime = clock.monotonic() - started
     python = ".".join(map(str, sys.version_info[:3]))
@@ -27,7 +27,7 @@ def add_process(out: Exposition, clock: Clock, started: float, loop_lag: LoopLag
     out.add("process_max_resident_memory_bytes", usage.ru_maxrss * 1024)
     out.add("process_max_fds", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     out.add_histogram("headrace_loop_lag_seconds", loop_lag.seconds)
-    if os.path.exists(_STATM):  # only Linux has it
+    if os.path.exists(_STATM):  # Linux only
         _add_memory(out)
         out.add("process_open_fds", _descriptor_count())
 
@@ -41,5 +41,6 @@ def _add_memory(out: Exposition) -> None:
 
 
 def _descriptor_count() -> int:
-    """Newer kernels (6.2) tell it as the size of the folder; a listing of many thousands would hold the loop up."""
+    """Count open descriptors. Since Linux 6.2 the count is the size of the folder; listing thousands of entries would
+    block the event loop."""
     return os.stat(_DESCRIPTORS).st_size or len(os.listdir(_DESCRIPTORS))

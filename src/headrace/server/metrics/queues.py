@@ -1,7 +1,7 @@
-"""Subscriptions: what they have before them, what becomes of it, and how long that takes.
+"""Metrics of subscriptions: backlog, outcomes of messages, and latencies.
 
-All numbers are of the partitions that this broker leads; a sum over the brokers is the subscription's. Beyond a limit
-of subscriptions there is one line per topic, `subscription="all"`, and no histograms.
+All values cover the partitions that this broker leads; the sum over all brokers is that of the subscription. Above a
+limit of subscriptions there is one sample per topic, `subscription="all"`, and no histograms.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.server.metrics.topics import ALL
 from headrace.storage.reading import LogSlice
 
 SUBSCRIPTIONS_MAX = 500
-_COLD_READS_MAX = 32  # in one scrape
+_COLD_READS_MAX = 32  # per scrape
 _ONE_BATCH = 1  # byte
 
 _COUNTERS = (
@@ -49,7 +49,7 @@ _HISTOGRAMS = (
 
 
 class Queue(NamedTuple):
-    """A subscription in one partition. The tally is the same for all partitions of a topic."""
+    """A subscription in one partition. The counters are shared by all partitions of a topic."""
 
     subscription: str
     topic: str
@@ -75,7 +75,7 @@ async def look_at_queues(broker: Broker, oldest: OldestMessages, yield_turn: Coo
                 (described,) = led.describe([name])
                 tally, partition = led.find(name).tally, led.source()
             except (HeadraceError, ValueError):
-                continue  # deleted, led elsewhere by now, or its new leader does not know the high watermark yet
+                continue  # deleted, moved to another broker, or its new leader does not know the high watermark yet
             _, floor, end, counts = described
             oldest_ms = await oldest.look(partition, name, floor, end) if counts.backlog else None
             queues.append(Queue(name, topic, index, floor, counts, oldest_ms, tally))
@@ -105,7 +105,7 @@ async def add_queues(out: Exposition, queues: Iterable[Queue], now_ms: int, yiel
 
 def _add_messages(out: Exposition, queues: Sequence[Queue], now_ms: int, subscription: str, topic: str) -> None:
     backlog, leased, waiting, dying = (sum(queue.counts[at] for queue in queues) for at in range(4))
-    # Counted one after the other, so that the rest may be off by what came and went meanwhile.
+    # The counts are not taken atomically, so the remainder may be off by concurrent changes.
     ready = max(backlog - leased - waiting - dying, 0)
     for state, count in (("ready", ready), ("leased", leased), ("waiting", waiting), ("dying", dying)):
         label = labelled(subscription=subscription, topic=topic, state=state)
@@ -117,7 +117,7 @@ def _add_messages(out: Exposition, queues: Sequence[Queue], now_ms: int, subscri
 
 
 class OldestMessages:
-    """When the oldest messages that are not settled were published: read once, until a subscription moves on."""
+    """Caches the publish times of the oldest unsettled messages until the subscription advances."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Partition, str], tuple[int, int]] = {}
@@ -125,12 +125,12 @@ class OldestMessages:
         self._cold_reads = 0
 
     def begin(self) -> None:
-        """A new scrape: what nobody asks for in it is forgotten with the next."""
+        """Start a new scrape: entries that it does not request are dropped at the start of the next one."""
         self._before, self._known = self._known, {}
         self._cold_reads = 0
 
     async def look(self, partition: Partition, subscription: str, floor: int, end: int) -> int | None:
-        """None if that cannot be said now."""
+        """Return the publish time in milliseconds, or None if it is unknown now."""
         known = self._before.get((partition, subscription))
         if known is None or known[0] != floor:
             found = await self._read(partition, floor, end)

@@ -1,7 +1,7 @@
-"""What `/metrics` of a broker answers, and what must be well for its `/readyz`.
+"""Collect the metrics of a broker for `/metrics`, and the checks for `/readyz`.
 
-Nothing is counted here: the numbers lie where they arise, and are read when somebody asks. That is done in short turns,
-at most once a second, however many ask and however often.
+Components keep their own counters; a scrape only reads them. It runs in short steps that yield to the event loop, and
+at most once a second, regardless of the number of clients.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FRESH_SECONDS = 1.0
 
 
 class Metrics:
-    """`http` is told when it is there: its pages come from here."""
+    """`http` is set after the HTTP server has been created, which serves these pages."""
 
     def __init__(self, broker: Broker, door: KafkaDoor, clock: Clock) -> None:
         self.http: HttpDoor | None = None
@@ -40,14 +40,14 @@ class Metrics:
         store = self._broker.store
         failed = [log for log in store.logs.values() if log.failed is not None or log.quarantined is not None]
         return {
-            "groups": None if self._broker.coordinator.is_loaded else "the groups are still being read",
-            "disk": "the disk is nearly full: produce is refused" if store.space_refused else None,
+            "groups": None if self._broker.coordinator.is_loaded else "the group coordinator is still loading",
+            "disk": "the disk is nearly full; writes are rejected" if store.space_refused else None,
             "logs": f"{len(failed)} partitions are out of service; see the log" if failed else None,
-            "registry": None if self._broker.cluster.membership.session_valid else "the registry cannot be reached",
+            "registry": None if self._broker.cluster.membership.session_valid else "the registry is not reachable",
         }
 
     async def page(self) -> bytes:
-        """The metrics, in Prometheus' text format."""
+        """Return the metrics in the Prometheus text format."""
         async with self._making:
             if self._made is None or self._clock.monotonic() - self._made >= _FRESH_SECONDS:
                 self._page = await self._scrape()
@@ -55,7 +55,7 @@ class Metrics:
             return self._page
 
     async def _scrape(self) -> bytes:
-        # A broker that nobody scrapes does without all this.
+        # Imported on the first scrape: keeps startup fast.
         from headrace.runtime.cooperative_yield import CooperativeYield
         from headrace.server.metrics.delays import add_delays
         from headrace.server.metrics.doors import add_http, add_kafka, add_pushes

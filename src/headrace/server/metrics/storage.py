@@ -1,4 +1,4 @@
-"""Disks and logs: how long a sync takes, what the cleaner does, how much is free, and what is out of service."""
+"""Metrics of disks and logs: fsync latency, log cleaner, free space, and failed logs."""
 
 from __future__ import annotations
 

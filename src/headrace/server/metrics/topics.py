@@ -1,8 +1,8 @@
-"""Topics, their partitions and replicas, under the names of kafka_exporter and of Kafka's JMX exporter.
+"""Metrics of topics, partitions and replicas, under the names of kafka_exporter and Kafka's JMX exporter.
 
-Each partition is told by its leader. What is told of thousands of partitions one by one is of no use to anybody and
-slow to gather, so beyond a limit there is one line per topic, `partition="all"`, which holds the sum; and beyond as
-many topics one line for all of them, `topic="all"`.
+The leader reports a partition. Samples of thousands of single partitions are slow to collect and of little use, so
+above a limit there is one sample per topic with the sum, `partition="all"`, and above the same number of topics one
+sample for all of them, `topic="all"`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _COUNTERS = (
 
 
 class Stand(NamedTuple):
-    """One partition that is led here, or the sum of several, of which the number means nothing. `is_short`: too few
-    replicas are in sync for acks=all."""
+    """The state of one partition that this broker leads, or the sum of several, whose partition number is meaningless.
+    `is_short` means that too few replicas are in sync for acks=all."""
 
     partition: int
     end: int
@@ -86,17 +86,17 @@ async def add_topics(out: Exposition, broker: Broker, yield_turn: CooperativeYie
 
 
 async def _stands(topic: Topic, yield_turn: CooperativeYield) -> list[Stand]:
-    """Of its partitions that are led here."""
+    """Return the states of the partitions that this broker leads."""
     stands = []
     for partition in list(topic.led.values()):
         await yield_turn()
-        if partition.in_sync is not None:  # else the lead has just ended
+        if partition.in_sync is not None:  # else the leadership has just ended
             stands.append(_stand(partition, partition.in_sync))
     return stands
 
 
 async def _count_offline(broker: Broker, yield_turn: CooperativeYield) -> int:
-    """Told by the controller alone, so that a sum over the brokers is right."""
+    """Count offline partitions on the controller only, so that the sum over all brokers is correct."""
     count = 0
     for topic in list(broker.catalogue) if broker.cluster.controller.is_presiding else ():
         await yield_turn()
@@ -143,7 +143,7 @@ def _add_stand(out: Exposition, stand: Stand, where: str) -> None:
 
 
 def _add_dead_letters(out: Exposition, topic: Topic) -> None:
-    """Those that are kept: what was settled in the topic of dead letters is deleted there, a segment at a time."""
+    """Report retained dead letters: settled ones are deleted from the dead-letter topic, a segment at a time."""
     if topic.name.endswith(DEAD_LETTER_SUFFIX) and topic.led:
         kept = sum(partition.high_watermark - partition.log.start_offset for partition in topic.led.values())
         out.add("headrace_dead_letters", kept, labelled(topic=topic.name.removesuffix(DEAD_LETTER_SUFFIX)))

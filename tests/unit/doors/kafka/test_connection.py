@@ -126,7 +126,7 @@ async def test_a_handler_that_fails_ends_its_connection_and_is_logged(
             await doorstep.until(lambda: name in doorstep.script.started)
             doorstep.script.open(name)
         await doorstep.until(lambda: bad.closed)
-    assert "Metadata from client failed" in caplog.text
+    assert "request failed api=Metadata peer=client" in caplog.text
     assert doorstep.door.failures == 1
     good.ask("a")
     await doorstep.until(lambda: good.answers)

@@ -114,10 +114,10 @@ def test_a_parameter_that_would_do_nothing_is_refused() -> None:
         await stage.publish("orders", 1)
         told = await stage.ask("GET", "/topics?limits=5")
         assert (told.status, told.code) == (422, "invalid_parameter")
-        assert told.json["message"] == "limits: there is no such parameter; there are prefix, limit, after, internal"
+        assert told.json["message"] == "limits: unknown parameter; known are prefix, limit, after, internal"
         told = await stage.ask("GET", "/topics/orders?verbose=true")
         assert (told.status, told.code) == (422, "invalid_parameter")
-        assert told.json["message"] == "verbose: there is no such parameter; there are none here"
+        assert told.json["message"] == "verbose: unknown parameter; this route has none"
         told = await stage.ask("GET", "/openapi.json?v=2")
         assert told.status == 200, "what anybody may see is fetched with whatever browsers and proxies add"
 

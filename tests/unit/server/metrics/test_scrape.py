@@ -98,7 +98,7 @@ async def test_readiness_names_what_is_wrong(house: House) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Coordinator, "is_loaded", False)
         checks = metrics.checks()
-    assert checks["groups"] == "the groups are still being read"
+    assert checks["groups"] == "the group coordinator is still loading"
     assert checks["disk"] is not None
 
 
