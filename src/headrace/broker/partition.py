@@ -78,6 +78,7 @@ class Partition:
         "is_leader",
         "is_retired",
         "leader_epoch",
+        "led_since",
         "log",
         "on_marker",
         "state",
@@ -101,6 +102,7 @@ class Partition:
         self.is_from_damage = log.quarantined is not None  # damaged at startup, before this broker reported any offset
         self.leader_epoch = self._led_epoch = -1
         self.epoch_start = 0  # log end offset at the start of this leadership
+        self.led_since = 0.0  # the monotonic time of that
         self.in_sync: InSync | None = None
         self.high_watermark = log.start_offset  # a lower bound until the leader reports it, or this replica leads
         self.changing = asyncio.Lock()
@@ -129,6 +131,7 @@ class Partition:
         self._resign()
         self.leader_epoch = self._led_epoch = record.leader_epoch
         self.epoch_start = self.log.end_offset
+        self.led_since = now
         self.in_sync = InSync(node_id, record, self.log.end_offset, now)
         self.is_leader = True
         # Assign the epoch even before its first batch: followers with a longer log need it to find where to truncate.

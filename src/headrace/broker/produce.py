@@ -24,7 +24,7 @@ from headrace.broker.catalogue import Catalogue
 from headrace.broker.context import RequestContext
 from headrace.broker.dedup import DedupWindows, Ids, ids_of
 from headrace.broker.partition import Partition
-from headrace.broker.refusals import Place, Refusals
+from headrace.broker.refusals import Place, Refusals, gap_in_new_term
 from headrace.broker.transaction_verification import TransactionVerification
 from headrace.model.errors import (
     ConcurrentTransactions,
@@ -296,7 +296,7 @@ class Produce:
                 else:
                     wait = partition.durable(appended.end_offset, deadline)
             except HeadraceError as error:
-                self._refuse_item(item, error)
+                self._refuse_item(item, gap_in_new_term(error, item.header, partition, self._clock.monotonic()))
                 continue
             if refusals:
                 refusals.taken(_place(item.topic, answer.index), item.header)

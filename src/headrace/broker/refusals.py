@@ -6,6 +6,9 @@ disorder of the producer's: it will send the first again. Told of a gap, librdka
 writes anywhere, and what was taken in another partition and not yet answered then lies in that log twice. A producer
 that is new to the partition fares worse: its second batch would be taken as the first, and the first never. So what
 follows is refused for the reason of the first, until that has come again, or a while has passed.
+
+The previous leader may have rejected the first batch when its leadership ended, while a client that knows the new
+leader already has sent the second one there. So a new leader answers a gap with a retriable error for a while, too.
 """
 
 from __future__ import annotations
@@ -13,13 +16,13 @@ from __future__ import annotations
 from typing import NamedTuple
 from uuid import UUID
 
-from headrace.machines.producers import SEQUENCE_MASK, ProducerStates
-from headrace.model.errors import CorruptMessage, HeadraceError
+from headrace.broker.partition import Partition
+from headrace.machines.producers import AHEAD_MAX, SEQUENCE_MASK, ProducerStates
+from headrace.model.errors import CorruptMessage, HeadraceError, NotLeader, OutOfOrderSequence
 from headrace.wire.batch import BatchHeader
 
 PATIENCE_SECONDS = 30.0  # a producer that still wants its first batch to be taken has sent it again by then
 _PRODUCERS_MAX = 10_000
-_AHEAD_MAX = SEQUENCE_MASK // 2  # sequences wrap: whatever is further ahead lies behind
 
 Place = tuple[str, UUID, int]
 """A partition as a request names it: by the topic's name or its id."""
@@ -48,7 +51,7 @@ class Refusals:
         first = self._first.get(key)
         if first is None:
             return
-        is_ahead = 0 < (header.base_sequence - first.base_sequence) & SEQUENCE_MASK <= _AHEAD_MAX
+        is_ahead = 0 < (header.base_sequence - first.base_sequence) & SEQUENCE_MASK <= AHEAD_MAX
         if first.producer_epoch != header.producer_epoch or now - first.at > PATIENCE_SECONDS:
             del self._first[key]
         elif is_ahead and not producers.is_in_turn(header):
@@ -63,7 +66,7 @@ class Refusals:
         if (
             first is None
             or first.producer_epoch != header.producer_epoch
-            or (first.base_sequence - header.base_sequence) & SEQUENCE_MASK <= _AHEAD_MAX
+            or (first.base_sequence - header.base_sequence) & SEQUENCE_MASK <= AHEAD_MAX
         ):
             self._first[key] = _Refused(header.producer_epoch, header.base_sequence, error, now)
         if len(self._first) > _PRODUCERS_MAX:
@@ -72,3 +75,12 @@ class Refusals:
     def taken(self, place: Place, header: BatchHeader) -> None:
         """A batch was taken: what was refused before it has come again, or never will."""
         self._first.pop((place, header.producer_id), None)
+
+
+def gap_in_new_term(error: HeadraceError, header: BatchHeader, partition: Partition, now: float) -> HeadraceError:
+    """Return a retriable error instead of a gap while the leadership of this broker is new. An epoch above 0 had an
+    earlier leader."""
+    is_new = partition.leader_epoch > 0 and now - partition.led_since < PATIENCE_SECONDS
+    if is_new and isinstance(error, OutOfOrderSequence) and partition.state.producers.is_ahead(header):
+        return NotLeader(f"{partition.topic}-{partition.index} has a new leader; an earlier batch is still missing")
+    return error

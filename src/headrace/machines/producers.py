@@ -31,6 +31,8 @@ from headrace.model.errors import (
 )
 
 SEQUENCE_MASK = 0x7FFF_FFFF
+AHEAD_MAX = SEQUENCE_MASK // 2
+"""Sequences wrap: what is further ahead than this lies behind."""
 BATCHES_KEPT = 5
 EXPIRATION_MS = 86_400_000
 
@@ -131,6 +133,14 @@ class ProducerStates:
         if producer.epoch == batch.producer_epoch and producer.next_sequence == batch.base_sequence:
             return True
         return producer.epoch == batch.producer_epoch and _duplicate(producer, batch) is not None
+
+    def is_ahead(self, batch: ProducedBatch) -> bool:
+        """Return whether earlier batches of a known producer are missing before this one."""
+        producer = self._producers.get(batch.producer_id)
+        if producer is None or batch.producer_epoch < producer.epoch:
+            return False
+        expected = producer.next_sequence if batch.producer_epoch == producer.epoch else 0
+        return 0 < (batch.base_sequence - expected) & SEQUENCE_MASK <= AHEAD_MAX
 
     def check_unnumbered(self, batch: ProducedBatch) -> None:
         """Raise unless a batch of the broker's own may be appended to the producer's transaction."""
