@@ -165,7 +165,7 @@ FINDING_CONTROLS = (
     Control(remove_orphans_by_the_mirror, LaggingRegistry, "has no record", 365),
     Control(stop_at_a_gap, TrailingGap, "requests failed by an exception", 77),
     Control(begin_at_the_end_of_added_partitions, Queue, "settled by nobody", 5),
-    Control(trust_acks_of_an_earlier_leader_epoch, Unclean, "not by an unclean election", 621),
+    Control(trust_acks_of_an_earlier_leader_epoch, Unclean, "not by an unclean election", 93),
     Control(forget_ids_by_record_timestamps, Dedup, "duplicate in partition", 9),
     Control(forget_that_flush_messages_was_higher, ConfigChanges, "", 985),
     Control(rank_by_record_timestamps, Queue, "starved", 456),

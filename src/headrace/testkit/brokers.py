@@ -89,6 +89,11 @@ class SimBroker:
         return None if self._process is None else self._process.registry
 
     @property
+    def running(self) -> Broker | None:
+        """The broker of the process that runs, also while it starts or stops."""
+        return None if self._process is None else self._process.broker
+
+    @property
     def may_fail(self) -> bool:
         """One of its logs has failed, or is about to: then it is out of service until the broker is started again."""
         return self._process is not None and self._process.may_fail
@@ -229,7 +234,7 @@ class _Process:
         self._on_open = on_open
         self._damaged = damaged
         self._supervisor = Supervisor()
-        self._broker: Broker | None = None
+        self.broker: Broker | None = None
         self._door: KafkaDoor | None = None
 
     @property
@@ -238,7 +243,7 @@ class _Process:
 
     async def open(self) -> Broker:
         host, supervisor = self._host, self._supervisor
-        broker = self._broker = await open_broker(
+        broker = self.broker = await open_broker(
             DATA,
             self._node_id,
             None,
@@ -281,8 +286,8 @@ class _Process:
 
     def check(self) -> None:
         """Raise if something went wrong that was only counted or marked."""
-        if self._broker is not None:
-            for log in self._broker.store.logs.values():
+        if self.broker is not None:
+            for log in self.broker.store.logs.values():
                 is_unexplained = log.quarantined is not None and log.folder not in self._damaged
                 if is_unexplained or (log.failed is not None and not self.may_fail):
                     raise BrokerFailed(f"{log.folder}: {log.quarantined or log.failed}")

@@ -30,7 +30,7 @@ from tests.simulation.features.feature import (
     note_final,
     stored,
 )
-from tests.simulation.features.unclean import Elector, watch_unclean_elections
+from tests.simulation.features.unclean import Elector, UncleanElections
 
 from headrace.broker.partition import Partition
 from headrace.client.admin import NewTopic, ResourceType, TopicAdmin
@@ -115,8 +115,6 @@ class ConfigChanges(Feature):
             "segment.bytes": "1000",
         }
         self.history = History(has_gaps=True)
-        self.last_unclean = -1
-        """The moment in the history when an unclean election was last tried."""
 
     def attach(self) -> None:
         client = self.scenario.client
@@ -132,15 +130,14 @@ class ConfigChanges(Feature):
             elector = client(Elector, "tuned-elector", self.history)
             elector.sim, elector.topic = self.scenario.cluster, TOPIC
             self.others.append(elector)
-        watch_unclean_elections(self.scenario.cluster, self._note_unclean)
-
-    def _note_unclean(self) -> None:
-        self.last_unclean = self.history.now
+        self.elections = UncleanElections(self.scenario.cluster, TOPIC, self.history)
 
     def _draft(self, writer: TopicWriter, number: int) -> Draft:
         value = f"{writer.name}-{number}".encode() + b"." * self.random.choice((0, 0, 150, 700))
         key = b"key%d" % self.random.randrange(KEYS)
-        return Draft(value, self.random.randrange(self.partitions), key, (), writer.cluster.clock.now_ms())
+        partition = self.random.randrange(self.partitions)
+        self.elections.note_draft(value, partition)
+        return Draft(value, partition, key, (), writer.cluster.clock.now_ms())
 
     async def prepare(self, admin: TopicAdmin) -> None:
         await self.create_known_topic(admin, NewTopic(TOPIC, self.partitions, self.replicas, self.configs))
@@ -229,11 +226,11 @@ class ConfigChanges(Feature):
         note_final(self.history, self.found)
 
     def anomalies(self) -> Iterator[Anomaly]:
-        if self.last_unclean < 0:
+        if self.elections.last_tried < 0:
             for rule in WITHOUT_GAPS:
                 yield from rule(self.history)
         for send in self.history.sends:
-            if send.is_ok and send.offset >= 0 and send.began > self.last_unclean:
+            if send.is_ok and send.offset >= 0 and not self.elections.may_lose(send):
                 partition = self.found[send.partition]
                 if send.offset < partition.start_offset:
                     is_lost = not self._may_retain_less()

@@ -1,18 +1,18 @@
 """A topic for which an operator orders unclean elections, and which may not wait for the disk.
 
-What was acknowledged may be lost only by that: a message that was sent after the last unclean election of its partition
-is there, or was delivered to a worker. Brokers that may have lost what they acknowledged from memory leave the in-sync
-set by themselves, so that this, too, ends with an unclean election.
+What was acknowledged may be lost only by that. A message that was sent after the last unclean election of its
+partition, and after all leaders that this election replaced knew of it, is there, or was delivered to a worker. Brokers
+that may have lost what they acknowledged from memory leave the in-sync set by themselves, so that this, too, ends with
+an unclean election.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 from tests.simulation.clients import IMPATIENT, Client
 from tests.simulation.features.feature import (
     LONG_MAX,
@@ -31,13 +31,14 @@ from headrace.client.cluster_admin import ClusterAdmin
 from headrace.client.metadata import TopicPartition
 from headrace.client.subscription_admin import START, Position, SubscriptionAdmin
 from headrace.model.errors import HeadraceError
-from headrace.model.partition_record import NO_LEADER
-from headrace.registry.interface import Operation, SessionState, Set, is_beneath
-from headrace.registry.partitions import PARTITIONS_KEY
+from headrace.model.partition_record import NO_LEADER, PartitionRecord
+from headrace.registry.interface import Entry, Operation, SessionState, Set, is_beneath
+from headrace.registry.partitions import PARTITIONS_KEY, decode_partition, partition_key
 from headrace.testkit.anomalies import Anomaly
+from headrace.testkit.brokers import SimBroker
 from headrace.testkit.cluster import SimCluster
-from headrace.testkit.history import History
-from headrace.testkit.registry import SimRegistry, SimRegistryState
+from headrace.testkit.history import History, Send
+from headrace.testkit.registry import SimRegistry
 
 if TYPE_CHECKING:
     from tests.simulation.cluster_scenario import ClusterScenario
@@ -64,27 +65,58 @@ class Elector(Client):
                     await admin.elect_unclean(without_leader)
 
 
-def watch_unclean_elections(cluster: SimCluster, on_election: Callable[[], None]) -> None:
-    """Call back whenever somebody tries to write the record of an unclean election."""
-    registry = cluster.registry
-    inner = registry.on_commit
-    assert inner is not None
+class UncleanElections:
+    """Tells which messages of a topic an unclean election may lose.
 
-    def on_commit(client: SimRegistry, operations: Sequence[Operation], state: SessionState | None) -> None:
-        inner(client, operations, state)
-        if any(_is_unclean(registry, operation) for operation in operations):
-            on_election()
+    - Messages that were sent before an unclean election was last tried.
+    - Messages that were sent while a leader that the election replaced did not know of it: it is paused, cut off from
+      the registry, or told late. If all in-sync replicas are like this, for instance because it is the only one, it
+      still acknowledges with acks=all, and truncates these messages when it follows the new leader. Therefore decision
+      030 asks the operator to stop the old broker first; the `Elector` does not.
+    """
 
-    registry.on_commit = on_commit
+    def __init__(self, cluster: SimCluster, topic: str, history: History) -> None:
+        self.last_tried = -1
+        """The moment in the history when an unclean election was last tried."""
+        self._cluster, self._topic, self._history = cluster, topic, history
+        self._tried: dict[str, PartitionRecord] = {}
+        self._sent_to_replaced: set[bytes] = set()
+        registry = cluster.registry
+        self._on_commit, registry.on_commit = registry.on_commit, self._note_commit
 
+    def note_draft(self, value: bytes, partition: int) -> None:
+        """Call immediately before the message is sent."""
+        if any(self._is_unaware(broker, partition) for broker in self._cluster.brokers.values()):
+            self._sent_to_replaced.add(value)
 
-def _is_unclean(registry: SimRegistryState, operation: Operation) -> bool:
-    entry = registry.entries.get(operation.key)
-    if entry is None or not isinstance(operation, Set) or not is_beneath(operation.key, PARTITIONS_KEY):
-        return False
-    before: Any = msgspec.json.decode(entry.value)
-    after: Any = msgspec.json.decode(operation.value)
-    return bool(before.get("unclean_epoch") != after.get("unclean_epoch"))
+    def may_lose(self, send: Send) -> bool:
+        return send.began <= self.last_tried or send.value in self._sent_to_replaced
+
+    def _note_commit(self, client: SimRegistry, operations: Sequence[Operation], state: SessionState | None) -> None:
+        if self._on_commit is not None:
+            self._on_commit(client, operations, state)
+        for operation in operations:
+            entry = self._cluster.registry.entries.get(operation.key)
+            if entry is None or not isinstance(operation, Set) or not is_beneath(operation.key, PARTITIONS_KEY):
+                continue
+            record = decode_partition(Entry(operation.key, operation.value, operation.version))
+            if record.unclean_epoch > decode_partition(entry).unclean_epoch:
+                self.last_tried = self._history.now
+                known = self._tried.get(operation.key)
+                if known is None or known.leader_epoch < record.leader_epoch:  # a paused broker tries old epochs again
+                    self._tried[operation.key] = record
+
+    def _is_unaware(self, broker: SimBroker, partition: int) -> bool:
+        """Whether the broker has been elected leader before the unclean election, and does not know the latter yet."""
+        running = broker.running
+        topic = None if running is None else running.catalogue.find(self._topic)
+        if running is None or topic is None or partition not in topic.places:
+            return False
+        tried = self._tried.get(partition_key(topic.id, partition))
+        if tried is None or topic.places[partition].leader_epoch >= tried.leader_epoch:
+            return False
+        start = broker.node_id, running.identity.epoch
+        return any((one.node_id, one.broker_epoch) == start for one in tried.past)
 
 
 class Unclean(Feature):
@@ -105,8 +137,6 @@ class Unclean(Feature):
         }
         self.history, self.log = History(has_gaps=True), QueueLog()
         self.workers: list[QueueWorker] = []
-        self.last_unclean = -1
-        """The moment in the history when an unclean election was last tried."""
 
     def attach(self) -> None:
         writer = self.scenario.client(TopicWriter, "risky-writer", self.history)
@@ -119,17 +149,16 @@ class Unclean(Feature):
             worker = self.scenario.client(QueueWorker, "risky-worker", self.history)
             worker.topic, worker.subscription, worker.configs, worker.log = TOPIC, NAME, SUBSCRIPTION, self.log
             self.workers = [worker]
-        watch_unclean_elections(self.scenario.cluster, self._note_unclean)
+        self.elections = UncleanElections(self.scenario.cluster, TOPIC, self.history)
 
     @property
     def clients(self) -> list[Client]:
         return [*super().clients, *self.workers]
 
     def _draft(self, writer: TopicWriter, number: int) -> Draft:
-        return Draft(f"{writer.name}-{number}".encode(), 0, timestamp_ms=writer.cluster.clock.now_ms())
-
-    def _note_unclean(self) -> None:
-        self.last_unclean = self.history.now
+        value = f"{writer.name}-{number}".encode()
+        self.elections.note_draft(value, 0)
+        return Draft(value, 0, timestamp_ms=writer.cluster.clock.now_ms())
 
     async def prepare(self, admin: TopicAdmin) -> None:
         await self.create_known_topic(admin, NewTopic(TOPIC, 1, self.replicas, self.configs))
@@ -172,6 +201,6 @@ class Unclean(Feature):
         there = {value for log in self.history.final.values() for _, value in log}
         there |= {one.value for one in self.log.delivered}
         for send in self.history.sends:
-            if send.is_ok and send.began > self.last_unclean and send.value not in there:
-                detail = f"{send.value!r} at {send.offset} was sent at {send.began}, after {self.last_unclean}"
+            if send.is_ok and not self.elections.may_lose(send) and send.value not in there:
+                detail = f"{send.value!r} at {send.offset} was sent at {send.began}, after {self.elections.last_tried}"
                 yield Anomaly("lost, but not by an unclean election", send.partition, detail)

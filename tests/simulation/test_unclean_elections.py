@@ -1,0 +1,105 @@
+"""What an unclean election may lose: also what a replaced leader acknowledges before it knows of the election."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.simulation.features.feature import note_final, stored
+from tests.simulation.features.unclean import UncleanElections
+
+from headrace.client.address import parse_addresses
+from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.cluster import ClientSettings, Cluster
+from headrace.client.producer import Producer
+from headrace.client.tcp import TcpDialer
+from headrace.machines.leadership import elect_unclean
+from headrace.model.partition_record import NO_LEADER, PartitionRecord
+from headrace.registry.partitions import PartitionRecords
+from headrace.testkit.brokers import SimBroker
+from headrace.testkit.cluster import SESSION_SECONDS, SimCluster
+from headrace.testkit.history import History, Send
+from headrace.testkit.registry import SimRegistry
+from headrace.testkit.world import World
+
+TOPIC = "risky"
+TIMEOUT_SECONDS = 120.0
+PAUSE_SECONDS = 5 * SESSION_SECONDS
+SETTINGS = {"replica.lag.time.max.ms": "2000"}
+
+
+class TwoBrokers:
+    """A topic with two replicas, of which one suffices to acknowledge."""
+
+    def __init__(self) -> None:
+        self.world = World(1)
+        self.sim = SimCluster(self.world, 2, SETTINGS)
+        self.history = History()
+        self.elections = UncleanElections(self.sim, TOPIC, self.history)
+
+    def client(self) -> Cluster:
+        host, settings = self.world.host("client"), ClientSettings()
+        dialer = TcpDialer(host.network, host.name)
+        return Cluster(parse_addresses(self.sim.bootstrap), dialer, host.clock, host.entropy, settings)
+
+    @property
+    def record(self) -> PartitionRecord:
+        return next(record for topic, _, record in self.sim.places() if topic == TOPIC)
+
+    async def until_leader_is(self, leader: int) -> None:
+        while self.record.leader != leader:
+            await asyncio.sleep(0.1)
+
+    async def until_well(self) -> None:
+        while self.sim.unwell() or self.sim.unlike():
+            await asyncio.sleep(0.1)
+
+    async def elect_unclean(self, broker: SimBroker) -> None:
+        """As the broker does it for an operator. A request would have to get past the paused broker."""
+        assert broker.broker is not None
+        catalogue = broker.broker.catalogue
+        await PartitionRecords(SimRegistry(self.sim.registry)).change(
+            catalogue.topic(TOPIC).id, 0, lambda record: elect_unclean(record, catalogue.standing, broker.node_id)
+        )
+
+    async def publish(self, producer: Producer, value: bytes) -> Send:
+        self.elections.note_draft(value, 0)
+        send = self.history.begin_send("writer", 0, value)
+        self.history.end_send(send, (await producer.publish(TOPIC, value, partition=0)).offset)
+        return send
+
+    async def run(self) -> tuple[Send, Send]:
+        """Replace a paused leader by an unclean election. Return a message that is sent to it just before it wakes, and
+        one that is sent when it follows the new leader."""
+        await self.sim.start_all()
+        async with self.client() as client, Producer(client) as writer:
+            await TopicAdmin(client).create(NewTopic(TOPIC, 1, 2, {"min.insync.replicas": "1"}))
+            await self.until_well()
+            leader = self.sim.brokers[self.record.leader]
+            (follower,) = [broker for broker in self.sim.brokers.values() if broker is not leader]
+            follower.kill()
+            while self.record.isr != (leader.node_id,):
+                await asyncio.sleep(0.1)
+            await self.publish(writer, b"before")
+            wakes_at = asyncio.get_running_loop().time() + PAUSE_SECONDS
+            leader.host.pause(PAUSE_SECONDS)
+            await follower.start()
+            await self.until_leader_is(NO_LEADER)
+            await self.elect_unclean(follower)
+            await asyncio.sleep(wakes_at - asyncio.get_running_loop().time() - 0.1)
+            unaware = await self.publish(writer, b"to the replaced leader")
+            await self.until_well()
+            aware = await self.publish(writer, b"to the new leader")
+            note_final(self.history, stored(self.sim, TOPIC))
+            return unaware, aware
+
+
+def test_a_message_that_a_replaced_leader_acknowledges_when_it_wakes_may_be_lost_and_later_ones_may_not() -> None:
+    brokers = TwoBrokers()
+    try:
+        unaware, aware = brokers.world.run(asyncio.wait_for(brokers.run(), TIMEOUT_SECONDS))
+    finally:
+        brokers.world.close()
+    assert brokers.elections.last_tried < unaware.began
+    assert [value for _, value in brokers.history.final[0]] == [aware.value]
+    assert brokers.elections.may_lose(unaware)
+    assert not brokers.elections.may_lose(aware)
