@@ -56,7 +56,7 @@ sys.exit(gateway.run_gateway(settings))
 def test_a_gateway_whose_event_loop_hangs_ends_by_itself() -> None:
     ended = subprocess.run([sys.executable, "-c", WEDGED_GATEWAY], capture_output=True, timeout=30, check=False)
     assert ended.returncode == 70, ended.stderr
-    assert b"the event loop has stopped responding" in ended.stderr
+    assert b"the event loop hangs" in ended.stderr
 
 
 class Publishing:
