@@ -88,7 +88,7 @@ def let_join_who_is_behind(patch: pytest.MonkeyPatch) -> None:
 
 CONTROLS: dict[Plant, int] = {
     truncate_to_own_watermark: 29,
-    acknowledge_before_the_flush: 261,
+    acknowledge_before_the_flush: 480,
     fetch_without_a_look_at_epochs: 5,
     preside_while_in_doubt: 27,
     act_after_a_pause: 6,

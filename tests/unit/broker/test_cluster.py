@@ -178,7 +178,7 @@ async def test_where_the_disk_is_not_waited_for_an_unclean_stop_is_not_trusted(t
     assert 2 in town.record("safe").isr, "there, all that was acknowledged is on the disk"
 
 
-LACKS = "t-0 may lack what this broker acknowledged"
+LACKS = "log may lack acknowledged records; replicating it again partition=t-0"
 
 
 async def acknowledge_from_memory(town: Town) -> None:

@@ -181,12 +181,12 @@ def test_a_subscription_is_deleted_when_that_is_confirmed(stage: Stage) -> None:
         (("create", "orders", "billing", "--at", "2h"), "2h-ago"),
         (("create", "orders", "billing", "--at", "@noon"), "is not a time"),
         (("create", "orders", "billing", "--at", "soon-ago"), "not a duration"),
-        (("create", "orders", "billing", "--at", "99"), "is not within 0 to"),
+        (("create", "orders", "billing", "--at", "99"), "is not between 0 and"),
         (("ack", "billing", "orders:0:1"), "is not a receipt"),
         (("ack", "billing", "orders:0:1/1/0/m", "--nack", "--reject"), "exclude each other"),
         (("ack", "billing", "orders:0:1/1/0/m", "--delay", "1s"), "--delay requires --nack"),
         (("status", "orders"), "is not a message id"),
-        (("status", "orders:0:99"), "there is no message 99"),
+        (("status", "orders:0:99"), "message 99 does not exist"),
     ],
 )
 def test_mistakes_are_told_in_one_line(stage: Stage, arguments: tuple[str, ...], said: str) -> None:
