@@ -35,6 +35,7 @@ BATCHES_UNTIL_KILL = (1, 12)
 PLANNED, DONE = "offsets", "commits"
 """the folders of the checkpoint with one file for each batch"""
 START_SECONDS = 10 * PATIENCE_SECONDS
+LOOK_SECONDS = 0.1
 RESTART_SECONDS = 2.0
 DRIVER = "spark-driver"
 
@@ -132,7 +133,11 @@ class SparkCopy(Part):
     def stop_readers(self) -> None:
         """The query ends in no other way. Whatever its workers write after this must not be read."""
         self.kill()
-        _, left = psutil.wait_procs(self._driver.workers, timeout=PATIENCE_SECONDS)
+        # Not psutil.wait_procs: where the kernel's pidfd_open says ENOENT of a process that is gone, it raises.
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        left = self._driver.workers
+        while (left := [worker for worker in left if _is_alive(worker)]) and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
         self._violations += [f"{worker} outlives its Spark driver" for worker in left]
 
     def kill(self) -> None:
@@ -165,3 +170,10 @@ def of_spark_copies(writer: Transcript, source: dict[int, Log], copies: dict[int
     rows, copied = ([value for log in logs.values() for _, value in log] for logs in (source, copies))
     found = of_topic(SPARK_SOURCE, {WRITER: writer}, {}, source) + of_clients({WRITER: writer}, (WRITER,))
     return found + [f"Spark: {sentence}" for sentence in of_copies(rows, copied)]
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
