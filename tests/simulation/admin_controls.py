@@ -49,5 +49,5 @@ def keep_foreign_logs(patch: pytest.MonkeyPatch) -> None:
 ADMIN_CONTROLS = (
     Control(trust_an_older_registry, RolledBackRegistry, "(I11)", 10),
     Control(delete_unknown_logs, RolledBackRegistry, "log deleted", 24),
-    Control(keep_foreign_logs, RolledBackRegistry, "diverged", 0),
+    Control(keep_foreign_logs, RolledBackRegistry, "diverged", 198),
 )

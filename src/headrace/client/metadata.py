@@ -1,7 +1,8 @@
 """What a client knows of its cluster: brokers, topics, partitions and who leads them.
 
-Immutable views; `merged` makes the next one from a Metadata answer. A partition's leader is replaced only by
-an answer with the same or a newer leader epoch, because a lagging broker may still tell an old story.
+Immutable views; `merged` makes the next one from a Metadata answer. The answer of a lagging broker does not undo what
+is known: a partition's leader is replaced only by an answer with the same or a newer leader epoch, and a topic keeps
+the partitions that were seen, because partitions are only ever added.
 """
 
 from __future__ import annotations
@@ -114,6 +115,8 @@ def _topic(told: MetadataResponseTopic, known: TopicView | None) -> TopicView:
         index = partition.partition_index
         before = known.partitions[index] if known is not None and index < len(known.partitions) else None
         partitions.append(_partition(told.name, partition, before))
+    if known is not None and known.topic_id.int:  # brokers before Kafka 2.8 do not tell a topic from its successor
+        partitions += known.partitions[len(partitions) :]
     return TopicView(told.name, told.topic_id, told.is_internal, tuple(partitions))
 
 

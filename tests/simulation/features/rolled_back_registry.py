@@ -79,6 +79,8 @@ OWN_TOPICS = {TOPIC, *(f"{LATE}{number}" for number in range(LATE_TOPICS))}
 PATIENCE = 20  # looks at a registry with which the copy cannot be used
 OUT_OF_SYNC_SECONDS = 3.0
 DOWN_SECONDS = (0.0, 0.0, 0.3, 2.5)
+ALONE_SECONDS = 10.0
+"""A broker that was left behind leads that long alone, in leader epochs that others have used: enough for writes."""
 RESTORED = (TOPICS_KEY, PARTITIONS_KEY, TOMBSTONES_KEY, BROKERS_KEY, PRODUCER_IDS_KEY, CONTROLLER_EPOCH_KEY)
 """What may differ between the copy and the registry: the promises above cover it."""
 
@@ -194,8 +196,8 @@ class RolledBackRegistry(Feature):
         client = self.scenario.client
         writer = client(TopicWriter, "ledger-writer", self.history)
         writer.topic, writer.draft, writer.pause_seconds = TOPIC, self._draft, 0.15
-        if self.accepts_loss:  # what comes after lost records is rejected as out of order until the writer gives it up
-            writer.producing = replace(TopicWriter.producing, delivery_timeout_seconds=10.0)
+        if self.accepts_loss:  # an idempotent writer waits after a loss, and nobody would write in a reused epoch
+            writer.producing = replace(TopicWriter.producing, idempotent=False)
         self.writers = [writer]
         self.operator = client(RegistryOperator, "registry-operator", self.history)
         self.operator.feature = self
@@ -239,6 +241,8 @@ class RolledBackRegistry(Feature):
             await asyncio.sleep(self.random.choice(DOWN_SECONDS))
             if broker.is_down:
                 await broker.start()
+            if self.accepts_loss and broker is first:
+                await asyncio.sleep(ALONE_SECONDS)
         self.lost_logs += [f"broker {node_id}: {name}" for node_id, name in sorted(before - self._logs())]
 
     async def adopt(self) -> None:
