@@ -71,17 +71,17 @@ def _choose_peers(options: argparse.Namespace, workloads: list[Workload]) -> tup
     """Those of these workloads that can be measured, and why the others cannot."""
     everyone = known_peers(options.ref)
     known = {name: peer for name, peer in everyone.items() if any(schedule.takes_part(w, name) for w in workloads)}
-    asked = [name for name in options.peers.split(",") if name]
-    unknown = set(asked) - set(everyone) - {"all"}
+    requested = [name for name in options.peers.split(",") if name]
+    unknown = set(requested) - set(everyone) - {"all"}
     if unknown:
         raise BenchFailure(f"no such peer: {', '.join(sorted(unknown))}; there are {', '.join(everyone)}")
     chosen, missing = {}, {}
     for name, peer in known.items():
         own = name.startswith("headrace")
-        wanted = own or (name in asked if asked and "all" not in asked else options.ref is None)
+        wanted = own or (name in requested if requested and "all" not in requested else options.ref is None)
         if not wanted:
             continue
-        if own or asked or options.workloads or name.startswith(_ALWAYS_FETCHED):
+        if own or requested or options.workloads or name.startswith(_ALWAYS_FETCHED):
             try:
                 peer.fetch()
             except BenchFailure as failure:
@@ -97,10 +97,10 @@ def _choose_peers(options: argparse.Namespace, workloads: list[Workload]) -> tup
 def _choose_workloads(options: argparse.Namespace) -> list[Workload]:
     known = all_workloads()
     chosen: list[Workload] = []
-    for asked in options.workloads or known:
-        named = [asked] if asked in known else [name for name in known if name.startswith(f"{asked}-")]
+    for requested in options.workloads or known:
+        named = [requested] if requested in known else [name for name in known if name.startswith(f"{requested}-")]
         if not named:
-            raise BenchFailure(f"no such workload: {asked}; there are {', '.join(known)}")
+            raise BenchFailure(f"no such workload: {requested}; there are {', '.join(known)}")
         chosen += [known[name] for name in named]
     return chosen
 

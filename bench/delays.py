@@ -21,11 +21,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster, connect
-from headrace.client.consumer import Consumer
-from headrace.client.producer import Producer, ProducerSettings
-from headrace.client.schedule import Schedule
+from headrace.client.fetch.consumer import Consumer
+from headrace.client.produce.producer import Producer, ProducerSettings
+from headrace.client.queues.schedule import Schedule
 from headrace.model.errors import HeadraceError
 from headrace.model.message_headers import DELIVER_AT
 from headrace.model.names import delayed_topic

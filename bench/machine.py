@@ -33,8 +33,8 @@ def _first(path: Path, label: str) -> str:
 
 def _file_system(folder: Path) -> str:
     mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
-    holding = [mount for mount in mounts if folder.resolve().is_relative_to(mount[0])]
-    return max(holding, key=lambda mount: len(mount[0]))[1]
+    current_assignment = [mount for mount in mounts if folder.resolve().is_relative_to(mount[0])]
+    return max(current_assignment, key=lambda mount: len(mount[0]))[1]
 
 
 def _commit() -> str:

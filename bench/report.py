@@ -91,7 +91,7 @@ def comparisons(measured: Sequence[str], peers: Mapping[str, Peer]) -> list[tupl
     ours = [name for name in measured if name.startswith("headrace") and "@" not in name]
     alone = [name for name in ours if peers[name].brokers == 1]
 
-    def unlike(own: str, other: str) -> tuple[bool, ...]:
+    def diverged_partitions(own: str, other: str) -> tuple[bool, ...]:
         return tuple(
             getattr(peers[own], trait) != getattr(peers[other], trait) for trait in ("brokers", "consumes", "flushes")
         )
@@ -99,9 +99,9 @@ def comparisons(measured: Sequence[str], peers: Mapping[str, Peer]) -> list[tupl
     pairs = []
     for name in measured:
         if name in ours and peers[name].brokers > 1 and alone:
-            pairs.append((name, min(alone, key=partial(unlike, name))))
+            pairs.append((name, min(alone, key=partial(diverged_partitions, name))))
         elif name not in ours and ours:
-            pairs.append((min(ours, key=partial(unlike, name)), name))
+            pairs.append((min(ours, key=partial(diverged_partitions, name)), name))
     return pairs
 
 

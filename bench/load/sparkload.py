@@ -29,7 +29,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from headrace.spark import session
 
 if TYPE_CHECKING:
-    from headrace.pipeline.job import Progress
+    from headrace.pipeline.job import JobProgress
 
 MASTER = "local[2]"
 ROWS_PER_TRIGGER = 4
@@ -127,14 +127,14 @@ class _Run:
     """What a pipeline's runner would give to a job."""
 
     name = "bench"
-    must_stop = False
+    stop_requested = False
 
     def __init__(self, spark: SparkSession, brokers: str, work: Path) -> None:
         self.spark = spark
         self.brokers = brokers
         self.work = work
 
-    def tell(self, progress: Progress) -> None:
+    def tell(self, progress: JobProgress) -> None:
         """Nobody looks."""
 
     def wait(self, seconds: float) -> None:

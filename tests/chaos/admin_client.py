@@ -35,11 +35,11 @@ from tests.chaos.client import tell
 from tests.chaos.names import CHANGING, COPIES, JOBS, NUMBERS, REPLICAS, SCRATCH
 
 from headrace import AsyncClient
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.admin.cluster_admin import ClusterAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import ClientSettings, connect
-from headrace.client.cluster_admin import ClusterAdmin
+from headrace.client.groups.offsets import END, START, find_offsets
 from headrace.client.metadata import TopicPartition
-from headrace.client.offsets import END, START, find_offsets
 from headrace.model.errors import HeadraceError
 
 SETTINGS = ClientSettings(dial_timeout_seconds=2.0, request_timeout_seconds=5.0, deadline_seconds=15.0)

@@ -120,13 +120,13 @@ def config_values(operations: Sequence[AdminOperation], state: ClusterState) -> 
                 changes[one.arguments["name"]].append(one)
             for config in one.arguments.get("configs", ()):
                 changes[config].append(one)
-        for config, asked in changes.items():
+        for config, requested in changes.items():
             possible = {
                 one.arguments["value"] if one.kind == "config" else one.arguments["configs"][config]
-                for one in _possible(asked)
+                for one in _possible(requested)
             }
             actual = state.topics[name].configs.get(config)
-            if any(one.is_confirmed for one in asked) and actual not in possible:
+            if any(one.is_confirmed for one in requested) and actual not in possible:
                 found.append(f"{config} of topic {name!r} is {actual}; it can only be one of {sorted(possible)}")
     return found
 
@@ -140,11 +140,11 @@ def replica_placements(operations: Sequence[AdminOperation], state: ClusterState
         for one in history:
             if one.kind == "reassign":
                 moves[one.arguments["partition"]].append(one)
-        for partition, asked in moves.items():
-            confirmed = [one for one in asked if one.is_confirmed]
+        for partition, requested in moves.items():
+            confirmed = [one for one in requested if one.is_confirmed]
             if not confirmed or _position(operations, confirmed[-1]) < last_drain:
                 continue
-            possible = {tuple(one.arguments["replicas"]) for one in _possible(asked)}
+            possible = {tuple(one.arguments["replicas"]) for one in _possible(requested)}
             actual = state.topics[name].replicas.get(partition)
             if actual not in possible:
                 found.append(f"{name}[{partition}] is on {actual}; it can only be on one of {sorted(possible)}")
@@ -157,9 +157,9 @@ def log_starts(operations: Sequence[AdminOperation], state: ClusterState) -> lis
     for name, topic in state.topics.items():
         trims = [one for one in operations if one.kind == "trim" and one.topic == name]
         for partition, start in topic.log_starts.items():
-            asked = [one for one in trims if one.arguments["partition"] == partition]
-            lowest = max((one.arguments["offset"] for one in asked if one.is_confirmed), default=0)
-            highest = max((one.arguments["offset"] for one in asked), default=0)
+            requested = [one for one in trims if one.arguments["partition"] == partition]
+            lowest = max((one.arguments["offset"] for one in requested if one.is_confirmed), default=0)
+            highest = max((one.arguments["offset"] for one in requested), default=0)
             if start < lowest:
                 found.append(f"{name}[{partition}] starts at {start} although records below {lowest} were deleted")
             if start > highest:
@@ -173,11 +173,11 @@ def drained_brokers(operations: Sequence[AdminOperation], state: ClusterState) -
         if one.kind == "drain":
             by_broker[one.arguments["broker"]].append(one)
     found = [f"broker {broker} is drained, which nobody asked for" for broker in state.drained - by_broker.keys()]
-    for broker, asked in by_broker.items():
-        possible = {one.arguments["drained"] for one in _possible(asked)}
+    for broker, requested in by_broker.items():
+        possible = {one.arguments["drained"] for one in _possible(requested)}
         is_drained = broker in state.drained
-        if any(one.is_confirmed for one in asked) and is_drained not in possible:
-            found.append(f"broker {broker} is {'drained' if is_drained else 'not drained'} after {_show(asked)}")
+        if any(one.is_confirmed for one in requested) and is_drained not in possible:
+            found.append(f"broker {broker} is {'drained' if is_drained else 'not drained'} after {_show(requested)}")
     return found
 
 

@@ -31,14 +31,13 @@ from tests.chaos.reading import committed_offsets, log_bounds, read_all
 from tests.chaos.transcript import Transcript
 from tests.integration.process import PATIENCE_SECONDS
 
-from headrace.client.admin import ResourceType
+from headrace.client.admin.topic_admin import ResourceType
 from headrace.client.cluster import ClientSettings, connect
-from headrace.client.errors import raise_for
+from headrace.client.errors import raise_for_code
 from headrace.model.errors import HeadraceError
-from headrace.wire.messages.describe_cluster import DescribeClusterRequest
-from headrace.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from headrace.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
-from headrace.wire.messages.metadata import MetadataRequest
+from headrace.wire.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
+from headrace.wire.messages.metadata import DescribeClusterRequest, MetadataRequest
+from headrace.wire.messages.replicas import ListPartitionReassignmentsRequest
 
 ADMINISTRATOR = "administrator"
 WRITER, MEMBER, GROUP = "changing-writer", "changing-member", "changing members"
@@ -135,9 +134,9 @@ async def state_of(broker: BrokerNode, bootstrap: str) -> ClusterState:
         resources = [DescribeConfigsResource(ResourceType.TOPIC, name, None) for name in names]
         described = await cluster.call(DescribeConfigsRequest(resources=resources), node_id=broker.number)
         for told in described.results:
-            raise_for(told.error_code, told.error_message)
+            raise_for_code(told.error_code, told.error_message)
         moves = await cluster.call(ListPartitionReassignmentsRequest(topics=None), node_id=broker.number)
-        raise_for(moves.error_code, moves.error_message)
+        raise_for_code(moves.error_code, moves.error_message)
         members = await cluster.call(DescribeClusterRequest(), node_id=broker.number)
     configs = {told.resource_name: {c.name: c.value for c in told.configs} for told in described.results}
     replicas = {

@@ -27,7 +27,7 @@ from tests.integration.ensemble import ports_in_a_row
 from tests.integration.process import PATIENCE_SECONDS, free_ports, wait_until
 from tests.integration.raw import RawConnection
 
-from headrace.broker.state_log import java_hash
+from headrace.broker.coordination.state_log import java_hash
 
 MIN_IN_SYNC = 2
 SETTINGS = {
@@ -58,7 +58,7 @@ class View:
     behind: tuple[str, ...]
     """partitions that lack a replica in their in-sync set, in words"""
 
-    def is_well(self, brokers: int) -> bool:
+    def is_healthy(self, brokers: int) -> bool:
         """Whether so many brokers are up, all partitions have leaders, and all replicas are in sync."""
         return len(self.brokers) == brokers and not self.behind and self.brokers.issuperset(self.leaders.values())
 
@@ -76,16 +76,16 @@ class Cluster:
         """from when to when the wall clock of a broker was wrong, in milliseconds of the right one"""
         self._stack = ExitStack()
         try:
-            self._claim = claim(folder)
-            self._stack.callback(self._claim.release)
+            self._attach_partitions = claim(folder)
+            self._stack.callback(self._attach_partitions.release)
             self.why_no_network = namespaces.why_not()
             self.why_no_disks = disks.why_not(folder)
             self.why_no_clocks = clocks.why_not(folder)
             numbers = range(1, brokers + 1)
             broker_hosts = [f"b{number}" for number in numbers] if servers else [ONE_HOST]
             names = [*broker_hosts, *(f"z{number}" for number in range(1, servers + 1)), "c1", "c2"]
-            self._stack.callback(namespaces.remove, self._claim.number)
-            self.network = Namespaces(self._claim, names) if self.why_no_network is None else None
+            self._stack.callback(namespaces.remove, self._attach_partitions.number)
+            self.network = Namespaces(self._attach_partitions, names) if self.why_no_network is None else None
             self._hosts = {name: Host(name, "127.0.0.1") for name in names}
             if self.network is not None:
                 self._hosts = self.network.hosts
@@ -212,7 +212,7 @@ class Cluster:
         def all_in_sync() -> bool:
             self.revive()
             views.update({broker.name: view_of(broker) for broker in self.brokers})
-            return all(view is not None and view.is_well(len(self.brokers)) for view in views.values())
+            return all(view is not None and view.is_healthy(len(self.brokers)) for view in views.values())
 
         try:
             wait_until(all_in_sync, "all replicas are in sync", seconds)

@@ -20,7 +20,7 @@ from struct import Struct
 from tests.chaos.nodes import BrokerNode
 from tests.integration.process import PATIENCE_SECONDS, wait_until
 
-from headrace.storage.scrub import IDLE_SECONDS
+from headrace.storage.store.scrub import IDLE_SECONDS
 
 BATCHES_MIN = 10
 SCRUB_SECONDS = 2 * IDLE_SECONDS + PATIENCE_SECONDS
@@ -61,7 +61,7 @@ class Damage:
     @property
     def is_found_while_running(self) -> bool:
         """The broker then copies the log again at its next start only, because fetches are under way."""
-        return self._quarantined_by()[-1:] == ["headrace.storage.health"]
+        return self._quarantined_by()[-1:] == ["headrace.storage.log.quarantine"]
 
     def judge(self) -> list[str]:
         if self.is_there:

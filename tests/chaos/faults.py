@@ -226,10 +226,10 @@ def _majority_ring(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Ran
 def _clock_jump(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
     """Of a broker that runs: what it decides by time it must decide as before (I35), but for delays."""
     began = time.time_ns() // 10**6
-    set_right = _set_wrong(_broker(nodes).clock, chance)
+    correct_wall_clock = _set_wrong(_broker(nodes).clock, chance)
 
     def heal() -> None:
-        set_right()
+        correct_wall_clock()
         cluster.wrong_clocks.append((began, time.time_ns() // 10**6))
 
     return heal

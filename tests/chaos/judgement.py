@@ -14,7 +14,7 @@ from tests.chaos.outcome import Outcome, span
 from tests.chaos.transcript import Log, Transcript, history_of
 from tests.compat.copier import ABORTED
 
-from headrace.testkit.anomalies import judge
+from headrace.testkit.anomalies import find_anomalies
 
 SHOWN_MAX = 5
 """Of each kind; the first bug of a run makes many."""
@@ -43,7 +43,7 @@ def of_topic(
     history = history_of(clients, groups, final)
     history.deleted.update(deleted or {})
     anomalies = defaultdict[str, list[str]](list)
-    for anomaly in judge(history):
+    for anomaly in find_anomalies(history):
         anomalies[anomaly.kind].append(f"{anomaly} of {topic}")
     return [sentence for kind, sentences in anomalies.items() for sentence in few(sentences, kind)]
 

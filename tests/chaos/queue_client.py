@@ -33,12 +33,12 @@ from tests.chaos.names import JOBS
 
 from headrace import AsyncClient, AsyncMessage, LeaseLost, Receipt
 from headrace.client.cluster import ClientSettings, Cluster, connect
-from headrace.client.errors import raise_for
-from headrace.client.leased import Message
-from headrace.client.settling import ACK
-from headrace.client.subscription import LeasingRules, Subscription
+from headrace.client.errors import raise_for_code
+from headrace.client.queues.leased_messages import LeasedMessage
+from headrace.client.queues.settling import ACK
+from headrace.client.queues.subscription import LeasingRules, Subscription
 from headrace.model.errors import HeadraceError, InvalidRecordState
-from headrace.wire.messages.settle import SettleItem, SettlePartition, SettleRequest, SettleResponse, SettleTopic
+from headrace.wire.messages.queues import SettleItem, SettlePartition, SettleRequest, SettleResponse, SettleTopic
 
 SUBSCRIPTION = "workers"
 DELIVERIES_MAX = 8
@@ -159,14 +159,14 @@ class Shifts:
         """One shift."""
         raise NotImplementedError
 
-    def tell_lease(self, message: Message, lease_seconds: float) -> int:
+    def tell_lease(self, message: LeasedMessage, lease_seconds: float) -> int:
         """Returns the number of the delivery."""
         number, self._number = self._number, self._number + 1
         value, until = (message.value or b"").decode(), message.leased_until_ms
         tell("lease", number, value, str(message.id), message.attempt, until - int(lease_seconds * 1000), until)
         return number
 
-    def verdict(self, message: Message) -> Verdict:
+    def verdict(self, message: LeasedMessage) -> Verdict:
         """What the message wants; some ordinary ones are given back for a while at first."""
         kind = (message.value or b"").decode().split()[0]
         if kind == POISON:
@@ -231,7 +231,7 @@ class Straggler(Shifts):
                         await self._settle(subscription, number, message)
                 sys.stdout.flush()
 
-    async def _ack_late(self, cluster: Cluster, number: int, message: Message) -> None:
+    async def _ack_late(self, cluster: Cluster, number: int, message: LeasedMessage) -> None:
         """One attempt: the client's own way would also take it for done if somebody else has settled it meanwhile."""
         is_over = message.leased_until_ms / 1000 + self._chance.uniform(*LATE_SECONDS)
         await asyncio.sleep(max(0.0, is_over - time.time()))
@@ -242,18 +242,18 @@ class Straggler(Shifts):
         try:
             leader = (await cluster.partition(topic, partition)).leader
             answer: SettleResponse = await cluster.call(request, node_id=leader)
-            raise_for(answer.error_code, answer.error_message)
+            raise_for_code(answer.error_code, answer.error_message)
             (told,) = answer.topics[0].partitions
-            raise_for(told.error_code, told.error_message)
+            raise_for_code(told.error_code, told.error_message)
             for refused in told.refused:
-                raise_for(refused.error_code, refused.error_message)
+                raise_for_code(refused.error_code, refused.error_message)
             tell("settled", number, now_ms())
         except InvalidRecordState as refusal:
             tell("refused", number, now_ms(), refusal.message)
         except HeadraceError as error:
             tell("error", now_ms(), repr(error))
 
-    async def _settle(self, subscription: Subscription, number: int, message: Message) -> None:
+    async def _settle(self, subscription: Subscription, number: int, message: LeasedMessage) -> None:
         verdict = self.verdict(message)
         tell("settle", number, now_ms(), *verdict)
         if verdict.how == ACK_HOW:

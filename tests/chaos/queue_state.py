@@ -13,8 +13,8 @@ from tests.chaos.reading import read_all
 from tests.chaos.transcript import Transcript
 
 from headrace import AsyncClient
-from headrace.client.schedule import Schedule
-from headrace.client.subscription_admin import SubscriptionAdmin
+from headrace.client.admin.subscription_admin import SubscriptionAdmin
+from headrace.client.queues.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.testkit.history import Commit, Found, History, Poll, Send
+from headrace.testkit.history import CommitOperation, History, OffsetFetchOperation, PolledRecords, SendOperation
 
 Log = list[tuple[int, bytes]]
 """A partition as (offset, value)."""
@@ -54,22 +54,22 @@ def history_of(transcripts: Mapping[str, Transcript], groups: Mapping[str, str],
 
 
 def _add(history: History, client: str, group: str, entries: list[list[Any]]) -> None:
-    sends: dict[str, Send] = {}
-    commits: dict[tuple[int, int], Commit] = {}
+    sends: dict[str, SendOperation] = {}
+    commits: dict[tuple[int, int], CommitOperation] = {}
     for entry in entries:
         match entry:
             case ["send", began, partition, value]:
-                sends[value] = Send(client, partition, began, value=value.encode())
+                sends[value] = SendOperation(client, partition, began, value=value.encode())
                 history.sends.append(sends[value])
             case ["ack", ended, _, value, offset]:
                 sends[value].ended, sends[value].offset = ended, offset
             case ["poll", moment, partition, records]:
                 told = tuple((offset, value.encode()) for offset, value in records)
-                history.polls.append(Poll(client, partition, moment, told, group))
+                history.polls.append(PolledRecords(client, partition, moment, told, group))
             case ["commit", began, partition, offset]:
-                commits[began, partition] = Commit(client, partition, began, group=group, offset=offset)
+                commits[began, partition] = CommitOperation(client, partition, began, group=group, offset=offset)
                 history.commits.append(commits[began, partition])
             case ["committed", ended, began, partition]:
                 commits[began, partition].ended = ended
             case ["found", began, ended, partition, offset]:
-                history.found.append(Found(client, partition, began, ended, group=group, offset=offset))
+                history.found.append(OffsetFetchOperation(client, partition, began, ended, group=group, offset=offset))

@@ -46,10 +46,10 @@ def target_partition(number: bytes) -> int:
 
 class ConfluentCopier:
     def __init__(self, address: str, source: str, target: str, name: str) -> None:
-        hurry = {"bootstrap.servers": address, "reconnect.backoff.max.ms": 200, "log_level": 2}
+        set_no_linger = {"bootstrap.servers": address, "reconnect.backoff.max.ms": 200, "log_level": 2}
         self._producer = Producer(
             {
-                **hurry,
+                **set_no_linger,
                 "transactional.id": name,
                 "linger.ms": 0,
                 "retry.backoff.max.ms": 200,
@@ -61,7 +61,7 @@ class ConfluentCopier:
         self._producer.init_transactions()
         self._consumer = Consumer(
             {
-                **hurry,
+                **set_no_linger,
                 "group.id": source,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,

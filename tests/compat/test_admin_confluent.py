@@ -186,8 +186,8 @@ def test_a_limit_of_connections_holds_as_soon_as_it_is_set(tmp_path: Path) -> No
         admin = AdminClient({"bootstrap.servers": broker.address})
         alter_broker(admin, "max.connections.per.ip", "1")
         host, _, port = broker.address.rpartition(":")
-        with socket.create_connection((host, int(port)), PATIENCE_SECONDS) as turned_away:
-            assert turned_away.recv(1) == b""
+        with socket.create_connection((host, int(port)), PATIENCE_SECONDS) as rejected_connections:
+            assert rejected_connections.recv(1) == b""
         alter_broker(admin, "max.connections.per.ip", None)
         assert AdminClient({"bootstrap.servers": broker.address}).list_topics(timeout=PATIENCE_SECONDS).brokers
     finally:

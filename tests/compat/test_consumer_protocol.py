@@ -102,7 +102,7 @@ class Scene:
         self.topics = [f"{name}-a", f"{name}-b"]
         self.produced: list[str] = []
         self.readers: list[Reader] = []
-        self.former: list[Reader] = []
+        self.replaced_member: list[Reader] = []
         for topic in self.topics:
             create_topic(address, topic, PARTITIONS)
 
@@ -123,7 +123,7 @@ class Scene:
         wait_until(look, what)
 
     def seen(self) -> Counter[str]:
-        return Counter(value for reader in (*self.readers, *self.former) for value in reader.values)
+        return Counter(value for reader in (*self.readers, *self.replaced_member) for value in reader.values)
 
     def is_shared(self) -> bool:
         """Every partition has one owner, and nobody has two more than another."""
@@ -155,7 +155,7 @@ def test_from_one_member_to_three_and_back_nothing_is_missed_or_repeated(
             scene.share()
         for _ in range(2):
             leaving = scene.readers.pop(0)
-            scene.former.append(leaving)
+            scene.replaced_member.append(leaving)
             leaving.close()
             scene.share()
     assert scene.seen() == Counter(scene.produced)
@@ -181,7 +181,7 @@ def test_an_empty_group_goes_on_with_the_other_protocol_where_it_was(address: st
         scene.readers.append(reader)
         scene.share()
         scene.readers.remove(reader)
-        scene.former.append(reader)
+        scene.replaced_member.append(reader)
         reader.close()
     assert scene.seen() == Counter(scene.produced)
 
@@ -250,7 +250,7 @@ def test_a_group_goes_over_to_the_other_protocol_member_by_member_and_back(
 
     def replace_first(protocol: str, kind: str) -> None:
         leaving = scene.readers.pop(0)
-        scene.former.append(leaving)
+        scene.replaced_member.append(leaving)
         leaving.close()
         start(protocol)
         settle(kind)
@@ -267,7 +267,7 @@ def test_a_group_goes_over_to_the_other_protocol_member_by_member_and_back(
         replace_first(classic, "CLASSIC")
     assert scene.seen().keys() <= set(scene.produced)
     reader = Reader(address, name, scene.topics, **PROTOCOLS[classic])
-    scene.former += scene.readers
+    scene.replaced_member += scene.readers
     scene.readers = [reader]
     scene.read_until(lambda: scene.seen().keys() == set(scene.produced), "everything is read")
     reader.close()
@@ -287,7 +287,7 @@ def test_a_static_member_that_comes_back_reads_on_and_nobody_else_notices(addres
     first, second = scene.readers
     had, others = first.partitions, second.partitions
     first.close()
-    scene.former.append(first)
+    scene.replaced_member.append(first)
     scene.readers[0] = static(1)
     scene.share()
     assert (scene.readers[0].partitions, second.partitions) == (had, others)

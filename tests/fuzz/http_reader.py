@@ -20,7 +20,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
 from tests.fuzz.steps import StepLimit
-from tests.unit.http.visitors import House
+from tests.unit.http.http_harness import HttpHarness
 
 import headrace.http.websocket  # noqa: F401 - imported late by the server, which would count as steps
 
@@ -102,29 +102,29 @@ def mutated(chance: random.Random) -> bytes:
     return data
 
 
-async def check(house: House, data: bytes, cut: int, statuses: Counter[int]) -> int:
+async def check(harness: HttpHarness, data: bytes, cut: int, statuses: Counter[int]) -> int:
     """One connection that sends `data`, in two pieces; how many steps it took at most."""
-    visitor = house.visitor()
+    http_client = harness.http_client()
     steps = 0
     for piece in (data[:cut], data[cut:]):
-        if piece and visitor.line.reads and not visitor.line.closed:
+        if piece and http_client.line.reads and not http_client.line.closed:
             with StepLimit(STEPS + STEPS_PER_BYTE * len(piece)) as limit:
-                visitor.exchange.data_received(piece)
+                http_client.exchange.data_received(piece)
             steps = max(steps, limit.steps)
     for _ in range(TURNS):
         await asyncio.sleep(0)
-    if not visitor.line.closed:
-        visitor.sends_eof()
-    house.wait(0.001)
-    visitor.line.lose()
+    if not http_client.line.closed:
+        http_client.sends_eof()
+    harness.wait(0.001)
+    http_client.line.lose()
     for _ in range(TURNS):
         await asyncio.sleep(0)
-    for status in map(int, _STATUS.findall(visitor.line.written)):
-        assert status < 500 or status in (501, 505), visitor.line.written
+    for status in map(int, _STATUS.findall(http_client.line.written)):
+        assert status < 500 or status in (501, 505), http_client.line.written
         statuses[status] += 1
-    assert house.listener.budget.taken == 0
-    assert not house.listener.connections
-    assert house.listener.failures == 0
+    assert harness.listener.budget.taken == 0
+    assert not harness.listener.connections
+    assert harness.listener.failures == 0
     return steps
 
 
@@ -135,25 +135,25 @@ def http(data: bytes) -> None:
 
 
 async def _check_alone(data: bytes, cut: int) -> None:
-    await check(House(), data, cut, Counter())
+    await check(HttpHarness(), data, cut, Counter())
 
 
 async def fuzz(seed: int, inputs: int) -> Report:
     chance = random.Random(seed)
     statuses: Counter[int] = Counter()
     steps_max, before = 0, 0
-    house = House()
+    harness = HttpHarness()
     for number in range(inputs):
         data = mutated(chance)
         cut = chance.randint(0, len(data))
         try:
-            steps_max = max(steps_max, await check(house, data, cut, statuses))
+            steps_max = max(steps_max, await check(harness, data, cut, statuses))
         except BaseException:
             sys.stderr.write(f"seed {seed}, input {number}, cut at {cut}: {data!r}\n")
             raise
-        house.script.requests.clear()
-        house.script.started.clear()
-        house.script.cancelled.clear()
+        harness.script.requests.clear()
+        harness.script.started.clear()
+        harness.script.cancelled.clear()
         if number == min(inputs // 10, 10_000):
             before = _rss_bytes()  # what is loaded or kept once is there by now
     return Report(inputs, statuses, steps_max, _rss_bytes() - before)

@@ -43,37 +43,37 @@ class IdempotencyModel:
         self._broker = broker
         self._now_ms = now_ms
         self._first: dict[tuple[str, UUID, str], _First] = {}
-        self._unknown: set[UUID] = set()
+        self._unknown_member: set[UUID] = set()
         """Topics that have had other settings: what they remember is not known here."""
         self.rejected = self.repeated = 0
 
     def before(self, request: Request) -> _Asked | None:
         """What `after` needs; None of a request that the model does not cover."""
-        self._unknown.update(one.id for one in self._broker.catalogue if one.record.configs != CONFIGS)
+        self._unknown_member.update(one.id for one in self._broker.catalogue if one.record.configs != CONFIGS)
         parts = request.path.split("/")
         if request.method != "POST" or parts[:2] != ["", "topics"] or parts[3:] != ["messages"]:
             return None
         topic = self._broker.catalogue.find(parts[2])
         key = request.headers.get(_KEY)
-        if topic is None or topic.id in self._unknown or key is None or not _is_routed_by_its_key(request):
+        if topic is None or topic.id in self._unknown_member or key is None or not _is_routed_by_its_key(request):
             return None
         is_batch = request.headers.get("content-type", "").startswith(BATCH)
         token = request.headers.get("authorization", "")
         return _Asked(topic.id, (token, topic.id, key), (is_batch, request.body), _offsets(topic), int(self._now_ms()))
 
-    def after(self, asked: _Asked, status: int, response: bytes) -> str | None:
+    def after(self, requested: _Asked, status: int, response: bytes) -> str | None:
         """What is wrong, if anything is."""
-        topic = self._broker.catalogue.find_by_id(asked.topic_id)
+        topic = self._broker.catalogue.find_by_id(requested.topic_id)
         if topic is None:
             return None
-        first = self._first.get(asked.key)
-        if first is None or asked.at_ms - first.at_ms >= WINDOW_MS - _MARGIN_MS:
+        first = self._first.get(requested.key)
+        if first is None or requested.at_ms - first.at_ms >= WINDOW_MS - _MARGIN_MS:
             if status == 201:
-                self._first[asked.key] = _First(asked.content, response, asked.at_ms)
+                self._first[requested.key] = _First(requested.content, response, requested.at_ms)
             elif status == 207:
-                self._unknown.add(asked.topic_id)
+                self._unknown_member.add(requested.topic_id)
             return None
-        if asked.content == first.content:
+        if requested.content == first.content:
             self.repeated += 1
             if (status, response) != (201, first.response):
                 return f"a repetition got {status} {response!r}, the first request {first.response!r}"
@@ -81,8 +81,8 @@ class IdempotencyModel:
         self.rejected += 1
         if status < 400:
             return f"a reused key got {status} {response!r}; the first content was {first.content!r}"
-        if _offsets(topic) != asked.offsets:
-            return f"a reused key stored something: {asked.offsets} became {_offsets(topic)}"
+        if _offsets(topic) != requested.offsets:
+            return f"a reused key stored something: {requested.offsets} became {_offsets(topic)}"
         return None
 
 

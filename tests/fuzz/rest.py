@@ -32,12 +32,12 @@ from typing import Any, NamedTuple
 from tests.fuzz.idempotency import WINDOW_MS, IdempotencyModel
 from tests.fuzz.rest_requests import Requests, Tenant
 from tests.fuzz.steps import StepLimit, TooManySteps
-from tests.unit.doors.rest.stage import Stage, on_stage
+from tests.unit.protocols.rest.rest_harness import RestHarness, with_rest_harness
 
-from headrace.broker.subscription_configs import SubscriptionConfigs
-from headrace.doors.rest.application import RestApplication
-from headrace.http.message import Request, Response, Streamed
+from headrace.broker.queues.subscription_configs import SubscriptionConfigs
+from headrace.http.message import Request, Response, StreamedResponse
 from headrace.http.problem import Problem
+from headrace.protocols.rest.application import RestApplication
 
 TENANTS = ("alphaq", "betaw", "gammax")
 SHARED = "common.box"
@@ -76,18 +76,18 @@ class Socket:
 class RestFuzzer:
     """One world: each tenant has topics with a subscription, and a token."""
 
-    def __init__(self, stage: Stage, random: Random, statuses: Counter[int]) -> None:
-        self._stage = stage
+    def __init__(self, harness: RestHarness, random: Random, statuses: Counter[int]) -> None:
+        self._stage = harness
         self._random = random
         self._statuses = statuses
         self._operator = ""
-        self._requests = Requests(random, [*stage.application.doors.described])
+        self._requests = Requests(random, [*harness.application.services.described])
         self.tenants = [Tenant(name, hidden=_hidden(name), secret=_secret(name)) for name in TENANTS]
         self.request: Request | None = None
         self.body = b""
         self._state: dict[str, Any] = {}
         self._owner = self.tenants[0]
-        self._idempotency = IdempotencyModel(stage.broker, stage.host.clock.now_ms)
+        self._idempotency = IdempotencyModel(harness.broker, harness.host.clock.now_ms)
 
     async def begin(self) -> None:
         self._operator = await self._stage.token("manage:*")
@@ -147,9 +147,9 @@ class RestFuzzer:
         tenant = self._random.choice(self.tenants)
         others = [other for other in self.tenants if other is not tenant]
         request = self.request = self._requests.draw(tenant, others)
-        asked = self._idempotency.before(request)
+        requested = self._idempotency.before(request)
         status, told = await self._respond(request, tenant)
-        if asked is not None and (wrong := self._idempotency.after(asked, status, self.body)):
+        if requested is not None and (wrong := self._idempotency.after(requested, status, self.body)):
             raise Failure(f"{wrong}: {request}")
         self._statuses[status] += 1
         if status >= 500 and status != _NO_REPLY:
@@ -174,7 +174,7 @@ class RestFuzzer:
             tenant.learn(request, answer.body)
             self.body = answer.body
             return answer.status, answer.body + repr(answer.headers).encode()
-        if isinstance(answer, Streamed):
+        if isinstance(answer, StreamedResponse):
             chunks = [await anext(answer.chunks)]
             with suppress(TimeoutError, StopAsyncIteration):
                 async with asyncio.timeout(0.05):
@@ -182,7 +182,7 @@ class RestFuzzer:
             await answer.chunks.aclose()  # type: ignore[attr-defined]
             return answer.status, b"".join(chunks)
         socket = Socket([self._requests.frame() for _ in range(self._random.randrange(4))])
-        await answer.talk(socket)
+        await answer.websocket_handler(socket)
         return 101, "\n".join(socket.sent).encode()
 
 
@@ -197,11 +197,11 @@ class Floors(dict[str, int | None]):
     __hash__ = None
 
 
-def state(stage: Stage, owner: str) -> dict[str, Any]:
+def state(harness: RestHarness, owner: str) -> dict[str, Any]:
     """What each tenant has; the shared topic belongs to `owner`. What timers change by themselves (leases, dead
     letters) is left out."""
     found: dict[str, dict[str, Any]] = {tenant: {} for tenant in TENANTS}
-    broker = stage.broker
+    broker = harness.broker
     for topic in broker.catalogue:
         tenant = _tenant_of(topic.name.removeprefix("__delayed."), owner)
         if tenant in found and not topic.name.endswith(".dlq"):
@@ -212,7 +212,7 @@ def state(stage: Stage, owner: str) -> dict[str, Any]:
         tenant = _tenant_of(topic_name, owner)
         if tenant in found and not topic_name.endswith(".dlq"):
             floors = {
-                name: None if one.tally.dead or one.tally.discarded else one.floor
+                name: None if one.stats.dead or one.stats.discarded else one.floor
                 for name, one in led.subscriptions.items()
             }
             found[tenant][f"{topic_name}-{index}"] = Floors(floors)
@@ -247,9 +247,9 @@ def run_world(seed: int, inputs: int, statuses: Counter[int]) -> int:
     steps_max = 0
     at = ""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(harness: RestHarness) -> None:
         nonlocal steps_max, at
-        fuzzer = RestFuzzer(stage, Random(seed), statuses)
+        fuzzer = RestFuzzer(harness, Random(seed), statuses)
         await fuzzer.begin()
         for number in range(inputs):
             if number % REPAIR_INPUTS == 0:
@@ -262,7 +262,7 @@ def run_world(seed: int, inputs: int, statuses: Counter[int]) -> int:
             steps_max = max(steps_max, limit.steps)
 
     try:
-        on_stage(scenario, seed, with_auth=True, auto_create_topics_enable="true")
+        with_rest_harness(scenario, seed, with_auth=True, auto_create_topics_enable="true")
     except (Exception, TooManySteps) as error:
         sys.settrace(None)
         raise Failure(f"seed {seed}, {at}: {error!r}") from error

@@ -17,17 +17,17 @@ from tests.fuzz.http_reader import http
 
 from headrace.model.errors import HeadraceError
 from headrace.native.soundness import is_surely_sound
-from headrace.storage.log import Log, LogSlice
-from headrace.storage.state import NO_STATE
-from headrace.storage.store import LogConfig, Opening, open_store
+from headrace.storage.log.derived_state import NO_DERIVED_STATE
+from headrace.storage.log.log import Log, LogSlice
+from headrace.storage.store.log_store import LogConfig, Opening, open_store
 from headrace.testkit.world import World
 from headrace.wire.apis import APIS
-from headrace.wire.batch import HEADER_SIZE, check_crc, parse_header, read_records, set_crc
-from headrace.wire.codec import decode, encode
-from headrace.wire.compression import decompress, decompress_steps
-from headrace.wire.header import parse_request_header
-from headrace.wire.records import check_records
-from headrace.wire.schema import Chunk
+from headrace.wire.batches.batch import HEADER_SIZE, check_crc, parse_header, read_records, set_crc
+from headrace.wire.batches.compression import decompress, decompress_pieces
+from headrace.wire.batches.record_checks import check_records
+from headrace.wire.codec.codec import decode, encode
+from headrace.wire.codec.header import parse_request_header
+from headrace.wire.codec.schema import Chunk
 
 Target = Callable[[bytes], None]
 
@@ -121,7 +121,7 @@ def compression(data: bytes) -> None:
         return
     codec = data[0] % 8
     with suppress(HeadraceError):
-        unpacked = sum(len(step) for step in decompress_steps(codec, memoryview(data)[1:], UNPACKED_MAX))
+        unpacked = sum(len(step) for step in decompress_pieces(codec, memoryview(data)[1:], UNPACKED_MAX))
         assert unpacked <= UNPACKED_MAX
     with suppress(HeadraceError):
         assert len(decompress(codec, memoryview(data)[1:], UNPACKED_MAX)) <= UNPACKED_MAX
@@ -143,7 +143,7 @@ def recovery(data: bytes) -> None:
 async def _recovered(world: World) -> bytes:
     """Open the log and return every byte that it serves; checks that they are whole batches in order."""
     store = await open_store(world.disk, "data", world.clock)
-    await store.open_all(lambda *_: Opening(LogConfig(), NO_STATE))
+    await store.open_all(lambda *_: Opening(LogConfig(), NO_DERIVED_STATE))
     log = store.logs[TOPIC_ID, 0]
     served = await _read_all(log) if log.quarantined is None else b""
     position, offset = 0, log.start_offset

@@ -93,7 +93,7 @@ def three_free_ports_in_a_row() -> int:
 
 def is_in_sync(brokers: list[BrokerNode]) -> bool:
     """Whether every broker says of itself that all replicas are."""
-    return all(view is not None and view.is_well for view in map(view_of, brokers))
+    return all(view is not None and view.is_healthy for view in map(view_of, brokers))
 
 
 @pytest.mark.timeout(240)

@@ -9,10 +9,10 @@ from tests.integration.process import PATIENCE_SECONDS, BrokerProcess, wait_unti
 from tests.integration.records import create_topic, produce
 from tests.integration.test_cli import Run, rows, run
 
+from headrace.client.admin.subscription_admin import START, Position, SubscriptionAdmin
 from headrace.client.cluster import connect
-from headrace.client.leased import Message
-from headrace.client.subscription import Subscription
-from headrace.client.subscription_admin import START, Position, SubscriptionAdmin
+from headrace.client.queues.leased_messages import LeasedMessage
+from headrace.client.queues.subscription import Subscription
 
 __all__ = ["run"]  # the fixture
 
@@ -32,7 +32,7 @@ def lease_all(broker: BrokerProcess, count: int, *, rejected: Iterable[bytes] = 
     refused_values = set(rejected)
 
     async def work() -> list[bytes]:
-        messages: list[Message] = []
+        messages: list[LeasedMessage] = []
         async with connect(broker.address) as cluster, Subscription(cluster, "orders", "workers") as workers:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while len(messages) < count:

@@ -118,24 +118,24 @@ class Output:
 @contextmanager
 def copiers_of(client: str, address: str, source: str, target: str, folder: Path) -> Iterator[list[Copier]]:
     with ExitStack() as stack:
-        copiers = []
+        followers = []
         for name, partitions in [("even", ["0", "2"]), ("odd", ["1", "3"])]:
             command = [sys.executable, "-m", "tests.compat.copier", client, address, source, target, f"{target}-{name}"]
             copier = Copier(command + partitions, folder / f"{name}.log")
-            copiers.append(stack.enter_context(closing(copier)))
-        yield copiers
+            followers.append(stack.enter_context(closing(copier)))
+        yield followers
 
 
-def wait_for_output(output: Output, count: int, copiers: list[Copier]) -> None:
+def wait_for_output(output: Output, count: int, followers: list[Copier]) -> None:
     def copied() -> bool:
-        for copier in copiers:
+        for copier in followers:
             copier.keep_alive()
         return output.read() >= count
 
     try:
         wait_until(copied, f"{count} records are copied", PATIENCE_SECONDS)
     except AssertionError as stuck:
-        logs = "\n".join(copier.log_tail() for copier in copiers)
+        logs = "\n".join(copier.log_tail() for copier in followers)
         raise AssertionError(f"{stuck}; {len(output.values)} are; the copiers say:\n{logs}") from None
 
 
@@ -146,16 +146,16 @@ def write_round(address: str, source: str, number: int) -> None:
         produce(address, source, values, partition=partition, **{"enable.idempotence": True})
 
 
-def hurt(chance: random.Random, copiers: list[Copier], broker: BrokerProcess | None) -> list[str]:
+def hurt(chance: random.Random, followers: list[Copier], broker: BrokerProcess | None) -> list[str]:
     """Kill one of them, and now and then leave a frozen copier behind; returns what was done."""
     done = ["copier killed" if broker is None else chance.choice(["copier killed", "broker killed"])]
     if chance.random() < 0.3:
-        chance.choice(copiers).freeze()
+        chance.choice(followers).freeze()
         done.append("copier frozen")
     if broker is not None and done[0] == "broker killed":
         broker.restart()
     else:
-        chance.choice(copiers).kill()
+        chance.choice(followers).kill()
     return done
 
 
@@ -179,20 +179,20 @@ def test_every_record_is_copied_exactly_once_whatever_is_killed(
     create_topic(address, target, TARGET_PARTITIONS)
     done: Counter[str] = Counter()
     with (
-        copiers_of(client, address, source, target, tmp_path) as copiers,
+        copiers_of(client, address, source, target, tmp_path) as followers,
         closing(Output(address, target, "read_committed")) as output,
     ):
         for number in range(KILLS):
             write_round(address, source, number)
-            wait_for_output(output, number * ROUND_RECORDS + chance.randrange(20, ROUND_RECORDS), copiers)
-            for copier in copiers:
+            wait_for_output(output, number * ROUND_RECORDS + chance.randrange(20, ROUND_RECORDS), followers)
+            for copier in followers:
                 copier.thaw()
-            done.update(hurt(chance, copiers, broker))
+            done.update(hurt(chance, followers, broker))
         write_round(address, source, KILLS)
-        for copier in copiers:
+        for copier in followers:
             copier.thaw()
         total = (KILLS + 1) * ROUND_RECORDS
-        wait_for_output(output, total, copiers)
+        wait_for_output(output, total, followers)
         assert committed_offsets(address, source, source) == [total // SOURCE_PARTITIONS] * SOURCE_PARTITIONS
 
     assert Counter(output.values) == Counter(b"%d" % one for one in range(total))
@@ -204,5 +204,5 @@ def test_every_record_is_copied_exactly_once_whatever_is_killed(
     aborted = sum(value.startswith(ABORTED) for value in everything.values)
     assert aborted > 0, "the copiers abort on purpose, so there is something that must not be seen"
     hurts = ", ".join(f"{count} times {kind}" for kind, count in sorted(done.items()))
-    starts = sum(copier.starts for copier in copiers)
+    starts = sum(copier.starts for copier in followers)
     figures.add(f"seed {SEED}: {hurts}; {total} records copied once, {aborted} aborted ones unseen, {starts} starts")

@@ -80,7 +80,7 @@ def seconds_to_first_acknowledgement(broker: BrokerProcess) -> float:
 
 def committed_offsets(address: str, group: str) -> dict[int, int]:
     consumer = Consumer({"bootstrap.servers": address, "group.id": group})
-    asked = [TopicPartition("numbers", partition) for partition in range(PARTITIONS)]
-    found = consumer.committed(asked, timeout=PATIENCE_SECONDS)
+    requested = [TopicPartition("numbers", partition) for partition in range(PARTITIONS)]
+    found = consumer.committed(requested, timeout=PATIENCE_SECONDS)
     consumer.close()
     return {one.partition: one.offset for one in found}

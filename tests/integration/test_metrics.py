@@ -17,7 +17,7 @@ from confluent_kafka import AcknowledgeType, Consumer, ShareConsumer
 from tests.integration.conftest import Figures, StartBroker
 from tests.integration.process import PATIENCE_SECONDS, BrokerProcess, wait_until
 from tests.integration.records import create_topic, produce
-from tests.unit.server.metrics.reading import Page
+from tests.unit.server.metrics.metrics_page import MetricsPage
 from tests.unit.server.metrics.test_deployed import DASHBOARD_7589, KAFKA_EXPORTER, alerts, dashboard, names_in
 
 JOBS = 200
@@ -31,8 +31,8 @@ NOT_OF_A_HEALTHY_BROKER = {
 }
 
 
-def scrape(broker: BrokerProcess) -> Page:
-    return Page(broker.http_get("/metrics"))
+def scrape(broker: BrokerProcess) -> MetricsPage:
+    return MetricsPage(broker.http_get("/metrics"))
 
 
 def run(broker: BrokerProcess, *words: str) -> list[Any]:
@@ -110,8 +110,8 @@ def test_every_name_that_is_asked_for_is_told(busy: BrokerProcess) -> None:
     board = dashboard()
     expressions = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
     expressions += [rule["expr"] for rule in alerts()]
-    asked = set().union(*map(names_in, expressions)) | {*DASHBOARD_7589, *KAFKA_EXPORTER}
-    assert asked - NOT_OF_A_HEALTHY_BROKER <= page.kinds.keys()
+    requested = set().union(*map(names_in, expressions)) | {*DASHBOARD_7589, *KAFKA_EXPORTER}
+    assert requested - NOT_OF_A_HEALTHY_BROKER <= page.kinds.keys()
     for group in ("classic", "newer"):
         assert page.value("kafka_consumergroup_members", consumergroup=group) == 1
         assert page.value("kafka_consumergroup_lag_sum", consumergroup=group, topic="orders") == 0
@@ -172,7 +172,7 @@ def test_a_scrape_of_many_partitions_does_not_hold_the_others_up(start_broker: S
 
 def scrape_often(broker: BrokerProcess) -> None:
     for _ in range(3):
-        Page(broker.http_get("/metrics"))
+        MetricsPage(broker.http_get("/metrics"))
         time.sleep(1.0)
 
 

@@ -148,20 +148,20 @@ def test_a_receiver_that_fails_hangs_and_is_gone_gets_everything_in_the_order_of
                     await api.publish({"n": published}, key)
                 published += 1
 
-        def has_all() -> bool:
+        def has_latest_data() -> bool:
             return all(len(set(receiver.by_key[key])) == published for key in KEYS)
 
         await publish(10)  # nobody listens yet
         await until_circuit(api, "open")
         async with receiver.listening():
-            await until(has_all)
+            await until(has_latest_data)
             await until_circuit(api, "closed")
             for mood in ("fails", "hangs"):
                 receiver.mood = mood
                 await publish(10)
                 await until_circuit(api, "open")
                 receiver.mood = "well"
-                await until(has_all)
+                await until(has_latest_data)
                 await until_circuit(api, "closed")
         assert receiver.forged == []
         for key in KEYS:

@@ -11,16 +11,16 @@ import pyarrow as pa
 import pytest
 from tests.integration.process import BrokerProcess
 
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
-from headrace.client.consumer import Consumer, ConsumerSettings
-from headrace.client.fetcher import FetchingRules
+from headrace.client.fetch.consumer import Consumer, ConsumerSettings
+from headrace.client.fetch.fetcher import FetchingRules
 from headrace.client.metadata import TopicPartition
-from headrace.client.producer import Producer, ProducerSettings
-from headrace.client.transactions import TransactionalProducer
-from headrace.columns.scan import RangeOutOfLog, bounds, link, offsets_at, scan, topics_matching
+from headrace.client.produce.producer import Producer, ProducerSettings
+from headrace.client.transactions.transactional_producer import TransactionalProducer
+from headrace.columns.scan import RangeOutOfLog, bounds, offsets_at, scan, sync_cluster, topics_matching
 from headrace.model.errors import UnknownTopicOrPartition
-from headrace.wire.compression import NAMES
+from headrace.wire.batches.compression import NAMES
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -53,11 +53,13 @@ def consumed(broker: BrokerProcess, *, read_committed: bool) -> list[Row]:
                 )
         raise AssertionError("a consumer does not end")
 
-    return link(broker.address).call(work)
+    return sync_cluster(broker.address).call(work)
 
 
 def create(broker: BrokerProcess, partitions: int = 1) -> None:
-    link(broker.address).call(lambda cluster: TopicAdmin(cluster).create(NewTopic("orders", partitions=partitions)))
+    sync_cluster(broker.address).call(
+        lambda cluster: TopicAdmin(cluster).create(NewTopic("orders", partitions=partitions))
+    )
 
 
 def write(broker: BrokerProcess, values: Iterable[bytes], compression: str = "none", partition: int = 0) -> None:
@@ -69,7 +71,7 @@ def write(broker: BrokerProcess, values: Iterable[bytes], compression: str = "no
                 headers = [("n", b"%d" % number), ("é", None)] if number % 2 else []
                 await producer.submit("orders", value or None, key=key, headers=headers, partition=partition)
 
-    link(broker.address).call(work)
+    sync_cluster(broker.address).call(work)
 
 
 def write_transaction(broker: BrokerProcess, values: Iterable[bytes], *, is_commit: bool) -> None:
@@ -80,7 +82,7 @@ def write_transaction(broker: BrokerProcess, values: Iterable[bytes], *, is_comm
                 await delivery  # or an abort would drop what was not yet sent
             await (producer.commit() if is_commit else producer.abort())
 
-    link(broker.address).call(work)
+    sync_cluster(broker.address).call(work)
 
 
 def test_columns_hold_what_a_consumer_gets_whatever_was_written_and_aborted(broker: BrokerProcess) -> None:
@@ -118,7 +120,7 @@ def test_a_scan_goes_on_when_the_broker_is_killed_and_comes_back(broker: BrokerP
 def test_a_range_that_was_trimmed_or_is_not_there_yet_is_told(broker: BrokerProcess) -> None:
     create(broker)
     write(broker, [b"%d" % number for number in range(100)])
-    link(broker.address).call(lambda cluster: TopicAdmin(cluster).trim({ORDERS: 60}))
+    sync_cluster(broker.address).call(lambda cluster: TopicAdmin(cluster).trim({ORDERS: 60}))
     with pytest.raises(RangeOutOfLog, match="starts at 60") as refused:
         list(scan(broker.address, *ORDERS, 10, 80))
     assert (refused.value.log_start, refused.value.log_end) == (60, 100)
@@ -199,7 +201,7 @@ def test_what_is_open_is_not_yet_there_to_read(broker: BrokerProcess) -> None:
         await (await producer.submit("orders", b"open", partition=0))
         return producer
 
-    producer = link(broker.address).call(work)
+    producer = sync_cluster(broker.address).call(work)
     assert bounds(broker.address, ["orders"])[ORDERS].latest == 1
     assert bounds(broker.address, ["orders"], read_committed=False)[ORDERS].latest == 2
     with pytest.raises(RangeOutOfLog):
@@ -210,5 +212,5 @@ def test_what_is_open_is_not_yet_there_to_read(broker: BrokerProcess) -> None:
         await producer.commit()
         await producer.close()
 
-    link(broker.address).call(end)
+    sync_cluster(broker.address).call(end)
     assert len(rows_of(scan(broker.address, *ORDERS, 0, 3))) == 2

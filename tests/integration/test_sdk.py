@@ -18,7 +18,7 @@ from tests.integration.conftest import StartBroker
 from tests.integration.process import PATIENCE_SECONDS, BrokerProcess, wait_until
 
 from headrace import AsyncClient, AsyncMessage, Client, HeadraceError, Message
-from headrace.client.subscription_admin import SubscriptionAdmin
+from headrace.client.admin.subscription_admin import SubscriptionAdmin
 from headrace.model.errors import ProducerFenced
 
 ROOT = Path(__file__).parents[2]

@@ -126,6 +126,6 @@ def test_the_log_may_be_for_programs(tmp_path: Path) -> None:
         assert process.stderr is not None
         lines = [json.loads(line) for line in process.stderr if line.startswith("{")]
         process.wait(PATIENCE_SECONDS)
-    (asked,) = [line for line in lines if line.get("request_id") == "mine"]
-    assert asked["message"].startswith("request method=GET path=/livez status=200 ")
+    (requested,) = [line for line in lines if line.get("request_id") == "mine"]
+    assert requested["message"].startswith("request method=GET path=/livez status=200 ")
     assert "hush" not in str(lines)

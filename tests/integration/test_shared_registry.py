@@ -16,8 +16,8 @@ from tests.integration.conftest import Figures
 from tests.integration.process import PATIENCE_SECONDS
 from tests.unit.registry.contract import Opened, RegistryContract
 
-from headrace.registry.interface import Entry, Registry
-from headrace.registry.producer_ids import ProducerIds
+from headrace.registry.counters import ProducerIds
+from headrace.registry.interface import Registry, RegistryEntry
 from headrace.registry.session_files import session_files
 from headrace.registry.sqlite_shared import SharedSqliteRegistry
 from headrace.runtime.clock import SystemClock
@@ -28,7 +28,7 @@ LONG_SECONDS = 300.0
 _OPEN = """
 import asyncio, itertools, sys
 from headrace.registry.interface import Create, SessionLost, SessionState, Set
-from headrace.registry.producer_ids import ProducerIds
+from headrace.registry.counters import ProducerIds
 from headrace.registry.sqlite_shared import SharedSqliteRegistry
 from headrace.runtime.clock import SystemClock
 
@@ -186,7 +186,7 @@ async def test_a_process_that_is_killed_is_gone_at_once_whatever_its_timeout(pat
             await until(lambda: heard == ["/live/1", "/live/1"])
             figures.add(f"{1000 * (time.monotonic() - began):.0f} ms from kill -9 to hearing of it")
         assert await registry.get("/live/1") is None
-        assert await registry.get("/kept") == Entry("/kept", b"", 0)
+        assert await registry.get("/kept") == RegistryEntry("/kept", b"", 0)
         assert session_files(path) == set()
 
 
@@ -204,8 +204,8 @@ async def test_a_process_that_is_paused_loses_its_session_and_what_it_still_want
             told = await paused.heard_until("live")
             # Which of the two it learns first is chance: that it was away, or that the session is over.
             assert [line for line in told if line != "doubted"] == ["lost", "refused", "held", "live"]
-            assert await registry.get("/live/1") == Entry("/live/1", b"1", 0)
-            assert await registry.get("/kept") == Entry("/kept", b"", 0)
+            assert await registry.get("/live/1") == RegistryEntry("/live/1", b"1", 0)
+            assert await registry.get("/kept") == RegistryEntry("/kept", b"", 0)
 
 
 async def test_one_that_was_paused_together_with_its_neighbour_does_not_end_its_session(path: str) -> None:

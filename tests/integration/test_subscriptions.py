@@ -11,12 +11,12 @@ from pathlib import Path
 from tests.integration.conftest import StartBroker
 from tests.integration.process import PATIENCE_SECONDS, BrokerProcess
 
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.admin.subscription_admin import START, Position, SubscriptionAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster, connect
-from headrace.client.leased import Message
-from headrace.client.producer import Producer
-from headrace.client.subscription import LeasingRules, Subscription
-from headrace.client.subscription_admin import START, Position, SubscriptionAdmin
+from headrace.client.produce.producer import Producer
+from headrace.client.queues.leased_messages import LeasedMessage
+from headrace.client.queues.subscription import LeasingRules, Subscription
 from headrace.model.errors import InvalidRecordState
 
 MESSAGES = 2000
@@ -77,7 +77,7 @@ async def play(broker: BrokerProcess) -> None:
 def test_a_receipt_from_before_a_kill_is_refused_and_its_message_comes_back(start_broker: StartBroker) -> None:
     broker = start_broker()
 
-    async def take() -> Message:
+    async def take() -> LeasedMessage:
         async with connect(broker.address) as cluster:
             await TopicAdmin(cluster).create(NewTopic("jobs", 1))
             await SubscriptionAdmin(cluster).create("jobs", "workers", Position(START))
@@ -89,7 +89,7 @@ def test_a_receipt_from_before_a_kill_is_refused_and_its_message_comes_back(star
             assert await subscription.ack([done]) == []
             return left
 
-    async def go_on(left: Message) -> None:
+    async def go_on(left: LeasedMessage) -> None:
         async with connect(broker.address) as cluster, Subscription(cluster, "jobs", "workers") as subscription:
             (again,) = await subscription.lease(10, wait_seconds=5)
             assert (again.value, again.attempt) == (b"open", 1)

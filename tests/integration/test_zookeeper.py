@@ -27,11 +27,11 @@ from headrace.registry.interface import (
     CommitTooLarge,
     Create,
     Delete,
-    Entry,
-    Operation,
     OutcomeUnknown,
     Registry,
     RegistryConflict,
+    RegistryEntry,
+    RegistryOperation,
     RegistryUnavailable,
     SessionLost,
     SessionState,
@@ -89,7 +89,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def committed(registry: Registry, operations: Sequence[Operation]) -> None:
+async def committed(registry: Registry, operations: Sequence[RegistryOperation]) -> None:
     """Commit, again and again while there is no connection."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
@@ -120,9 +120,9 @@ OPERATIONS = st.one_of(
 @settings(max_examples=60)
 @given(commits=st.lists(st.lists(OPERATIONS, min_size=1, max_size=4), max_size=10))
 def test_zookeeper_and_the_simulation_answer_alike(
-    zookeeper: ZooKeeperProcess, commits: Sequence[Sequence[Operation]]
+    zookeeper: ZooKeeperProcess, commits: Sequence[Sequence[RegistryOperation]]
 ) -> None:
-    async def outcome(registry: Registry, operations: Sequence[Operation]) -> type | None:
+    async def outcome(registry: Registry, operations: Sequence[RegistryOperation]) -> type | None:
         try:
             await registry.commit(operations)
         except RegistryConflict as conflict:
@@ -176,8 +176,8 @@ async def test_a_session_that_is_cut_off_is_doubted_then_over_for_others_and_los
         again = await registry.open_session(states.append)
         await registry.commit([Create("/live/1", b"second", again), Set("/kept", b"by the living", 0)])
         assert states == [HELD, DOUBTED, LOST, HELD]
-        assert await other.get("/live/1") == Entry("/live/1", b"second", 0)
-        assert await other.get("/kept") == Entry("/kept", b"by the living", 1)
+        assert await other.get("/live/1") == RegistryEntry("/live/1", b"second", 0)
+        assert await other.get("/kept") == RegistryEntry("/kept", b"by the living", 1)
 
 
 async def test_what_was_decided_in_a_lost_session_is_refused_although_the_connection_is_there_again(
@@ -198,12 +198,12 @@ async def test_what_was_decided_in_a_lost_session_is_refused_although_the_connec
                     await asyncio.sleep(0.01)
         cable.mend()
         await until(lambda: LOST in states)
-        assert await registry.get("/kept") == Entry("/kept", b"", 0)
+        assert await registry.get("/kept") == RegistryEntry("/kept", b"", 0)
         registry._held, registry._is_over = held, False
         for operations in ([Set("/kept", b"by the dead", 0)], [Create("/live/1", b"", held.session)]):
             with pytest.raises(SessionLost):
                 await registry.commit(operations)
-        assert await registry.get("/kept") == Entry("/kept", b"", 0)
+        assert await registry.get("/kept") == RegistryEntry("/kept", b"", 0)
         assert await registry.get("/live/1") is None
 
 
@@ -263,7 +263,7 @@ async def test_after_a_short_cut_the_session_is_held_and_watches_are_told_to_loo
         cable.mend()
         await until(lambda: "/topics" in heard)
         assert states == [HELD, DOUBTED, HELD]
-        assert await registry.get("/topics/missed") == Entry("/topics/missed", b"", 0)
+        assert await registry.get("/topics/missed") == RegistryEntry("/topics/missed", b"", 0)
         await other.commit([Create("/topics/heard", b"")])
         await until(lambda: heard[-1] == "/topics/heard")
         await registry.commit([Set("/live/1", b"still here", 0)])
@@ -289,7 +289,7 @@ async def test_a_server_that_stands_still_leaves_reads_and_commits_bounded_in_ti
             zookeeper.send(1, signal.SIGCONT)
         await until(lambda: states[-1] is not DOUBTED)
         entry = await registry.get("/a")
-        assert entry in (Entry("/a", b"", 0), Entry("/a", b"x", 1))
+        assert entry in (RegistryEntry("/a", b"", 0), RegistryEntry("/a", b"x", 1))
 
 
 async def test_an_ensemble_goes_on_without_its_leader_and_nothing_is_lost(
@@ -315,7 +315,7 @@ async def test_an_ensemble_goes_on_without_its_leader_and_nothing_is_lost(
             await committed(registry, [Create("/keys/later", b"")])
         figures.add(f"{time.monotonic() - began:.2f} s from the end of the leader to the next commit")
         assert set(acknowledged) <= set(await registry.children("/keys"))
-        assert await registry.get("/live/1") == Entry("/live/1", b"", 0)
+        assert await registry.get("/live/1") == RegistryEntry("/live/1", b"", 0)
         assert states[-1] is HELD
         assert LOST not in states
         assert (DOUBTED in states) == ("/keys" in heard)
@@ -365,7 +365,7 @@ async def test_a_deletion_leaves_no_empty_folders_behind(zookeeper: ZooKeeperPro
         await registry.get("/partitions")
         assert await registry._walk("/partitions") == ([f"{root}/keys/partitions"], [])
         await registry.commit([Create("/partitions/t1/0", b"again")])
-        assert await registry.get("/partitions/t1/0") == Entry("/partitions/t1/0", b"again", 0)
+        assert await registry.get("/partitions/t1/0") == RegistryEntry("/partitions/t1/0", b"again", 0)
 
 
 async def test_the_session_timeout_is_what_the_servers_allow(zookeeper: ZooKeeperProcess, root: str) -> None:
@@ -418,7 +418,7 @@ def test_what_was_committed_is_there_after_a_restart(
 
     async def read() -> None:
         async with connect(zookeeper.hosts, root) as registry:
-            assert await registry.get("/a") == Entry("/a", b"kept", 0)
+            assert await registry.get("/a") == RegistryEntry("/a", b"kept", 0)
 
     asyncio.run(write())
     pids = [zookeeper.pid(number) for number in (1, 2, 3)]

@@ -12,9 +12,10 @@ import pytest
 from tests.simulation.features.rolled_back_registry import RolledBackRegistry
 from tests.simulation.finding_controls import Control
 
-from headrace.broker import broker, cluster
-from headrace.registry.producer_ids import ProducerIds
-from headrace.registry.topics import Topics
+from headrace.broker import broker
+from headrace.broker.cluster import cluster_member as cluster
+from headrace.registry.counters import ProducerIds
+from headrace.registry.topics import TopicRecords
 
 
 def trust_an_older_registry(patch: pytest.MonkeyPatch) -> None:
@@ -31,10 +32,10 @@ def trust_an_older_registry(patch: pytest.MonkeyPatch) -> None:
 def delete_unknown_logs(patch: pytest.MonkeyPatch) -> None:
     """As before decision 024: a log is deleted if the registry does not know its topic."""
 
-    async def deleted(_self: Topics, topic_ids: Collection[UUID]) -> set[UUID]:
+    async def deleted(_self: TopicRecords, topic_ids: Collection[UUID]) -> set[UUID]:
         return set(topic_ids)
 
-    patch.setattr(Topics, "deleted", deleted)
+    patch.setattr(TopicRecords, "deleted", deleted)
 
 
 def keep_foreign_logs(patch: pytest.MonkeyPatch) -> None:
@@ -49,5 +50,5 @@ def keep_foreign_logs(patch: pytest.MonkeyPatch) -> None:
 ADMIN_CONTROLS = (
     Control(trust_an_older_registry, RolledBackRegistry, "(I11)", 10),
     Control(delete_unknown_logs, RolledBackRegistry, "log deleted", 24),
-    Control(keep_foreign_logs, RolledBackRegistry, "diverged", 198),
+    Control(keep_foreign_logs, RolledBackRegistry, "diverged", 161),
 )

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 from tests.simulation.clients import Client
 
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import ClientSettings
-from headrace.client.consumer import Consumer
-from headrace.client.errors import raise_for
+from headrace.client.errors import raise_for_code
+from headrace.client.fetch.consumer import Consumer
+from headrace.client.groups.offsets import END, START, find_offsets
 from headrace.client.metadata import TopicPartition
-from headrace.client.offsets import END, START, find_offsets
 from headrace.model.errors import HeadraceError, TopicAlreadyExists, UnknownTopicOrPartition
-from headrace.wire.batch import Record, build_batch
+from headrace.wire.batches.batch import BatchRecord, build_batch
 from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
 NAMES = ("red", "green")
@@ -105,14 +105,14 @@ class Administrator(Client):
         self.values += 1
         value = b"%s-%d" % (topic.name.encode(), self.values)
         expected.possible.add(value)
-        batch = build_batch([Record(value=value, timestamp_ms=self.cluster.clock.now_ms())])
+        batch = build_batch([BatchRecord(value=value, timestamp_ms=self.cluster.clock.now_ms())])
         data = PartitionProduceData(index=index, records=memoryview(batch))
         request = ProduceRequest(
             acks=-1, timeout_ms=20_000, topic_data=[TopicProduceData(name=topic.name, partition_data=[data])]
         )
         response: ProduceResponse = await self.cluster.call(request, version_max=PRODUCE_BY_NAME)
         answer = response.responses[0].partition_responses[0]
-        raise_for(answer.error_code, answer.error_message)
+        raise_for_code(answer.error_code, answer.error_message)
         assert answer.base_offset > max(expected.written, default=-1)
         expected.written[answer.base_offset] = value
 

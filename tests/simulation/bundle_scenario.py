@@ -15,14 +15,14 @@ from random import Random
 from tests.simulation.bundler import BUNDLE, RESULTS, Batch, Driver, Query
 from tests.simulation.clients import PARTITIONS, Client
 from tests.simulation.cluster_faults import Faults
-from tests.simulation.cluster_scenario import DISK_DELAYS, SETTINGS, ClientT, StillUnwell
+from tests.simulation.cluster_scenario import DISK_DELAYS, SETTINGS, ClientT, NotRecovered
 
-from headrace.client.admin import NewTopic, TopicAdmin
-from headrace.client.bundles import committed_sequence
-from headrace.client.consumer import Consumer, ConsumerSettings
-from headrace.client.fetcher import FetchingRules
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
+from headrace.client.fetch.consumer import Consumer, ConsumerSettings
+from headrace.client.fetch.fetcher import FetchingRules
 from headrace.client.metadata import TopicPartition
-from headrace.machines.bundles import owner_id
+from headrace.client.transactions.joint_commits import committed_sequence
+from headrace.machines.transactions.joint_commits import joint_commit_owner_id
 from headrace.model.errors import HeadraceError
 from headrace.testkit.anomalies import Anomaly
 from headrace.testkit.brokers import SimBroker
@@ -143,7 +143,7 @@ class BundleScenario:
     def _coordinates(self, broker: SimBroker) -> bool:
         assert broker.broker is not None
         try:
-            return broker.broker.transactions.find(owner_id(BUNDLE)) is not None
+            return broker.broker.transactions.find(joint_commit_owner_id(BUNDLE)) is not None
         except HeadraceError:
             return False
 
@@ -161,8 +161,8 @@ class BundleScenario:
             await asyncio.sleep(LOOK_SECONDS)
         self.drivers[0].is_done = True
         await asyncio.wait([*tasks, *self.query.late])
-        while unwell := self.cluster.unwell():
-            self.missing = "; ".join(unwell)
+        while unhealthy_partitions := self.cluster.unhealthy_partitions():
+            self.missing = "; ".join(unhealthy_partitions)
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _all_is_stable(self) -> None:
@@ -198,7 +198,7 @@ class BundleScenario:
         cluster.close()
 
     def _give_up(self) -> None:
-        self.world.loop.halt(StillUnwell(f"after {RECOVERY_SECONDS} s: {self.missing}"))
+        self.world.loop.halt(NotRecovered(f"after {RECOVERY_SECONDS} s: {self.missing}"))
 
 
 def judged(batches: list[Batch], found: list[list[bytes]]) -> Iterator[Anomaly]:

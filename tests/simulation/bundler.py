@@ -18,13 +18,19 @@ from itertools import count
 import msgspec
 from tests.simulation.clients import PARTITIONS, Client
 
-from headrace.client.bundles import Member, MemberTransaction, abort_bundle, commit_bundle, committed_sequence
 from headrace.client.cluster import ClientSettings
-from headrace.client.errors import CommitInDoubt, raise_for
+from headrace.client.errors import CommitInDoubt, raise_for_code
 from headrace.client.metadata import TopicPartition
-from headrace.client.outbox import ProducerIdentity
+from headrace.client.produce.pending_batches import ProducerIdentity
+from headrace.client.transactions.joint_commits import (
+    JointCommitMember,
+    MemberTransaction,
+    abort_joint_commit,
+    commit_jointly,
+    committed_sequence,
+)
 from headrace.model.errors import DuplicateSequence, HeadraceError
-from headrace.wire.batch import TRANSACTIONAL, Record, build_batch
+from headrace.wire.batches.batch import TRANSACTIONAL, BatchRecord, build_batch
 from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 BUNDLE = "query"
@@ -108,33 +114,33 @@ class Driver(Client):
         except HeadraceError:
             batch.is_refused = True
             if self.random.random() < 0.5:
-                await abort_bundle(self.cluster, BUNDLE, members)
+                await abort_joint_commit(self.cluster, BUNDLE, members)
             return False
         batch.outcome = outcome
         if outcome:
             self.query.told = max(self.query.told, sequence)
         if self._happens(0.1):
             # As Spark does after a commit that failed: it must not matter.
-            await abort_bundle(self.cluster, BUNDLE, members)
+            await abort_joint_commit(self.cluster, BUNDLE, members)
         for member in members:
             if self._happens(0.1):
                 self._later(partial(self._straggle, member))
         return True
 
-    async def _commit(self, batch: Batch, members: list[Member]) -> bool:
+    async def _commit(self, batch: Batch, members: list[JointCommitMember]) -> bool:
         batch.is_asked = True
         if self._happens(0.1):
             self._later(partial(self._commit_again, batch.sequence, [*members]))
         while True:
             self.on_commit()
             try:
-                return await commit_bundle(self.cluster, BUNDLE, batch.sequence, members)
+                return await commit_jointly(self.cluster, BUNDLE, batch.sequence, members)
             except CommitInDoubt:
                 if self.random.random() < 0.3:
                     raise
                 self.random.shuffle(members)
 
-    async def _task(self, batch: Batch, number: int) -> Member | None:
+    async def _task(self, batch: Batch, number: int) -> JointCommitMember | None:
         """What the driver hears from the task; None if it fails for good."""
         for attempt in count():
             name = f"{number}.{attempt}" if attempt and self.random.random() < 0.5 else f"{number}"
@@ -155,7 +161,9 @@ class Driver(Client):
                 self._later(partial(self._straggle, member))
         return None
 
-    async def _write(self, transaction: MemberTransaction, member: Member, records: dict[bytes, int]) -> bool:
+    async def _write(
+        self, transaction: MemberTransaction, member: JointCommitMember, records: dict[bytes, int]
+    ) -> bool:
         """Whether all was written; else it has failed in the midst of it."""
         sequences = dict.fromkeys(range(PARTITIONS), 0)
         for value, partition in records.items():
@@ -167,9 +175,9 @@ class Driver(Client):
             sequences[partition] += 1
         return not self._happens(0.05)
 
-    async def _produce(self, member: Member, partition: int, value: bytes, sequence: int) -> None:
+    async def _produce(self, member: JointCommitMember, partition: int, value: bytes, sequence: int) -> None:
         batch = build_batch(
-            [Record(value=value, timestamp_ms=self.cluster.clock.now_ms())],
+            [BatchRecord(value=value, timestamp_ms=self.cluster.clock.now_ms())],
             producer_id=member.producer_id,
             producer_epoch=member.epoch,
             base_sequence=sequence,
@@ -186,9 +194,9 @@ class Driver(Client):
             answer = await self.cluster.call(request, node_id=leader, version_max=12 if self.is_newer else 11)
             code = answer.responses[0].partition_responses[0].error_code
             if code != DuplicateSequence.code:
-                raise_for(code)
+                raise_for_code(code)
 
-        await self.cluster.persist(attempt)
+        await self.cluster.call_with_retries(attempt)
 
     def _later(self, work: Callable[[], Awaitable[None]]) -> None:
         async def wait() -> None:
@@ -198,7 +206,7 @@ class Driver(Client):
 
         self.query.late.append(asyncio.create_task(wait()))
 
-    async def _straggle(self, member: Member) -> None:
+    async def _straggle(self, member: JointCommitMember) -> None:
         """Whoever was this member writes on."""
         name = member.transactional_id.rpartition("#")[2]
         transaction = MemberTransaction(self.cluster, BUNDLE, name, TRANSACTION_SECONDS)
@@ -208,5 +216,5 @@ class Driver(Client):
             await transaction.enlist([TopicPartition(RESULTS, partition)])
             await self._produce(member, partition, f"straggler:{number}".encode(), 0)
 
-    async def _commit_again(self, sequence: int, members: Sequence[Member]) -> None:
-        await commit_bundle(self.cluster, BUNDLE, sequence, members)
+    async def _commit_again(self, sequence: int, members: Sequence[JointCommitMember]) -> None:
+        await commit_jointly(self.cluster, BUNDLE, sequence, members)

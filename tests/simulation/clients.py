@@ -7,18 +7,18 @@ from collections.abc import Iterable
 from contextlib import suppress
 from random import Random
 
-from headrace.client.address import parse_addresses
 from headrace.client.cluster import ClientSettings, Cluster
-from headrace.client.consumer import Consumer, ConsumerSettings
-from headrace.client.fetched import ConsumedRecord
-from headrace.client.membership import GroupRules
+from headrace.client.connections.address import parse_addresses
+from headrace.client.connections.tcp import TcpDialer
+from headrace.client.fetch.consumer import Consumer, ConsumerSettings
+from headrace.client.fetch.fetched_records import ConsumedRecord
+from headrace.client.groups.group_member import GroupRules
+from headrace.client.groups.offsets import END, committed, find_offsets
 from headrace.client.metadata import TopicPartition
-from headrace.client.offsets import END, committed, find_offsets
-from headrace.client.producer import Delivery, Producer, ProducerSettings
-from headrace.client.tcp import TcpDialer
+from headrace.client.produce.producer import Delivery, Producer, ProducerSettings
 from headrace.model.errors import HeadraceError
-from headrace.testkit.history import History, Send
-from headrace.testkit.world import Host
+from headrace.testkit.history import History, SendOperation
+from headrace.testkit.world import SimHost
 
 TOPIC = "orders"
 PARTITIONS = 3
@@ -34,7 +34,7 @@ class Client:
 
     settings = PATIENT
 
-    def __init__(self, host: Host, broker: str, history: History, seed: int) -> None:
+    def __init__(self, host: SimHost, broker: str, history: History, seed: int) -> None:
         self.name = host.name
         self.history = history
         self.random = Random(f"{host.name} {seed}")
@@ -73,12 +73,12 @@ class Writer(Client):
                         under_way.create_task(self._settle(send, delivery))
                 await self.think(0.1)
 
-    async def _submit(self, producer: Producer, value: bytes) -> tuple[Send, Delivery]:
+    async def _submit(self, producer: Producer, value: bytes) -> tuple[SendOperation, Delivery]:
         partition = self.random.randrange(PARTITIONS)
         send = self.history.begin_send(self.name, partition, value)
         return send, await producer.submit(TOPIC, value, partition=partition)
 
-    async def _settle(self, send: Send, delivery: Delivery) -> None:
+    async def _settle(self, send: SendOperation, delivery: Delivery) -> None:
         try:
             receipt = await delivery
         except HeadraceError:
@@ -93,7 +93,7 @@ class Reader(Client):
         async with Consumer(self.cluster, [TOPIC]) as consumer:
             while not self.is_done:
                 records = await consumer.poll(self.random.randint(1, 50), timeout_seconds=0.5)
-                self.history.polled(self.name, told(records))
+                self.history.record_poll(self.name, told(records))
                 await self.think(0.1)
 
 
@@ -119,7 +119,7 @@ class Member(Client):
                 return
             try:
                 records = await consumer.poll(self.random.randint(1, 50), timeout_seconds=0.5)
-                self.history.polled(self.name, told(records), GROUP)
+                self.history.record_poll(self.name, told(records), GROUP)
                 is_behind = is_behind or bool(records)
                 if is_behind and self.random.random() < 0.6:
                     await self._commit(consumer)
@@ -150,11 +150,11 @@ class Watcher(Client):
             await self.think(0.5)
 
     async def look(self) -> dict[int, int]:
-        looks = [self.history.begin_look(self.name, GROUP, partition) for partition in range(PARTITIONS)]
+        looks = [self.history.begin_offset_fetch(self.name, GROUP, partition) for partition in range(PARTITIONS)]
         found = await committed(self.cluster, GROUP, [TopicPartition(TOPIC, look.partition) for look in looks])
         offsets = {target.partition: commit.offset for target, commit in found.items()}
         for look in looks:
-            self.history.end_look(look, offsets.get(look.partition, -1))
+            self.history.end_offset_fetch(look, offsets.get(look.partition, -1))
         return offsets
 
 

@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from tests.simulation.clients import IMPATIENT, PARTITIONS, PATIENT, TOPIC, Client, Writer, told
 
-from headrace.client.admin import NewTopic, TopicAdmin
-from headrace.client.cluster_admin import ClusterAdmin
-from headrace.client.consumer import Consumer, ConsumerSettings
-from headrace.client.fetcher import FetchingRules
+from headrace.client.admin.cluster_admin import ClusterAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
+from headrace.client.fetch.consumer import Consumer, ConsumerSettings
+from headrace.client.fetch.fetcher import FetchingRules
+from headrace.client.groups.offsets import END, START, find_offsets
 from headrace.client.metadata import TopicPartition
-from headrace.client.offsets import END, START, find_offsets
 from headrace.model.errors import HeadraceError
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class CommittedReader(Client):
         async with Consumer(self.cluster, [COPIES], settings=COMMITTED) as consumer:
             while not self.is_done:
                 records = await consumer.poll(self.random.randint(1, 50), timeout_seconds=0.5)
-                self.history.polled(self.name, told(records))
+                self.history.record_poll(self.name, told(records))
                 await self.think(0.2)
 
 
@@ -141,7 +141,7 @@ class Operator(Client):
         for node_id in self.brokers:
             await self._insist(partial(self.admin.drain, node_id, is_drained=False))
         while await self._contradicted():  # by a broker that has yet to hear what happened while it was cut off
-            self.cluster.distrust()
+            self.cluster.invalidate_metadata()
             await self.think(0.3)
 
     async def _contradicted(self) -> list[str]:
@@ -151,4 +151,4 @@ class Operator(Client):
         return [name for name, exists in told.items() if exists != (name in names)]
 
     async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
-        return await self.cluster.persist(call, deadline_seconds=PATIENT.deadline_seconds)
+        return await self.cluster.call_with_retries(call, deadline_seconds=PATIENT.deadline_seconds)

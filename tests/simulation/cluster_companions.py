@@ -56,14 +56,15 @@ def astray(cluster: SimCluster) -> Iterator[str]:
     entries = cluster.registry.entries
     topics = [decode_topic(entry) for key, entry in entries.items() if is_beneath(key, TOPICS_KEY)]
     by_name = {topic.name: topic for topic in topics}
-    for companion in topics:
-        if companion.owner is None:
+    for colocated_topic in topics:
+        if colocated_topic.owner is None:
             continue
-        owner = by_name.get(owner_of(companion.name) or "")
-        if owner is None or owner.id != companion.owner:
-            yield f"{companion.name} is left over"
-        elif _places(entries, companion) != _places(entries, owner):
-            yield f"{companion.name} is not with its owner: {_records(entries, companion)}, {_records(entries, owner)}"
+        owner = by_name.get(owner_of(colocated_topic.name) or "")
+        if owner is None or owner.id != colocated_topic.owner:
+            yield f"{colocated_topic.name} is left over"
+        elif _places(entries, colocated_topic) != _places(entries, owner):
+            records = f"{_records(entries, colocated_topic)}, {_records(entries, owner)}"
+            yield f"{colocated_topic.name} is not with its owner: {records}"
 
 
 def _places(entries: Mapping[str, Any], topic: TopicRecord) -> list[tuple[tuple[int, ...], int]]:

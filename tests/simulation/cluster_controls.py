@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 import pytest
 from msgspec.structs import replace
 
-from headrace.broker import readings
-from headrace.broker.controller import Controller
-from headrace.broker.membership import Membership
+from headrace.broker.cluster.membership import BrokerRegistration
+from headrace.broker.controller.controller import Controller
+from headrace.broker.fetch import fetched_partition as readings
 from headrace.broker.partition import Partition
-from headrace.broker.replica_fetcher import Followed, ReplicaFetcher
-from headrace.machines import leadership
-from headrace.machines.in_sync import InSync
-from headrace.machines.leadership import with_in_sync
+from headrace.broker.replication.replica_fetcher import FollowedPartition, ReplicaFetcher
+from headrace.machines.controller import leadership
+from headrace.machines.controller.leadership import with_isr
+from headrace.machines.replication.in_sync import IsrState
 from headrace.model.broker_record import BrokerRecord
 from headrace.model.partition_record import PartitionRecord
 from headrace.registry.interface import SessionState
@@ -28,9 +28,9 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 def truncate_to_own_watermark(patch: pytest.MonkeyPatch) -> None:
     """As Kafka did before leader epochs (KIP-101)."""
     copy = ReplicaFetcher._copy
-    seen = set[Followed]()
+    seen = set[FollowedPartition]()
 
-    async def cut_and_copy(self: ReplicaFetcher, ready: list[Followed]) -> None:
+    async def cut_and_copy(self: ReplicaFetcher, ready: list[FollowedPartition]) -> None:
         for followed in ready:
             ours, high_watermark = followed.partition.log, followed.partition.high_watermark
             if followed not in seen and ours.start_offset < high_watermark < ours.end_offset:
@@ -49,41 +49,41 @@ def acknowledge_before_the_flush(patch: pytest.MonkeyPatch) -> None:
 
 def fetch_without_a_look_at_epochs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(readings, "check_leader_epoch", lambda *_: None)
-    patch.setattr(readings, "_divergence", lambda *_: None)
+    patch.setattr(readings, "_diverging_epoch", lambda *_: None)
 
 
 def preside_while_in_doubt(patch: pytest.MonkeyPatch) -> None:
     def is_in_office(self: Controller) -> bool:
         return self._catalogue.controller in self._stood
 
-    patch.setattr(Controller, "_is_in_office", is_in_office)
+    patch.setattr(Controller, "_is_still_controller", is_in_office)
 
 
 def act_after_a_pause(patch: pytest.MonkeyPatch) -> None:
     """Rely on the session until the registry's client reports a doubt, however long the process stood still."""
 
-    def session_valid(self: Membership) -> bool:
+    def session_valid(self: BrokerRegistration) -> bool:
         return self.state is SessionState.HELD
 
-    patch.setattr(Membership, "session_valid", property(session_valid))
+    patch.setattr(BrokerRegistration, "session_valid", property(session_valid))
 
 
 def elect_in_the_same_epoch(patch: pytest.MonkeyPatch) -> None:
     def elected(record: PartitionRecord, leader: BrokerRecord) -> PartitionRecord:
         return replace(record, leader=leader.node_id, leader_broker_epoch=leader.epoch)
 
-    patch.setattr(leadership, "elected", elected)
+    patch.setattr(leadership, "with_leader", elected)
 
 
 def let_join_who_is_behind(patch: pytest.MonkeyPatch) -> None:
     def proposal(
-        self: InSync, live: Mapping[int, BrokerRecord], _now: float, _lag: float, _hw: int, min_insync: int
+        self: IsrState, live: Mapping[int, BrokerRecord], _now: float, _lag: float, _hw: int, min_insync: int
     ) -> PartitionRecord | None:
         near = [node_id for node_id in self._followers if self._may_join(node_id, live)]
-        changed = with_in_sync(self.record, (self._node_id, *near), min_insync)
+        changed = with_isr(self.record, (self._node_id, *near), min_insync)
         return None if changed == self.record or self.proposed is not None else changed
 
-    patch.setattr(InSync, "proposal", proposal)
+    patch.setattr(IsrState, "proposal", proposal)
 
 
 CONTROLS: dict[Plant, int] = {

@@ -14,23 +14,26 @@ from tests.simulation.clients import PARTITIONS, TOPIC, Client
 from tests.simulation.cluster_clients import COPIES
 
 from headrace.client.cluster import ClientSettings
-from headrace.client.consumer import Consumer
-from headrace.client.errors import raise_for
-from headrace.client.fetched import ConsumedRecord
+from headrace.client.errors import raise_for_code
+from headrace.client.fetch.consumer import Consumer
+from headrace.client.fetch.fetched_records import ConsumedRecord
+from headrace.client.groups.offsets import committed
 from headrace.client.metadata import TopicPartition
-from headrace.client.offsets import committed
 from headrace.model.errors import DuplicateSequence, HeadraceError
-from headrace.wire.batch import TRANSACTIONAL, Record, build_batch
-from headrace.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from headrace.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
-from headrace.wire.messages.end_txn import EndTxnRequest
-from headrace.wire.messages.find_coordinator import FindCoordinatorRequest
-from headrace.wire.messages.init_producer_id import InitProducerIdRequest
-from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from headrace.wire.messages.txn_offset_commit import (
+from headrace.wire.batches.batch import TRANSACTIONAL, BatchRecord, build_batch
+from headrace.wire.messages.group_offsets import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
+)
+from headrace.wire.messages.groups import FindCoordinatorRequest
+from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from headrace.wire.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    InitProducerIdRequest,
 )
 
 COPIER = "copier"
@@ -44,7 +47,7 @@ def original(value: bytes) -> bytes:
     return value.rpartition(SEPARATOR)[0]
 
 
-class Copier(Client):
+class TopicCopier(Client):
     """`is_newer`: by the second generation of the protocol, which adds partitions by itself and bumps the epoch.
     `hurries`: it copies as much as it can and aborts nothing by its own will."""
 
@@ -125,13 +128,13 @@ class Copier(Client):
             answer = await self.cluster.call(request, node_id=await self._coordinator(), version_max=3)
             for topic in answer.results_by_topic_v3_and_below:
                 for result in topic.results_by_partition:
-                    raise_for(result.partition_error_code)
+                    raise_for_code(result.partition_error_code)
 
-        await self.cluster.persist(attempt)
+        await self.cluster.call_with_retries(attempt)
 
     async def _write(self, partition: int, values: list[bytes]) -> None:
         batch = build_batch(
-            [Record(value=value, timestamp_ms=self.cluster.clock.now_ms()) for value in values],
+            [BatchRecord(value=value, timestamp_ms=self.cluster.clock.now_ms()) for value in values],
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             base_sequence=self.sequences[partition],
@@ -146,9 +149,9 @@ class Copier(Client):
             answer = await self.cluster.call(request, node_id=leader, version_max=12 if self.is_newer else 11)
             code = answer.responses[0].partition_responses[0].error_code
             if code != DuplicateSequence.code:
-                raise_for(code)
+                raise_for_code(code)
 
-        await self.cluster.persist(attempt)
+        await self.cluster.call_with_retries(attempt)
         self.sequences[partition] += len(values)
 
     async def _commit_offsets(self, ends: dict[int, int]) -> None:
@@ -178,26 +181,26 @@ class Copier(Client):
             answer = await self.cluster.call_coordinator(COPIER, request, version_max=5 if self.is_newer else 3)
             for told in answer.topics[0].partitions:
                 try:
-                    raise_for(told.error_code)
+                    raise_for_code(told.error_code)
                 except HeadraceError as error:
-                    self.cluster.doubt_coordinator(COPIER, error)
+                    self.cluster.forget_coordinator_on_error(COPIER, error)
                     raise
 
-        await self.cluster.persist(attempt)
+        await self.cluster.call_with_retries(attempt)
 
     async def _ask_coordinator(self, request: Any, version: int) -> Any:
         async def attempt() -> Any:
             answer = await self.cluster.call(request, node_id=await self._coordinator(), version_max=version)
-            raise_for(answer.error_code)
+            raise_for_code(answer.error_code)
             return answer
 
-        return await self.cluster.persist(attempt)
+        return await self.cluster.call_with_retries(attempt)
 
     async def _coordinator(self) -> int:
         """Of the transaction; that of a group is known to the client."""
         request = FindCoordinatorRequest(key=COPIER, key_type=1, coordinator_keys=[COPIER])
         answer = await self.cluster.call(request)
         told = answer.coordinators[0] if answer.coordinators else answer
-        raise_for(told.error_code, told.error_message)
+        raise_for_code(told.error_code, told.error_message)
         assert isinstance(told.node_id, int)
         return told.node_id

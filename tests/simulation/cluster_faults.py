@@ -150,11 +150,11 @@ class Faults:
     async def _replace_disk(self) -> None:
         """Only when all the others have everything, and are left alone until it has been copied again."""
         broker = self._one()
-        if self.may_replace_disk and broker.is_up and not self._cluster.unwell():
+        if self.may_replace_disk and broker.is_up and not self._cluster.unhealthy_partitions():
             broker.kill()
             broker.host.replace_disk()
             await broker.start()
-            while self._cluster.unwell():
+            while self._cluster.unhealthy_partitions():
                 await asyncio.sleep(SHORT[0])
 
     # Of the registry

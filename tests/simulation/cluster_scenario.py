@@ -23,18 +23,18 @@ from tests.simulation.cluster_clients import (
     SlowWriter,
     Surveyor,
 )
-from tests.simulation.cluster_copier import COPIER, Copier, original
+from tests.simulation.cluster_copier import COPIER, TopicCopier, original
 from tests.simulation.cluster_faults import Faults
 from tests.simulation.features.feature import Feature
 from tests.simulation.pipeliner import Pipeliner
 
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
+from headrace.client.groups.offsets import END, committed, find_offsets
 from headrace.client.metadata import TopicPartition
-from headrace.client.offsets import END, committed, find_offsets
 from headrace.model.errors import HeadraceError
 from headrace.testkit.anomalies import Anomaly
 from headrace.testkit.cluster import SimCluster
-from headrace.testkit.cluster_anomalies import judge_copy, judge_replicated
+from headrace.testkit.cluster_anomalies import find_copy_anomalies, find_replicated_anomalies
 from headrace.testkit.history import History
 from headrace.testkit.world import World
 
@@ -66,7 +66,7 @@ TINY_SETTINGS = {
 TINY_TOPIC_CONFIGS = {"segment.bytes": "3000", "index.interval.bytes": "300"}
 
 
-class StillUnwell(AssertionError):
+class NotRecovered(AssertionError):
     """So many seconds after the last fault somebody still does not get through."""
 
 
@@ -93,8 +93,8 @@ class ClusterScenario:
         self.watcher = self.client(Watcher, "watcher")
         self.writers = self.some(SlowWriter, "writer", (1, 1, 2)) + self.some(Pipeliner, "pipeliner", (0, 1))
         self.members = self.some(Member, "member", (0, 1, 2))
-        self.copiers = self.some(Copier, "copier", (0, 1, 1), self.copies)
-        for copier in self.copiers:
+        self.followers = self.some(TopicCopier, "copier", (0, 1, 1), self.copies)
+        for copier in self.followers:
             copier.is_newer = self.random.random() < 0.5
         self.operators = self.some(Operator, "operator", (0, 1))
         for operator in self.operators:
@@ -102,10 +102,10 @@ class ClusterScenario:
         self.clients: list[Client] = [
             *self.writers,
             *self.members,
-            *self.copiers,
+            *self.followers,
             *self.operators,
             *self.some(Reader, "reader", (0, 1)),
-            *self.some(CommittedReader, "committed-reader", (0, min(1, len(self.copiers))), self.copies),
+            *self.some(CommittedReader, "committed-reader", (0, min(1, len(self.followers))), self.copies),
             *self.some(Surveyor, "surveyor", (0, 1)),
             *([self.watcher] if self.members else []),
         ]
@@ -120,8 +120,8 @@ class ClusterScenario:
         finally:
             self.world.close()
             gc.enable()
-        found = judge_replicated(self.orders)
-        found += judge_copy(self.orders, self.copies, original) if self.copiers else []
+        found = find_replicated_anomalies(self.orders)
+        found += find_copy_anomalies(self.orders, self.copies, original) if self.followers else []
         return found + [anomaly for feature in self.features for anomaly in feature.anomalies()]
 
     def draw_features(self) -> list[Feature]:
@@ -150,7 +150,7 @@ class ClusterScenario:
             await self._recover()
             for client in self.clients:
                 client.is_done = True
-        await self.until_none(self.cluster.unlike)
+        await self.until_none(self.cluster.diverged_partitions)
         alarm.cancel()
         self.cluster.check()
         for feature in self.features:
@@ -187,7 +187,7 @@ class ClusterScenario:
     # Coming back
 
     def _give_up(self) -> None:
-        self.world.loop.halt(StillUnwell(f"after {RECOVERY_SECONDS} s: {self.missing}"))
+        self.world.loop.halt(NotRecovered(f"after {RECOVERY_SECONDS} s: {self.missing}"))
 
     async def _recover(self) -> None:
         """Nothing fails any more: everybody gets through, then the groups read to the end."""
@@ -197,7 +197,7 @@ class ClusterScenario:
         healed_in = {id(client.history): client.history.now for client in self.clients}
         for operator in self.operators:
             operator.is_done = True
-        for copier in self.copiers:
+        for copier in self.followers:
             copier.hurries = True
         await self.until_none(lambda: self._silent_since(healed))
         for writer in self.writers:
@@ -205,7 +205,7 @@ class ClusterScenario:
         await self.until_none(lambda: self.at_work(*self.writers, *self.operators))
         for feature in self.features:
             await feature.recover(healed_in)
-        await self.until_none(self.cluster.unwell)
+        await self.until_none(self.cluster.unhealthy_partitions)
         while not await self._have_caught_up():
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -224,7 +224,7 @@ class ClusterScenario:
     async def _have_caught_up(self) -> bool:
         """The groups stand at the end of every partition."""
         targets = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
-        groups = [GROUP] * bool(self.members) + [COPIER] * bool(self.copiers)
+        groups = [GROUP] * bool(self.members) + [COPIER] * bool(self.followers)
         try:
             ends = await find_offsets(self.watcher.cluster, dict.fromkeys(targets, END))
             found = [await committed(self.watcher.cluster, group, targets) for group in groups]

@@ -13,14 +13,14 @@ from contextlib import suppress
 from tests.simulation.clients import PARTITIONS, TOPIC, Client
 from tests.simulation.cluster_scenario import LOOK_SECONDS, ClusterScenario
 
-from headrace.client.errors import raise_for
-from headrace.client.leased import Message, Receipt
-from headrace.client.settling import ACK
-from headrace.client.subscription import Subscription
-from headrace.client.subscription_admin import START, Position, SubscriptionAdmin
+from headrace.client.admin.subscription_admin import START, Position, SubscriptionAdmin
+from headrace.client.errors import raise_for_code
+from headrace.client.queues.leased_messages import LeasedMessage, LeaseReceipt
+from headrace.client.queues.settling import ACK
+from headrace.client.queues.subscription import Subscription
 from headrace.model.errors import HeadraceError
 from headrace.testkit.anomalies import Anomaly
-from headrace.wire.messages.settle import SettleItem, SettlePartition, SettleRequest, SettleResponse, SettleTopic
+from headrace.wire.messages.queues import SettleItem, SettlePartition, SettleRequest, SettleResponse, SettleTopic
 
 NAME = "workers"
 CONFIGS = {"share.delivery.count.limit": "1000", "share.record.lock.duration.ms": "1500"}
@@ -37,9 +37,9 @@ class Worker(Client):
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)  # type: ignore[arg-type]
-        self.delivered: list[Receipt] = []
-        self.acked: list[Receipt] = []
-        self.tried: list[Receipt] = []
+        self.delivered: list[LeaseReceipt] = []
+        self.acked: list[LeaseReceipt] = []
+        self.tried: list[LeaseReceipt] = []
 
     async def work(self) -> None:
         admin = SubscriptionAdmin(self.cluster)
@@ -56,7 +56,7 @@ class Worker(Client):
                             await self.settle(subscription, message)
                 await self.think(0.01 if self.hurries else self.pause_seconds)
 
-    async def _settle_all(self, subscription: Subscription, messages: Sequence[Message]) -> None:
+    async def _settle_all(self, subscription: Subscription, messages: Sequence[LeasedMessage]) -> None:
         """Settle all at the same time. One by one, each waiting for slow disks, they took 0.19 s each, and a backlog of
         270 longer than the whole recovery may take (seed 1153), although the brokers were well."""
         for message in messages:
@@ -65,14 +65,14 @@ class Worker(Client):
             for message in messages:
                 under_way.create_task(self._settle_one(subscription, message))
 
-    async def _settle_one(self, subscription: Subscription, message: Message) -> None:
+    async def _settle_one(self, subscription: Subscription, message: LeasedMessage) -> None:
         with suppress(HeadraceError):  # then it is delivered again
             await self.settle(subscription, message)
 
-    def receive(self, message: Message) -> None:
+    def receive(self, message: LeasedMessage) -> None:
         self.delivered.append(message.receipt)
 
-    async def settle(self, subscription: Subscription, message: Message) -> None:
+    async def settle(self, subscription: Subscription, message: LeasedMessage) -> None:
         fate = 1.0 if self.hurries else self.random.random()
         if fate < 0.1:
             return  # its lease runs out
@@ -84,24 +84,24 @@ class Worker(Client):
             await self.think(1.0)
         await self.ack(message.receipt)
 
-    async def ack(self, receipt: Receipt) -> None:
+    async def ack(self, receipt: LeaseReceipt) -> None:
         self.tried.append(receipt)
         if await self.settle_once(receipt, ACK):
             self.acked.append(receipt)
 
-    async def settle_once(self, receipt: Receipt, how: int) -> bool:
+    async def settle_once(self, receipt: LeaseReceipt, how: int) -> bool:
         """Whether it was answered and accepted. A repetition that finds the message settled could not say by whom."""
         place = receipt.id
         item = SettleItem(first=place.offset, last=place.offset, attempt=receipt.attempt, how=how)
-        asked = SettleTopic(place.topic, [SettlePartition(place.partition, receipt.epoch, [item])])
+        requested = SettleTopic(place.topic, [SettlePartition(place.partition, receipt.epoch, [item])])
         try:
             leader = (await self.cluster.partition(place.topic, place.partition)).leader
-            request = SettleRequest(self.subscription, receipt.member, [asked])
+            request = SettleRequest(self.subscription, receipt.member, [requested])
             answer: SettleResponse = await self.cluster.call(request, node_id=leader)
             (told,) = answer.topics[0].partitions
-            raise_for(told.error_code, told.error_message)
+            raise_for_code(told.error_code, told.error_message)
         except HeadraceError:
-            self.cluster.distrust()
+            self.cluster.invalidate_metadata()
             return False
         return not told.refused
 

@@ -23,22 +23,23 @@ from tests.simulation.features.trailing_gap import TrailingGap
 from tests.simulation.features.unclean import Unclean
 from tests.simulation.features.unwritable_dead_letters import UnwritableDeadLetters
 
-from headrace.broker import dedup
-from headrace.broker.acks_log import AcksLead
-from headrace.broker.catalogue import Catalogue
-from headrace.broker.inherited_subscriptions import InheritedSubscriptions
 from headrace.broker.partition import Partition
-from headrace.broker.replica_fetcher import Followed, ReplicaFetcher
-from headrace.broker.replicas import Replicas
+from headrace.broker.produce import dedup_windows as dedup
+from headrace.broker.queues.acks_log import AcksLog
+from headrace.broker.queues.start_position import InheritedSubscriptions
+from headrace.broker.replication.replica_fetcher import FollowedPartition, ReplicaFetcher
+from headrace.broker.replication.replicas import Replicas
 from headrace.broker.topic import Topic
-from headrace.machines.ready_window import ReadyWindow
+from headrace.broker.topic_catalogue import Catalogue
+from headrace.machines.queues.ready_window import ReadyWindow
 from headrace.model.topic_configs import TopicConfig
 from headrace.registry.partitions import PartitionRecords
-from headrace.registry.topics import Topics
-from headrace.storage import retention, settling
-from headrace.storage.log import Log
-from headrace.storage.reading import ColdRead, LogSlice
-from headrace.wire.batch import BatchHeader
+from headrace.registry.topics import TopicRecords
+from headrace.storage.log import acked_retention as settling
+from headrace.storage.log import retention
+from headrace.storage.log.log import Log
+from headrace.storage.log.reading import ColdRead, LogSlice
+from headrace.wire.batches.batch import BatchHeader
 
 
 class Control(NamedTuple):
@@ -80,7 +81,7 @@ def _forget_old(partition: Partition, oldest_ms: int) -> None:
 def refuse_a_batch_that_holds_the_log_start(patch: pytest.MonkeyPatch) -> None:
     """A new follower of a log that starts inside a batch never caught up."""
 
-    async def leave_as_it_is(_self: ReplicaFetcher, _followed: Followed, _first: BatchHeader) -> None:
+    async def leave_as_it_is(_self: ReplicaFetcher, _followed: FollowedPartition, _first: BatchHeader) -> None:
         pass
 
     patch.setattr(ReplicaFetcher, "_restart_at_batch", leave_as_it_is)
@@ -94,11 +95,11 @@ def retain_above_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 def remove_orphans_by_the_mirror(patch: pytest.MonkeyPatch) -> None:
     """A new controller removed the partitions of a topic that was just being created."""
 
-    async def remove(self: Topics, topic_ids: Iterable[UUID]) -> None:
+    async def remove(self: TopicRecords, topic_ids: Iterable[UUID]) -> None:
         for topic_id in list(topic_ids):
             await PartitionRecords(self._registry).remove_all(topic_id)
 
-    patch.setattr(Topics, "remove_orphaned_partitions", remove)
+    patch.setattr(TopicRecords, "remove_orphaned_partitions", remove)
 
 
 def stop_at_a_gap(patch: pytest.MonkeyPatch) -> None:
@@ -116,7 +117,7 @@ def stop_at_a_gap(patch: pytest.MonkeyPatch) -> None:
 def begin_at_the_end_of_added_partitions(patch: pytest.MonkeyPatch) -> None:
     """A known subscription lost what was first written to a partition that was added."""
 
-    async def find_none(_self: InheritedSubscriptions, _acks: AcksLead, _older: int) -> list[str]:
+    async def find_none(_self: InheritedSubscriptions, _acks: AcksLog, _older: int) -> list[str]:
         return []
 
     patch.setattr(InheritedSubscriptions, "find", find_none)
@@ -131,11 +132,11 @@ def forget_ids_by_record_timestamps(patch: pytest.MonkeyPatch) -> None:
     """A new leader took a record's timestamp for the time at which its dedup id arrived. The ids of a publisher whose
     clock was behind by more than the window were forgotten with every change of leader."""
 
-    def timestamp_ms(self: dedup._Arrivals, batch: BatchHeader) -> int:
+    def timestamp_ms(self: dedup._ArrivalTimes, batch: BatchHeader) -> int:
         now_ms = self._latest_ms[-1]
         return min(batch.max_timestamp, now_ms)
 
-    patch.setattr(dedup._Arrivals, "latest_ms", timestamp_ms)
+    patch.setattr(dedup._ArrivalTimes, "latest_ms", timestamp_ms)
 
 
 def rank_by_record_timestamps(patch: pytest.MonkeyPatch) -> None:

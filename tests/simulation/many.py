@@ -85,17 +85,17 @@ def _run_all(seeds: range, jobs: int) -> int:
 
 def _find_controls(seeds: range) -> int:
     _be_quiet()
-    missed = 0
+    on_changes_missed = 0
     for plant in CONTROLS:
         with pytest.MonkeyPatch.context() as patch:
             plant(patch)
             outcomes = (failure_of(seed, ClusterScenario, limit_seconds=CONTROL_SECONDS) for seed in seeds)
-            missed += not _report_control(plant, outcomes, "")
+            on_changes_missed += not _report_control(plant, outcomes, "")
     for control in (*FINDING_CONTROLS, *STORAGE_CONTROLS, *ADMIN_CONTROLS):
         with pytest.MonkeyPatch.context() as patch:
             control.plant(patch)
-            missed += not _report_control(control.plant, outcomes_with(control, seeds), control.shows)
-    return 1 if missed else 0
+            on_changes_missed += not _report_control(control.plant, outcomes_with(control, seeds), control.shows)
+    return 1 if on_changes_missed else 0
 
 
 def _report_control(plant: Plant, outcomes: Iterable[Outcome], shows: str) -> bool:

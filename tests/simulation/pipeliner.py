@@ -13,14 +13,14 @@ from typing import Any
 
 from tests.simulation.clients import PARTITIONS, TOPIC, Client
 
-from headrace.client.errors import raise_for
-from headrace.client.transport import Transport
+from headrace.client.connections.transport import Transport
+from headrace.client.errors import raise_for_code
 from headrace.model.errors import DuplicateSequence, HeadraceError
-from headrace.testkit.history import Send
+from headrace.testkit.history import SendOperation
 from headrace.wire.apis import PRODUCE
-from headrace.wire.batch import Record, build_batch
-from headrace.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from headrace.wire.batches.batch import BatchRecord, build_batch
 from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from headrace.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 IN_FLIGHT_MAX = 5
 VERSION = 12
@@ -29,7 +29,7 @@ TIMEOUT_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    sends: list[Send]
+    sends: list[SendOperation]
     request: ProduceRequest
 
 
@@ -41,19 +41,19 @@ class Pipeliner(Client):
         # is refused and the next one not, there is no way back, with Kafka as with us.
         self.in_flight_max = 1
         self.unacknowledged: deque[Batch] = deque()
-        self.identity = await self.cluster.persist(self._identify)
+        self.identity = await self.cluster.call_with_retries(self._identify)
         while self.unacknowledged or not self.is_done:
             try:
                 transport = await self._connect()
                 await self._pump(transport)
                 transport.close()
             except HeadraceError:
-                self.cluster.distrust()
+                self.cluster.invalidate_metadata()
                 await self.think(0.05)
 
     async def _identify(self) -> InitProducerIdResponse:
         identity: InitProducerIdResponse = await self.cluster.call(InitProducerIdRequest())
-        raise_for(identity.error_code)
+        raise_for_code(identity.error_code)
         return identity
 
     async def _connect(self) -> Transport:
@@ -85,7 +85,7 @@ class Pipeliner(Client):
         values = [f"{self.name}-{self.sequence + index}".encode() for index in range(count)]
         sends = [self.history.begin_send(self.name, self.partition, value) for value in values]
         records = build_batch(
-            [Record(value=value, timestamp_ms=self.cluster.clock.now_ms()) for value in values],
+            [BatchRecord(value=value, timestamp_ms=self.cluster.clock.now_ms()) for value in values],
             producer_id=self.identity.producer_id,
             producer_epoch=self.identity.producer_epoch,
             base_sequence=self.sequence,
@@ -100,7 +100,7 @@ class Pipeliner(Client):
         """The answer to the oldest batch. Whatever is wrong with it, the batch is sent again."""
         answer = response.responses[0].partition_responses[0]
         if answer.error_code != DuplicateSequence.code:
-            raise_for(answer.error_code, answer.error_message)
+            raise_for_code(answer.error_code, answer.error_message)
         self.in_flight_max = IN_FLIGHT_MAX
         for index, send in enumerate(self.unacknowledged.popleft().sends):
             self.history.end_send(send, answer.base_offset + index if answer.base_offset >= 0 else -1)

@@ -26,10 +26,10 @@ class _Alarm(KeyboardInterrupt):
 def limited_time(seconds: float = SEED_SECONDS) -> Iterator[None]:
     """Raise `NoProgress` when the block uses more processor time. Call it in the main thread."""
 
-    def interrupt(_signal: int, frame: FrameType | None) -> None:
+    def wake_up(_signal: int, frame: FrameType | None) -> None:
         raise _Alarm("" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}")
 
-    before = signal.signal(signal.SIGVTALRM, interrupt)
+    before = signal.signal(signal.SIGVTALRM, wake_up)
     # Again and again: cleaning up may run into the same loop.
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds, REPEAT_SECONDS)
     try:

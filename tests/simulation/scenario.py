@@ -16,12 +16,12 @@ from tests.simulation.clients import PARTITIONS, TOPIC, Auditor, Client, Member,
 from tests.simulation.pipeliner import Pipeliner
 
 from headrace.broker.broker import Broker
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
+from headrace.client.groups.offsets import END, find_offsets
 from headrace.client.metadata import TopicPartition
-from headrace.client.offsets import END, find_offsets
 from headrace.model.errors import HeadraceError, StorageFailure
-from headrace.storage.upkeep import save_checkpoint
-from headrace.testkit.anomalies import Anomaly, judge
+from headrace.storage.log.write_checkpoint import save_checkpoint
+from headrace.testkit.anomalies import Anomaly, find_anomalies
 from headrace.testkit.brokers import SimBroker
 from headrace.testkit.history import History
 from headrace.testkit.world import World
@@ -42,7 +42,7 @@ SETTINGS = {
 TOPIC_CONFIGS = {"segment.bytes": "6000", "index.interval.bytes": "300"}
 
 
-class StillUnwell(AssertionError):
+class NotRecovered(AssertionError):
     """So many seconds after the last fault somebody still does not get through."""
 
 
@@ -70,7 +70,7 @@ class Scenario:
             self.world.run(self._main())
         finally:
             self.world.close()
-        return judge(self.history)
+        return find_anomalies(self.history)
 
     @property
     def digest(self) -> str:
@@ -86,7 +86,7 @@ class Scenario:
                 group.create_task(client.run(), name=client.name)
             for _ in range(self.random.randint(*ROUNDS)):
                 await self._round()
-            alarm = self.world.loop.call_later(RECOVERY_SECONDS, self.world.loop.halt, StillUnwell(RECOVERY_SECONDS))
+            alarm = self.world.loop.call_later(RECOVERY_SECONDS, self.world.loop.halt, NotRecovered(RECOVERY_SECONDS))
             await self._recover()
             for client in clients:
                 client.is_done = True
@@ -98,11 +98,11 @@ class Scenario:
     async def _round(self) -> None:
         async with asyncio.TaskGroup() as group:
             faults = group.create_task(self._disturb())
-            upkeep = group.create_task(self._keep_up())
+            maintenance_lock = group.create_task(self._keep_up())
             ways = (self._lose_power, self._lose_power, self._kill, self._stop, self._fail_to_sync)
             await self.random.choice(ways)()
             faults.cancel()
-            upkeep.cancel()
+            maintenance_lock.cancel()
         self._heal()
         await asyncio.sleep(self.random.choice((0.0, 0.5, 8.0)))
         if self.random.random() < 0.3:

@@ -11,11 +11,11 @@ from tests.simulation.features.failing_syncs import FailingSyncs
 from tests.simulation.features.lost_folders import LostFolders
 from tests.simulation.finding_controls import Control
 
-from headrace.broker.cluster import ClusterMember
+from headrace.broker.cluster.cluster_member import ClusterMember
 from headrace.runtime.disk import DiskFailed
-from headrace.storage.flush import Flush
-from headrace.storage.recovery import Recovery
-from headrace.storage.segment import Segment
+from headrace.storage.log.flush import PendingFlush
+from headrace.storage.log.recovery import Recovery
+from headrace.storage.segments.segment import Segment
 
 
 def trust_what_was_not_checked(patch: pytest.MonkeyPatch) -> None:
@@ -42,15 +42,15 @@ def cut_off_damage(patch: pytest.MonkeyPatch) -> None:
 def sync_again_after_a_failure(patch: pytest.MonkeyPatch) -> None:
     """As PostgreSQL did until 2018: the kernel has given the pages up, and the second sync says that all is well."""
 
-    sync = Flush.sync
+    sync = PendingFlush.sync
 
-    def sync_again(self: Flush) -> None:
+    def sync_again(self: PendingFlush) -> None:
         sync(self)
         while isinstance(self.failure, DiskFailed):
             self.failure = None
             sync(self)
 
-    patch.setattr(Flush, "sync", sync_again)
+    patch.setattr(PendingFlush, "sync", sync_again)
 
 
 def take_a_lost_log_for_an_empty_one(patch: pytest.MonkeyPatch) -> None:

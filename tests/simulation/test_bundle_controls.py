@@ -7,15 +7,20 @@ from collections.abc import Callable, Sequence
 import pytest
 from tests.simulation.bundle_scenario import BundleScenario
 
-from headrace.broker.led_transactions import LedTransactions
 from headrace.broker.partition import Partition
-from headrace.broker.transactions_log import StoredTransactions, TransactionsLog
-from headrace.machines.bundles import Bundle, Bundles, Decision, Member
-from headrace.machines.transaction_state import Producer, Transaction
-from headrace.machines.transactions import Transactions
+from headrace.broker.transactions.transaction_shard import TransactionShard
+from headrace.broker.transactions.transactions_log import StoredTransactions, TransactionsLog
+from headrace.machines.transactions.joint_commits import (
+    JointCommit,
+    JointCommitDecision,
+    JointCommitMember,
+    JointCommits,
+)
+from headrace.machines.transactions.transaction_state import ProducerIdAndEpoch, TransactionMetadata
+from headrace.machines.transactions.transactions import TransactionStates
 from headrace.model.errors import HeadraceError
 from headrace.testkit.brokers import BrokerFailed
-from headrace.testkit.cluster import InvariantBroken
+from headrace.testkit.cluster import InvariantViolated
 
 SEEDS = 100
 
@@ -25,7 +30,9 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 def store_members_one_by_one(patch: pytest.MonkeyPatch) -> None:
     store = TransactionsLog.store
 
-    def store_each(self: TransactionsLog, transactions: Sequence[Transaction], bundle: Bundle | None = None) -> int:
+    def store_each(
+        self: TransactionsLog, transactions: Sequence[TransactionMetadata], bundle: JointCommit | None = None
+    ) -> int:
         end_offset = 0
         for transaction in transactions:
             end_offset = store(self, [transaction])
@@ -35,64 +42,68 @@ def store_members_one_by_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_any_sequence(patch: pytest.MonkeyPatch) -> None:
-    commit = Bundles.commit
+    commit = JointCommits.commit
 
-    def forgetful(self: Bundles, name: str, sequence: int, members: Sequence[Member], now_ms: int) -> Decision:
+    def forgetful(
+        self: JointCommits, name: str, sequence: int, members: Sequence[JointCommitMember], now_ms: int
+    ) -> JointCommitDecision:
         self.forget(name)
         return commit(self, name, sequence, members, now_ms)
 
-    patch.setattr(Bundles, "commit", forgetful)
+    patch.setattr(JointCommits, "commit", forgetful)
 
 
 def take_a_sequence_for_committed_whoever_asks(patch: pytest.MonkeyPatch) -> None:
-    commit = Bundles.commit
+    commit = JointCommits.commit
 
-    def credulous(self: Bundles, name: str, sequence: int, members: Sequence[Member], now_ms: int) -> Decision:
+    def credulous(
+        self: JointCommits, name: str, sequence: int, members: Sequence[JointCommitMember], now_ms: int
+    ) -> JointCommitDecision:
         last = self.find(name)
         if last is not None and sequence == last.sequence:
-            return Decision(is_committed=True)
+            return JointCommitDecision(is_committed=True)
         return commit(self, name, sequence, members, now_ms)
 
-    patch.setattr(Bundles, "commit", credulous)
+    patch.setattr(JointCommits, "commit", credulous)
 
 
 def forget_the_sequence_with_the_lead(patch: pytest.MonkeyPatch) -> None:
     load = TransactionsLog.load
 
     async def load_less(self: TransactionsLog, partition: Partition) -> StoredTransactions:
-        return (await load(self, partition))._replace(bundles=[])
+        return (await load(self, partition))._replace(joint_commits=[])
 
     patch.setattr(TransactionsLog, "load", load_less)
 
 
 def commit_those_who_can(patch: pytest.MonkeyPatch) -> None:
-    committed = Bundles._committed
+    committed = JointCommits._committed
 
-    def lenient(self: Bundles, member: Member, now_ms: int) -> Transaction | None:
+    def lenient(self: JointCommits, member: JointCommitMember, now_ms: int) -> TransactionMetadata | None:
         try:
             return committed(self, member, now_ms)
         except HeadraceError:
             return None
 
-    patch.setattr(Bundles, "_committed", lenient)
+    patch.setattr(JointCommits, "_committed", lenient)
 
 
 def commit_whoever_has_the_id_now(patch: pytest.MonkeyPatch) -> None:
-    present = Transactions.present
+    present = TransactionStates.present
 
-    def whoever(self: Transactions, transactional_id: str, producer: Producer) -> Transaction:
+    def whoever(self: TransactionStates, transactional_id: str, producer: ProducerIdAndEpoch) -> TransactionMetadata:
         found = self.find(transactional_id)
         return present(self, transactional_id, producer if found is None else found.producer)
 
-    patch.setattr(Transactions, "present", whoever)
+    patch.setattr(TransactionStates, "present", whoever)
 
 
 def answer_before_the_decision_is_durable(patch: pytest.MonkeyPatch) -> None:
     async def at_once(*_: object) -> None:
         return
 
-    patch.setattr(LedTransactions, "_settled", at_once)
-    patch.setattr(LedTransactions, "_over", at_once)
+    patch.setattr(TransactionShard, "_settled", at_once)
+    patch.setattr(TransactionShard, "_wait_until_ended", at_once)
 
 
 # With the seed that shows it at present, which is tried first. Others do, but it may take a minute to find them.
@@ -117,5 +128,5 @@ def test_a_planted_bug_is_found(plant: Plant, shown_by: int, monkeypatch: pytest
 def goes_wrong(seed: int) -> bool:
     try:
         return bool(BundleScenario(seed).run())
-    except (AssertionError, BrokerFailed, ExceptionGroup, InvariantBroken):
+    except (AssertionError, BrokerFailed, ExceptionGroup, InvariantViolated):
         return True

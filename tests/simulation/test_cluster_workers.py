@@ -11,7 +11,7 @@ from tests.simulation.cluster_workers import QueueScenario
 from tests.simulation.telling import assert_nothing_goes_wrong
 from tests.simulation.test_broker import FIRST
 
-from headrace.broker.led_subscriptions import LedSubscriptions
+from headrace.broker.queues.subscription_shard import SubscriptionShard
 from headrace.testkit.anomalies import Anomaly
 
 SEEDS = int(os.environ.get("HEADRACE_SEEDS", "20"))
@@ -25,12 +25,12 @@ def test_every_message_is_acked_and_none_comes_back(seed: int) -> None:
 
 
 def test_an_ack_that_is_answered_before_it_is_safe_is_seen_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    settle = LedSubscriptions.settle
+    settle = SubscriptionShard.settle
 
-    def settle_and_not_wait(self: LedSubscriptions, *asked: Any) -> tuple[Any, asyncio.Future[None] | None]:
-        return settle(self, *asked)[0], None
+    def settle_and_not_wait(self: SubscriptionShard, *requested: Any) -> tuple[Any, asyncio.Future[None] | None]:
+        return settle(self, *requested)[0], None
 
-    monkeypatch.setattr(LedSubscriptions, "settle", settle_and_not_wait)
+    monkeypatch.setattr(SubscriptionShard, "settle", settle_and_not_wait)
     assert any("acked message came back" in map(_kind, QueueScenario(seed).run()) for seed in SEEDS_OF_THE_CONTROL)
 
 

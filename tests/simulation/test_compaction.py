@@ -13,14 +13,14 @@ from random import Random
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.storage.keyed import COMPACT, Keyed, Line
-from tests.unit.storage.workbench import split
+from tests.unit.storage.compaction.compacted_log_harness import COMPACT, CompactedLogHarness, VisibleRecord
+from tests.unit.storage.log_harness import split
 
 from headrace.runtime.supervise import Supervisor
 from headrace.storage.config import StoreConfig
-from headrace.storage.log import ColdRead, Log
+from headrace.storage.log.log import ColdRead, Log
 from headrace.testkit.disk import SimulatedPowerCut
-from headrace.wire.batch import read_records
+from headrace.wire.batches.batch import read_records
 
 SEEDS = int(os.environ.get("HEADRACE_SEEDS", "200"))
 
@@ -28,10 +28,10 @@ SEEDS = int(os.environ.get("HEADRACE_SEEDS", "200"))
 class History:
     """What was ever written to the log, and what was dropped for good."""
 
-    def __init__(self, seed: int, bench: Keyed) -> None:
+    def __init__(self, seed: int, bench: CompactedLogHarness) -> None:
         self.random = Random(f"compaction {seed}")
         self.bench = bench
-        self.written: list[Line] = []
+        self.written: list[VisibleRecord] = []
         self.dropped: set[int] = set()
         self.number = 0
 
@@ -44,7 +44,7 @@ class History:
         producer_id = self.random.choice((-1, -1, 1, 2))
         offset = bench.put(*pairs, producer_id=producer_id, compression=self.random.choice((0, 0, 3)))
         now_ms = bench.now_ms
-        self.written += [Line(offset + at, key, value, now_ms + at) for at, (key, value) in enumerate(pairs)]
+        self.written += [VisibleRecord(offset + at, key, value, now_ms + at) for at, (key, value) in enumerate(pairs)]
 
     def note_dropped(self) -> None:
         """A pass is over: what it dropped is gone for good."""
@@ -88,8 +88,8 @@ class History:
         self.forget_what_was_lost()
 
 
-def make_bench(seed: int) -> Keyed:
-    return Keyed(seed, replace(COMPACT, segment_bytes=Random(seed).choice((700, 2000, 6000))))
+def make_bench(seed: int) -> CompactedLogHarness:
+    return CompactedLogHarness(seed, replace(COMPACT, segment_bytes=Random(seed).choice((700, 2000, 6000))))
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -136,7 +136,7 @@ class Load:
             cleaner_backoff_seconds=0.02,
             cleaner_map_bytes=36 * 20,
         )
-        self.bench = Keyed(seed, replace(COMPACT, segment_bytes=3000), store_config)
+        self.bench = CompactedLogHarness(seed, replace(COMPACT, segment_bytes=3000), store_config)
         self.history = History(seed, self.bench)
         self.random = self.history.random
 

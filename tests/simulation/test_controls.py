@@ -10,15 +10,15 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from tests.simulation.scenario import Scenario, StillUnwell
+from tests.simulation.scenario import NotRecovered, Scenario
 
-from headrace.broker.offsets_log import OffsetsLog
-from headrace.broker.partition import Appended, Partition
+from headrace.broker.coordination.state_log import StoredRecord
+from headrace.broker.groups.offsets_log import OffsetsLog
+from headrace.broker.partition import AppendResult, Partition
 from headrace.broker.partition_state import PartitionState
-from headrace.broker.state_log import StoredRecord
-from headrace.storage.flush import Flush
-from headrace.storage.log import Log
-from headrace.storage.recovery import Recovery
+from headrace.storage.log.flush import PendingFlush
+from headrace.storage.log.log import Log
+from headrace.storage.log.recovery import Recovery
 from headrace.testkit.brokers import BrokerFailed
 
 SEEDS = 200
@@ -29,7 +29,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 def acknowledge_before_the_flush(patch: pytest.MonkeyPatch) -> None:
     append = Partition.append
 
-    def append_and_show(self: Partition, *arguments: Any) -> Appended:
+    def append_and_show(self: Partition, *arguments: Any) -> AppendResult:
         appended = append(self, *arguments)
         self._advance(self.log.end_offset)
         return appended
@@ -40,7 +40,7 @@ def acknowledge_before_the_flush(patch: pytest.MonkeyPatch) -> None:
 def forget_to_sync_the_names_of_new_segments(patch: pytest.MonkeyPatch) -> None:
     begin = Log.begin_flush
 
-    def begin_without_the_folder(self: Log) -> Flush | None:
+    def begin_without_the_folder(self: Log) -> PendingFlush | None:
         flush = begin(self)
         if flush is not None:
             flush.directory = False
@@ -89,5 +89,5 @@ def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -
 def goes_wrong(seed: int) -> bool:
     try:
         return bool(Scenario(seed).run())
-    except (BrokerFailed, StillUnwell, ExceptionGroup):  # the broker failed, nobody got through, a client objects
+    except (BrokerFailed, NotRecovered, ExceptionGroup):  # the broker failed, nobody got through, a client objects
         return True

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from random import Random
 
 import pytest
-from tests.unit.broker import delayed
-from tests.unit.broker.delayed import alter, cancel, delay, listed, message, now_ms, values
-from tests.unit.broker.house import House
+from tests.unit.broker.delays import delay_support as delayed
+from tests.unit.broker.delays.delay_support import alter, cancel, delay, listed, message, now_ms, values
+from tests.unit.broker.simulated_broker import SimulatedBroker
 
 from headrace.model.errors import InvalidRecordState
 from headrace.testkit.disk import SimulatedPowerCut
@@ -26,10 +26,10 @@ LIVES_MAX = 4
 @pytest.fixture(autouse=True)
 def _small_and_busy() -> Iterator[None]:
     patch = pytest.MonkeyPatch()
-    patch.setattr("headrace.broker.delay_sweeps.SWEEP_BYTES_MIN", 3000)
-    patch.setattr("headrace.broker.companions._SEGMENT_BYTES", 2500)
-    patch.setattr("headrace.broker.delays._SWEEP_SECONDS", 1.0)
-    patch.setattr("headrace.broker.delay_lead._TRIM_SECONDS", 2.0)
+    patch.setattr("headrace.broker.delays.delayed_log.SWEEP_BYTES_MIN", 3000)
+    patch.setattr("headrace.broker.controller.colocated_topics._SEGMENT_BYTES", 2500)
+    patch.setattr("headrace.broker.delays.delays._SWEEP_SECONDS", 1.0)
+    patch.setattr("headrace.broker.delays.delay_shard._TRIM_SECONDS", 2.0)
     yield
     patch.undo()
     gc.collect()  # of the failures that nobody lived to see; else they would be reported when the tests are over
@@ -38,8 +38,8 @@ def _small_and_busy() -> Iterator[None]:
 class Sender:
     """What was sent, what was acknowledged and where it lies, and what is known of its cancels: None is nothing."""
 
-    def __init__(self, house: House, chance: Random) -> None:
-        self.house = house
+    def __init__(self, simulated_broker: SimulatedBroker, chance: Random) -> None:
+        self.simulated_broker = simulated_broker
         self.chance = chance
         self.sent: list[bytes] = []
         self.told: dict[bytes, int] = {}
@@ -54,7 +54,9 @@ class Sender:
                 await self._cancel(self.chance.choice(sorted(self.told)))
             elif draw < 0.8 and self.told:
                 offset = self.told[self.chance.choice(sorted(self.told))]
-                await alter(self.house, [(offset, now_ms(self.house) + self.chance.randrange(5000))])
+                await alter(
+                    self.simulated_broker, [(offset, now_ms(self.simulated_broker) + self.chance.randrange(5000))]
+                )
             else:
                 await asyncio.sleep(self.chance.random() * 2)
 
@@ -63,13 +65,13 @@ class Sender:
         for _ in range(self.chance.randrange(1, 5)):
             value = b"%d" % len(self.sent) + b"." * self.chance.randrange(200)
             self.sent.append(value)
-            records.append(message(self.house, value, b"k", delay=f"{self.chance.choice(DELAYS_MS)}ms"))
-        offset = await delay(self.house, *records)
+            records.append(message(self.simulated_broker, value, b"k", delay=f"{self.chance.choice(DELAYS_MS)}ms"))
+        offset = await delay(self.simulated_broker, *records)
         self.told.update((record.value or b"", offset + at) for at, record in enumerate(records))
 
     async def _cancel(self, value: bytes) -> None:
         self.cancelled.setdefault(value, None)
-        code = await cancel(self.house, self.told[value])
+        code = await cancel(self.simulated_broker, self.told[value])
         if code == 0:
             self.cancelled[value] = True
         elif code == InvalidRecordState.code and self.cancelled[value] is None:
@@ -84,9 +86,9 @@ class Sender:
                 assert found[value] == int(not is_cancelled), value
 
 
-async def live(house: House, sender: Sender) -> bool:
+async def live(simulated_broker: SimulatedBroker, sender: Sender) -> bool:
     """Whether the sender came to its end before the power went."""
-    running = house.host.start(sender.run(), "sender")
+    running = simulated_broker.host.start(sender.run(), "sender")
     await asyncio.wait([running], timeout=120)
     if not running.done() or isinstance(running.exception(), SimulatedPowerCut):
         return False
@@ -98,20 +100,20 @@ async def live(house: House, sender: Sender) -> bool:
 def test_each_message_comes_once(seed: int) -> None:
     chance = Random(seed)
     world = World(seed=seed, shuffle=True)
-    house = House(world)
-    world.run(house.open())
-    world.run(delayed.make(house))
-    sender = Sender(house, chance)
+    simulated_broker = SimulatedBroker(world)
+    world.run(simulated_broker.open())
+    world.run(delayed.make(simulated_broker))
+    sender = Sender(simulated_broker, chance)
     for _ in range(chance.randrange(1, LIVES_MAX + 1)):
-        house.host.disk.crash_after(chance.randrange(5, 400))
-        if world.run(live(house, sender)):
-            house.kill(keep_page_cache=chance.random() < 0.5)
-        house.registry.crash()
-        world.run(house.open())
-    world.run(house.pass_time(40))
-    world.run(house.restart())
-    world.run(house.pass_time(5))
-    sender.check(Counter(world.run(values(house))))
-    assert world.run(listed(house)).waiting == 0
-    house.check()
+        simulated_broker.host.disk.crash_after(chance.randrange(5, 400))
+        if world.run(live(simulated_broker, sender)):
+            simulated_broker.kill(keep_page_cache=chance.random() < 0.5)
+        simulated_broker.registry.crash()
+        world.run(simulated_broker.open())
+    world.run(simulated_broker.pass_time(40))
+    world.run(simulated_broker.restart())
+    world.run(simulated_broker.pass_time(5))
+    sender.check(Counter(world.run(values(simulated_broker))))
+    assert world.run(listed(simulated_broker)).waiting == 0
+    simulated_broker.check()
     world.close()

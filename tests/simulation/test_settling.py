@@ -12,8 +12,8 @@ from random import Random
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.storage.keyed import Line
-from tests.unit.storage.queued import SMALL, Queued
+from tests.unit.storage.compaction.compacted_log_harness import VisibleRecord
+from tests.unit.storage.queue_log_harness import SMALL, QueueLogHarness
 
 from headrace.testkit.disk import SimulatedPowerCut
 
@@ -24,8 +24,8 @@ class History:
     def __init__(self, seed: int) -> None:
         self.random = Random(f"settling {seed}")
         segment_bytes = self.random.choice((700, 2000, 6000))
-        self.bench = Queued(seed, replace(SMALL, segment_bytes=segment_bytes))
-        self.written: list[Line] = []
+        self.bench = QueueLogHarness(seed, replace(SMALL, segment_bytes=segment_bytes))
+        self.written: list[VisibleRecord] = []
         self.idle: set[int] = set()  # nobody needed it when somebody looked
         self.dropped: set[int] = set()  # and then it was gone
 
@@ -38,7 +38,7 @@ class History:
             producer_id=random.choice((-1, -1, 1, 2)),
             compression=random.choice((0, 0, 3)),
         )
-        self.written += [Line(offset + at, None, value, bench.now_ms + at) for at, value in enumerate(values)]
+        self.written += [VisibleRecord(offset + at, None, value, bench.now_ms + at) for at, value in enumerate(values)]
 
     def settle(self) -> None:
         bench, random = self.bench, self.random

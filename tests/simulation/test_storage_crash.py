@@ -8,16 +8,16 @@ from contextlib import suppress
 from random import Random
 
 import pytest
-from tests.unit.storage.replica import Replica
-from tests.unit.storage.workbench import Workbench, split
+from tests.unit.storage.follower_log_harness import FollowerLogHarness
+from tests.unit.storage.log_harness import LogHarness, split
 
 from headrace.model.errors import OffsetOutOfRange
 from headrace.runtime.disk import DiskFull
 from headrace.runtime.supervise import Supervisor
 from headrace.storage.config import LogConfig, StoreConfig
-from headrace.storage.copying import check_copied
-from headrace.storage.log import ColdRead
-from headrace.storage.retention import delete_old
+from headrace.storage.log.follower_append import check_follower_batches
+from headrace.storage.log.log import ColdRead
+from headrace.storage.log.retention import delete_expired_segments
 from headrace.testkit.disk import SimulatedPowerCut
 
 SEEDS = int(os.environ.get("HEADRACE_SEEDS", "200"))
@@ -30,7 +30,7 @@ class Scenario:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(f"storage crash {seed}")
-        self.bench = Workbench(seed)
+        self.bench = LogHarness(seed)
         self.value = 0
 
     def work(self) -> None:
@@ -67,7 +67,7 @@ class Scenario:
 
     def retain(self) -> None:
         bench = self.bench
-        bench.run(delete_old(bench.log, bench.world.clock.now_ms() + self.random.choice((0, 1 << 40))))
+        bench.run(delete_expired_segments(bench.log, bench.world.clock.now_ms() + self.random.choice((0, 1 << 40))))
         bench.durable_start = bench.log.start_offset
 
     def roll(self) -> None:
@@ -116,7 +116,7 @@ class Following:
     """A log that is copied from a leader with gaps, cut and begun anew, until the power goes, a few times over."""
 
     def __init__(self, seed: int) -> None:
-        self.replica = Replica(seed, LogConfig(segment_bytes=2500, index_interval_bytes=200))
+        self.replica = FollowerLogHarness(seed, LogConfig(segment_bytes=2500, index_interval_bytes=200))
         self.random = self.replica.random
         self.restarting_at: int | None = None
 
@@ -133,7 +133,9 @@ class Following:
         rest = replica.next_batches(1)[0].data
         replica.held += batches  # first: any part of them may be there when the power goes
         data = b"".join(batch.data for batch in batches) + rest[: self.random.randrange(len(rest))]
-        assert replica.log.append_copied(check_copied(memoryview(data))) == batches[-1].header.next_offset
+        assert (
+            replica.log.append_as_follower(check_follower_batches(memoryview(data))) == batches[-1].header.next_offset
+        )
 
     def copy_to_a_full_disk(self) -> None:
         replica, disk = self.replica, self.replica.world.disk
@@ -220,7 +222,7 @@ class Load:
             retention_check_seconds=0.05,
             scrub_bytes_per_second=100_000,
         )
-        self.bench = Workbench(seed, config, store_config)
+        self.bench = LogHarness(seed, config, store_config)
         self.value = 0
 
     async def work(self) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from tests.simulation.test_transactions import Story
 
-from headrace.broker.led_transactions import LedTransactions
+from headrace.broker.coordination.state_log import StateLog, StoredRecord
 from headrace.broker.partition import Partition
 from headrace.broker.partition_state import PartitionState
-from headrace.broker.state_log import StateLog, StoredRecord
-from headrace.broker.transaction_markers import TransactionMarkers
-from headrace.broker.transaction_verification import TransactionVerification
-from headrace.machines.partition_transactions import PartitionTransactions
-from headrace.machines.transaction_state import Transaction
+from headrace.broker.transactions.transaction_markers import TransactionMarkers
+from headrace.broker.transactions.transaction_shard import TransactionShard
+from headrace.broker.transactions.transaction_verification import TransactionVerification
+from headrace.machines.transactions.partition_transactions import PartitionTransactions
+from headrace.machines.transactions.transaction_state import TransactionMetadata
 from headrace.testkit.brokers import BrokerFailed
 
 SEEDS = 60
@@ -27,7 +27,7 @@ def answer_before_the_markers_stand(patch: pytest.MonkeyPatch) -> None:
     async def at_once(*_: object) -> None:
         return
 
-    patch.setattr(LedTransactions, "_over", at_once)
+    patch.setattr(TransactionShard, "_wait_until_ended", at_once)
 
 
 def take_batches_without_asking_the_coordinator(patch: pytest.MonkeyPatch) -> None:
@@ -35,10 +35,10 @@ def take_batches_without_asking_the_coordinator(patch: pytest.MonkeyPatch) -> No
 
 
 def leave_the_epoch_alone_at_the_end(patch: pytest.MonkeyPatch) -> None:
-    def ending(self: Transaction, _new_id: int | None, now_ms: int, *, is_commit: bool) -> Transaction:
+    def ending(self: TransactionMetadata, _new_id: int | None, now_ms: int, *, is_commit: bool) -> TransactionMetadata:
         return self.ending(now_ms, is_commit=is_commit)
 
-    patch.setattr(Transaction, "ending_bumped", ending)
+    patch.setattr(TransactionMetadata, "ending_bumped", ending)
 
 
 def forget_what_is_open_when_starting(patch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,12 @@ from random import Random
 import pytest
 from tests.simulation.clients import PARTITIONS
 from tests.simulation.test_broker import FIRST, SEEDS
-from tests.simulation.transactor import LEDGER, Told, Transactor, read_committed
+from tests.simulation.transactor import LEDGER, TransactionResult, Transactor, read_committed
 
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
+from headrace.client.connections.transport import Transport
+from headrace.client.groups.offsets import END, committed, find_offsets
 from headrace.client.metadata import TopicPartition
-from headrace.client.offsets import END, committed, find_offsets
-from headrace.client.transport import Transport
 from headrace.model.errors import HeadraceError
 from headrace.testkit.brokers import SimBroker
 from headrace.testkit.history import History
@@ -46,7 +46,7 @@ class Story:
         self.world = World(seed)
         self.broker = SimBroker(self.world, self.world.host("broker"), SETTINGS)
         self.broker.host.disk.delay_seconds = self.random.choice(((0.00005, 0.002), (0.001, 0.02)))
-        self.books: dict[str, list[Told]] = {name: [] for name in IDS}
+        self.books: dict[str, list[TransactionResult]] = {name: [] for name in IDS}
         self.late: list[asyncio.Task[None]] = []
         self.busy: set[Transactor] = set()
         self.transactors = [self._transactor(name) for one in IDS for name in (one, f"{one}-twin")]

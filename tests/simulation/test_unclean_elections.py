@@ -7,17 +7,17 @@ import asyncio
 from tests.simulation.features.feature import note_final, stored
 from tests.simulation.features.unclean import UncleanElections
 
-from headrace.client.address import parse_addresses
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import ClientSettings, Cluster
-from headrace.client.producer import Producer
-from headrace.client.tcp import TcpDialer
-from headrace.machines.leadership import elect_unclean
+from headrace.client.connections.address import parse_addresses
+from headrace.client.connections.tcp import TcpDialer
+from headrace.client.produce.producer import Producer
+from headrace.machines.controller.leadership import elect_unclean
 from headrace.model.partition_record import NO_LEADER, PartitionRecord
 from headrace.registry.partitions import PartitionRecords
 from headrace.testkit.brokers import SimBroker
 from headrace.testkit.cluster import SESSION_SECONDS, SimCluster
-from headrace.testkit.history import History, Send
+from headrace.testkit.history import History, SendOperation
 from headrace.testkit.registry import SimRegistry
 from headrace.testkit.world import World
 
@@ -50,7 +50,7 @@ class TwoBrokers:
             await asyncio.sleep(0.1)
 
     async def until_well(self) -> None:
-        while self.sim.unwell() or self.sim.unlike():
+        while self.sim.unhealthy_partitions() or self.sim.diverged_partitions():
             await asyncio.sleep(0.1)
 
     async def elect_unclean(self, broker: SimBroker) -> None:
@@ -61,13 +61,13 @@ class TwoBrokers:
             catalogue.topic(TOPIC).id, 0, lambda record: elect_unclean(record, catalogue.standing, broker.node_id)
         )
 
-    async def publish(self, producer: Producer, value: bytes) -> Send:
+    async def publish(self, producer: Producer, value: bytes) -> SendOperation:
         self.elections.note_draft(value, 0)
         send = self.history.begin_send("writer", 0, value)
         self.history.end_send(send, (await producer.publish(TOPIC, value, partition=0)).offset)
         return send
 
-    async def run(self) -> tuple[Send, Send]:
+    async def run(self) -> tuple[SendOperation, SendOperation]:
         """Replace a paused leader by an unclean election. Return a message that is sent to it just before it wakes, and
         one that is sent when it follows the new leader."""
         await self.sim.start_all()

@@ -16,21 +16,24 @@ from typing import Any
 
 from tests.simulation.clients import PARTITIONS, Client
 
-from headrace.client.errors import raise_for
-from headrace.client.transport import Transport, api_of
+from headrace.client.connections.transport import Transport, api_of_request
+from headrace.client.errors import raise_for_code
 from headrace.model.errors import HeadraceError
-from headrace.wire.batch import TRANSACTIONAL, BatchHeader, Record, build_batch, parse_header, read_records
-from headrace.wire.control import parse_marker
-from headrace.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from headrace.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
-from headrace.wire.messages.end_txn import EndTxnRequest
+from headrace.wire.batches.batch import TRANSACTIONAL, BatchHeader, BatchRecord, build_batch, parse_header, read_records
+from headrace.wire.batches.control import parse_marker
 from headrace.wire.messages.fetch import AbortedTransaction, FetchPartition, FetchRequest, FetchTopic
-from headrace.wire.messages.init_producer_id import InitProducerIdRequest
-from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from headrace.wire.messages.txn_offset_commit import (
+from headrace.wire.messages.group_offsets import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
+)
+from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from headrace.wire.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    InitProducerIdRequest,
 )
 
 LEDGER = "ledger"
@@ -41,7 +44,7 @@ OLDER, NEWER = 11, 12
 
 
 @dataclass(slots=True)
-class Told:
+class TransactionResult:
     """A transaction as its producer knows it. The outcome is None while, or if, it was never told one."""
 
     number: int
@@ -53,7 +56,7 @@ class Told:
 class Transactor(Client):
     """`books` is shared by all producers of one transactional id."""
 
-    books: list[Told]
+    books: list[TransactionResult]
     is_newer = False
 
     @property
@@ -80,7 +83,7 @@ class Transactor(Client):
                 transactional_id=self.transactional_id, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
             ),
         )
-        raise_for(answer.error_code)
+        raise_for_code(answer.error_code)
         self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
         self.sequences = dict.fromkeys(range(PARTITIONS), 0)
         for _ in range(self.random.choice((1, 5, 30))):
@@ -90,7 +93,7 @@ class Transactor(Client):
 
     async def _transaction(self, transport: Transport) -> bool:
         """Whether it was ended, so that another one may follow."""
-        told = Told(len(self.books) + 1)
+        told = TransactionResult(len(self.books) + 1)
         self.books.append(told)
         partitions = self.random.sample(range(PARTITIONS), self.random.randint(1, PARTITIONS))
         if not self.is_newer:
@@ -125,12 +128,12 @@ class Transactor(Client):
         )
         for topic in answer.results_by_topic_v3_and_below:
             for result in topic.results_by_partition:
-                raise_for(result.partition_error_code)
+                raise_for_code(result.partition_error_code)
 
     async def _write(self, transport: Transport, partition: int, value: bytes) -> None:
         def request() -> ProduceRequest:
             batch = build_batch(
-                [Record(value=value, timestamp_ms=1)],
+                [BatchRecord(value=value, timestamp_ms=1)],
                 producer_id=self.producer_id,
                 producer_epoch=self.epoch,
                 base_sequence=self.sequences[partition],
@@ -145,7 +148,7 @@ class Transactor(Client):
             # Its copy comes late; with the older protocol it could join the next transaction, as with Kafka.
             self._late(request(), version)
         answer = await self._ask(transport, version, request())
-        raise_for(answer.responses[0].partition_responses[0].error_code)
+        raise_for_code(answer.responses[0].partition_responses[0].error_code)
         self.sequences[partition] += 1
 
     def _late(self, request: ProduceRequest, version: int) -> None:
@@ -170,7 +173,7 @@ class Transactor(Client):
                 producer_epoch=self.epoch,
                 group_id=self.transactional_id,
             )
-            raise_for((await self._ask(transport, 3, request)).error_code)
+            raise_for_code((await self._ask(transport, 3, request)).error_code)
         commit = TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,
             group_id=self.transactional_id,
@@ -188,7 +191,7 @@ class Transactor(Client):
             ],
         )
         answer = await self._ask(transport, 5 if self.is_newer else 3, commit)
-        raise_for(answer.topics[0].partitions[0].error_code)
+        raise_for_code(answer.topics[0].partitions[0].error_code)
 
     async def _end(self, transport: Transport, is_commit: bool) -> Any:
         request = EndTxnRequest(
@@ -201,7 +204,7 @@ class Transactor(Client):
         while True:
             try:
                 answer = await self._ask(transport, 5 if self.is_newer else 4, request)
-                raise_for(answer.error_code)
+                raise_for_code(answer.error_code)
                 return answer
             except HeadraceError as error:
                 attempts -= 1
@@ -209,7 +212,7 @@ class Transactor(Client):
                     raise
                 await self.think(0.05)
 
-    async def _expect(self, transport: Transport, told: Told, producer_id: int) -> None:
+    async def _expect(self, transport: Transport, told: TransactionResult, producer_id: int) -> None:
         """The marker of a committed transaction is there for every reader, at once. (Readers of committed ones may not
         see it yet: somebody else's that is still open may stand before it.)"""
         for partition, value in told.values.items():
@@ -224,7 +227,7 @@ class Transactor(Client):
             assert is_marked, f"{value!r} was committed, but a reader right behind it does not find its marker"
 
     async def _ask(self, transport: Transport, version: int, request: Any) -> Any:
-        return await transport.call(api_of(request).key, version, request, TIMEOUT_SECONDS)
+        return await transport.call(api_of_request(request).key, version, request, TIMEOUT_SECONDS)
 
 
 async def read(
@@ -233,14 +236,14 @@ async def read(
     """Every batch from the beginning, with the aborted transactions that came with it."""
     offset = 0
     while True:
-        asked = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=2_000)
+        requested = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=2_000)
         request = FetchRequest(
-            isolation_level=isolation_level, max_bytes=2_000, topics=[FetchTopic(topic=LEDGER, partitions=[asked])]
+            isolation_level=isolation_level, max_bytes=2_000, topics=[FetchTopic(topic=LEDGER, partitions=[requested])]
         )
-        response = await transport.call(api_of(request).key, 12, request, TIMEOUT_SECONDS)
-        raise_for(response.error_code)
+        response = await transport.call(api_of_request(request).key, 12, request, TIMEOUT_SECONDS)
+        raise_for_code(response.error_code)
         data = response.responses[0].partitions[0]
-        raise_for(data.error_code)
+        raise_for_code(data.error_code)
         records = memoryview(bytes(data.records or b""))
         if not records:
             return

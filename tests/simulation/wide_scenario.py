@@ -94,5 +94,5 @@ class WideScenario(ClusterScenario):
         self.clients = [one for one in self.clients if one in kept or random.random() > LEFT_OUT_CHANCE]
         self.writers = [one for one in self.writers if one in self.clients]
         self.members = [one for one in self.members if one in self.clients]
-        self.copiers = [one for one in self.copiers if one in self.clients]
+        self.followers = [one for one in self.followers if one in self.clients]
         self.operators = [one for one in self.operators if one in self.clients]

@@ -36,7 +36,7 @@ class Unlucky(Exception):
 
 
 class UnluckySink(StreamSink):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> writing.Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> writing.TaskCommitMessage:
         writing.WINDOW_BYTES = 1  # type: ignore[misc]  # each few rows are sent at once: so there is a half-way
         task = TaskContext.get()
         assert task is not None

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from tests.integration.process import BrokerProcess
-from tests.unit.pipeline.broker_stage import Brokers, StageRun, sent
+from tests.unit.pipeline.in_process_run import Brokers, InProcessRun, sent
 
 from headrace.archive import Archive
 from headrace.client.metadata import TopicPartition
 from headrace.pipeline.archiving import ArchiveJob, ArchiveSettings
 from headrace.pipeline.replay import ReplayJob, ReplaySettings
-from headrace.pipeline.replay_account import ReplayAccount
+from headrace.pipeline.replay_task import ReplayAccount
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,8 +29,8 @@ def brokers(broker: BrokerProcess) -> Brokers:
 
 
 @pytest.fixture
-def run(spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path) -> StageRun:
-    found = StageRun(broker.address, tmp_path / "work")
+def run(spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path) -> InProcessRun:
+    found = InProcessRun(broker.address, tmp_path / "work")
     found.name = topic
     found.session = spark  # type: ignore[assignment]
     return found
@@ -47,7 +47,12 @@ def replay_job(topic: str, folder: Path, **settings: Any) -> ReplayJob:
 
 
 def test_what_was_archived_and_deleted_is_replayed_byte_for_byte_through_broken_runs(
-    spark: SparkSession, brokers: Brokers, run: StageRun, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    brokers: Brokers,
+    run: InProcessRun,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     brokers.create(topic, 2)
     brokers.produce(topic, 0, sent(1000))
@@ -55,7 +60,7 @@ def test_what_was_archived_and_deleted_is_replayed_byte_for_byte_through_broken_
     tables = []
 
     with monkeypatch.context() as patch:
-        patch.setattr("headrace.archive.catalogue.Catalogue._put_in_place", _dying(3))
+        patch.setattr("headrace.archive.catalogue.ArchiveCatalogue._move_to_final_names", _dying(3))
         with pytest.raises(KeyboardInterrupt):
             archive_job(topic, tmp_path).once(run)
     assert archive_job(topic, tmp_path).once(run).ok
@@ -81,7 +86,7 @@ def test_what_was_archived_and_deleted_is_replayed_byte_for_byte_through_broken_
     assert brokers.records(f"{topic}.again", 1) == sent(500, 5000)
 
 
-def test_a_filter_is_sql_and_order_stays(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_a_filter_is_sql_and_order_stays(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     brokers.create(topic, 2)
     brokers.produce(topic, 0, sent(300))
     brokers.produce(topic, 1, sent(300, 1000))

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow.parquet as pq
 from tests.integration.process import BrokerProcess
-from tests.unit.pipeline.audit_stage import Row, tamper, wait_for_burials
-from tests.unit.pipeline.broker_stage import Brokers, Sent, StageRun, sent
-from tests.unit.pipeline.report_reading import PageReader
+from tests.unit.pipeline.audit_support import Row, tamper, wait_for_dead_letters
+from tests.unit.pipeline.in_process_run import Brokers, InProcessRun, Sent, sent
+from tests.unit.pipeline.report_page_reader import PageReader
 
 from headrace import Client
 from headrace.pipeline.archiving import ArchiveJob, ArchiveSettings
 from headrace.pipeline.audit import AuditJob
-from headrace.pipeline.audit_checks import AuditSettings
-from headrace.pipeline.audit_findings import Verdict
+from headrace.pipeline.audit_findings import AuditResult, AuditSettings
 from headrace.pipeline.replay import ReplayJob, ReplaySettings
 from headrace.pipeline.report import ReportJob, ReportSettings
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 COUNT = 2000
 
 
-class SparkRun(StageRun):
+class SparkRun(InProcessRun):
     def __init__(self, brokers: str, work: Path, session: SparkSession, name: str) -> None:
         super().__init__(brokers, work)
         self.name = name
@@ -37,13 +36,13 @@ class SparkRun(StageRun):
         return self._spark
 
 
-def audit(run: SparkRun, folder: Path, **check: Any) -> tuple[bool, Verdict]:
+def audit(run: SparkRun, folder: Path, **check: Any) -> tuple[bool, AuditResult]:
     outcome = AuditJob(msgspec.convert({"checks": [check]}, AuditSettings), folder).once(run)
-    [verdict] = msgspec.json.decode((run.work / "findings.json").read_bytes(), type=list[Verdict])
+    [verdict] = msgspec.json.decode((run.work / "findings.json").read_bytes(), type=list[AuditResult])
     return outcome.ok, verdict
 
 
-def named(verdict: Verdict) -> set[tuple[str, int, int | None]]:
+def named(verdict: AuditResult) -> set[tuple[str, int, int | None]]:
     return {(one.kind, one.partition, one.offset) for one in verdict.findings}
 
 
@@ -108,7 +107,7 @@ def test_a_worked_queue_is_proven_and_reported(
             left -= 1
             if not left:
                 break
-    wait_for_burials(broker.address, topic)
+    wait_for_dead_letters(broker.address, topic)
     ok, verdict = audit(run, tmp_path, kind="settled", topic=topic, subscription="billing")
     assert ok, verdict
     assert verdict.records == 30

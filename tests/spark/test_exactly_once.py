@@ -28,8 +28,8 @@ from tests.integration.conftest import Figures, figures
 from tests.integration.process import BrokerProcess, wait_until
 from tests.integration.records import create_topic, produce
 
-from headrace.client.bundles import committed_sequence
-from headrace.columns.link import link
+from headrace.client.transactions.joint_commits import committed_sequence
+from headrace.columns.link import sync_cluster
 from headrace.columns.scan import bounds
 
 __all__ = ["figures"]  # pytest finds it here
@@ -112,7 +112,7 @@ class Scene:
         bundle = driver.bundle()
         if bundle is None:
             return -1
-        return link(self.broker.address).call(lambda cluster: committed_sequence(cluster, bundle))
+        return sync_cluster(self.broker.address).call(lambda cluster: committed_sequence(cluster, bundle))
 
     def has_open_transactions(self) -> bool:
         ends = [bounds(self.broker.address, ["target"], read_committed=committed) for committed in (True, False)]

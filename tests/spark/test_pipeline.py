@@ -14,11 +14,11 @@ from tests.integration.records import create_topic, produce
 
 from headrace.columns.scan import bounds, scan
 from headrace.pipeline.dataflow import InvalidDataflow
-from headrace.pipeline.job import Outcome
+from headrace.pipeline.job import JobResult
 from headrace.pipeline.runner import plan_pipeline, run_pipeline
 from headrace.pipeline.settings import Mode, read_pipeline
 from headrace.pipeline.state import WorkFolder
-from headrace.pipeline.transform_queries import TransformFailed
+from headrace.pipeline.transform_plan import TransformFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +49,7 @@ class Stage:
     def produce(self, *numbers: int) -> None:
         produce(self.brokers, self.source, [json.dumps({"id": n, "amount": n / 2}).encode() for n in numbers])
 
-    def run(self, mode: Mode = "once") -> Outcome:
+    def run(self, mode: Mode = "once") -> JobResult:
         return run_pipeline(read_pipeline(self.folder / "p.toml"), mode, sessions=lambda _: nullcontext(self.spark))
 
     def plan(self) -> list[str]:
@@ -161,7 +161,7 @@ def test_a_continuous_run_ends_between_two_batches_when_it_is_asked_to(stage: St
         wait_until(lambda: len(stage.written()) == 2, "both are written")
         status = stage.work.status()
         assert status is not None
-        stage.work.ask_to_stop(status.process)
+        stage.work.request_stop_of(status.process)
 
     stopper = threading.Thread(target=stop)
     stopper.start()

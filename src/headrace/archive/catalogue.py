@@ -21,9 +21,9 @@ from headrace.archive.errors import (
     ArchiveOfAnotherTopic,
     NotInArchive,
 )
-from headrace.archive.manifest import FORMAT, ArchivedFile, Entry, Files, Manifest
+from headrace.archive.manifest import FORMAT, ArchivedFile, ArchivedFiles, ArchiveManifest, Entry
 from headrace.archive.names import MANIFEST_FOLDER, parse_file_name
-from headrace.archive.place import Place, place_of
+from headrace.archive.place import ArchiveStorage, open_storage
 from headrace.archive.reading import check_digest, read_file
 from headrace.columns.schema import COLUMNS
 from headrace.model.names import check_topic_name
@@ -33,19 +33,19 @@ from headrace.runtime.entropy import SystemEntropy
 class Archive:
     """All topics of one archive; `location` is a path or a URI."""
 
-    def __init__(self, location: str, place: Place | None = None) -> None:
+    def __init__(self, location: str, place: ArchiveStorage | None = None) -> None:
         self.location = location
-        self.place = place or place_of(location)
+        self.place = place or open_storage(location)
 
     def topics(self) -> Sequence[str]:
         """The topics that have a manifest."""
         return [name for name in self.place.folders() if self.place.files(f"{name}/{MANIFEST_FOLDER}")]
 
-    def open(self, topic: str) -> Catalogue:
+    def open(self, topic: str) -> ArchiveCatalogue:
         """The catalogue as it is now; empty if nothing of the topic was archived."""
-        return Catalogue(self, topic)
+        return ArchiveCatalogue(self, topic)
 
-    def existing(self, topic: str) -> Catalogue:
+    def existing(self, topic: str) -> ArchiveCatalogue:
         """The catalogue of a topic that is there; raises NotInArchive."""
         catalogue = self.open(topic)
         if catalogue.topic_id is None:
@@ -59,14 +59,14 @@ class Archive:
         return self.existing(topic).read(partition, start, end, columns)
 
 
-class Catalogue:
+class ArchiveCatalogue:
     """What an archive holds of one topic."""
 
     def __init__(self, archive: Archive, topic: str) -> None:
         self.topic = check_topic_name(topic)
         self.location = archive.location
         self.place = archive.place
-        self._manifest = Manifest(self.place, topic)
+        self._manifest = ArchiveManifest(self.place, topic)
         self._manifest.load()
 
     @property
@@ -75,7 +75,7 @@ class Catalogue:
         return self._manifest.topic_id
 
     @property
-    def all_files(self) -> Files:
+    def all_files(self) -> ArchivedFiles:
         return self._manifest.files
 
     @property
@@ -84,7 +84,7 @@ class Catalogue:
 
     def files(self, partition: int, start: int, end: int) -> Sequence[ArchivedFile]:
         """The files that cover anything of [start, end)."""
-        return self._manifest.files.within(partition, start, end)
+        return self._manifest.files.files_within(partition, start, end)
 
     def start_offset(self, partition: int) -> int | None:
         """The first offset that is covered; None if none is."""
@@ -115,7 +115,7 @@ class Catalogue:
     ) -> Iterator[pa.RecordBatch]:
         """The rows of [start, end) in order; `checked` verifies the checksum of each file before it is read."""
         position = start
-        while (file := self._manifest.files.reaching(partition, position)) is not None and file.first < end:
+        while (file := self._manifest.files.file_at_or_after(partition, position)) is not None and file.first < end:
             try:
                 if checked:
                     check_digest(self.place, self.topic, file)
@@ -124,12 +124,12 @@ class Catalogue:
                     position = end_of_batch
                 position = file.last + 1
             except FileNotFoundError:
-                self._must_have_gone(file)
+                self._check_merged(file)
 
-    def _must_have_gone(self, file: ArchivedFile) -> None:
+    def _check_merged(self, file: ArchivedFile) -> None:
         """A file may vanish because it was merged with others meanwhile; else it is lost."""
         self.refresh()
-        if self._manifest.files.named(file.name) is not None:
+        if self._manifest.files.file_named(file.name) is not None:
             raise ArchiveDamaged(f"{self.location}: {self.topic}/{file.name} is in the manifest, but is not there")
 
     # --- writing ---
@@ -146,7 +146,7 @@ class Catalogue:
             if self._append(topic_id, files, ()):
                 break
             self.refresh()
-        self._put_in_place(files)
+        self._move_to_final_names(files)
 
     def merge(self, merged: ArchivedFile, parts: Sequence[ArchivedFile]) -> None:
         """Put a staged file in the place of others with the same rows; ArchiveConflict if one of those is gone."""
@@ -154,8 +154,8 @@ class Catalogue:
         assert self.topic_id is not None
         while not self._append(self.topic_id, [merged], [part.name for part in parts]):
             self.refresh()
-        self._drop(parts)
-        self._put_in_place([merged])
+        self._delete_files(parts)
+        self._move_to_final_names([merged])
 
     def settle(self) -> None:
         """Finish what others were broken off at: remove what was merged, put in place what was added."""
@@ -166,12 +166,12 @@ class Catalogue:
         for name in present:
             if self._is_merged(name):
                 self.place.delete(f"{self.topic}/{name}")
-        self._put_in_place([file for file in files if file.name not in present])
+        self._move_to_final_names([file for file in files if file.name not in present])
 
     def discard(self, file: ArchivedFile) -> None:
         """Remove a staged file, unless it has become part of the archive after all."""
         self.refresh()
-        named = self._manifest.files.named(file.name)
+        named = self._manifest.files.file_named(file.name)
         if named is None or named.staged != file.staged:
             self.place.delete(f"{self.topic}/{file.staged}")
 
@@ -180,7 +180,7 @@ class Catalogue:
         covered = parse_file_name(name)
         if covered is None:
             return False
-        by = self._manifest.files.reaching(covered.partition, covered.first)
+        by = self._manifest.files.file_at_or_after(covered.partition, covered.first)
         return by is not None and by.range != covered and by.first <= covered.first and covered.last <= by.last
 
     def _append(self, topic_id: str, added: Sequence[ArchivedFile], removed: Sequence[str]) -> bool:
@@ -199,13 +199,13 @@ class Catalogue:
                 raise ArchiveGap(f"{self.topic}[{file.partition}] is archived up to {end}; {file.name} leaves a gap")
             ends[file.partition] = file.last + 1
 
-    def _drop(self, files: Sequence[ArchivedFile]) -> None:
+    def _delete_files(self, files: Sequence[ArchivedFile]) -> None:
         # Staged first: who moves one meanwhile moves it to where it is deleted next.
         for file in files:
             self.place.delete(f"{self.topic}/{file.staged}")
             self.place.delete(f"{self.topic}/{file.name}")
 
-    def _put_in_place(self, files: Sequence[ArchivedFile]) -> None:
+    def _move_to_final_names(self, files: Sequence[ArchivedFile]) -> None:
         for file in files:
             # Somebody else may have done it.
             with suppress(FileNotFoundError):

@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from headrace.archive.catalogue import Catalogue
+from headrace.archive.catalogue import ArchiveCatalogue
 from headrace.archive.errors import ArchiveConflict, ArchiveDamaged
 from headrace.archive.manifest import ArchivedFile
 from headrace.archive.names import MANIFEST_FOLDER, STAGING_FOLDER
-from headrace.archive.writing import FileRules, Subject, write_file
+from headrace.archive.writing import FileContents, FileOptions, write_file
 
 TARGET_BYTES = 256 * 1024 * 1024
 LEFT_BEHIND_MS = 86_400_000  # what nobody has written to for a day, nobody will
 
 
-class Merge(NamedTuple):
+class FileMerge(NamedTuple):
     """One file in the place of others."""
 
     file: ArchivedFile
@@ -30,11 +30,15 @@ class Merge(NamedTuple):
 
 
 def compact(
-    catalogue: Catalogue, target_bytes: int = TARGET_BYTES, rules: FileRules | None = None, *, files_min: int = 2
-) -> Iterator[Merge]:
+    catalogue: ArchiveCatalogue,
+    target_bytes: int = TARGET_BYTES,
+    rules: FileOptions | None = None,
+    *,
+    files_min: int = 2,
+) -> Iterator[FileMerge]:
     """Merge runs of at least `files_min` files up to the target; gives each merge when it is done."""
     catalogue.settle()
-    for parts in runs(catalogue, target_bytes, files_min):
+    for parts in mergeable_runs(catalogue, target_bytes, files_min):
         merged = _merged(catalogue, parts, rules)
         try:
             catalogue.merge(merged, parts)
@@ -45,10 +49,12 @@ def compact(
             catalogue.discard(merged)
             raise
         else:
-            yield Merge(merged, parts)
+            yield FileMerge(merged, parts)
 
 
-def runs(catalogue: Catalogue, target_bytes: int = TARGET_BYTES, files_min: int = 2) -> list[Sequence[ArchivedFile]]:
+def mergeable_runs(
+    catalogue: ArchiveCatalogue, target_bytes: int = TARGET_BYTES, files_min: int = 2
+) -> list[Sequence[ArchivedFile]]:
     """What would be merged: neighbours without offsets between them, each run about as large as the target."""
     found: list[Sequence[ArchivedFile]] = []
     run: list[ArchivedFile] = []
@@ -64,7 +70,7 @@ def runs(catalogue: Catalogue, target_bytes: int = TARGET_BYTES, files_min: int 
     return [run for run in found if len(run) >= max(2, files_min)]
 
 
-def sweep(catalogue: Catalogue, now_ms: int) -> int:
+def sweep(catalogue: ArchiveCatalogue, now_ms: int) -> int:
     """Remove what writers that were broken off have left behind; the number of files."""
     staged = catalogue.place.files(f"{catalogue.topic}/{STAGING_FOLDER}")
     drafts = catalogue.place.files(f"{catalogue.topic}/{MANIFEST_FOLDER}")
@@ -86,10 +92,10 @@ def _are_neighbours(file: ArchivedFile, following: ArchivedFile) -> bool:
     return file.partition == following.partition and file.last + 1 == following.first
 
 
-def _merged(catalogue: Catalogue, parts: Sequence[ArchivedFile], rules: FileRules | None) -> ArchivedFile:
+def _merged(catalogue: ArchiveCatalogue, parts: Sequence[ArchivedFile], rules: FileOptions | None) -> ArchivedFile:
     assert catalogue.topic_id is not None
     first, last = parts[0].first, parts[-1].last
-    subject = Subject(catalogue.topic, catalogue.topic_id, parts[0].partition, first, last)
+    subject = FileContents(catalogue.topic, catalogue.topic_id, parts[0].partition, first, last)
     rows: Iterator[pa.RecordBatch] = catalogue.read(subject.partition, first, last + 1, checked=True)
     merged = write_file(catalogue.place, subject, rows, rules)
     due = sum(part.records for part in parts)

@@ -25,5 +25,5 @@ class ArchiveGap(HeadraceError):
     """Records were removed from the log before they were archived."""
 
 
-class PlaceRefused(HeadraceError):
+class ArchiveStorageUnusable(HeadraceError):
     """The archive's place cannot be used."""

@@ -24,7 +24,7 @@ from headrace.archive.names import (
     parse_snapshot_name,
     snapshot_name,
 )
-from headrace.archive.place import Place
+from headrace.archive.place import ArchiveStorage
 
 FORMAT = 1
 ENTRIES_PER_SNAPSHOT = 64
@@ -74,7 +74,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     files: Sequence[ArchivedFile]
 
 
-class Files:
+class ArchivedFiles:
     """The files that count, by partition and offset; no two of them overlap."""
 
     def __init__(self, files: Iterable[ArchivedFile] = ()) -> None:
@@ -92,18 +92,18 @@ class Files:
     def of(self, partition: int) -> Sequence[ArchivedFile]:
         return self._by_partition.get(partition, ())
 
-    def named(self, name: str) -> ArchivedFile | None:
+    def file_named(self, name: str) -> ArchivedFile | None:
         parsed = parse_file_name(name)
-        found = None if parsed is None else self.reaching(parsed.partition, parsed.first)
+        found = None if parsed is None else self.file_at_or_after(parsed.partition, parsed.first)
         return found if found is not None and found.name == name else None
 
-    def reaching(self, partition: int, offset: int) -> ArchivedFile | None:
+    def file_at_or_after(self, partition: int, offset: int) -> ArchivedFile | None:
         """The file with this offset, or else the next one."""
         files = self.of(partition)
         at = bisect_left(files, offset, key=lambda file: file.last)
         return files[at] if at < len(files) else None
 
-    def within(self, partition: int, start: int, end: int) -> Sequence[ArchivedFile]:
+    def files_within(self, partition: int, start: int, end: int) -> Sequence[ArchivedFile]:
         """The files that cover anything of [start, end)."""
         if start >= end:
             return ()
@@ -116,11 +116,13 @@ class Files:
         """Raises ArchiveConflict if this change cannot be made."""
         gone = set(removed)
         for name in gone:
-            if self.named(name) is None:
+            if self.file_named(name) is None:
                 raise ArchiveConflict(f"{name} is not in the archive any more")
         for number, file in enumerate(added):
             staying = (
-                other for other in self.within(file.partition, file.first, file.last + 1) if other.name not in gone
+                other
+                for other in self.files_within(file.partition, file.first, file.last + 1)
+                if other.name not in gone
             )
             for other in (*staying, *added[:number]):
                 if other.partition == file.partition and other.first <= file.last and file.first <= other.last:
@@ -129,7 +131,7 @@ class Files:
     def change(self, added: Iterable[ArchivedFile], removed: Iterable[str]) -> None:
         """Make a change that was checked."""
         for name in removed:
-            file = self.named(name)
+            file = self.file_named(name)
             assert file is not None
             self._by_partition[file.partition].remove(file)
             if not self._by_partition[file.partition]:
@@ -138,14 +140,14 @@ class Files:
             insort(self._by_partition.setdefault(file.partition, []), file, key=lambda other: other.first)
 
 
-class Manifest:
+class ArchiveManifest:
     """The manifest of one topic. `sequence` is that of the last entry read, -1 before the first."""
 
-    def __init__(self, place: Place, topic: str) -> None:
+    def __init__(self, place: ArchiveStorage, topic: str) -> None:
         self.topic = topic
         self.topic_id: str | None = None
         self.sequence = -1
-        self.files = Files()
+        self.files = ArchivedFiles()
         self._place = place
         self._snapshot_sequence = -1
 
@@ -157,7 +159,7 @@ class Manifest:
             with suppress(FileNotFoundError):
                 snapshot = self._decoded(name, self._place.read(f"{self.topic}/{name}"), Snapshot)
                 self.topic_id, self.sequence = snapshot.topic_id, snapshot.sequence
-                self.files = Files(snapshot.files)
+                self.files = ArchivedFiles(snapshot.files)
                 self._snapshot_sequence = snapshot.sequence
         self.refresh()
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
-from headrace.archive.errors import PlaceRefused
+from headrace.archive.errors import ArchiveStorageUnusable
 from headrace.runtime.entropy import SystemEntropy
 
 
-class Found(NamedTuple):
+class StoredFile(NamedTuple):
     """A file in a folder of the place."""
 
     name: str
@@ -27,7 +27,7 @@ class Found(NamedTuple):
     modified_ms: int
 
 
-class Place(Protocol):
+class ArchiveStorage(Protocol):
     exclusive: bool
 
     def read(self, name: str) -> bytes:
@@ -42,7 +42,7 @@ class Place(Protocol):
     def open(self, name: str) -> Any:
         """An open file for reading anywhere in it."""
 
-    def files(self, folder: str) -> Sequence[Found]:
+    def files(self, folder: str) -> Sequence[StoredFile]:
         """The files in a folder by name; none if there is no such folder."""
 
     def folders(self) -> Sequence[str]:
@@ -55,17 +55,17 @@ class Place(Protocol):
         """Remove a file; it may be gone already."""
 
 
-def place_of(location: str) -> Place:
+def open_storage(location: str) -> ArchiveStorage:
     """The place that a path or a URI names (s3://bucket/prefix, gs://..., file:///...)."""
     scheme, colon, _ = location.partition("://")
     if not colon:
-        return LocalPlace(Path(location))
+        return LocalArchiveStorage(Path(location))
     if scheme == "file":
-        return LocalPlace(Path(unquote(urlsplit(location).path)))
-    return RemotePlace(location)
+        return LocalArchiveStorage(Path(unquote(urlsplit(location).path)))
+    return RemoteArchiveStorage(location)
 
 
-class LocalPlace:
+class LocalArchiveStorage:
     exclusive = True
 
     def __init__(self, root: Path) -> None:
@@ -90,7 +90,7 @@ class LocalPlace:
             if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
                 raise
             why = f"the file system of {self.root} has no hard links, without which archivers cannot be kept apart"
-            raise PlaceRefused(why) from error
+            raise ArchiveStorageUnusable(why) from error
         finally:
             draft.unlink(missing_ok=True)
         return True
@@ -113,7 +113,7 @@ class LocalPlace:
 
         return pyarrow.OSFile(str(self.root / name))
 
-    def files(self, folder: str) -> Sequence[Found]:
+    def files(self, folder: str) -> Sequence[StoredFile]:
         found = []
         with suppress(FileNotFoundError), os.scandir(self.root / folder) as entries:
             for entry in entries:
@@ -121,7 +121,7 @@ class LocalPlace:
                 with suppress(FileNotFoundError):
                     if entry.is_file():
                         about = entry.stat()
-                        found.append(Found(entry.name, about.st_size, about.st_mtime_ns // 1_000_000))
+                        found.append(StoredFile(entry.name, about.st_size, about.st_mtime_ns // 1_000_000))
         return sorted(found)
 
     def folders(self) -> Sequence[str]:
@@ -139,7 +139,7 @@ class LocalPlace:
         (self.root / name).unlink(missing_ok=True)
 
 
-class RemotePlace:
+class RemoteArchiveStorage:
     """By pyarrow.fs: S3, GCS, Azure, HDFS."""
 
     exclusive = False
@@ -151,7 +151,7 @@ class RemotePlace:
         try:
             self._files, root = pyarrow.fs.FileSystem.from_uri(uri)
         except (pyarrow.ArrowException, OSError) as error:
-            raise PlaceRefused(f"{uri} cannot be opened: {error}") from error
+            raise ArchiveStorageUnusable(f"{uri} cannot be opened: {error}") from error
         self._root = root.rstrip("/")
 
     def read(self, name: str) -> bytes:
@@ -180,9 +180,9 @@ class RemotePlace:
     def open(self, name: str) -> Any:
         return self._files.open_input_file(self._path(name))
 
-    def files(self, folder: str) -> Sequence[Found]:
+    def files(self, folder: str) -> Sequence[StoredFile]:
         listed = [about for about in self._listed(self._path(folder)) if about.is_file]
-        return sorted(Found(about.base_name, about.size, (about.mtime_ns or 0) // 1_000_000) for about in listed)
+        return sorted(StoredFile(about.base_name, about.size, (about.mtime_ns or 0) // 1_000_000) for about in listed)
 
     def folders(self) -> Sequence[str]:
         return sorted(about.base_name for about in self._listed(self._root) if not about.is_file)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from headrace.archive.errors import ArchiveDamaged
 from headrace.archive.manifest import ArchivedFile
-from headrace.archive.place import Place
+from headrace.archive.place import ArchiveStorage
 from headrace.columns.schema import COLUMNS, schema_of
 
 ROWS_PER_BATCH = 65536
@@ -23,7 +23,7 @@ _HASHED_BYTES = 1 << 20
 
 
 def read_file(
-    place: Place, topic: str, file: ArchivedFile, start: int, end: int, columns: Sequence[str] = COLUMNS
+    place: ArchiveStorage, topic: str, file: ArchivedFile, start: int, end: int, columns: Sequence[str] = COLUMNS
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """The rows of [start, end), and with each batch the offset behind it. Raises FileNotFoundError if it is gone."""
     schema = schema_of(columns)
@@ -44,7 +44,7 @@ def read_file(
             raise ArchiveDamaged(f"{topic}/{file.name} cannot be read: {error}") from error
 
 
-def open_file(place: Place, topic: str, file: ArchivedFile) -> Any:
+def open_file(place: ArchiveStorage, topic: str, file: ArchivedFile) -> Any:
     # It may be put in place between the first look and the second.
     for name in (file.name, file.staged):
         try:
@@ -54,7 +54,7 @@ def open_file(place: Place, topic: str, file: ArchivedFile) -> Any:
     return place.open(f"{topic}/{file.name}")
 
 
-def digest_of(place: Place, topic: str, file: ArchivedFile) -> tuple[str, int]:
+def digest_of(place: ArchiveStorage, topic: str, file: ArchivedFile) -> tuple[str, int]:
     """The SHA-256 of the bytes as they are now, and how many there are."""
     digest, size = hashlib.sha256(), 0
     with open_file(place, topic, file) as source:
@@ -64,7 +64,7 @@ def digest_of(place: Place, topic: str, file: ArchivedFile) -> tuple[str, int]:
     return digest.hexdigest(), size
 
 
-def check_digest(place: Place, topic: str, file: ArchivedFile) -> None:
+def check_digest(place: ArchiveStorage, topic: str, file: ArchivedFile) -> None:
     """Raises ArchiveDamaged if the bytes are not those that were written."""
     found, size = digest_of(place, topic, file)
     if (found, size) != (file.sha256, file.bytes):

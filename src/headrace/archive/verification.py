@@ -12,17 +12,17 @@ from collections.abc import Iterator
 import msgspec
 import pyarrow.compute as pc
 
-from headrace.archive.catalogue import Catalogue
+from headrace.archive.catalogue import ArchiveCatalogue
 from headrace.archive.compaction import sweep
 from headrace.archive.errors import ArchiveDamaged
 from headrace.archive.manifest import ArchivedFile
 from headrace.archive.names import MANIFEST_FOLDER, parse_file_name
 from headrace.archive.reading import check_digest, read_file
 
-ASIDE_FOLDER = f"{MANIFEST_FOLDER}/aside"
+QUARANTINE_FOLDER = f"{MANIFEST_FOLDER}/aside"
 
 
-class Flaw(msgspec.Struct, frozen=True):
+class ArchiveFault(msgspec.Struct, frozen=True):
     """Something that is not as it should be; `damaged` if rows are lost or altered."""
 
     topic: str
@@ -31,7 +31,7 @@ class Flaw(msgspec.Struct, frozen=True):
     damaged: bool = False
 
 
-class Gap(msgspec.Struct, frozen=True):
+class UnarchivedRange(msgspec.Struct, frozen=True):
     """Offsets between two files that were never archived: [first, last]."""
 
     topic: str
@@ -40,48 +40,48 @@ class Gap(msgspec.Struct, frozen=True):
     last: int
 
 
-def verify(catalogue: Catalogue) -> Iterator[Flaw]:
+def verify(catalogue: ArchiveCatalogue) -> Iterator[ArchiveFault]:
     """Read everything; tells what is wrong."""
     present = {found.name for found in catalogue.place.files(catalogue.topic)}
     catalogue.refresh()
     for file in catalogue.all_files:
-        flaws = list(_flaws_of(catalogue, file))
+        flaws = list(_file_faults(catalogue, file))
         yield from flaws
         if not flaws and file.name not in present:
-            yield Flaw(catalogue.topic, file.name, "it is not in place yet: plain readers do not see its rows")
-    for name in strays(catalogue):
-        yield Flaw(catalogue.topic, name, "no entry names it: plain readers count its rows in addition")
+            yield ArchiveFault(catalogue.topic, file.name, "it is not in place yet: plain readers do not see its rows")
+    for name in unlisted_files(catalogue):
+        yield ArchiveFault(catalogue.topic, name, "no entry names it: plain readers count its rows in addition")
 
 
-def gaps(catalogue: Catalogue) -> Iterator[Gap]:
+def gaps(catalogue: ArchiveCatalogue) -> Iterator[UnarchivedRange]:
     """What is missing between the files; retention was faster than the archiver."""
     before: ArchivedFile | None = None
     for file in catalogue.all_files:
         if before is not None and before.partition == file.partition and before.last + 1 < file.first:
-            yield Gap(catalogue.topic, file.partition, before.last + 1, file.first - 1)
+            yield UnarchivedRange(catalogue.topic, file.partition, before.last + 1, file.first - 1)
         before = file
 
 
-def repair(catalogue: Catalogue, now_ms: int) -> int:
+def repair(catalogue: ArchiveCatalogue, now_ms: int) -> int:
     """Finish what was broken off, and clear away what is left over; the number of files cleared away."""
     catalogue.settle()
     cleared = sweep(catalogue, now_ms)
-    for name in strays(catalogue):
-        catalogue.place.move(f"{catalogue.topic}/{name}", f"{catalogue.topic}/{ASIDE_FOLDER}/{name}")
+    for name in unlisted_files(catalogue):
+        catalogue.place.move(f"{catalogue.topic}/{name}", f"{catalogue.topic}/{QUARANTINE_FOLDER}/{name}")
         cleared += 1
     return cleared
 
 
-def strays(catalogue: Catalogue) -> list[str]:
+def unlisted_files(catalogue: ArchiveCatalogue) -> list[str]:
     """Files in place that no entry names."""
     present = [found.name for found in catalogue.place.files(catalogue.topic)]
     catalogue.refresh()
-    return [n for n in present if parse_file_name(n) is not None and catalogue.all_files.named(n) is None]
+    return [n for n in present if parse_file_name(n) is not None and catalogue.all_files.file_named(n) is None]
 
 
-def _flaws_of(catalogue: Catalogue, file: ArchivedFile) -> Iterator[Flaw]:
-    def flaw(what: str) -> Flaw:
-        return Flaw(catalogue.topic, file.name, what, damaged=True)
+def _file_faults(catalogue: ArchiveCatalogue, file: ArchivedFile) -> Iterator[ArchiveFault]:
+    def flaw(what: str) -> ArchiveFault:
+        return ArchiveFault(catalogue.topic, file.name, what, damaged=True)
 
     try:
         check_digest(catalogue.place, catalogue.topic, file)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from headrace.archive.manifest import FORMAT, ArchivedFile
 from headrace.archive.names import file_name, staged_name
-from headrace.archive.place import Place
+from headrace.archive.place import ArchiveStorage
 from headrace.columns.schema import ARROW_SCHEMA
 from headrace.runtime.entropy import SystemEntropy
 
@@ -28,14 +28,14 @@ _REPEATED = ["key", "topic", "partition", "timestampType", "headers.list.element
 _SEARCHED = ["topic", "partition", "offset", "timestamp", "timestampType", "key"]
 
 
-class FileRules(msgspec.Struct, frozen=True):
+class FileOptions(msgspec.Struct, frozen=True):
     """How files are written. A row group is what a reader takes into memory at a time."""
 
     compression: str = "zstd"
     row_group_bytes: int = 32 * 1024 * 1024
 
 
-class Subject(msgspec.Struct, frozen=True):
+class FileContents(msgspec.Struct, frozen=True):
     """What a file is to hold: a range of a partition, `last` included, of one topic and no other of that name."""
 
     topic: str
@@ -46,18 +46,18 @@ class Subject(msgspec.Struct, frozen=True):
 
 
 def write_file(
-    place: Place, subject: Subject, batches: Iterable[pa.RecordBatch], rules: FileRules | None = None
+    place: ArchiveStorage, contents: FileContents, batches: Iterable[pa.RecordBatch], rules: FileOptions | None = None
 ) -> ArchivedFile:
     """Write the rows of the subject, which come in the order of their offsets. It is not part of the archive yet."""
-    rules = rules or FileRules()
-    name = file_name(subject.partition, subject.first, subject.last)
+    rules = rules or FileOptions()
+    name = file_name(contents.partition, contents.first, contents.last)
     staged = staged_name(name, SystemEntropy().uuid().hex)
-    extent = _Extent(subject)
-    with place.writing(f"{subject.topic}/{staged}") as file:
-        hashed = _Hashed(file)
+    extent = _RowCheck(contents)
+    with place.writing(f"{contents.topic}/{staged}") as file:
+        hashed = _HashingFile(file)
         with pq.ParquetWriter(
             hashed,
-            ARROW_SCHEMA.with_metadata(_about(subject)),
+            ARROW_SCHEMA.with_metadata(_file_metadata(contents)),
             compression=rules.compression,
             use_dictionary=_REPEATED,
             column_encoding=_DELTA,
@@ -67,9 +67,9 @@ def write_file(
                 writer.write_table(group, row_group_size=max(1, group.num_rows))
     return ArchivedFile(
         name=name,
-        partition=subject.partition,
-        first=subject.first,
-        last=subject.last,
+        partition=contents.partition,
+        first=contents.first,
+        last=contents.last,
         records=extent.records,
         bytes=hashed.size_bytes,
         sha256=hashed.digest.hexdigest(),
@@ -79,9 +79,9 @@ def write_file(
     )
 
 
-def _about(subject: Subject) -> dict[str, str]:
+def _file_metadata(contents: FileContents) -> dict[str, str]:
     return {"headrace.format": str(FORMAT)} | {
-        f"headrace.{name}": str(value) for name, value in msgspec.structs.asdict(subject).items()
+        f"headrace.{name}": str(value) for name, value in msgspec.structs.asdict(contents).items()
     }
 
 
@@ -98,15 +98,15 @@ def _row_groups(batches: Iterable[pa.RecordBatch], bytes_min: int) -> Iterator[p
         yield pa.Table.from_batches(gathered)
 
 
-class _Extent:
+class _RowCheck:
     """What has gone by. Rows in disorder or outside the range are a bug of whoever brings them."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, contents: FileContents) -> None:
         self.records = 0
         self.timestamp_min: int | None = None
         self.timestamp_max: int | None = None
-        self._next = subject.first
-        self._last = subject.last
+        self._next = contents.first
+        self._last = contents.last
 
     def seen(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -126,7 +126,7 @@ class _Extent:
         self.timestamp_max = high if self.timestamp_max is None else max(self.timestamp_max, high)
 
 
-class _Hashed:
+class _HashingFile:
     """A file that is only appended to, with the digest of what went into it."""
 
     closed = False

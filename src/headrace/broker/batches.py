@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headrace.machines.partition_transactions import AbortedTransaction
-from headrace.wire.batch import HEADER_SIZE, BatchHeader, parse_header
+from headrace.machines.transactions.partition_transactions import AbortedTransaction
+from headrace.wire.batches.batch import HEADER_SIZE, BatchHeader, parse_header
 
 
-def batches_of(data: bytes) -> Iterator[tuple[memoryview, BatchHeader]]:
+def split_batches(data: bytes) -> Iterator[tuple[memoryview, BatchHeader]]:
     """Yield the complete batches in these bytes."""
     view = memoryview(data)
     position = 0

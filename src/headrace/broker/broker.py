@@ -13,72 +13,73 @@ import os
 from collections.abc import Collection
 from functools import partial
 
-from headrace.broker.bundle_requests import BundleRequests
-from headrace.broker.catalogue import Catalogue
-from headrace.broker.cluster import ClusterMember
-from headrace.broker.cluster_admin import ClusterAdmin
-from headrace.broker.config_admin import ConfigAdmin
-from headrace.broker.consumer_group_requests import ConsumerGroupRequests
-from headrace.broker.coordinator import Coordinator
-from headrace.broker.dead_letters import DeadLetters
-from headrace.broker.dedup import DedupWindows
-from headrace.broker.delay_requests import DelayRequests
-from headrace.broker.delays import DelayedMessages
-from headrace.broker.drain_requests import DrainRequests
-from headrace.broker.election_requests import ElectionRequests
-from headrace.broker.expiry import TopicExpiry
-from headrace.broker.features import update_features
-from headrace.broker.fetch import Fetch
-from headrace.broker.find_coordinator import FindCoordinator
-from headrace.broker.group_configs import GroupConfigs
-from headrace.broker.group_requests import GroupRequests
-from headrace.broker.handlers import Handle, Handlers
-from headrace.broker.identity import BrokerIdentity
-from headrace.broker.known_leaders import KnownLeaders
-from headrace.broker.lease_offsets import LeaseOffsets
-from headrace.broker.list_offsets import ListOffsets
-from headrace.broker.membership import confirm_start, number_start
-from headrace.broker.metadata import Metadata
-from headrace.broker.offset_requests import OffsetRequests
-from headrace.broker.offsets_log import OffsetsLog
-from headrace.broker.older_registry import raise_older_registry
-from headrace.broker.partition_changes import PartitionChanges
-from headrace.broker.produce import Produce
-from headrace.broker.push_requests import PushRequests
-from headrace.broker.reassignment_requests import ReassignmentRequests
-from headrace.broker.retention_acked import AckedRetention
-from headrace.broker.security_requests import security_table
-from headrace.broker.share_requests import ShareRequests
-from headrace.broker.subscription_admin import SubscriptionAdmin
-from headrace.broker.subscription_configs import SubscriptionConfigs
-from headrace.broker.subscription_requests import SubscriptionRequests
-from headrace.broker.subscriptions import Subscriptions
-from headrace.broker.tokens import Tokens
-from headrace.broker.topic_admin import TopicAdmin
-from headrace.broker.transaction_coordinator import TransactionCoordinator
-from headrace.broker.transaction_markers import TransactionMarkers
-from headrace.broker.transaction_requests import TransactionRequests
-from headrace.broker.transaction_tools import TransactionTools
-from headrace.broker.transaction_verification import TransactionVerification
-from headrace.broker.transactional_offsets import TransactionalOffsets
-from headrace.broker.transactions_log import TransactionsLog
-from headrace.broker.verified_transactions import VerifiedTransactions
-from headrace.machines.fetch_sessions import FetchSessions
-from headrace.machines.group_migration import MigrationPolicy
-from headrace.machines.group_state import GroupConfig
+from headrace.broker.admin.cluster_admin import ClusterAdminRequests
+from headrace.broker.admin.config_admin import ConfigAdminRequests
+from headrace.broker.admin.features import update_features
+from headrace.broker.admin.metadata import MetadataRequests
+from headrace.broker.admin.topic_admin import TopicAdminRequests
+from headrace.broker.admin.topic_expiration import TopicExpiration
+from headrace.broker.broker_identity import BrokerIdentity
+from headrace.broker.cluster.cluster_member import ClusterMember
+from headrace.broker.cluster.known_leaders import KnownLeaders
+from headrace.broker.cluster.membership import assign_broker_epoch, confirm_broker_epoch
+from headrace.broker.cluster.older_registry import raise_older_registry
+from headrace.broker.controller.partition_requests import (
+    DrainRequests,
+    ElectionRequests,
+    PartitionChanges,
+    ReassignmentRequests,
+)
+from headrace.broker.coordination.find_coordinator import FindCoordinatorHandler
+from headrace.broker.delays.delay_requests import DelayRequests
+from headrace.broker.delays.delays import DelayCoordinator
+from headrace.broker.fetch.fetch import FetchHandler
+from headrace.broker.fetch.list_offsets import ListOffsetsHandler
+from headrace.broker.groups.consumer_group_requests import ConsumerGroupRequests
+from headrace.broker.groups.group_configs import GroupConfigs
+from headrace.broker.groups.group_coordinator import GroupCoordinator
+from headrace.broker.groups.group_requests import GroupRequests
+from headrace.broker.groups.offset_requests import OffsetRequests
+from headrace.broker.groups.offsets_log import OffsetsLog
+from headrace.broker.handlers import HandlerFunction, RequestHandlers
+from headrace.broker.produce.dedup_windows import DedupWindows
+from headrace.broker.produce.produce import ProduceHandler
+from headrace.broker.queues.acked_retention import AckedRetention
+from headrace.broker.queues.dead_letters import DeadLetterProducer
+from headrace.broker.queues.lease_offsets import LeaseOffsetsHandler
+from headrace.broker.queues.push_requests import PushRequests
+from headrace.broker.queues.subscription_admin import SubscriptionAdminRequests
+from headrace.broker.queues.subscription_configs import SubscriptionConfigs
+from headrace.broker.queues.subscription_requests import SubscriptionRequests
+from headrace.broker.queues.subscriptions import SubscriptionCoordinator
+from headrace.broker.security.security_requests import security_handlers
+from headrace.broker.security.tokens import TokenRequests
+from headrace.broker.share_groups.share_requests import ShareRequests
+from headrace.broker.topic_catalogue import Catalogue
+from headrace.broker.transactions.joint_commit_requests import JointCommitRequests
+from headrace.broker.transactions.transaction_admin import TransactionAdminRequests
+from headrace.broker.transactions.transaction_coordinator import TransactionCoordinator
+from headrace.broker.transactions.transaction_markers import TransactionMarkers
+from headrace.broker.transactions.transaction_requests import TransactionRequests
+from headrace.broker.transactions.transaction_verification import TransactionVerification
+from headrace.broker.transactions.transactional_offsets import TransactionalOffsets
+from headrace.broker.transactions.transactions_log import TransactionsLog
+from headrace.broker.transactions.verified_transactions import VerifiedTransactions
+from headrace.machines.fetch.fetch_sessions import FetchSessions
+from headrace.machines.groups.group_migration import MigrationPolicy
+from headrace.machines.groups.group_state import GroupConfig
 from headrace.model.broker_configs import BrokerConfig
+from headrace.registry.counters import ProducerIdFloor, ProducerIds, gap_of_start
 from headrace.registry.identity import load_broker_configs, store_broker_configs
 from headrace.registry.interface import Registry
 from headrace.registry.partitions import PartitionRecords
-from headrace.registry.producer_id_floor import ProducerIdFloor
-from headrace.registry.producer_ids import ProducerIds, gap_of_start
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
 from headrace.runtime.entropy import Entropy
 from headrace.runtime.network import Network
 from headrace.runtime.supervise import Supervisor
 from headrace.storage.config import StoreConfig
-from headrace.storage.store import LogStore, open_store
+from headrace.storage.store.log_store import LogStore, open_store
 from headrace.wire import apis
 
 log = logging.getLogger(__name__)
@@ -113,14 +114,16 @@ class Broker:
         sessions = FetchSessions(
             partial(entropy.integer, 1, 2**31 - 1), config.max_incremental_fetch_session_cache_slots
         )
-        self.fetch = Fetch(catalogue, sessions, clock)
-        self._admin = ClusterAdmin(catalogue, disk, os.path.abspath(folder), identity.node_id)
+        self.fetch = FetchHandler(catalogue, sessions, clock)
+        self._admin = ClusterAdminRequests(catalogue, disk, os.path.abspath(folder), identity.node_id)
         self.dedup = DedupWindows(clock)
-        catalogue.on_lead.append(self.dedup.begin)
-        catalogue.on_resign.append(self.dedup.end)
-        catalogue.on_topic.append(self.dedup.reconfigure)
-        self._produce = Produce(catalogue, self._verification, self.dedup, store, disk, clock, self._session_valid)
-        self.expiry = TopicExpiry(catalogue, clock, self._session_valid)
+        catalogue.on_leadership_gained.append(self.dedup.begin)
+        catalogue.on_leadership_lost.append(self.dedup.end)
+        catalogue.on_topic_change.append(self.dedup.reconfigure)
+        self._produce = ProduceHandler(
+            catalogue, self._verification, self.dedup, store, disk, clock, self._session_valid
+        )
+        self.topic_expiration = TopicExpiration(catalogue, clock, self._session_valid)
         self._make_queues(entropy)
         self.handlers = self._serve(entropy)
         self._admin.advertise(handler.api for handler in self.handlers)
@@ -128,10 +131,10 @@ class Broker:
     def _make_coordinators(self, id_blocks: ProducerIds) -> None:
         catalogue, cluster, clock, config = self.catalogue, self.cluster, self._clock, self.catalogue.config
         self.offsets_log = OffsetsLog(catalogue, clock)
-        self.coordinator = Coordinator(
+        self.coordinator = GroupCoordinator(
             self.offsets_log,
             catalogue,
-            _group_config(config),
+            _to_group_config(config),
             self.group_configs.consumer_config_of,
             self.group_configs.timing_of,
             config.offset_metadata_max_bytes,
@@ -146,30 +149,30 @@ class Broker:
             self._transactions_log, self._markers, id_blocks.next, config, clock, self._session_expired
         )
         self._verification = TransactionVerification(self.transactions, self._transactions_log, verified, cluster.peers)
-        self.delayed = DelayedMessages(catalogue, self.transactions.new_producer_id, self.store, clock)
+        self.delayed = DelayCoordinator(catalogue, self.transactions.new_producer_id, self.store, clock)
         for coordinator in (self.coordinator, self.transactions, self.delayed):
-            catalogue.on_lead.append(coordinator.begin)
-            catalogue.on_resign.append(coordinator.end)
-        catalogue.on_resign.append(verified.forget_partition)
-        catalogue.on_gone.append(lambda topic: self.coordinator.forget_topic(topic.name))
+            catalogue.on_leadership_gained.append(coordinator.begin)
+            catalogue.on_leadership_lost.append(coordinator.end)
+        catalogue.on_leadership_lost.append(verified.forget_partition)
+        catalogue.on_topic_deleted.append(lambda topic: self.coordinator.forget_topic(topic.name))
 
     def _make_queues(self, entropy: Entropy) -> None:
         catalogue, clock = self.catalogue, self._clock
-        self.dead_letters = DeadLetters(catalogue, self._produce.handle, self.cluster.peers, clock)
-        self.subscriptions = Subscriptions(
+        self.dead_letters = DeadLetterProducer(catalogue, self._produce.handle, self.cluster.peers, clock)
+        self.subscriptions = SubscriptionCoordinator(
             catalogue,
             self.subscription_configs.of,
-            self.dead_letters.bury,
+            self.dead_letters.dead_letter,
             clock,
             entropy,
             self._session_valid,
             self._subscription_names,
         )
-        catalogue.on_lead.append(self.subscriptions.begin)
-        catalogue.on_resign.append(self.subscriptions.end)
+        catalogue.on_leadership_gained.append(self.subscriptions.begin)
+        catalogue.on_leadership_lost.append(self.subscriptions.end)
         self.subscription_configs.on_changed.append(self.subscriptions.reconfigure)
         self.acked_retention = AckedRetention(catalogue, self.store)
-        self._subscription_admin = SubscriptionAdmin(self.subscriptions, self.subscription_configs)
+        self._subscription_admin = SubscriptionAdminRequests(self.subscriptions, self.subscription_configs)
         self.shares = ShareRequests(
             self.coordinator,
             catalogue,
@@ -183,7 +186,7 @@ class Broker:
         )
 
     async def _subscription_names(self, places: Collection[tuple[str, int]]) -> frozenset[str]:
-        return await self.shares.standings.names(places)
+        return await self.shares.offsets_lookup.names(places)
 
     def start(self, supervisor: Supervisor) -> None:
         supervisor.spawn(self.coordinator.load(), "load groups")
@@ -192,17 +195,17 @@ class Broker:
         supervisor.spawn(self.acked_retention.run(), "settled messages")
         supervisor.spawn(self.delayed.load(), "delayed messages")
         supervisor.spawn(self.dedup.load(), "dedup windows")
-        supervisor.spawn(self.expiry.run(), "expiry of topics")
-        supervisor.spawn(self._keep_house(), "housekeeping")
+        supervisor.spawn(self.topic_expiration.run(), "expiry of topics")
+        supervisor.spawn(self._run_housekeeping(), "housekeeping")
 
     async def join(self, host: str, port: int) -> None:
         """Register the address, and return when requests can be served. Then accept connections and await
-        `until_led`."""
+        `wait_for_leaders`."""
         self.identity.host, self.identity.port = host, port
         await self.cluster.join(host, port, self.identity.rack)
 
-    async def until_led(self) -> None:
-        await self.cluster.until_led()
+    async def wait_for_leaders(self) -> None:
+        await self.cluster.wait_for_leaders()
 
     async def stop(self) -> None:
         """Flush and close everything. The listeners must already be closed."""
@@ -210,7 +213,7 @@ class Broker:
         await self.cluster.leave()
         await self.registry.close()
 
-    def answer_waiting(self) -> None:
+    def complete_waiting_requests(self) -> None:
         """Answer all requests that wait for events that will no longer occur."""
         self.fetch.stop()
         self.coordinator.stop()
@@ -220,21 +223,21 @@ class Broker:
         self.delayed.stop()
         self.dedup.stop()
 
-    def _serve(self, entropy: Entropy) -> Handlers:
-        metadata = Metadata(self.catalogue, self.identity, self.offsets_log.ensure)
-        topics = TopicAdmin(self.catalogue, self._clock)
-        configs = ConfigAdmin(
+    def _serve(self, entropy: Entropy) -> RequestHandlers:
+        metadata = MetadataRequests(self.catalogue, self.identity, self.offsets_log.ensure)
+        topics = TopicAdminRequests(self.catalogue, self._clock)
+        configs = ConfigAdminRequests(
             self.catalogue,
             self.group_configs,
             self.subscription_configs,
             self.identity,
             partial(store_broker_configs, self.registry),
         )
-        list_offsets = ListOffsets(self.catalogue, self._session_expired)
-        coordinators = FindCoordinator(self.catalogue, self.offsets_log, self._transactions_log)
+        list_offsets = ListOffsetsHandler(self.catalogue, self._session_expired)
+        coordinators = FindCoordinatorHandler(self.catalogue, self.offsets_log, self._transactions_log)
         changes = PartitionChanges(self.catalogue, PartitionRecords(self.registry))
         reassignments = ReassignmentRequests(self.catalogue, changes)
-        return Handlers(
+        return RequestHandlers(
             {
                 apis.PRODUCE: self._produce.handle,
                 apis.FETCH: self.fetch.handle,
@@ -264,12 +267,12 @@ class Broker:
                 **self._serve_transactions(),
                 **self._serve_queues(),
                 **self.shares.table(),
-                **Tokens(self.catalogue, self.registry, self._clock).table(),
-                **security_table(),
+                **TokenRequests(self.catalogue, self.registry, self._clock).table(),
+                **security_handlers(),
             }
         )
 
-    def _serve_groups(self, entropy: Entropy) -> dict[int, Handle]:
+    def _serve_groups(self, entropy: Entropy) -> dict[int, HandlerFunction]:
         groups = GroupRequests(self.coordinator, self.shares.forget, entropy)
         offsets = OffsetRequests(self.coordinator, self.catalogue, self._clock, self._session_valid)
         consumers = ConsumerGroupRequests(self.coordinator, self.catalogue, entropy)
@@ -288,9 +291,9 @@ class Broker:
             apis.CONSUMER_GROUP_DESCRIBE: consumers.describe,
         }
 
-    def _serve_transactions(self) -> dict[int, Handle]:
+    def _serve_transactions(self) -> dict[int, HandlerFunction]:
         transactions = TransactionRequests(self.transactions, self.catalogue, self.offsets_log)
-        tools = TransactionTools(self.transactions, self.catalogue, self._markers)
+        tools = TransactionAdminRequests(self.transactions, self.catalogue, self._markers)
         offsets = TransactionalOffsets(self.coordinator, self._verification, self.catalogue, self._clock)
         return {
             apis.INIT_PRODUCER_ID: transactions.init_producer_id,
@@ -302,17 +305,17 @@ class Broker:
             apis.DESCRIBE_PRODUCERS: tools.describe_producers,
             apis.DESCRIBE_TRANSACTIONS: tools.describe,
             apis.LIST_TRANSACTIONS: tools.list,
-            **BundleRequests(self.transactions, self._session_valid).table(),
+            **JointCommitRequests(self.transactions, self._session_valid).table(),
         }
 
-    def _serve_queues(self) -> dict[int, Handle]:
+    def _serve_queues(self) -> dict[int, HandlerFunction]:
         leases = SubscriptionRequests(self.subscriptions, self._clock)
         admin = self._subscription_admin
         delays = DelayRequests(self.delayed, self.catalogue)
         return {
             apis.LEASE: leases.lease,
             apis.SETTLE: leases.settle,
-            apis.LEASE_OFFSETS: LeaseOffsets(self.subscriptions, self.subscriptions.now_ms).handle,
+            apis.LEASE_OFFSETS: LeaseOffsetsHandler(self.subscriptions, self.subscriptions.now_ms).handle,
             apis.DESCRIBE_SUBSCRIPTIONS: admin.describe,
             apis.ALTER_SUBSCRIPTIONS: admin.alter,
             apis.MESSAGE_STATUS: admin.status,
@@ -327,7 +330,7 @@ class Broker:
     def _session_expired(self) -> bool:
         return self.cluster.membership.session_expired
 
-    async def _keep_house(self) -> None:
+    async def _run_housekeeping(self) -> None:
         offsets_checked = self._clock.monotonic()
         while True:
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
@@ -358,8 +361,8 @@ async def open_broker(
     config = BrokerConfig.from_settings(settings, await load_broker_configs(registry))
     if config.without_effect:
         log.warning("ignoring Kafka configs without effect configs=%s", ",".join(config.without_effect))
-    store = await open_store(disk, folder, clock, _store_config(config))
-    start = await number_start(registry, disk, clock, folder, node_id, entropy)
+    store = await open_store(disk, folder, clock, _to_store_config(config))
+    start = await assign_broker_epoch(registry, disk, clock, folder, node_id, entropy)
     identity = BrokerIdentity(node_id, start.cluster_id, start.epoch, rack)
     store.start(supervisor.spawn)
     catalogue = Catalogue(registry, config, clock, entropy)
@@ -370,13 +373,13 @@ async def open_broker(
     broker = Broker(catalogue, cluster, store, registry, identity, clock, entropy, disk, folder, producer_ids)
     await cluster.open()
     await raise_older_registry(registry, catalogue, floor)
-    if not start.has_all:
-        await confirm_start(disk, folder, node_id, start)
+    if not start.has_latest_data:
+        await confirm_broker_epoch(disk, folder, node_id, start)
     broker.start(supervisor)
     return broker
 
 
-def _store_config(config: BrokerConfig) -> StoreConfig:
+def _to_store_config(config: BrokerConfig) -> StoreConfig:
     return StoreConfig(
         retention_check_seconds=config.log_retention_check_interval_ms / 1000,
         cleaner_enabled=config.log_cleaner_enable,
@@ -386,7 +389,7 @@ def _store_config(config: BrokerConfig) -> StoreConfig:
     )
 
 
-def _group_config(config: BrokerConfig) -> GroupConfig:
+def _to_group_config(config: BrokerConfig) -> GroupConfig:
     return GroupConfig(
         min_session_timeout_ms=config.group_min_session_timeout_ms,
         max_session_timeout_ms=config.group_max_session_timeout_ms,

@@ -9,41 +9,41 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
-from headrace.broker.context import RequestContext
+from headrace.broker.request_context import RequestContext
 from headrace.model.errors import MalformedFrame
 from headrace.model.histogram import Histogram
 from headrace.wire.apis import API_VERSIONS, APIS, FETCH, LEASE, PRODUCE, SETTLE, Api
 
-Handle = Callable[[Any, RequestContext], Coroutine[Any, Any, Any]]
+HandlerFunction = Callable[[Any, RequestContext], Coroutine[Any, Any, Any]]
 
 UNKNOWN_VERSION = -1
-_ONLY_READS = frozenset({FETCH, LEASE})  # a cancelled Lease releases its leases
-_ERRANDS = frozenset({PRODUCE, SETTLE})
+_READ_ONLY = frozenset({FETCH, LEASE})  # a cancelled Lease releases its leases
+_RUN_INLINE = frozenset({PRODUCE, SETTLE})
 
 
-class Handler:
-    """`only_reads` requests may be cancelled when the client is gone; all others run to completion, so that no change
-    is left incomplete. `is_errand` requests are frequent, usually wait only for the disk, and call `in_task` before
-    they need a task, also after an await (`runtime/eager.py`)."""
+class RequestHandler:
+    """`is_read_only` requests may be cancelled when the client is gone; all others run to completion, so that no change
+    is left incomplete. `runs_inline` requests are frequent, usually wait only for the disk, and call `switch_to_task`
+    before they need a task, also after an await (`runtime/inline_start.py`)."""
 
-    __slots__ = ("api", "handle", "is_errand", "only_reads", "time")
+    __slots__ = ("api", "handle", "is_read_only", "runs_inline", "time")
 
-    def __init__(self, api: Api, handle: Handle) -> None:
+    def __init__(self, api: Api, handle: HandlerFunction) -> None:
         self.api = api
         self.handle = handle
-        self.only_reads = api.key in _ONLY_READS
-        self.is_errand = api.key in _ERRANDS
+        self.is_read_only = api.key in _READ_ONLY
+        self.runs_inline = api.key in _RUN_INLINE
         self.time = Histogram()
 
 
-class Handlers:
-    def __init__(self, table: Mapping[int, Handle]) -> None:
-        self._by_key = {key: Handler(APIS[key], handle) for key, handle in table.items()}
+class RequestHandlers:
+    def __init__(self, table: Mapping[int, HandlerFunction]) -> None:
+        self._by_key = {key: RequestHandler(APIS[key], handle) for key, handle in table.items()}
 
-    def __iter__(self) -> Iterator[Handler]:
+    def __iter__(self) -> Iterator[RequestHandler]:
         return iter(self._by_key.values())
 
-    def find(self, api_key: int, version: int) -> tuple[Handler, int]:
+    def find(self, api_key: int, version: int) -> tuple[RequestHandler, int]:
         """Return the handler and the version of the response.
 
         Only ApiVersions is answered for an unknown version, since newer clients use it to learn the supported versions.

@@ -22,11 +22,11 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from headrace.broker.commit_waits import CommitWaits
-from headrace.broker.counts import TopicCounts
+from headrace.broker.fetch.watchers import PartitionWatcher, PartitionWatchers
 from headrace.broker.partition_state import PartitionState
-from headrace.broker.watchers import Watcher, Watchers
-from headrace.machines.in_sync import InSync
+from headrace.broker.produce.commit_waits import CommitWaits
+from headrace.broker.topic_counts import TopicCounts
+from headrace.machines.replication.in_sync import IsrState
 from headrace.model.errors import (
     HeadraceError,
     NotEnoughReplicas,
@@ -38,17 +38,17 @@ from headrace.model.errors import (
 from headrace.model.partition_record import PartitionRecord
 from headrace.model.topic_configs import TopicConfig
 from headrace.storage.errors import LogQuarantined
-from headrace.storage.flusher import Flusher
-from headrace.storage.log import Log
-from headrace.storage.reading import ColdRead, LogSlice
-from headrace.wire.batch import BatchHeader, parse_header, set_log_append_time
-from headrace.wire.control import Marker, build_marker
+from headrace.storage.log.log import Log
+from headrace.storage.log.reading import ColdRead, LogSlice
+from headrace.storage.store.flusher import Flusher
+from headrace.wire.batches.batch import BatchHeader, parse_header, set_log_append_time
+from headrace.wire.batches.control import Marker, build_marker
 
 FLUSH_MS_NEVER = 2**63 - 1
-_PLENTY = 1 << 40  # more than min_bytes of any fetch
+_NO_BYTE_LIMIT = 1 << 40  # more than min_bytes of any fetch
 
 
-class Appended(NamedTuple):
+class AppendResult(NamedTuple):
     """The position of an appended batch; for a duplicate, that of the original."""
 
     base_offset: int
@@ -103,7 +103,7 @@ class Partition:
         self.leader_epoch = self._led_epoch = -1
         self.epoch_start = 0  # log end offset at the start of this leadership
         self.led_since = 0.0  # the monotonic time of that
-        self.in_sync: InSync | None = None
+        self.in_sync: IsrState | None = None
         self.high_watermark = log.start_offset  # a lower bound until the leader reports it, or this replica leads
         self.changing = asyncio.Lock()
         """Held while the log is truncated or reset, so that a leadership cannot begin meanwhile."""
@@ -116,7 +116,7 @@ class Partition:
         self._appended_bytes_before = (0, 0)  # at the last two advances of the high watermark
         self._waiting = CommitWaits()  # waits for the high watermark
         self._here = CommitWaits()  # waits for the local disk: acks=1
-        self._watchers = Watchers()
+        self._watchers = PartitionWatchers()
         log.on_flushed = self._on_flushed
         log.on_failed = self._on_failed
         log.compactable_offset = lambda: self.last_stable_offset
@@ -132,7 +132,7 @@ class Partition:
         self.leader_epoch = self._led_epoch = record.leader_epoch
         self.epoch_start = self.log.end_offset
         self.led_since = now
-        self.in_sync = InSync(node_id, record, self.log.end_offset, now)
+        self.in_sync = IsrState(node_id, record, self.log.end_offset, now)
         self.is_leader = True
         # Assign the epoch even before its first batch: followers with a longer log need it to find where to truncate.
         self.log.epochs.assign(record.leader_epoch, self.log.end_offset)
@@ -159,7 +159,7 @@ class Partition:
         self.in_sync.settle(record)
         # Wake the fetches of followers. A follower that was removed and added again without noticing would otherwise
         # not report its position.
-        self.tell_copiers()
+        self.notify_followers()
         self.move()
 
     def retire(self) -> None:
@@ -171,11 +171,11 @@ class Partition:
         """Reject writes while no follower fetches from this leader and it cannot learn whether it was replaced."""
         self.writes_suspended = suspended
         if suspended:
-            self._end_waits(self._gone())
+            self._end_waits(self._gone_error())
 
-    def ensure_led(self) -> None:
+    def ensure_leader(self) -> None:
         if not self.is_leader:
-            raise self._gone()
+            raise self._gone_error()
 
     @property
     def is_settled(self) -> bool:
@@ -190,18 +190,22 @@ class Partition:
                 f"{self.topic}-{self.index} is not known to be committed up to offset {offset}; retry"
             )
 
-    def note_fetch(self, node_id: int, broker_epoch: int, offset: int, log_start_offset: int, now: float) -> None:
+    def record_follower_fetch(
+        self, node_id: int, broker_epoch: int, offset: int, log_start_offset: int, now: float
+    ) -> None:
         """Process a fetch of a follower from `offset`, which has all records below that offset on its disk."""
         assert self.in_sync is not None
-        if self.in_sync.note_fetch(node_id, broker_epoch, offset, log_start_offset, self.log.end_offset, now):
+        if self.in_sync.record_follower_fetch(
+            node_id, broker_epoch, offset, log_start_offset, self.log.end_offset, now
+        ):
             self.move()
 
-    def follow_watermark(self, high_watermark: int) -> None:
+    def follow_high_watermark(self, high_watermark: int) -> None:
         """Apply the leader's high watermark, limited to the durable log end of this replica."""
         self._told = high_watermark
         self._follow()
 
-    def was_cut(self) -> None:
+    def on_truncated(self) -> None:
         """Adapt to a truncated or reset log. Only after an unclean election can it end below the high watermark."""
         self._told = 0
         self.high_watermark = max(min(self.high_watermark, self.log.end_offset), self.log.start_offset)
@@ -209,15 +213,15 @@ class Partition:
 
     # Writing
 
-    def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
+    def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> AppendResult:
         """Append a validated batch, or detect that it is a duplicate. It is readable once it is `committed`."""
         if not self.is_leader:
-            raise self._gone()
+            raise self._gone_error()
         producers = self.state.producers
         if header.producer_id >= 0:
             duplicate = producers.check(header)
             if duplicate is not None:
-                return Appended(duplicate.base_offset, duplicate.last_offset + 1, duplicate.timestamp_ms)
+                return AppendResult(duplicate.base_offset, duplicate.last_offset + 1, duplicate.timestamp_ms)
         log_append_time_ms = -1
         if self.config.message_timestamp_type == "LogAppendTime":
             log_append_time_ms = now_ms
@@ -228,9 +232,9 @@ class Partition:
             producers.apply(header, base_offset)
         return self._appended(base_offset, header, log_append_time_ms)
 
-    def append_unnumbered(self, batch: memoryview, header: BatchHeader) -> Appended:
+    def append_unnumbered(self, batch: memoryview, header: BatchHeader) -> AppendResult:
         """Append a batch without a sequence number, which the broker itself writes in a producer's transaction."""
-        self.ensure_led()
+        self.ensure_leader()
         self.state.producers.check_unnumbered(header)
         base_offset = self.log.append(batch, header, self.leader_epoch)
         self.state.producers.apply(header, base_offset)
@@ -238,10 +242,10 @@ class Partition:
 
     def append_marker(
         self, producer_id: int, producer_epoch: int, is_commit: bool, coordinator_epoch: int, now_ms: int
-    ) -> Appended:
+    ) -> AppendResult:
         """End the producer's transaction in this partition. It is visible to consumers once the marker is
         `committed`."""
-        self.ensure_led()
+        self.ensure_leader()
         batch = memoryview(build_marker(producer_id, producer_epoch, Marker(is_commit, coordinator_epoch), now_ms))
         header = parse_header(batch)
         producers = self.state.producers
@@ -256,9 +260,9 @@ class Partition:
         """Whether the partition already has a marker of the producer with this epoch or a later one."""
         return self.state.producers.has_marker(producer_id, producer_epoch)
 
-    def ensure_enough(self) -> None:
+    def ensure_min_isr(self) -> None:
         """Raise unless there are enough in-sync replicas to commit a batch with acks=all."""
-        if self.in_sync is not None and not self.in_sync.is_enough(self._enough(self.in_sync)):
+        if self.in_sync is not None and not self.in_sync.has_min_isr(self._enough(self.in_sync)):
             raise NotEnoughReplicas(
                 f"{self.topic}-{self.index} has {len(self.in_sync.record.isr)} in-sync replicas, fewer than "
                 f"min.insync.replicas={self.config.min_insync_replicas}"
@@ -299,14 +303,14 @@ class Partition:
         """Read batches below `end_offset`, by default below the high watermark."""
         return self.log.read(offset, size_bytes_max, self.high_watermark if end_offset is None else end_offset)
 
-    def watch(self, watcher: Watcher, *, copies: bool = False) -> None:
+    def watch(self, watcher: PartitionWatcher, *, is_follower: bool = False) -> None:
         """Notify the watcher of committed records, or, if it `copies` (is a follower), of all appended records."""
-        self._watchers.add(watcher, copies=copies)
+        self._watchers.add(watcher, is_follower=is_follower)
 
-    def unwatch(self, watcher: Watcher) -> None:
+    def unwatch(self, watcher: PartitionWatcher) -> None:
         self._watchers.remove(watcher)
 
-    def tell_copiers(self) -> None:
+    def notify_followers(self) -> None:
         """Notify followers that the high watermark or the log start offset has changed."""
         self._watchers.moved()
 
@@ -317,7 +321,7 @@ class Partition:
 
     # High watermark
 
-    def _gone(self) -> HeadraceError:
+    def _gone_error(self) -> HeadraceError:
         if self.is_retired:
             return UnknownTopicOrPartition(f"this broker no longer has a replica of {self.topic}-{self.index}")
         return NotLeader(f"this broker is not the leader of {self.topic}-{self.index}; refresh the metadata")
@@ -325,14 +329,14 @@ class Partition:
     def _ensure_waitable(self) -> None:
         if self.log.failed is not None:
             raise self.log.failed
-        self.ensure_led()
+        self.ensure_leader()
 
     def _resign(self) -> None:
         self.is_leader = self.writes_suspended = False
         self.in_sync = None
-        self._end_waits(self._gone())
+        self._end_waits(self._gone_error())
 
-    def _appended(self, base_offset: int, header: BatchHeader, log_append_time_ms: int) -> Appended:
+    def _appended(self, base_offset: int, header: BatchHeader, log_append_time_ms: int) -> AppendResult:
         self._appended_bytes += header.size_bytes
         if self.log.flush_due():
             self._flusher.mark(self.log)
@@ -341,7 +345,7 @@ class Partition:
             self.move()
             self._flush_later()
         self._watchers.appended(header.size_bytes)
-        return Appended(base_offset, self.log.end_offset, log_append_time_ms)
+        return AppendResult(base_offset, self.log.end_offset, log_append_time_ms)
 
     def _flush_later(self) -> None:
         """Schedule a flush after `flush.ms` for a topic that acknowledges records before they are flushed."""
@@ -358,7 +362,7 @@ class Partition:
         """The log end that counts as durable on this replica."""
         return self.log.end_offset if self.config.flush_messages > 1 else self.log.flushed_offset
 
-    def _enough(self, in_sync: InSync) -> int:
+    def _enough(self, in_sync: IsrState) -> int:
         return min(self.config.min_insync_replicas, len(in_sync.record.replicas))
 
     def move(self) -> None:
@@ -387,7 +391,7 @@ class Partition:
         self._appended_bytes_before = last, self._appended_bytes
         assert self.in_sync is not None
         # Fetches before produce responses: consumers should get the message first.
-        self._watchers.committed(new_bytes if len(self.in_sync.record.replicas) == 1 else _PLENTY)
+        self._watchers.committed(new_bytes if len(self.in_sync.record.replicas) == 1 else _NO_BYTE_LIMIT)
         self._waiting.reach(offset)
 
     def _on_flushed(self, log: Log) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.machines.partition_transactions import AbortedTransaction
-from headrace.machines.producers import ProducerStates
-from headrace.storage.state import Replayed
+from headrace.machines.produce.producer_states import ProducerStates
+from headrace.machines.transactions.partition_transactions import AbortedTransaction
+from headrace.storage.segments.scan import ReplayedBatch
 
 
 class PartitionState:
@@ -18,7 +18,7 @@ class PartitionState:
     def restore(self, snapshot: bytes) -> None:
         self.producers = ProducerStates.restore(snapshot) if snapshot else ProducerStates()
 
-    def replay(self, batch: Replayed) -> None:
+    def replay(self, batch: ReplayedBatch) -> None:
         header, marker = batch
         if header.producer_id < 0:
             return

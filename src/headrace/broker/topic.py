@@ -1,11 +1,11 @@
-"""A topic as this broker knows it: its record, the records of its partitions, and its local replicas."""
+"""One topic as this broker knows it: its record, the records of its partitions, and its local replicas."""
 
 from __future__ import annotations
 
 from uuid import UUID
 
-from headrace.broker.counts import TopicCounts
 from headrace.broker.partition import Partition
+from headrace.broker.topic_counts import TopicCounts
 from headrace.model.names import is_internal
 from headrace.model.partition_record import PartitionRecord
 from headrace.model.topic_configs import TopicConfig
@@ -15,10 +15,11 @@ from headrace.wire.messages.metadata import MetadataResponseTopic
 
 class Topic:
     """`places` and `versions` are the partition records and their versions in the registry. `replicas` are the local
-    replicas, and `led` those that this broker leads. `described` is the cached part of the topic in Metadata responses.
+    replicas, and `led` those that this broker leads. `cached_metadata` is the cached part of the topic in Metadata
+    responses.
     """
 
-    __slots__ = ("config", "counts", "described", "led", "places", "record", "replicas", "versions")
+    __slots__ = ("cached_metadata", "config", "counts", "led", "places", "record", "replicas", "versions")
 
     def __init__(self, record: TopicRecord, config: TopicConfig) -> None:
         self.record = record
@@ -28,7 +29,7 @@ class Topic:
         self.versions: dict[int, int] = {}
         self.replicas: dict[int, Partition] = {}
         self.led: dict[int, Partition] = {}
-        self.described: MetadataResponseTopic | None = None
+        self.cached_metadata: MetadataResponseTopic | None = None
 
     @property
     def name(self) -> str:
@@ -47,7 +48,7 @@ class Topic:
         return is_internal(self.record.name)
 
     @property
-    def is_companion(self) -> bool:
+    def is_colocated(self) -> bool:
         """Whether this is a co-located topic, which has the replicas of its owner."""
         return self.record.owner is not None
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.archives import archive_failures, open_archive
+from headrace.cli.archives import archive_errors, open_archive
 from headrace.cli.failure import FAILED
-from headrace.cli.output import Row, chat, output_option, print_rows
+from headrace.cli.output import Row, output_option, print_rows, print_status
 from headrace.cli.session import dry_run_option
 from headrace.cli.times import local_time
 from headrace.pipeline.setting_types import parse_size
 from headrace.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from headrace.archive import Catalogue
+    from headrace.archive import ArchiveCatalogue
     from headrace.archive.manifest import ArchivedFile
 
 _PARTITION_COLUMNS = ("topic", "partition", "first", "last", "records", "files", "bytes", "oldest", "newest")
@@ -51,7 +51,7 @@ _topic_argument = click.argument("topic", required=False)
 @output_option
 def show(path: str, topic: str | None, files: bool, output: str | None) -> None:
     """Show the contents of the archive at PATH, which is a folder or a URI such as s3://bucket/archive."""
-    with archive_failures():
+    with archive_errors():
         rows_of = _file_rows if files else _partition_rows
         rows = [row for catalogue in _catalogues(path, topic) for row in rows_of(catalogue)]
     print_rows(rows, _FILE_COLUMNS if files else _PARTITION_COLUMNS, output)
@@ -70,12 +70,12 @@ def verify(path: str, topic: str | None, repair: bool, output: str | None) -> in
     """
     files = records = size = damaged = 0
     rows: list[Row] = []
-    with archive_failures():
+    with archive_errors():
         from headrace.archive import verification
 
         for catalogue in _catalogues(path, topic):
             if repair and (cleared := verification.repair(catalogue, SystemClock().now_ms())):
-                chat(f"{catalogue.topic}: {cleared} left-over files cleaned up")
+                print_status(f"{catalogue.topic}: {cleared} left-over files cleaned up")
             for flaw in verification.verify(catalogue):
                 rows.append({"topic": flaw.topic, "file": flaw.file, "damaged": flaw.damaged, "what": flaw.what})
                 damaged += flaw.damaged
@@ -87,7 +87,7 @@ def verify(path: str, topic: str | None, repair: bool, output: str | None) -> in
     if rows:
         print_rows(rows, ("topic", "damaged", "file", "what"), output)
     verdict = f"{damaged} damaged" if damaged else "no damage"
-    chat(f"{files} files, {records} records, {size} bytes of {path} checked: {verdict}")
+    print_status(f"{files} files, {records} records, {size} bytes of {path} checked: {verdict}")
     return FAILED if damaged else 0
 
 
@@ -111,28 +111,30 @@ def compact(path: str, topic: str | None, target: int, dry_run: bool, output: st
     the rows that are being merged.
     """
     rows: list[Row] = []
-    with archive_failures():
+    with archive_errors():
         from headrace.archive import compaction
 
         for catalogue in _catalogues(path, topic):
             if not catalogue.place.exclusive and not dry_run:
-                chat(f"{path} has no writer lock: make sure that no other process archives {catalogue.topic} now")
+                print_status(
+                    f"{path} has no writer lock: make sure that no other process archives {catalogue.topic} now"
+                )
             if dry_run:
-                rows += [_merge_row(catalogue, parts) for parts in compaction.runs(catalogue, target)]
+                rows += [_merge_row(catalogue, parts) for parts in compaction.mergeable_runs(catalogue, target)]
             else:
                 rows += [_merge_row(catalogue, merge.parts) for merge in compaction.compact(catalogue, target)]
                 compaction.sweep(catalogue, SystemClock().now_ms())
     print_rows(rows, ("topic", "partition", "first", "last", "files", "bytes"), output)
-    chat(f"{sum(row['files'] for row in rows)} files {'would become' if dry_run else 'became'} {len(rows)}")
+    print_status(f"{sum(row['files'] for row in rows)} files {'would become' if dry_run else 'became'} {len(rows)}")
 
 
-def _catalogues(path: str, topic: str | None) -> Iterator[Catalogue]:
+def _catalogues(path: str, topic: str | None) -> Iterator[ArchiveCatalogue]:
     found = open_archive(path)
     for name in [topic] if topic is not None else found.topics():
         yield found.existing(name)
 
 
-def _partition_rows(catalogue: Catalogue) -> Iterator[Row]:
+def _partition_rows(catalogue: ArchiveCatalogue) -> Iterator[Row]:
     for partition in catalogue.partitions:
         files = catalogue.all_files.of(partition)
         times = [t for file in files for t in (file.timestamp_min, file.timestamp_max) if t is not None]
@@ -149,7 +151,7 @@ def _partition_rows(catalogue: Catalogue) -> Iterator[Row]:
         }
 
 
-def _file_rows(catalogue: Catalogue) -> Iterator[Row]:
+def _file_rows(catalogue: ArchiveCatalogue) -> Iterator[Row]:
     for file in catalogue.all_files:
         yield {
             "topic": catalogue.topic,
@@ -165,7 +167,7 @@ def _file_rows(catalogue: Catalogue) -> Iterator[Row]:
         }
 
 
-def _merge_row(catalogue: Catalogue, parts: Sequence[ArchivedFile]) -> Row:
+def _merge_row(catalogue: ArchiveCatalogue, parts: Sequence[ArchivedFile]) -> Row:
     return {
         "topic": catalogue.topic,
         "partition": parts[0].partition,

@@ -11,14 +11,14 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.archive import Archive, Catalogue
-from headrace.cli.failure import Failure
-from headrace.cli.output import chat
-from headrace.cli.where import Where
+from headrace.archive import Archive, ArchiveCatalogue
+from headrace.cli.failure import CommandFailed
+from headrace.cli.output import print_status
+from headrace.cli.where import StartPosition
 from headrace.client.cluster import Cluster
-from headrace.client.fetched import ConsumedRecord
+from headrace.client.fetch.fetched_records import ConsumedRecord
+from headrace.client.groups.offsets import END, START, find_offsets
 from headrace.client.metadata import TopicPartition
-from headrace.client.offsets import END, START, find_offsets
 from headrace.model.errors import UnknownTopicOrPartition
 from headrace.model.ids import id_to_text
 
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 Printer = Callable[[ConsumedRecord], bytes]
 
 
-class Stretch(NamedTuple):
+class ArchivedRange(NamedTuple):
     """What to read of one partition: from `start` to `archived_to` from the archive, then from the log. `log_end` is
     None if the log no longer exists."""
 
     target: TopicPartition
-    catalogue: Catalogue
+    catalogue: ArchiveCatalogue
     start: int
     archived_to: int
     log_start: int
     log_end: int | None
 
 
-async def stretches(
-    cluster: Cluster, archive: Archive, topics: Sequence[str], partitions: Sequence[int], where: Where
-) -> list[Stretch]:
+async def archived_ranges(
+    cluster: Cluster, archive: Archive, topics: Sequence[str], partitions: Sequence[int], where: StartPosition
+) -> list[ArchivedRange]:
     """Determine what to read of each partition."""
     found = []
     for topic in topics:
@@ -53,17 +53,17 @@ async def stretches(
             if number not in numbers and number not in catalogue.partitions:
                 raise UnknownTopicOrPartition(f"topic {topic!r} has no partition {number}")
             log = await _log_bounds(cluster, TopicPartition(topic, number)) if number in numbers else None
-            found.append(await _stretch(cluster, catalogue, TopicPartition(topic, number), log, where))
+            found.append(await _archived_range(cluster, catalogue, TopicPartition(topic, number), log, where))
     return found
 
 
-async def print_archived(found: Sequence[Stretch], printer: Printer, count: int | None) -> tuple[int, bool]:
+async def print_archived(found: Sequence[ArchivedRange], printer: Printer, count: int | None) -> tuple[int, bool]:
     """Print the archived records; return their number, and whether to continue with the log."""
     printed = 0
     out = sys.stdout.buffer
     try:
         for stretch in found:
-            _tell_gaps(stretch)
+            _print_gaps(stretch)
             reading = stretch.catalogue.read(stretch.target.partition, stretch.start, stretch.archived_to)
             # In a thread, so that Ctrl-C is handled while the archive is read.
             while (batch := await asyncio.to_thread(next, reading, None)) is not None:
@@ -78,15 +78,15 @@ async def print_archived(found: Sequence[Stretch], printer: Printer, count: int 
     return printed, True
 
 
-async def _partitions(cluster: Cluster, catalogue: Catalogue) -> set[int]:
+async def _partitions(cluster: Cluster, catalogue: ArchiveCatalogue) -> set[int]:
     """Return the current partitions of the topic; none if it was deleted."""
     try:
         view = await cluster.topic(catalogue.topic)
     except UnknownTopicOrPartition:
-        chat(f"topic {catalogue.topic!r} no longer exists: reading ends at the end of the archive")
+        print_status(f"topic {catalogue.topic!r} no longer exists: reading ends at the end of the archive")
         return set()
     if id_to_text(view.topic_id) != catalogue.topic_id:
-        raise Failure(
+        raise CommandFailed(
             f"{catalogue.location} contains an earlier topic {catalogue.topic!r}, which was deleted; the present topic "
             "of that name does not continue it. Replay the archive into another topic with `headrace pipeline run`"
         )
@@ -99,9 +99,13 @@ async def _log_bounds(cluster: Cluster, target: TopicPartition) -> tuple[int, in
     return starts[target].offset, ends[target].offset
 
 
-async def _stretch(
-    cluster: Cluster, catalogue: Catalogue, target: TopicPartition, log: tuple[int, int] | None, where: Where
-) -> Stretch:
+async def _archived_range(
+    cluster: Cluster,
+    catalogue: ArchiveCatalogue,
+    target: TopicPartition,
+    log: tuple[int, int] | None,
+    where: StartPosition,
+) -> ArchivedRange:
     first, archived_to = catalogue.start_offset(target.partition), catalogue.end_offset(target.partition)
     if first is None or archived_to is None:
         assert log is not None
@@ -118,13 +122,13 @@ async def _stretch(
         case _:
             start = where.number
     start = min(high, max(low, start))
-    return Stretch(
+    return ArchivedRange(
         target, catalogue, start, archived_to, high if log is None else log[0], None if log is None else high
     )
 
 
 async def _at_time(
-    cluster: Cluster, catalogue: Catalogue, target: TopicPartition, has_log: bool, time_ms: int, high: int
+    cluster: Cluster, catalogue: ArchiveCatalogue, target: TopicPartition, has_log: bool, time_ms: int, high: int
 ) -> int:
     """Return the offset of the first record at or after the time, in the archive or else in the log."""
     offset = await asyncio.to_thread(_archived_at, catalogue, target.partition, time_ms)
@@ -134,7 +138,7 @@ async def _at_time(
     return found if found >= 0 else high
 
 
-def _archived_at(catalogue: Catalogue, partition: int, time_ms: int) -> int | None:
+def _archived_at(catalogue: ArchiveCatalogue, partition: int, time_ms: int) -> int | None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -149,17 +153,17 @@ def _archived_at(catalogue: Catalogue, partition: int, time_ms: int) -> int | No
     return None
 
 
-def _tell_gaps(stretch: Stretch) -> None:
+def _print_gaps(stretch: ArchivedRange) -> None:
     position = stretch.start
     for file in stretch.catalogue.files(stretch.target.partition, stretch.start, stretch.archived_to):
-        _tell_gap(stretch.target, position, file.first)
+        _print_gap(stretch.target, position, file.first)
         position = file.last + 1
-    _tell_gap(stretch.target, max(position, stretch.archived_to), stretch.log_start)
+    _print_gap(stretch.target, max(position, stretch.archived_to), stretch.log_start)
 
 
-def _tell_gap(target: TopicPartition, start: int, end: int) -> None:
+def _print_gap(target: TopicPartition, start: int, end: int) -> None:
     if start < end:
-        chat(f"offsets {start} to {end - 1} of {target} are missing from both the archive and the log")
+        print_status(f"offsets {start} to {end - 1} of {target} are missing from both the archive and the log")
 
 
 def _records(rows: pa.RecordBatch) -> Iterator[ConsumedRecord]:

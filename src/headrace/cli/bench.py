@@ -13,14 +13,14 @@ from typing import Any
 
 import click
 
-from headrace.cli.output import chat, echo, output_option, to_json, wants_json
+from headrace.cli.output import echo, output_option, print_status, to_json, wants_json
 from headrace.cli.session import server_option, with_cluster
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
-from headrace.client.consumer import Consumer
+from headrace.client.fetch.consumer import Consumer
+from headrace.client.groups.offsets import END, START, find_offsets
 from headrace.client.metadata import TopicPartition
-from headrace.client.offsets import END, START, find_offsets
-from headrace.client.producer import Delivery, Producer, ProducerSettings
+from headrace.client.produce.producer import Delivery, Producer, ProducerSettings
 
 _UNCONFIRMED_MAX = 20_000
 _POLLED_MAX = 5000
@@ -195,4 +195,4 @@ def _report(result: dict[str, Any], output: str | None) -> None:
         echo(to_json(result))
     else:
         echo("  ".join(f"{name} {value}" for name, value in result.items()))
-    chat("the load came from one Python client; to compare with other brokers use `make bench`")
+    print_status("the load came from one Python client; to compare with other brokers use `make bench`")

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from headrace.client.address import Address, parse_addresses
 from headrace.client.cluster import ClientSettings, Cluster, connect
-from headrace.client.transport import Transport
+from headrace.client.connections.address import Address, parse_addresses
+from headrace.client.connections.transport import Transport
 from headrace.model.errors import HeadraceError
 from headrace.runtime.clock import Clock, SystemClock
 from headrace.runtime.disk import Disk, SystemDisk
 from headrace.runtime.network import SystemNetwork
-from headrace.storage.stray import STRAY, measure_strays
+from headrace.storage.store.stray import STRAY, measure_strays
 from headrace.wire.apis import APIS, OWN_KEYS
 
 _FREE_BYTES_MIN = 1 << 30
@@ -28,7 +28,7 @@ _RELEASED_IN = 2026
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """The result of a check, and the next step unless the verdict is ok."""
 
     verdict: Literal["ok", "warn", "fail"]
@@ -37,7 +37,7 @@ class Finding:
     next_step: str | None = None
 
 
-def check_data(folder: str, disk: Disk | None = None, clock: Clock | None = None) -> list[Finding]:
+def check_data(folder: str, disk: Disk | None = None, clock: Clock | None = None) -> list[CheckResult]:
     """Check that the folder is writable, its free space, and the latency of an fsync."""
     disk = disk or SystemDisk()
     clock = clock or SystemClock()
@@ -49,7 +49,7 @@ def check_data(folder: str, disk: Disk | None = None, clock: Clock | None = None
         milliseconds = _fsync_milliseconds(disk, clock, probe)
     except (HeadraceError, OSError) as error:
         return [
-            Finding(
+            CheckResult(
                 "fail",
                 "data folder",
                 f"cannot write to {there}: {error}",
@@ -57,13 +57,13 @@ def check_data(folder: str, disk: Disk | None = None, clock: Clock | None = None
             )
         ]
     return [
-        Finding("ok", "data folder", f"{there} is writable"),
-        _judge_space(there, disk.free_bytes(there), disk.total_bytes(there)),
-        _judge_fsync(milliseconds),
+        CheckResult("ok", "data folder", f"{there} is writable"),
+        _check_space(there, disk.free_bytes(there), disk.total_bytes(there)),
+        _check_fsync(milliseconds),
     ]
 
 
-def check_strays(folder: str, disk: Disk | None = None) -> list[Finding]:
+def check_strays(folder: str, disk: Disk | None = None) -> list[CheckResult]:
     """Check for logs that are not in the registry; the broker keeps them until an operator adopts or purges them."""
     disk = disk or SystemDisk()
     folders = [folder, *(f"{folder}/{name}" for name in (disk.list(folder) if disk.exists(folder) else ()))]
@@ -73,15 +73,15 @@ def check_strays(folder: str, disk: Disk | None = None) -> list[Finding]:
         return []
     what = f"{logs} logs ({size_bytes / 1e6:.1f} MB) are not in the registry and were moved to {STRAY}"
     step = "list them with `headrace log stray`, then use `headrace log adopt` or `headrace log purge-stray`"
-    return [Finding("warn", "stray logs", what, step)]
+    return [CheckResult("warn", "stray logs", what, step)]
 
 
-def check_descriptors() -> Finding:
+def check_descriptors() -> CheckResult:
     """Check the limit of open files, which connections and log files share; the broker raises it to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard >= _DESCRIPTORS_MIN:
-        return Finding("ok", "open files", f"up to {hard} (now {soft})")
-    return Finding(
+        return CheckResult("ok", "open files", f"up to {hard} (now {soft})")
+    return CheckResult(
         "warn",
         "open files",
         f"the limit is only {hard}",
@@ -89,25 +89,29 @@ def check_descriptors() -> Finding:
     )
 
 
-def check_clock(clock: Clock | None = None) -> Finding:
+def check_clock(clock: Clock | None = None) -> CheckResult:
     """Check the wall clock, on which retention and timestamps depend."""
     now = datetime.fromtimestamp((clock or SystemClock()).now_ms() / 1000, UTC)
     if now.year < _RELEASED_IN:
-        return Finding("fail", "clock", f"the time is {now:%Y-%m-%d %H:%M} UTC", "set the clock, for example with NTP")
-    return Finding("ok", "clock", f"{now:%Y-%m-%d %H:%M:%S} UTC")
+        return CheckResult(
+            "fail", "clock", f"the time is {now:%Y-%m-%d %H:%M} UTC", "set the clock, for example with NTP"
+        )
+    return CheckResult("ok", "clock", f"{now:%Y-%m-%d %H:%M:%S} UTC")
 
 
-async def check_port(subject: str, address: Address) -> Finding:
+async def check_port(subject: str, address: Address) -> CheckResult:
     """Check whether a broker could listen on the address."""
     try:
         listener = await SystemNetwork().listen(*address, lambda link: link.close())
     except OSError as error:
-        return Finding("warn", subject, f"cannot listen on {address}: {error.strerror or error}", "choose another port")
+        return CheckResult(
+            "warn", subject, f"cannot listen on {address}: {error.strerror or error}", "choose another port"
+        )
     listener.close()
-    return Finding("ok", subject, f"{address} is free")
+    return CheckResult("ok", subject, f"{address} is free")
 
 
-async def check_broker(server: str) -> list[Finding]:
+async def check_broker(server: str) -> list[CheckResult]:
     """Check that the broker responds, its API versions, and that every broker's advertised address is reachable."""
     address = ",".join(map(str, parse_addresses(server)))
     async with connect(server, ClientSettings(client_id="headrace-doctor")) as cluster:
@@ -116,31 +120,31 @@ async def check_broker(server: str) -> list[Finding]:
             transport = await cluster.any_transport()
         except HeadraceError as error:
             step = "start a broker with `headrace serve`, or specify another one with --server HOST:PORT"
-            return [Finding("fail", "broker", error.message, step)]
+            return [CheckResult("fail", "broker", error.message, step)]
         findings = [
-            Finding("ok", "broker", f"{address} responds; cluster {view.cluster_id}, {len(view.nodes)} broker(s)"),
-            _judge_versions(transport),
+            CheckResult("ok", "broker", f"{address} responds; cluster {view.cluster_id}, {len(view.nodes)} broker(s)"),
+            _check_versions(transport),
         ]
         findings += [await _check_advertised(cluster, node_id) for node_id in sorted(view.nodes)]
     return findings
 
 
-async def _check_advertised(cluster: Cluster, node_id: int) -> Finding:
+async def _check_advertised(cluster: Cluster, node_id: int) -> CheckResult:
     address = cluster.view.nodes[node_id].address
     subject = f"broker {node_id}"
     try:
         await cluster.transport(node_id, "doctor")
     except HeadraceError:
-        return Finding(
+        return CheckResult(
             "fail",
             subject,
             f"advertises {address}, which is not reachable from here",
             "start it with an address that clients can reach: --advertised HOST:PORT",
         )
-    return Finding("ok", subject, f"advertises {address}, which is reachable")
+    return CheckResult("ok", subject, f"advertises {address}, which is reachable")
 
 
-def _judge_versions(transport: Transport) -> Finding:
+def _check_versions(transport: Transport) -> CheckResult:
     # Other brokers do not need to support Headrace's own requests, from 10000 on.
     missing = [api.name for api in APIS.values() if api.key not in transport.versions and api.key < OWN_KEYS]
     too_old = [
@@ -149,24 +153,26 @@ def _judge_versions(transport: Transport) -> Finding:
         if api.key in transport.versions and transport.versions[api.key].high < api.min_version
     ]
     if too_old:
-        return Finding("fail", "versions", f"the broker is too old for {', '.join(too_old)}", "upgrade the broker")
+        return CheckResult("fail", "versions", f"the broker is too old for {', '.join(too_old)}", "upgrade the broker")
     if missing:
-        return Finding("warn", "versions", f"the broker does not support {', '.join(missing)}", "upgrade the broker")
-    return Finding("ok", "versions", f"the broker supports all {len(APIS)} requests of this client")
+        return CheckResult(
+            "warn", "versions", f"the broker does not support {', '.join(missing)}", "upgrade the broker"
+        )
+    return CheckResult("ok", "versions", f"the broker supports all {len(APIS)} requests of this client")
 
 
-def _judge_space(folder: str, free: int, total: int) -> Finding:
+def _check_space(folder: str, free: int, total: int) -> CheckResult:
     what = f"{free / 1e9:.1f} of {total / 1e9:.1f} GB free at {folder}"
     if free < _FREE_BYTES_MIN or free < total * _FREE_SHARE_MIN:
-        return Finding("warn", "space", what, "free space or shorten retention: a nearly full disk rejects writes")
-    return Finding("ok", "space", what)
+        return CheckResult("warn", "space", what, "free space or shorten retention: a nearly full disk rejects writes")
+    return CheckResult("ok", "space", what)
 
 
-def _judge_fsync(milliseconds: float) -> Finding:
+def _check_fsync(milliseconds: float) -> CheckResult:
     what = f"{milliseconds:.2f} ms (median of {_FSYNC_TRIES})"
     if milliseconds > _FSYNC_SLOW_MS:
-        return Finding("warn", "fsync", what, "use a faster disk: every acknowledged write waits for an fsync")
-    return Finding("ok", "fsync", what)
+        return CheckResult("warn", "fsync", what, "use a faster disk: every acknowledged write waits for an fsync")
+    return CheckResult("ok", "fsync", what)
 
 
 def _fsync_milliseconds(disk: Disk, clock: Clock, path: str) -> float:

@@ -9,19 +9,18 @@ from typing import Any
 
 import click
 
-from headrace.cli.cluster_health import Finding, held_by, judge
-from headrace.cli.cluster_progress import wait_until_none
-from headrace.cli.cluster_reassign import reassign
+from headrace.cli.cluster_health import HealthProblem, find_problems, replicas_per_broker
+from headrace.cli.cluster_reassign import reassign, wait_until_none
 from headrace.cli.failure import FAILED
-from headrace.cli.output import chat, echo, output_option, print_rows, print_table, to_json, wants_json
+from headrace.cli.output import echo, output_option, print_rows, print_status, print_table, to_json, wants_json
 from headrace.cli.session import confirm, server_option, with_cluster, yes_option
+from headrace.client.admin.cluster_admin import ClusterAdmin, ClusterMembers, PartitionErrors, PartitionReplicas
 from headrace.client.cluster import Cluster
-from headrace.client.cluster_admin import ClusterAdmin, ClusterMembers, PartitionPlace, Refusals
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import ElectionNotNeeded
 from headrace.model.names import owner_of
 
-_PLACE_COLUMNS = ("topic", "partition", "leader", "epoch", "replicas", "in_sync", "eligible", "adding", "removing")
+_PARTITION_COLUMNS = ("topic", "partition", "leader", "epoch", "replicas", "in_sync", "eligible", "adding", "removing")
 
 
 @click.group()
@@ -38,7 +37,7 @@ cluster.add_command(reassign)
 def info(server: str, output: str | None) -> None:
     """Show the cluster and its brokers."""
 
-    async def work(cluster: Cluster) -> tuple[ClusterMembers, Sequence[PartitionPlace]]:
+    async def work(cluster: Cluster) -> tuple[ClusterMembers, Sequence[PartitionReplicas]]:
         admin = ClusterAdmin(cluster)
         return await admin.members(), await admin.places()
 
@@ -60,11 +59,11 @@ def info(server: str, output: str | None) -> None:
 def health(server: str, output: str | None) -> int:
     """Report problems. The exit code is 0 if every partition has a leader and all its replicas in sync, else 1."""
 
-    async def work(cluster: Cluster) -> tuple[ClusterMembers, Sequence[PartitionPlace], Sequence[Finding]]:
+    async def work(cluster: Cluster) -> tuple[ClusterMembers, Sequence[PartitionReplicas], Sequence[HealthProblem]]:
         admin = ClusterAdmin(cluster)
         members, places = await admin.members(), await admin.places()
         wanted = await admin.min_insync(place.target.topic for place in places)
-        return members, places, judge(members, places, wanted)
+        return members, places, find_problems(members, places, wanted)
 
     members, places, findings = with_cluster(server, work)
     rows = [
@@ -75,7 +74,7 @@ def health(server: str, output: str | None) -> int:
         print_rows(rows, ("problem", "subject", "detail"), output)
     is_ill = any(found.is_grave for found in findings)
     verdict = "unhealthy" if is_ill else "healthy"
-    chat(f"the cluster is {verdict}: {len(members.brokers)} brokers up, {len(places)} partitions")
+    print_status(f"the cluster is {verdict}: {len(members.brokers)} brokers up, {len(places)} partitions")
     return FAILED if is_ill else 0
 
 
@@ -89,11 +88,11 @@ def partitions(topics: Sequence[str], under_replicated: bool, offline: bool, ser
     """Show leaders and replicas of the partitions of the TOPICs, or of all topics."""
     places = with_cluster(server, lambda cluster: ClusterAdmin(cluster).places(topics))
     rows = [
-        _place_row(place)
+        _partition_row(place)
         for place in places
         if not (under_replicated or offline) or (under_replicated and place.behind) or (offline and place.is_offline)
     ]
-    print_rows(rows, _PLACE_COLUMNS, output)
+    print_rows(rows, _PARTITION_COLUMNS, output)
 
 
 @cluster.command()
@@ -113,15 +112,17 @@ def drain(broker: int, undo: bool, wait: bool, server: str) -> None:
         admin = ClusterAdmin(cluster)
         await admin.drain(broker, is_drained=not undo)
         if wait:
-            await wait_until_none(partial(_held, admin, broker), f"replicas on broker {broker}")
+            await wait_until_none(partial(_held_replicas, admin, broker), f"replicas on broker {broker}")
 
     with_cluster(server, work)
     if undo:
-        chat(f"broker {broker} is in use again; `headrace cluster reassign --add-broker {broker}` moves replicas to it")
+        print_status(
+            f"broker {broker} is in use again; `headrace cluster reassign --add-broker {broker}` moves replicas to it"
+        )
     elif wait:
-        chat(f"broker {broker} holds no replicas and can be stopped")
+        print_status(f"broker {broker} holds no replicas and can be stopped")
     else:
-        chat(f"broker {broker} is draining; `headrace cluster info` shows the replicas that it still holds")
+        print_status(f"broker {broker} is draining; `headrace cluster info` shows the replicas that it still holds")
 
 
 @cluster.command("elect-leader")
@@ -144,12 +145,12 @@ def elect_leader(
     if unclean:
         confirm(f"Lose the records of {topic} that exist only on unavailable brokers?", yes)
 
-    async def work(cluster: Cluster) -> tuple[Sequence[TopicPartition], Refusals]:
+    async def work(cluster: Cluster) -> tuple[Sequence[TopicPartition], PartitionErrors]:
         admin = ClusterAdmin(cluster)
         places = [
             place
             for place in await admin.places([] if topic is None else [topic])
-            if place.target.partition == partition or (partition is None and _is_due(place, unclean))
+            if place.target.partition == partition or (partition is None and _needs_election(place, unclean))
         ]
         targets = [place.target for place in places]
         return targets, await (admin.elect_unclean(targets) if unclean else admin.prefer(targets))
@@ -160,11 +161,11 @@ def elect_leader(
     ]
     print_rows(rows, ("topic", "partition", "result"), output)
     if not rows:
-        chat("no election needed: every partition has its preferred leader")
+        print_status("no election needed: every partition has its preferred leader")
     return FAILED if any(not isinstance(error, ElectionNotNeeded) for error in refused.values()) else 0
 
 
-def _is_due(place: PartitionPlace, unclean: bool) -> bool:
+def _needs_election(place: PartitionReplicas, unclean: bool) -> bool:
     if unclean:
         return place.is_offline
     return (
@@ -172,17 +173,17 @@ def _is_due(place: PartitionPlace, unclean: bool) -> bool:
     )  # a co-located topic follows its owner
 
 
-def _result(target: TopicPartition, refused: Refusals) -> str:
+def _result(target: TopicPartition, refused: PartitionErrors) -> str:
     error = refused.get(target)
     return "elected" if error is None else error.message
 
 
-async def _held(admin: ClusterAdmin, node_id: int) -> int:
-    return held_by(await admin.places()).get(node_id, 0)
+async def _held_replicas(admin: ClusterAdmin, node_id: int) -> int:
+    return replicas_per_broker(await admin.places()).get(node_id, 0)
 
 
-def _broker_rows(members: ClusterMembers, places: Sequence[PartitionPlace]) -> list[dict[str, Any]]:
-    held, led = held_by(places), Counter(place.leader for place in places)
+def _broker_rows(members: ClusterMembers, places: Sequence[PartitionReplicas]) -> list[dict[str, Any]]:
+    held, led = replicas_per_broker(places), Counter(place.leader for place in places)
     rows = []
     for node_id in sorted(members.brokers.keys() | held.keys()):
         broker = members.brokers.get(node_id)
@@ -199,7 +200,7 @@ def _broker_rows(members: ClusterMembers, places: Sequence[PartitionPlace]) -> l
     return rows
 
 
-def _place_row(place: PartitionPlace) -> dict[str, Any]:
+def _partition_row(place: PartitionReplicas) -> dict[str, Any]:
     return {
         "topic": place.target.topic,
         "partition": place.target.partition,

@@ -1,26 +1,112 @@
-"""`headrace cluster reassign`: move partitions to other brokers while they are in use.
-
-The old replicas are removed only after the new ones are in sync, so a cancelled reassignment loses no data.
-"""
+"""headrace cluster reassign: plan moves, carry them out, show their progress."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import click
+import msgspec
 from click.core import ParameterSource
 
-from headrace.cli.cluster_plan import Moves, heading_for, read_plan, spread_over
-from headrace.cli.cluster_progress import wait_until_none
-from headrace.cli.failure import FAILED, Failure
-from headrace.cli.output import chat, output_option, print_rows
+from headrace.cli.failure import FAILED, CommandFailed
+from headrace.cli.output import output_option, print_rows, print_status
 from headrace.cli.session import dry_run_option, server_option, with_cluster
+from headrace.client.admin.cluster_admin import (
+    BrokerView,
+    ClusterAdmin,
+    ClusterMembers,
+    PartitionErrors,
+    PartitionReplicas,
+)
 from headrace.client.cluster import Cluster
-from headrace.client.cluster_admin import BrokerView, ClusterAdmin, ClusterMembers, PartitionPlace, Refusals
 from headrace.client.metadata import TopicPartition
+from headrace.machines.controller.placement import balance_replicas
+from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import InvalidReplicationFactor
 from headrace.model.names import owner_of
+from headrace.model.partition_record import NO_EPOCH
+
+# Plan reassignments: read a plan in Kafka's format, or spread partitions over brokers. Pure.
+
+
+Reassignments = Mapping[TopicPartition, Sequence[int]]
+
+
+class PlannedPartition(msgspec.Struct):
+    topic: str
+    partition: int
+    replicas: list[int]
+
+
+class ReassignmentPlan(msgspec.Struct):
+    """The format of kafka-reassign-partitions. `log_dirs` is ignored, because a broker has one data folder."""
+
+    version: int
+    partitions: list[PlannedPartition]
+
+
+def read_plan(data: bytes) -> Reassignments:
+    """Return the replicas per partition, or raise ValueError with a message for the user."""
+    try:
+        plan = msgspec.json.decode(data, type=ReassignmentPlan)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"it is not a plan in the format of kafka-reassign-partitions: {error}") from None
+    if plan.version != 1:
+        raise ValueError(f"its version is {plan.version}; only version 1 is supported")
+    moves = {TopicPartition(planned.topic, planned.partition): planned.replicas for planned in plan.partitions}
+    if len(moves) != len(plan.partitions):
+        raise ValueError("it contains a partition twice")
+    return moves
+
+
+def spread_over(places: Iterable[PartitionReplicas], brokers: Iterable[BrokerView]) -> Reassignments:
+    """Return a small set of moves that spreads these partitions evenly over exactly these brokers."""
+    current = {place.target: target_replicas(place) for place in places}
+    usable = {
+        broker.node_id: BrokerRecord(
+            node_id=broker.node_id,
+            epoch=NO_EPOCH,
+            host=broker.address.host,
+            port=broker.address.port,
+            rack=broker.rack,
+        )
+        for broker in brokers
+    }
+    return balance_replicas(current, usable)
+
+
+def target_replicas(place: PartitionReplicas) -> tuple[int, ...]:
+    """Return the replicas of a partition after the reassignment in progress."""
+    return tuple(node_id for node_id in place.replicas if node_id not in place.removing)
+
+
+# Wait for an operation of the cluster, with a progress bar on a terminal. Ctrl-C ends the wait, not the operation.
+
+
+_POLL_SECONDS = 0.5
+
+
+async def wait_until_none(left: Callable[[], Awaitable[int]], what: str) -> None:
+    """Wait until `left` returns 0."""
+    rest = total = await left()
+    try:
+        with click.progressbar(length=total, label=what, file=sys.stderr) as bar:
+            while rest:
+                await asyncio.sleep(_POLL_SECONDS)
+                rest = await left()
+                bar.update(max(0, total - rest - bar.pos))  # the total may grow while we wait
+    except asyncio.CancelledError:
+        print_status("the operation continues; `headrace cluster reassign status` shows its progress")
+        raise
+
+
+# `headrace cluster reassign`: move partitions to other brokers while they are in use.
+#
+# The old replicas are removed only after the new ones are in sync, so a cancelled reassignment loses no data.
+
 
 _BYTES_PER_MEGABYTE = 1_000_000
 _LIFT = "remove the throttle afterwards with `headrace cluster reassign throttle off`"
@@ -103,11 +189,11 @@ def reassign(
     if to is not None and not topics:
         raise click.UsageError("--to requires --topic; to spread all topics over all brokers use --add-broker")
 
-    async def work(cluster: Cluster) -> tuple[list[dict[str, Any]], Refusals]:
+    async def work(cluster: Cluster) -> tuple[list[dict[str, Any]], PartitionErrors]:
         admin = ClusterAdmin(cluster)
         places = {place.target: place for place in await admin.places(topics)}
         if plan is not None:
-            moves = _checked(_read(plan), places.keys(), topics)
+            moves = _checked_moves(_read(plan), places.keys(), topics)
         else:
             members = await admin.members()
             nodes = to if to is not None else _remaining(members, places.values(), added, removed)
@@ -118,7 +204,7 @@ def reassign(
 
     rows, refused = with_cluster(server, work)
     print_rows(rows, ("topic", "partition", "replicas", "target", "result"), output)
-    chat(_summary(len(rows), len(refused), throttle, wait=wait, dry_run=dry_run))
+    print_status(_summary(len(rows), len(refused), throttle, wait=wait, dry_run=dry_run))
     return FAILED if refused else 0
 
 
@@ -130,7 +216,7 @@ def status(server: str, output: str | None) -> None:
     rows = with_cluster(server, _status)
     print_rows(rows, ("topic", "partition", "replicas", "adding", "removing", "copied_bytes", "size_bytes"), output)
     if not rows:
-        chat("no partition is moving")
+        print_status("no partition is moving")
 
 
 @reassign.command()
@@ -139,7 +225,7 @@ def status(server: str, output: str | None) -> None:
 def cancel(topics: Sequence[str], server: str) -> int:
     """Cancel the moves in progress: partitions keep their old replicas, and the new ones are deleted."""
 
-    async def work(cluster: Cluster) -> tuple[int, Refusals]:
+    async def work(cluster: Cluster) -> tuple[int, PartitionErrors]:
         admin = ClusterAdmin(cluster)
         moving = [
             target
@@ -150,8 +236,8 @@ def cancel(topics: Sequence[str], server: str) -> int:
 
     count, refused = with_cluster(server, work)
     for target, error in refused.items():
-        chat(f"{target}: {error.message}")
-    chat(f"{count - len(refused)} moves cancelled")
+        print_status(f"{target}: {error.message}")
+    print_status(f"{count - len(refused)} moves cancelled")
     return FAILED if refused else 0
 
 
@@ -161,10 +247,10 @@ def cancel(topics: Sequence[str], server: str) -> int:
 def set_throttle(rate: int, server: str) -> None:
     """Limit the rate at which each broker replicates to out-of-sync replicas; `off` removes the limit."""
     with_cluster(server, lambda cluster: ClusterAdmin(cluster).throttle(rate or None))
-    chat(f"throttle set to {rate / _BYTES_PER_MEGABYTE:g} MB/s on every broker" if rate else "throttle removed")
+    print_status(f"throttle set to {rate / _BYTES_PER_MEGABYTE:g} MB/s on every broker" if rate else "throttle removed")
 
 
-async def _begin(admin: ClusterAdmin, moves: Moves, throttle: int | None, *, wait: bool) -> Refusals:
+async def _begin(admin: ClusterAdmin, moves: Reassignments, throttle: int | None, *, wait: bool) -> PartitionErrors:
     if not moves:
         return {}
     if throttle is not None:
@@ -177,7 +263,7 @@ async def _begin(admin: ClusterAdmin, moves: Moves, throttle: int | None, *, wai
     return refused
 
 
-async def _wait(admin: ClusterAdmin, moves: Moves) -> None:
+async def _wait(admin: ClusterAdmin, moves: Reassignments) -> None:
     async def left() -> int:
         return len((await admin.moves()).keys() & moves.keys())
 
@@ -185,7 +271,7 @@ async def _wait(admin: ClusterAdmin, moves: Moves) -> None:
     there = {place.target: place.replicas for place in await admin.places({target.topic for target in moves})}
     astray = [target for target, replicas in moves.items() if there.get(target) != tuple(replicas)]
     if astray:
-        raise Failure(
+        raise CommandFailed(
             f"{len(astray)} of {len(moves)} partitions do not have their target replicas, for example {astray[0]}: "
             "the moves were cancelled or changed meanwhile; `headrace cluster partitions` shows the replicas"
         )
@@ -216,11 +302,11 @@ async def _status(cluster: Cluster) -> list[dict[str, Any]]:
     ]
 
 
-def _read(plan: BinaryIO) -> Moves:
+def _read(plan: BinaryIO) -> Reassignments:
     try:
         return read_plan(plan.read())
     except ValueError as error:
-        raise Failure(f"{plan.name} cannot be used: {error}") from None
+        raise CommandFailed(f"{plan.name} cannot be used: {error}") from None
 
 
 def _moves_by_itself(target: TopicPartition, topics: Sequence[str]) -> bool:
@@ -228,32 +314,34 @@ def _moves_by_itself(target: TopicPartition, topics: Sequence[str]) -> bool:
     return owner_of(target.topic) is None or target.topic in topics
 
 
-def _checked(moves: Moves, known: Collection[TopicPartition], topics: Sequence[str]) -> Moves:
+def _checked_moves(moves: Reassignments, known: Collection[TopicPartition], topics: Sequence[str]) -> Reassignments:
     chosen = {target: replicas for target, replicas in moves.items() if not topics or target.topic in topics}
     for target in chosen:
         if target not in known:
-            raise Failure(f"partition {target} does not exist; `headrace cluster partitions` lists all partitions")
+            raise CommandFailed(
+                f"partition {target} does not exist; `headrace cluster partitions` lists all partitions"
+            )
     return chosen
 
 
-def _spread(places: Collection[PartitionPlace], brokers: Collection[BrokerView]) -> Moves:
+def _spread(places: Collection[PartitionReplicas], brokers: Collection[BrokerView]) -> Reassignments:
     try:
         return spread_over(places, brokers)
     except InvalidReplicationFactor:
-        most = max(len(heading_for(place)) for place in places)
-        raise Failure(
+        most = max(len(target_replicas(place)) for place in places)
+        raise CommandFailed(
             f"{most} replicas do not fit on {len(brokers)} brokers; add brokers, or use --plan to reduce the replicas"
         ) from None
 
 
 def _remaining(
-    members: ClusterMembers, places: Collection[PartitionPlace], added: Sequence[int], removed: Sequence[int]
+    members: ClusterMembers, places: Collection[PartitionReplicas], added: Sequence[int], removed: Sequence[int]
 ) -> Sequence[int]:
     """Return the brokers that hold replicas, plus the added and minus the removed ones. A broker that is down may come
     back: its replicas are not moved unless it is in `removed`."""
-    holding = {node_id for place in places for node_id in heading_for(place)}.difference(removed)
+    holding = {node_id for place in places for node_id in target_replicas(place)}.difference(removed)
     for node_id in sorted(holding - members.brokers.keys()):
-        raise Failure(
+        raise CommandFailed(
             f"broker {node_id} holds replicas but is down; start it, or move them with --remove-broker {node_id}"
         )
     staying = {node_id for node_id in holding if not members.brokers[node_id].is_draining}
@@ -263,18 +351,20 @@ def _remaining(
 def _usable(members: ClusterMembers, node_id: int) -> BrokerView:
     broker = members.brokers.get(node_id)
     if broker is None:
-        raise Failure(f"broker {node_id} is not up; `headrace cluster info` lists the brokers")
+        raise CommandFailed(f"broker {node_id} is not up; `headrace cluster info` lists the brokers")
     if broker.is_draining:
-        raise Failure(f"broker {node_id} is draining; cancel that with `headrace cluster drain {node_id} --undo`")
+        raise CommandFailed(f"broker {node_id} is draining; cancel that with `headrace cluster drain {node_id} --undo`")
     return broker
 
 
-def _move_row(place: PartitionPlace, target: Sequence[int], refused: Refusals, dry_run: bool) -> dict[str, Any]:
+def _move_row(
+    place: PartitionReplicas, target: Sequence[int], refused: PartitionErrors, dry_run: bool
+) -> dict[str, Any]:
     error = refused.get(place.target)
     return {
         "topic": place.target.topic,
         "partition": place.target.partition,
-        "replicas": heading_for(place),
+        "replicas": target_replicas(place),
         "target": target,
         "result": "not begun" if dry_run else "begun" if error is None else error.message,
     }

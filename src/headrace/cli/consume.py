@@ -10,17 +10,17 @@ import click
 
 from headrace.cli.archives import open_archive
 from headrace.cli.envelope import envelope_of
-from headrace.cli.output import chat, to_json
+from headrace.cli.output import print_status, to_json
 from headrace.cli.record_format import compile_format
 from headrace.cli.session import server_option, with_cluster
-from headrace.cli.where import FROM_END, FROM_START, Where, WhereType, resolve
+from headrace.cli.where import FROM_END, FROM_START, StartPosition, StartPositionType, resolve_offsets
 from headrace.client.cluster import Cluster
-from headrace.client.consumer import Consumer, ConsumerSettings
-from headrace.client.fetched import ConsumedRecord
-from headrace.client.fetcher import FetchingRules
-from headrace.client.membership import GroupRules
+from headrace.client.fetch.consumer import Consumer, ConsumerSettings
+from headrace.client.fetch.fetched_records import ConsumedRecord
+from headrace.client.fetch.fetcher import FetchingRules
+from headrace.client.groups.group_member import GroupRules
+from headrace.client.groups.offsets import END, find_offsets
 from headrace.client.metadata import TopicPartition
-from headrace.client.offsets import END, find_offsets
 from headrace.model.safe_text import escaped
 
 Printer = Callable[[ConsumedRecord], bytes]
@@ -35,7 +35,7 @@ _POLL_SECONDS = 0.1
     "-o",
     "--offset",
     "where",
-    type=WhereType(),
+    type=StartPositionType(),
     metavar="WHERE",
     help="Start position: start (default), end, N, +N, -N or @TIME.",
 )
@@ -55,7 +55,7 @@ def consume(
     topics: Sequence[str],
     *,
     group: str | None,
-    where: Where | None,
+    where: StartPosition | None,
     from_beginning: bool,
     partitions: Sequence[int],
     count: int | None,
@@ -98,13 +98,13 @@ def consume(
         if group is not None:
             consumer = Consumer(cluster, topics, group=GroupRules(group), settings=settings)
         else:
-            offsets = await resolve(cluster, targets, begin)
+            offsets = await resolve_offsets(cluster, targets, begin)
             consumer = Consumer(cluster, partitions=offsets, settings=settings)
         async with consumer:
             return await print_records(consumer, printer, count, ends if exit_at_end else None)
 
     printed = with_cluster(server, work)
-    chat(f"{printed} record{'' if printed == 1 else 's'}")
+    print_status(f"{printed} record{'' if printed == 1 else 's'}")
 
 
 async def _consume_archive(
@@ -112,7 +112,7 @@ async def _consume_archive(
     path: str,
     topics: Sequence[str],
     partitions: Sequence[int],
-    begin: Where,
+    begin: StartPosition,
     printer: Printer,
     count: int | None,
     exit_at_end: bool,
@@ -120,9 +120,9 @@ async def _consume_archive(
 ) -> int:
     archive = open_archive(path)
     # Imports pyarrow, which only archives require.
-    from headrace.cli.archived_records import print_archived, stretches
+    from headrace.cli.archived_records import archived_ranges, print_archived
 
-    found = await stretches(cluster, archive, topics, partitions, begin)
+    found = await archived_ranges(cluster, archive, topics, partitions, begin)
     printed, goes_on = await print_archived(found, printer, count)
     offsets = {one.target: max(one.start, one.archived_to, one.log_start) for one in found if one.log_end is not None}
     if not goes_on or not offsets:

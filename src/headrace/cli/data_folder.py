@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
-from headrace.cli.failure import Failure
+from headrace.cli.failure import CommandFailed
 from headrace.model.errors import StorageFailure
 from headrace.registry.interface import RegistryUnavailable
 from headrace.registry.sqlite import SqliteRegistry
-from headrace.registry.topics import Topics
+from headrace.registry.topics import TopicRecords
 from headrace.runtime.disk import LOCK_NAME, SystemDisk
-from headrace.storage.flushed import NAME as FLUSHED_NAME
-from headrace.storage.flushed import FlushedOffsets, LogKey
-from headrace.storage.segment import LOG
-from headrace.storage.store import LOG_FOLDER
+from headrace.storage.segments.segment import LOG
+from headrace.storage.store.flushed_offsets import NAME as FLUSHED_NAME
+from headrace.storage.store.flushed_offsets import FlushedOffsets, LogKey
+from headrace.storage.store.log_store import LOG_FOLDER
 
 T = TypeVar("T")
 
@@ -60,7 +60,9 @@ def segments_in(folder: Path) -> Sequence[Path]:
 class DataFolder:
     def __init__(self, path: Path) -> None:
         if not (path / "logs").is_dir():
-            raise Failure(f"{path} is not a data folder: it has no subfolder logs; specify another one with --data")
+            raise CommandFailed(
+                f"{path} is not a data folder: it has no subfolder logs; specify another one with --data"
+            )
         self.path = path
 
     @property
@@ -102,7 +104,7 @@ class DataFolder:
         if topic is not None:
             found = [log for log in found if log.topic == topic]
             if not found:
-                raise Failure(
+                raise CommandFailed(
                     f"{self.path} has no topic {topic!r}; its topics are {', '.join(sorted(self.topics.values()))}"
                 )
         return sorted(found, key=lambda log: (log.name, log.partition))
@@ -111,7 +113,7 @@ class DataFolder:
         for log in self.logs(topic):
             if log.partition == partition:
                 return log
-        raise Failure(f"topic {topic!r} has no partition {partition} in {self.path}")
+        raise CommandFailed(f"topic {topic!r} has no partition {partition} in {self.path}")
 
     def flushed_offset(self, key: LogKey) -> int | None:
         """Return the offset up to which the log was known to be on disk, or None if that is unknown."""
@@ -134,4 +136,4 @@ async def _topics(connection: sqlite3.Connection) -> Mapping[UUID, str]:
     async def run(work: Callable[[], T]) -> T:
         return work()
 
-    return {record.id: record.name for record in await Topics(SqliteRegistry(connection, run)).load()}
+    return {record.id: record.name for record in await TopicRecords(SqliteRegistry(connection, run)).load()}

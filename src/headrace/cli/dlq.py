@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 import click
 
 from headrace.cli.envelope import envelope_of
-from headrace.cli.failure import Failure
-from headrace.cli.output import chat, echo, output_option, print_rows, to_json
+from headrace.cli.failure import CommandFailed
+from headrace.cli.output import echo, output_option, print_rows, print_status, to_json
 from headrace.cli.session import confirm, dry_run_option, server_option, with_cluster, yes_option
 from headrace.cli.times import local_time
-from headrace.client.admin import TopicAdmin
+from headrace.client.admin.topic_admin import TopicAdmin
 from headrace.client.cluster import Cluster
-from headrace.client.dead_letters import DeadLetterQueue, Selection
-from headrace.client.redrive import MAX_REDRIVES, DeadLetter, Outcome, RedriveRules
-from headrace.machines.filters import Filter, compile_filter
+from headrace.client.queues.dead_letters import DeadLetterQueue, DeadLetterSelection
+from headrace.client.queues.redrive import MAX_REDRIVES, DeadLetter, RedriveOptions, RedriveResult
+from headrace.machines.queues.filters import Filter, compile_filter
 from headrace.model.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from headrace.model.message_ids import MessageId, message_id_from_text
 from headrace.model.names import DEAD_LETTER_SUFFIX, dead_letter_topic
@@ -77,7 +77,7 @@ def list_letters(
 
     async def work(queue: DeadLetterQueue) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
-        async with aclosing(queue.letters(Selection(wanted=wanted))) as letters:
+        async with aclosing(queue.letters(DeadLetterSelection(wanted=wanted))) as letters:
             async for letter, state in letters:
                 if settled or state != _SETTLED:
                     rows.append(_row(letter, state))
@@ -94,7 +94,7 @@ def list_letters(
 @server_option
 def show(topic: str, ids: Sequence[str], server: str) -> None:
     """Print dead letters of TOPIC as JSON, with their complete values and all headers."""
-    selection = Selection(ids=_ids(topic, ids))
+    selection = DeadLetterSelection(ids=_ids(topic, ids))
 
     async def work(queue: DeadLetterQueue) -> None:
         async for letter, state in queue.letters(selection):
@@ -142,16 +142,16 @@ def redrive(
     headrace dlq redrive orders --filter "header.type = 'order'" --rate 100 --dry-run
     """
     selection = _selection(topic, ids, wanted, everything=everything)
-    rules = RedriveRules(to, rate, max_redrives)
+    rules = RedriveOptions(to, rate, max_redrives)
     if not dry_run and not ids:
         confirm(f"Redrive the selected dead letters of {topic}{f' to {to}' if to else ''}?", yes)
     outcome = _with_queue(
         server,
         topic,
-        lambda queue: queue.redrive(selection, rules, dry_run=dry_run, tell=_tell),
+        lambda queue: queue.redrive(selection, rules, dry_run=dry_run, tell=_print_progress),
         are_named=bool(ids),
     )
-    _conclude(outcome, "would be redriven" if dry_run else "redriven")
+    _print_result(outcome, "would be redriven" if dry_run else "redriven")
 
 
 @dlq.command()
@@ -179,10 +179,10 @@ def discard(
     outcome = _with_queue(
         server,
         topic,
-        lambda queue: queue.discard(selection, dry_run=dry_run, tell=_tell),
+        lambda queue: queue.discard(selection, dry_run=dry_run, tell=_print_progress),
         are_named=bool(ids),
     )
-    _conclude(outcome, "would be discarded" if dry_run else "discarded")
+    _print_result(outcome, "would be discarded" if dry_run else "discarded")
 
 
 def _with_queue(
@@ -199,8 +199,8 @@ def _with_queue(
             owner = queue.name.removesuffix(DEAD_LETTER_SUFFIX)
             await cluster.topic(owner)  # if the topic itself is missing, the error must name it
             if are_named:
-                raise Failure(f"topic {owner} has no dead letters, so the ids do not exist") from None
-            chat(f"topic {owner} has no dead letters")
+                raise CommandFailed(f"topic {owner} has no dead letters, so the ids do not exist") from None
+            print_status(f"topic {owner} has no dead letters")
             return None
         return await work(queue)
 
@@ -213,10 +213,10 @@ async def _topics(cluster: Cluster) -> list[dict[str, Any]]:
     return [{"topic": name, "dead_letters": await DeadLetterQueue(cluster, name).count()} for name in names]
 
 
-def _selection(topic: str, ids: Sequence[str], wanted: Filter | None, *, everything: bool) -> Selection:
+def _selection(topic: str, ids: Sequence[str], wanted: Filter | None, *, everything: bool) -> DeadLetterSelection:
     if sum((bool(ids), wanted is not None, everything)) != 1:
         raise click.UsageError("specify exactly one of IDs, --filter and --all")
-    return Selection(_ids(topic, ids), wanted)
+    return DeadLetterSelection(_ids(topic, ids), wanted)
 
 
 def _ids(topic: str, texts: Sequence[str]) -> list[MessageId]:
@@ -251,24 +251,24 @@ def _shown(value: bytes | None) -> str | None:
     return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."
 
 
-def _tell(outcome: Outcome) -> None:
+def _print_progress(outcome: RedriveResult) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\r{outcome.settled} of {outcome.chosen}")
         sys.stderr.flush()
 
 
-def _conclude(outcome: Outcome | None, verdict: str) -> None:
+def _print_result(outcome: RedriveResult | None, verdict: str) -> None:
     if outcome is None:
         return
     if sys.stderr.isatty():
         sys.stderr.write("\r")
     for letter_id, why in outcome.refused:
-        chat(f"{letter_id} was not settled: {why}")
+        print_status(f"{letter_id} was not settled: {why}")
     others = (
         f"; {outcome.settled_before} were settled before, or are being settled by another process"
         if outcome.settled_before
         else ""
     )
-    chat(f"{outcome.settled} of {outcome.chosen} {verdict}{others}")
+    print_status(f"{outcome.settled} of {outcome.chosen} {verdict}{others}")
     if outcome.refused:
-        raise Failure(f"{len(outcome.refused)} dead letters were not settled; `headrace dlq show` prints them")
+        raise CommandFailed(f"{len(outcome.refused)} dead letters were not settled; `headrace dlq show` prints them")

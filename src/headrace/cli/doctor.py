@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from headrace.cli.checkup import (
-    Finding,
+    CheckResult,
     check_broker,
     check_clock,
     check_data,
@@ -24,7 +24,7 @@ from headrace.cli.checkup import (
 from headrace.cli.failure import FAILED, UNREACHABLE
 from headrace.cli.output import echo, output_option, print_json, wants_json
 from headrace.cli.session import run, server_option
-from headrace.client.address import Address, parse_address
+from headrace.client.connections.address import Address, parse_address
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -46,7 +46,7 @@ def doctor(data: str, http: str, server: str, output: str | None) -> int:
         http_address = parse_address(http, 8080)
     except ValueError as error:
         raise click.UsageError(f"--http: {error}") from None
-    findings = run(_examine(data, http_address, server))
+    findings = run(_run_checks(data, http_address, server))
     if wants_json(output):
         print_json(_row(finding) for finding in findings)
     else:
@@ -55,7 +55,7 @@ def doctor(data: str, http: str, server: str, output: str | None) -> int:
     return _exit_code(findings)
 
 
-async def _examine(data: str, http: Address, server: str) -> list[Finding]:
+async def _run_checks(data: str, http: Address, server: str) -> list[CheckResult]:
     findings = [*check_data(data), *check_strays(data), check_descriptors(), check_clock()]
     broker = await check_broker(server)
     findings += broker
@@ -66,7 +66,7 @@ async def _examine(data: str, http: Address, server: str) -> list[Finding]:
     return findings
 
 
-def _print(finding: Finding) -> None:
+def _print(finding: CheckResult) -> None:
     verdict = f"{finding.verdict:<4}"
     if "NO_COLOR" not in os.environ:
         verdict = click.style(verdict, fg=_COLOURS[finding.verdict])
@@ -74,7 +74,7 @@ def _print(finding: Finding) -> None:
     echo(f"{verdict}  {finding.subject}: {finding.what}{step}")
 
 
-def _row(finding: Finding) -> dict[str, Any]:
+def _row(finding: CheckResult) -> dict[str, Any]:
     return {
         "verdict": finding.verdict,
         "subject": finding.subject,
@@ -83,7 +83,7 @@ def _row(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _exit_code(findings: Iterable[Finding]) -> int:
+def _exit_code(findings: Iterable[CheckResult]) -> int:
     failed = {finding.subject for finding in findings if finding.verdict == "fail"}
     if not failed:
         return 0

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.client.fetched import ConsumedRecord
+from headrace.client.fetch.fetched_records import ConsumedRecord
 
 
-class Envelope(NamedTuple):
+class RecordEnvelope(NamedTuple):
     """The fields that are read from an object."""
 
     value: bytes | None
@@ -39,7 +39,7 @@ def envelope_of(record: ConsumedRecord) -> dict[str, Any]:
     }
 
 
-def read_envelope(line: bytes) -> Envelope:
+def read_envelope(line: bytes) -> RecordEnvelope:
     """Parse a line, or raise ValueError with a message for the user."""
     try:
         found = msgspec.json.decode(line)
@@ -51,7 +51,7 @@ def read_envelope(line: bytes) -> Envelope:
     pairs = list(headers.items()) if isinstance(headers, dict) else headers
     if not all(isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
         raise ValueError('"headers" must be an object or a list of [name, value]')
-    return Envelope(
+    return RecordEnvelope(
         _to_bytes(found["value"]),
         _to_bytes(found.get("key")),
         [(name, _to_bytes(value)) for name, value in pairs],

@@ -35,26 +35,26 @@ _NEXT_STEP: tuple[tuple[type[HeadraceError], str], ...] = (
 )
 
 
-class Failure(click.ClickException):
+class CommandFailed(click.ClickException):
     """End the command with a one-line error."""
 
     exit_code = FAILED
 
 
-class NobodyThere(Failure):
+class BrokersUnreachable(CommandFailed):
     """No broker could be reached."""
 
     exit_code = UNREACHABLE
 
 
-def failure_of(error: HeadraceError | OSError) -> Failure:
+def failure_of_error(error: HeadraceError | OSError) -> CommandFailed:
     """Return the failure with the line and the exit code for an error."""
     if isinstance(error, OSError):
-        return Failure(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
+        return CommandFailed(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
     message = error.message.rstrip(".")
     message = message[:1].lower() + message[1:] if message[1:2].islower() else message
     for kind, step in _NEXT_STEP:
         if isinstance(error, kind):
             line = f"{message}; {step}"
-            return NobodyThere(line) if kind is Unreachable else Failure(line)
-    return Failure(message)
+            return BrokersUnreachable(line) if kind is Unreachable else CommandFailed(line)
+    return CommandFailed(message)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from headrace.cli.door_options import door_options
+from headrace.cli.listener_options import listener_options
 from headrace.model.errors import HeadraceError
 
 
@@ -26,7 +26,7 @@ from headrace.model.errors import HeadraceError
 )
 @click.option("--publish-only", is_flag=True, help="Serve only the requests of publishers.")
 @click.option("--subscribe-only", is_flag=True, help="Serve only the requests of subscribers.")
-@door_options
+@listener_options
 def gateway(
     *,
     bootstrap: str,

@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from headrace.cli.group_reset import reset
-from headrace.cli.output import chat, echo, output_option, print_rows, print_table, to_json, wants_json
+from headrace.cli.output import echo, output_option, print_rows, print_status, print_table, to_json, wants_json
 from headrace.cli.session import confirm, dry_run_option, server_option, with_cluster, yes_option
+from headrace.client.admin.group_admin import GroupAdmin, GroupView, PartitionLag
 from headrace.client.cluster import Cluster
-from headrace.client.group_admin import GroupAdmin, GroupView, PartitionLag
 
 _LAG_COLUMNS = ("topic", "partition", "committed", "end", "lag", "member", "host")
 
@@ -110,10 +110,10 @@ def delete(names: Sequence[str], yes: bool, dry_run: bool, server: str) -> None:
             if dry_run:
                 view = await admin.describe(name)
                 verdict = "would be deleted" if not view.members else "has members and could not be deleted"
-                chat(f"group {name} {verdict}")
+                print_status(f"group {name} {verdict}")
             else:
                 await admin.delete(name)
-                chat(f"group {name} deleted")
+                print_status(f"group {name} deleted")
 
     with_cluster(server, work)
 

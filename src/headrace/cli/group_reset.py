@@ -13,12 +13,12 @@ from typing import Any
 
 import click
 
-from headrace.cli.output import chat, echo, output_option, print_rows
+from headrace.cli.output import echo, output_option, print_rows, print_status
 from headrace.cli.session import server_option, with_cluster
 from headrace.cli.times import parse_duration
-from headrace.cli.where import Where, parse_where, resolve
+from headrace.cli.where import StartPosition, parse_start_position, resolve_offsets
+from headrace.client.admin.group_admin import GroupAdmin, PartitionLag
 from headrace.client.cluster import Cluster
-from headrace.client.group_admin import GroupAdmin, PartitionLag
 from headrace.client.metadata import TopicPartition
 from headrace.runtime.clock import Clock, SystemClock
 
@@ -27,7 +27,7 @@ _COLUMNS = ("topic", "partition", "now", "new", "lag", "remark")
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class OffsetReset:
     """The current and the new offset of a group in one partition; `new` is None if it cannot be reset."""
 
     before: PartitionLag
@@ -88,18 +88,18 @@ def reset(
         )
     places = None if from_file is None else read_offsets(from_file)
     chosen = [parse_partitions(text) for text in topics]
-    where = None if to is None else parse_place(to)
+    where = None if to is None else parse_reset_position(to)
 
-    async def work(cluster: Cluster) -> Sequence[Move]:
+    async def work(cluster: Cluster) -> Sequence[OffsetReset]:
         admin = GroupAdmin(cluster)
         await admin.check_empty(name)
         targets = None if all_topics else set(places) if places is not None else await _targets(cluster, chosen)
         before = await admin.positions(name, targets)
         if where is not None:
-            places_found = await resolve(cluster, [lag.target for lag in before], where)
-            moves = plan(before, places_found)
+            places_found = await resolve_offsets(cluster, [lag.target for lag in before], where)
+            moves = plan_resets(before, places_found)
         else:
-            moves = plan(before, places or _places(before, shift, to_offset))
+            moves = plan_resets(before, places or _target_offsets(before, shift, to_offset))
         if execute:
             await admin.move(name, {move.before.target: move.new for move in moves if move.new is not None})
         return moves
@@ -107,38 +107,42 @@ def reset(
     moves = with_cluster(server, work)
     _print(moves, output, export=export)
     count = sum(move.new is not None for move in moves)
-    chat(f"group {name}: {count} offsets committed" if execute else "no changes made; use --execute to commit them")
+    print_status(
+        f"group {name}: {count} offsets committed" if execute else "no changes made; use --execute to commit them"
+    )
 
 
-def plan(before: Sequence[PartitionLag], places: Mapping[TopicPartition, int]) -> Sequence[Move]:
+def plan_resets(before: Sequence[PartitionLag], places: Mapping[TopicPartition, int]) -> Sequence[OffsetReset]:
     """Plan the moves to these offsets, limited to the log; a partition without a target offset is not changed."""
-    return [_move(lag, places.get(lag.target)) for lag in before]
+    return [_offset_reset(lag, places.get(lag.target)) for lag in before]
 
 
-def _move(lag: PartitionLag, wanted: int | None) -> Move:
+def _offset_reset(lag: PartitionLag, wanted: int | None) -> OffsetReset:
     if wanted is None:
-        return Move(lag, None, "no committed offset to shift")
+        return OffsetReset(lag, None, "no committed offset to shift")
     if wanted < lag.start:
-        return Move(lag, lag.start, f"{wanted} is before the start of the log")
+        return OffsetReset(lag, lag.start, f"{wanted} is before the start of the log")
     if wanted > lag.end:
-        return Move(lag, lag.end, f"{wanted} is after the end of the log")
-    return Move(lag, wanted, None)
+        return OffsetReset(lag, lag.end, f"{wanted} is after the end of the log")
+    return OffsetReset(lag, wanted, None)
 
 
-def _places(before: Sequence[PartitionLag], shift: int | None, to_offset: int | None) -> dict[TopicPartition, int]:
+def _target_offsets(
+    before: Sequence[PartitionLag], shift: int | None, to_offset: int | None
+) -> dict[TopicPartition, int]:
     if to_offset is not None:
         return {lag.target: to_offset for lag in before}
     assert shift is not None
     return {lag.target: lag.committed + shift for lag in before if lag.committed is not None}
 
 
-def parse_place(text: str, clock: Clock | None = None) -> Where:
+def parse_reset_position(text: str, clock: Clock | None = None) -> StartPosition:
     """Parse the value of `--to`, or raise a usage error."""
     try:
         if text.endswith(_AGO):
             now_ms = (clock or SystemClock()).now_ms()
-            return Where("time", max(0, now_ms - parse_duration(text.removesuffix(_AGO))))
-        return parse_where(text if text in ("earliest", "latest") else f"@{text}")
+            return StartPosition("time", max(0, now_ms - parse_duration(text.removesuffix(_AGO))))
+        return parse_start_position(text if text in ("earliest", "latest") else f"@{text}")
     except ValueError as error:
         raise click.UsageError(f"--to: {error}") from None
 
@@ -170,14 +174,14 @@ def read_offsets(lines: Iterable[str]) -> dict[TopicPartition, int]:
 async def _targets(cluster: Cluster, chosen: Sequence[tuple[str, Set[int] | None]]) -> Set[TopicPartition]:
     targets: set[TopicPartition] = set()
     for topic, numbers in chosen:
-        view = await cluster.persist(partial(cluster.topic, topic))
+        view = await cluster.call_with_retries(partial(cluster.topic, topic))
         targets |= {
             TopicPartition(topic, number) for number in (range(len(view.partitions)) if numbers is None else numbers)
         }
     return targets
 
 
-def _print(moves: Sequence[Move], output: str | None, *, export: bool) -> None:
+def _print(moves: Sequence[OffsetReset], output: str | None, *, export: bool) -> None:
     if not export:
         print_rows([move.row() for move in moves], _COLUMNS, output)
         return

@@ -11,14 +11,14 @@ from typing import Any
 import click
 
 from headrace.cli.data_folder import DataFolder, segments_in
-from headrace.cli.failure import FAILED, failure_of
-from headrace.cli.log_check import Flaw, LogCheck
+from headrace.cli.failure import FAILED, failure_of_error
+from headrace.cli.log_check import LogFault, LogVerifier
 from headrace.cli.log_rows import BATCH_COLUMNS, DERIVED, RECORD_COLUMNS, Row, batch_row, record_rows
 from headrace.cli.log_stray import adopt, purge_stray, stray
-from headrace.cli.output import chat, output_option, print_json, print_rows, print_table, wants_json
-from headrace.cli.stored_batches import StoredBatch, Unreadable, stored_batches
+from headrace.cli.output import output_option, print_json, print_rows, print_status, print_table, wants_json
+from headrace.cli.stored_batches import StoredBatch, UnreadableBatch, stored_batches
 from headrace.model.errors import HeadraceError
-from headrace.storage.segment import LOG
+from headrace.storage.segments.segment import LOG
 
 _TABLE_ROWS = 500  # per table, because a file may have millions of rows
 _SHOWN_MAX = 60
@@ -73,7 +73,7 @@ def dump(
     if (path is None) == (topic is None):
         raise click.UsageError("specify either PATH, or --topic with --data DIR and --partition")
     json_wanted = as_json or wants_json(output)
-    with _typed_failures():
+    with _file_errors():
         if path is not None and path.suffix in DERIVED:
             rows_of, columns = DERIVED[path.suffix]
             _print(islice(rows_of(path), limit), columns, json_wanted)
@@ -83,7 +83,7 @@ def dump(
         else:
             assert path is not None
             segments = _segments_at(path)
-        reading = _Reading(segments, from_offset)
+        reading = _SegmentReader(segments, from_offset)
         rows = reading.record_rows() if records else reading.batch_rows()
         _print(islice(rows, limit), RECORD_COLUMNS if records else BATCH_COLUMNS, json_wanted)
     return FAILED if reading.damaged else 0
@@ -100,19 +100,19 @@ def verify(data: Path, topic: str | None, output: str | None) -> int:
     runs, the end of a log that is being written may appear torn.
     """
     checks = []
-    with _typed_failures():
+    with _file_errors():
         folder = DataFolder(data)
         if folder.in_use:
-            chat(f"a broker is using {folder.path}: the ends of its logs may appear torn")
+            print_status(f"a broker is using {folder.path}: the ends of its logs may appear torn")
         for found in folder.logs(topic):
-            check = LogCheck(found, folder.flushed_offset(found.key))
+            check = LogVerifier(found, folder.flushed_offset(found.key))
             check.run()
             checks.append(check)
-    rows = [_flaw_row(check, flaw) for check in checks for flaw in check.flaws]
+    rows = [_fault_row(check, flaw) for check in checks for flaw in check.faults]
     if rows:
         print_rows(rows, ("log", "verdict", "file", "position", "offset", "what"), output)
-    damaged = sum(not flaw.torn for check in checks for flaw in check.flaws)
-    chat(
+    damaged = sum(not flaw.torn for check in checks for flaw in check.faults)
+    print_status(
         f"{len(checks)} logs, {sum(check.segments for check in checks)} segments, "
         f"{sum(check.batches for check in checks)} batches, {sum(check.records for check in checks)} records, "
         f"{sum(check.size_bytes for check in checks)} bytes checked: "
@@ -121,7 +121,7 @@ def verify(data: Path, topic: str | None, output: str | None) -> int:
     return FAILED if damaged else 0
 
 
-class _Reading:
+class _SegmentReader:
     """Reads segment files from an offset on, and reports damage on stderr when it encounters it."""
 
     def __init__(self, segments: Sequence[Path], from_offset: int) -> None:
@@ -138,7 +138,7 @@ class _Reading:
                 try:
                     yield from (row for row in record_rows(batch) if row["offset"] >= self._from_offset)
                 except HeadraceError as error:
-                    self._tell(f"the batch at offset {batch.header.base_offset}: {error.message}")
+                    self._report_damage(f"the batch at offset {batch.header.base_offset}: {error.message}")
 
     def _batches(self) -> Iterator[StoredBatch]:
         for path in self._segments:
@@ -146,14 +146,14 @@ class _Reading:
                 for batch in stored_batches(path):
                     if batch.header.last_offset >= self._from_offset:
                         if fault := batch.fault:
-                            self._tell(f"{path} at byte {batch.position}: {fault}")
+                            self._report_damage(f"{path} at byte {batch.position}: {fault}")
                         yield batch
-            except Unreadable as bad:
-                self._tell(f"{path} at byte {bad.position}: {bad.reason}")
+            except UnreadableBatch as bad:
+                self._report_damage(f"{path} at byte {bad.position}: {bad.reason}")
 
-    def _tell(self, what: str) -> None:
+    def _report_damage(self, what: str) -> None:
         self.damaged = True
-        chat(what)
+        print_status(what)
 
 
 def _segments_at(path: Path) -> Sequence[Path]:
@@ -165,14 +165,14 @@ def _segments_at(path: Path) -> Sequence[Path]:
 
 
 @contextmanager
-def _typed_failures() -> Iterator[None]:
+def _file_errors() -> Iterator[None]:
     """Turn errors of files into failures of the command, except a broken pipe on its output."""
     try:
         yield
     except BrokenPipeError:
         raise
     except (HeadraceError, OSError) as error:
-        raise failure_of(error) from error
+        raise failure_of_error(error) from error
 
 
 def _print(rows: Iterable[Row], columns: Sequence[str], json_wanted: bool) -> None:
@@ -196,7 +196,7 @@ def _shown(value: Any) -> Any:
     return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def _flaw_row(check: LogCheck, flaw: Flaw) -> Row:
+def _fault_row(check: LogVerifier, flaw: LogFault) -> Row:
     return {
         "log": check.log.name,
         "verdict": "torn" if flaw.torn else "damaged",

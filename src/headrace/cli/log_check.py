@@ -17,22 +17,21 @@ from pathlib import Path
 from struct import Struct
 
 from headrace.cli.data_folder import LogFolder
-from headrace.cli.stored_batches import UNPACKED_BYTES_MAX, StoredBatch, Unreadable, stored_batches
+from headrace.cli.stored_batches import UNPACKED_BYTES_MAX, StoredBatch, UnreadableBatch, stored_batches
 from headrace.model.errors import HeadraceError
 from headrace.runtime.disk import SystemDisk
-from headrace.storage.checkpoint import CHECKPOINT, Checkpoint
-from headrace.storage.copied_gaps import CopiedGaps
-from headrace.storage.gaps import GapList, Gaps
-from headrace.storage.index import OffsetIndex, TimeIndex
-from headrace.storage.recovery import START_OFFSET, read_start_offset
-from headrace.storage.segment import COPIED_GAPS, GAPS, INDEX, TIME_INDEX
-from headrace.wire.records import check_records
+from headrace.storage.log.checkpoint import CHECKPOINT, Checkpoint
+from headrace.storage.log.recovery import START_OFFSET, read_start_offset
+from headrace.storage.segments.gaps import CleanedGaps, CopiedGaps, GapList
+from headrace.storage.segments.index import OffsetIndex, TimeIndex
+from headrace.storage.segments.segment import COPIED_GAPS, GAPS, INDEX, TIME_INDEX
+from headrace.wire.batches.record_checks import check_records
 
 _EntryOf = Callable[[StoredBatch, int], tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Flaw:
+class LogFault:
     """A defect. `torn` marks an unfinished end of a log after the flushed offset, which is not damage."""
 
     path: Path
@@ -42,12 +41,12 @@ class Flaw:
     torn: bool = False
 
 
-class LogCheck:
+class LogVerifier:
     """Checks one log; `flaws` and the counts are the result."""
 
     def __init__(self, log: LogFolder, flushed_offset: int | None) -> None:
         self.log = log
-        self.flaws: list[Flaw] = []
+        self.faults: list[LogFault] = []
         self.segments = 0
         self.batches = 0
         self.records = 0
@@ -64,7 +63,7 @@ class LogCheck:
             base = int(path.stem)
             self._following = None if following is None else int(following.stem)
             if self._next_offset not in (None, base):
-                self._tell(path, 0, f"the segment begins at {base}, not at {self._next_offset}")
+                self._add_fault(path, 0, f"the segment begins at {base}, not at {self._next_offset}")
             if not self._torn:
                 self._next_offset = base
                 self._check_segment(path)
@@ -77,7 +76,7 @@ class LogCheck:
         for path in sorted(self.log.path.glob(f"*{CHECKPOINT}")):
             checkpoint = Checkpoint.decode(path.read_bytes())
             if checkpoint is None:
-                self.flaws.append(Flaw(path, 0, None, "the checkpoint is incomplete or damaged"))
+                self.faults.append(LogFault(path, 0, None, "the checkpoint is incomplete or damaged"))
             else:
                 newest = checkpoint
                 self._promised = max(checkpoint.offset, self._promised or 0)
@@ -87,7 +86,7 @@ class LogCheck:
             size = path.stat().st_size
             if mark is not None and size < mark.size:
                 what = f"the file has {size} bytes, the checkpoint says {mark.size}"
-                self.flaws.append(Flaw(path, size, mark.base_offset, what))
+                self.faults.append(LogFault(path, size, mark.base_offset, what))
 
     def _check_segment(self, path: Path) -> None:
         self.segments += 1
@@ -95,9 +94,9 @@ class LogCheck:
         gaps: GapList | None = None
         gaps_path, copied_path = path.with_suffix(GAPS), path.with_suffix(COPIED_GAPS)
         if gaps_path.exists():
-            gaps = cleaned = Gaps.decode(gaps_path.read_bytes())
+            gaps = cleaned = CleanedGaps.decode(gaps_path.read_bytes())
             if cleaned is None or cleaned.base_offset != base:
-                self.flaws.append(Flaw(gaps_path, 0, base, "the list of the segment's gaps is incomplete"))
+                self.faults.append(LogFault(gaps_path, 0, base, "the list of the segment's gaps is incomplete"))
                 self._next_offset = None
                 return
         elif copied_path.exists():
@@ -105,28 +104,28 @@ class LogCheck:
         if gaps is not None:
             self._next_offset = gaps.after(base)
         indexes = [
-            _IndexWalk(path.with_suffix(INDEX), OffsetIndex.ENTRY, base, _offset_entry),
-            _IndexWalk(path.with_suffix(TIME_INDEX), TimeIndex.ENTRY, base, _time_entry),
+            _IndexVerifier(path.with_suffix(INDEX), OffsetIndex.ENTRY, base, _offset_entry),
+            _IndexVerifier(path.with_suffix(TIME_INDEX), TimeIndex.ENTRY, base, _time_entry),
         ]
         try:
             for batch in stored_batches(path):
                 self._check_batch(path, batch, gaps)
                 for index in indexes:
-                    self.flaws += index.pass_by(batch)
-        except Unreadable as bad:
-            self._tell(path, bad.position, bad.reason)
-        except _Leftover:
+                    self.faults += index.check_batch(batch)
+        except UnreadableBatch as bad:
+            self._add_fault(path, bad.position, bad.reason)
+        except _UnfinishedTail:
             pass
         else:
             for index in indexes:
-                self.flaws += index.end()
+                self.faults += index.end()
 
     def _check_batch(self, path: Path, batch: StoredBatch, gaps: GapList | None) -> None:
         faults = list(self._faults(batch, gaps))
         for what in faults:
-            self._tell(path, batch.position, what)
+            self._add_fault(path, batch.position, what)
         if faults and (self._torn or self._next_offset == self._following):
-            raise _Leftover
+            raise _UnfinishedTail
         header = batch.header
         self.batches += 1
         self.records += header.record_count
@@ -151,11 +150,11 @@ class LogCheck:
         except HeadraceError as error:
             yield error.message
 
-    def _tell(self, path: Path, position: int, what: str) -> None:
+    def _add_fault(self, path: Path, position: int, what: str) -> None:
         offset = self._next_offset
         self._torn = self._promised is not None and offset is not None and offset >= self._promised
         unpromised = self._torn or (position > 0 and offset == self._following)
-        self.flaws.append(Flaw(path, position, offset, what, unpromised))
+        self.faults.append(LogFault(path, position, offset, what, unpromised))
 
     def _check_end(self) -> None:
         start = 0
@@ -164,7 +163,7 @@ class LogCheck:
         end = max(self._next_offset or 0, start)
         if self._promised is not None and end < self._promised:
             what = f"the log ends at offset {end}, but was flushed up to {self._promised}"
-            self.flaws.append(Flaw(self.log.path, 0, end, what))
+            self.faults.append(LogFault(self.log.path, 0, end, what))
 
 
 def _sparse_faults(batch: StoredBatch) -> Iterator[str]:
@@ -176,11 +175,11 @@ def _sparse_faults(batch: StoredBatch) -> Iterator[str]:
         last = record.offset
 
 
-class _Leftover(Exception):
+class _UnfinishedTail(Exception):
     """The rest of the segment after this batch is left over and not checked."""
 
 
-class _IndexWalk:
+class _IndexVerifier:
     """Compares an index with the batches of its segment in one pass; the second column is ordered like the batches."""
 
     def __init__(self, path: Path, entry: Struct, base_offset: int, entry_of: _EntryOf) -> None:
@@ -193,23 +192,23 @@ class _IndexWalk:
         self._entries = list(entry.iter_unpack(data[: len(data) - self._rest_bytes]))
         self._next = 0
 
-    def pass_by(self, batch: StoredBatch) -> Iterator[Flaw]:
+    def check_batch(self, batch: StoredBatch) -> Iterator[LogFault]:
         due = self._entry_of(batch, self._base_offset)
         while self._next < len(self._entries) and self._entries[self._next][1] <= due[1]:
             found = self._entries[self._next]
             if found != due:
-                yield self._flaw(f"entry {self._next} is {found}, but the entry of the batch is {due}")
+                yield self._fault(f"entry {self._next} is {found}, but the entry of the batch is {due}")
             self._next += 1
 
-    def end(self) -> Iterator[Flaw]:
+    def end(self) -> Iterator[LogFault]:
         if self._next < len(self._entries):
-            yield self._flaw(f"{len(self._entries) - self._next} entries point after the last batch")
+            yield self._fault(f"{len(self._entries) - self._next} entries point after the last batch")
         if self._rest_bytes:
             self._next = len(self._entries)
-            yield self._flaw(f"the last entry is incomplete: {self._rest_bytes} bytes")
+            yield self._fault(f"the last entry is incomplete: {self._rest_bytes} bytes")
 
-    def _flaw(self, what: str) -> Flaw:
-        return Flaw(self._path, self._next * self._entry_bytes, None, what)
+    def _fault(self, what: str) -> LogFault:
+        return LogFault(self._path, self._next * self._entry_bytes, None, what)
 
 
 def _offset_entry(batch: StoredBatch, base_offset: int) -> tuple[int, int]:

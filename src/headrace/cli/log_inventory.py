@@ -10,29 +10,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
-from headrace.broker.folder_start import FolderStart, read_start
+from headrace.broker.cluster.broker_metadata_file import BrokerMetadataFile, read_broker_metadata
 from headrace.cli.data_folder import segments_in
-from headrace.cli.failure import Failure
-from headrace.cli.stored_batches import Unreadable, stored_batches
-from headrace.machines.registry_rebuild import LogEnd, LogKey
+from headrace.cli.failure import CommandFailed
+from headrace.cli.stored_batches import UnreadableBatch, stored_batches
+from headrace.machines.controller.registry_rebuild import LogEnd, LogKey
 from headrace.model.topic_record import TopicRecord
-from headrace.registry.producer_id_floor import read_floor
+from headrace.registry.counters import read_producer_id_floor
 from headrace.runtime.disk import SystemDisk
-from headrace.storage.folder import LOG_FOLDER
-from headrace.storage.stray import STRAY, StrayLog, stray_logs
-from headrace.storage.topic_files import TOPICS, decode_topic_file
+from headrace.storage.store.data_folder import LOG_FOLDER
+from headrace.storage.store.stray import STRAY, StrayLog, stray_logs
+from headrace.storage.store.topic_files import TOPICS, decode_topic_file
 
 
 def broker_folders(data: Path) -> list[Path]:
     """Return the folder itself, or the broker folders of `headrace serve --brokers N`."""
     folders = [data] if (data / "logs").is_dir() else sorted(path.parent for path in data.glob("broker-*/logs"))
     if not folders:
-        raise Failure(f"{data} is not a data folder: it has no subfolder logs; specify another one with --data")
+        raise CommandFailed(f"{data} is not a data folder: it has no subfolder logs; specify another one with --data")
     return folders
 
 
 @contextmanager
-def locked(folders: Sequence[Path]) -> Iterator[SystemDisk]:
+def lock_folders(folders: Sequence[Path]) -> Iterator[SystemDisk]:
     """Lock the folders, so that no broker uses them."""
     disk = SystemDisk()
     try:
@@ -43,11 +43,11 @@ def locked(folders: Sequence[Path]) -> Iterator[SystemDisk]:
         disk.close()
 
 
-class Inventory:
+class LogInventory:
     """The logs and topics found. `topics` has the newest file of each topic; `damaged` lists unreadable data."""
 
     def __init__(self) -> None:
-        self.starts: list[FolderStart] = []
+        self.starts: list[BrokerMetadataFile] = []
         self.topics: dict[UUID, TopicRecord] = {}
         self.logs: dict[LogKey, dict[int, LogEnd]] = {}
         self.producer_id_max = -1
@@ -58,11 +58,13 @@ class Inventory:
 
     def add_folder(self, disk: SystemDisk, folder: Path, strays: Sequence[StrayLog] | None = None) -> None:
         """Add all logs of a broker, or only the given stray ones."""
-        start = read_start(disk, str(folder))
+        start = read_broker_metadata(disk, str(folder))
         if start is None:
-            raise Failure(f"the file {folder}/broker with the node id is missing; start the broker once to create it")
+            raise CommandFailed(
+                f"the file {folder}/broker with the node id is missing; start the broker once to create it"
+            )
         self.starts.append(start)
-        self.producer_id_floor = max(self.producer_id_floor, read_floor(disk, str(folder)))
+        self.producer_id_floor = max(self.producer_id_floor, read_producer_id_floor(disk, str(folder)))
         for path in (*folder.glob(f"{TOPICS}/*.json"), *folder.glob(f"{STRAY}/*.json")):
             self._add_topic(path)
         chosen = stray_logs(disk, str(folder)) if strays is None else strays
@@ -94,7 +96,7 @@ class Inventory:
                     self.producer_id_max = max(self.producer_id_max, header.producer_id)
                     if marker is not None:
                         self.epoch_max = max(self.epoch_max, marker.coordinator_epoch)
-            except Unreadable as bad:
+            except UnreadableBatch as bad:
                 self.damaged.append(f"{segment} at byte {bad.position}: {bad.reason}")
         self.epoch_max = max(self.epoch_max, epoch)
         self.logs.setdefault(key, {})[node_id] = LogEnd(epoch, end)

@@ -8,12 +8,12 @@ from struct import Struct
 from typing import Any
 
 from headrace.cli.envelope import envelope_of
-from headrace.cli.failure import Failure
+from headrace.cli.failure import CommandFailed
 from headrace.cli.stored_batches import StoredBatch
-from headrace.client.fetched import ConsumedRecord
-from headrace.storage.checkpoint import Checkpoint
-from headrace.storage.index import OffsetIndex, TimeIndex
-from headrace.wire.compression import NAMES
+from headrace.client.fetch.fetched_records import ConsumedRecord
+from headrace.storage.log.checkpoint import Checkpoint
+from headrace.storage.segments.index import OffsetIndex, TimeIndex
+from headrace.wire.batches.compression import NAMES
 
 Row = dict[str, Any]
 
@@ -109,5 +109,5 @@ def _entries(path: Path, entry: Struct) -> Iterator[tuple[int, tuple[int, int]]]
 
 def _base_offset(path: Path) -> int:
     if not path.stem.isdigit():
-        raise Failure(f"{path} is not an index: its name is not the base offset of a segment")
+        raise CommandFailed(f"{path} is not an index: its name is not the base offset of a segment")
     return int(path.stem)

@@ -10,18 +10,26 @@ from uuid import UUID
 import click
 from msgspec.structs import replace
 
-from headrace.cli.failure import Failure
-from headrace.cli.log_inventory import Inventory, broker_folders, locked
-from headrace.cli.output import chat, output_option, print_rows
-from headrace.cli.registry import data_option, open_at, plan_for, raise_producer_ids, registry_option, tell, write_plan
+from headrace.cli.failure import CommandFailed
+from headrace.cli.log_inventory import LogInventory, broker_folders, lock_folders
+from headrace.cli.output import output_option, print_rows, print_status
+from headrace.cli.registry import (
+    data_option,
+    open_at,
+    plan_for,
+    print_plan,
+    raise_producer_ids,
+    registry_option,
+    write_plan,
+)
 from headrace.cli.session import confirm, dry_run_option, run, yes_option
-from headrace.machines.registry_rebuild import RebuildPlan
+from headrace.machines.controller.registry_rebuild import RebuildPlan
 from headrace.model.names import check_topic_name
 from headrace.model.topic_record import TopicRecord
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import SystemDisk
-from headrace.storage.stray import STRAY, StrayLog, purge_strays, stray_logs
-from headrace.storage.topic_files import read_topic_files
+from headrace.storage.store.stray import STRAY, StrayLog, purge_strays, stray_logs
+from headrace.storage.store.topic_files import read_topic_files
 
 _COLUMNS = ("topic", "partition", "bytes", "id", "folder")
 _all_option = click.option("--all", "is_all", is_flag=True, help="All stray logs.")
@@ -61,18 +69,18 @@ def adopt(
     if name is not None:
         check_topic_name(name)
     folders = broker_folders(data)
-    with locked(folders) as disk:
-        inventory = Inventory()
+    with lock_folders(folders) as disk:
+        inventory = LogInventory()
         chosen = _chosen(data, topics, is_all=is_all)
         for folder in folders:
             inventory.add_folder(disk, folder, [log for where, log, _ in chosen if where == folder])
         if name is not None:
             _rename(inventory, name)
         plan = run(_adopt(data, registry, inventory, disk, writes=not dry_run))
-    tell(plan, inventory, output)
+    print_plan(plan, inventory, output)
     if plan.is_empty:
-        raise Failure("no topic could be adopted; see above")
-    chat("no changes made (--dry-run)" if dry_run else "start the broker: it moves the logs back")
+        raise CommandFailed("no topic could be adopted; see above")
+    print_status("no changes made (--dry-run)" if dry_run else "start the broker: it moves the logs back")
 
 
 @click.command("purge-stray")
@@ -93,7 +101,7 @@ def purge_stray(
         for folder in broker_folders(data):
             purge_strays(SystemDisk(), str(folder), [log for where, log, _ in chosen if where == folder])
     print_rows(rows, _COLUMNS, output)
-    chat(f"{len(chosen)} stray logs {'would be ' if dry_run else ''}deleted")
+    print_status(f"{len(chosen)} stray logs {'would be ' if dry_run else ''}deleted")
 
 
 _Found = tuple[Path, StrayLog, TopicRecord | None]
@@ -117,7 +125,7 @@ def _chosen(data: Path, topics: Sequence[str], *, is_all: bool) -> list[_Found]:
     ids = {log.topic_id for _, log, record in found if names & _names(log, record)}
     missing = names.difference(*(_names(log, record) for _, log, record in found))
     if missing:
-        raise Failure(f"no stray log of {', '.join(sorted(missing))} exists; `headrace log stray` lists them")
+        raise CommandFailed(f"no stray log of {', '.join(sorted(missing))} exists; `headrace log stray` lists them")
     return [one for one in found if one[1].topic_id in ids or (one[2] is not None and one[2].owner in ids)]
 
 
@@ -125,7 +133,7 @@ def _names(log: StrayLog, record: TopicRecord | None) -> set[str]:
     return {str(log.topic_id), log.topic_id.hex, *(() if record is None else (record.name,))}
 
 
-def _rename(inventory: Inventory, name: str) -> None:
+def _rename(inventory: LogInventory, name: str) -> None:
     owners = {topic_id for topic_id, _ in inventory.logs if not _is_colocated(inventory, topic_id)}
     if len(owners) != 1:
         raise click.UsageError("--as requires a single topic; adopt the others with separate commands")
@@ -138,12 +146,14 @@ def _rename(inventory: Inventory, name: str) -> None:
     inventory.topics[topic_id] = replace(known, name=name)
 
 
-def _is_colocated(inventory: Inventory, topic_id: UUID) -> bool:
+def _is_colocated(inventory: LogInventory, topic_id: UUID) -> bool:
     record = inventory.topics.get(topic_id)
     return record is not None and record.owner is not None
 
 
-async def _adopt(data: Path, url: str | None, inventory: Inventory, disk: SystemDisk, *, writes: bool) -> RebuildPlan:
+async def _adopt(
+    data: Path, url: str | None, inventory: LogInventory, disk: SystemDisk, *, writes: bool
+) -> RebuildPlan:
     registry = await open_at(data, url, disk)
     try:
         plan = await plan_for(registry, inventory, adopts=True)

@@ -88,25 +88,25 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         result: Any = headrace.main(args=arguments, prog_name="headrace", standalone_mode=False)
     except click.UsageError as error:
-        return _refuse_usage(error)
+        return _print_usage_error(error)
     except click.ClickException as error:
-        return _tell(error.format_message(), error.exit_code)
+        return _print_error(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return 130
     return result if isinstance(result, int) else 0
 
 
-def _refuse_usage(error: click.UsageError) -> int:
+def _print_usage_error(error: click.UsageError) -> int:
     from headrace.cli.output import echo
 
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         echo(*error.format_message().split("\n"), err=True)
         return error.exit_code
     path = error.ctx.command_path if error.ctx is not None else "headrace"
-    return _tell(f"{error.format_message().rstrip('.')}; see `{path} --help`", error.exit_code)
+    return _print_error(f"{error.format_message().rstrip('.')}; see `{path} --help`", error.exit_code)
 
 
-def _tell(message: str, exit_code: int) -> int:
+def _print_error(message: str, exit_code: int) -> int:
     from headrace.cli.output import echo
 
     echo(f"error: {' '.join(message.split())}", err=True)

@@ -63,7 +63,7 @@ def print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
     sys.stdout.flush()
 
 
-def chat(message: str) -> None:
+def print_status(message: str) -> None:
     """Print a message that is not part of the result."""
     echo(message, err=True)
 

@@ -11,25 +11,34 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from headrace.cli.failure import FAILED, Failure, failure_of
-from headrace.cli.output import chat, echo, output_option, print_json, print_rows, print_table, to_json, wants_json
+from headrace.cli.failure import FAILED, CommandFailed, failure_of_error
+from headrace.cli.output import (
+    echo,
+    output_option,
+    print_json,
+    print_rows,
+    print_status,
+    print_table,
+    to_json,
+    wants_json,
+)
 from headrace.cli.session import SERVER_DEFAULT
 from headrace.cli.times import local_time
 from headrace.model.errors import HeadraceError, InvalidConfig
 
 if TYPE_CHECKING:
-    from headrace.pipeline.job import Outcome
-    from headrace.pipeline.listing import Listed
-    from headrace.pipeline.settings import Mode, Pipeline, Problem
+    from headrace.pipeline.job import JobResult
+    from headrace.pipeline.listing import ListedPipeline
+    from headrace.pipeline.settings import Mode, Pipeline, SettingsProblem
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _SHOWN = ("name", "job", "mode", "state", "done", "lag", "updated", "note")
 _BAD_STATES = ("failed", "died")
 
 
-class WrongSettings(Failure):
+class InvalidSettings(CommandFailed):
     """The pipeline's settings are invalid."""
 
     exit_code = 2
@@ -68,7 +77,7 @@ def init(job: str, file: str) -> None:
 
     with _failures():
         written = write_sample(job, Path(file))
-    chat(f"{', '.join(written)} written; `headrace pipeline lint {file}` checks it")
+    print_status(f"{', '.join(written)} written; `headrace pipeline lint {file}` checks it")
 
 
 @pipeline.command()
@@ -79,7 +88,7 @@ def lint(files: Sequence[str], output: str | None) -> int:
     from headrace.pipeline.runner import make_job
     from headrace.pipeline.settings import InvalidPipeline, read_pipeline
 
-    problems: list[Problem] = []
+    problems: list[SettingsProblem] = []
     with _failures():
         for file in files:
             try:
@@ -91,7 +100,9 @@ def lint(files: Sequence[str], output: str | None) -> int:
     else:
         for problem in problems:
             echo(problem.line)
-    chat(f"{len(files)} checked, {len(problems)} problems" if problems else f"{len(files)} checked, no problems")
+    print_status(
+        f"{len(files)} checked, {len(problems)} problems" if problems else f"{len(files)} checked, no problems"
+    )
     return FAILED if problems else 0
 
 
@@ -177,15 +188,15 @@ def stop(target: str, wait: bool) -> int:
     with _failures():
         listed = find_pipeline(target, Path())
         folder = WorkFolder(listed.work)
-        if listed.status is None or not listed.status.is_under_way:
-            chat(f"{listed.name} is not running")
+        if listed.status is None or not listed.status.is_active:
+            print_status(f"{listed.name} is not running")
             return 0
-        folder.ask_to_stop(listed.status.process)
-        chat(f"{listed.name} was requested to stop")
-        while wait and (now := folder.status()) is not None and now.is_under_way:
-            threading.Event().wait(_LOOK_SECONDS)
+        folder.request_stop_of(listed.status.process)
+        print_status(f"{listed.name} was requested to stop")
+        while wait and (now := folder.status()) is not None and now.is_active:
+            threading.Event().wait(_POLL_SECONDS)
         if wait and now is not None:
-            chat(f"{listed.name} {now.state}: {now.summary}")
+            print_status(f"{listed.name} {now.state}: {now.summary}")
             return FAILED if now.state in _BAD_STATES else 0
     return 0
 
@@ -229,7 +240,7 @@ def _read(target: str, changes: Sequence[str], master: str | None, brokers: str 
     return read_pipeline(Path(target), changes, brokers=default)
 
 
-def _row(listed: Listed) -> dict[str, Any]:
+def _row(listed: ListedPipeline) -> dict[str, Any]:
     row: dict[str, Any] = {
         "name": listed.name,
         "job": listed.job,
@@ -255,7 +266,7 @@ def _row(listed: Listed) -> dict[str, Any]:
         "brokers": status.brokers,
         "master": status.master,
         "host": status.process.host,
-        "pid": status.process.pid if status.is_under_way else None,
+        "pid": status.process.pid if status.is_active else None,
         "log": str(listed.work / "log"),
         **status.figures,
     }
@@ -266,7 +277,7 @@ def _last_line(text: str) -> str:
     return text.strip().rpartition("\n")[2]
 
 
-def _show_outcome(name: str, outcome: Outcome, output: str | None) -> None:
+def _show_outcome(name: str, outcome: JobResult, output: str | None) -> None:
     if wants_json(output):
         print_json([{"pipeline": name, "ok": outcome.ok, "summary": outcome.summary, **outcome.figures}])
         return
@@ -282,10 +293,10 @@ def _failures() -> Iterator[None]:
     try:
         yield
     except InvalidPipeline as error:
-        raise WrongSettings(error.message) from error
+        raise InvalidSettings(error.message) from error
     except InvalidConfig as error:  # an option of the Spark source or sink, not a topic config
-        raise Failure(error.message) from error
+        raise CommandFailed(error.message) from error
     except BrokenPipeError:
         raise  # not a failure: see `LazyGroup.invoke`
     except (HeadraceError, OSError) as error:
-        raise failure_of(error) from error
+        raise failure_of_error(error) from error

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import click
 
 from headrace.cli.envelope import read_envelope
-from headrace.cli.failure import Failure
-from headrace.cli.output import chat, to_json
+from headrace.cli.failure import CommandFailed
+from headrace.cli.output import print_status, to_json
 from headrace.cli.schedule import ensure_owner, header_of, when_options
 from headrace.cli.session import server_option, with_cluster
 from headrace.cli.stdin import read_lines
 from headrace.client.cluster import Cluster
-from headrace.client.producer import Delivery, Header, Producer, ProducerSettings, Receipt
-from headrace.client.schedule import When
+from headrace.client.produce.producer import Delivery, Header, Producer, ProducerSettings, Receipt
+from headrace.client.queues.schedule import When
 from headrace.model.names import delayed_topic
 
 _UNCONFIRMED_MAX = 10_000
@@ -26,7 +26,7 @@ _ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}
 
 
 @dataclass(frozen=True, slots=True)
-class _Draft:
+class _RecordDraft:
     """A record to be sent."""
 
     value: bytes | None
@@ -88,7 +88,7 @@ def produce(
     if as_json and key_separator is not None:
         raise click.UsageError("--json and -K exclude each other: JSON lines contain the key")
     named = [*map(header_of, headers), *(when.headers() if when is not None else ())]
-    common = _Draft(None, None if key is None else key.encode(), named, partition)
+    common = _RecordDraft(None, None if key is None else key.encode(), named, partition)
     reader = _LineReader(common, key_separator, as_json, empty_is_null)
     settings = ProducerSettings(acks=_ACKS[acks], compression=compression)
 
@@ -100,7 +100,7 @@ def produce(
             return await _send(producer, delayed_topic(topic), _lines(value, file), reader, receipts)
 
     count = with_cluster(server, work)
-    chat(f"{count} record{'' if count == 1 else 's'} to {topic}")
+    print_status(f"{count} record{'' if count == 1 else 's'} to {topic}")
 
 
 async def _send(
@@ -116,13 +116,13 @@ async def _send(
         )
         count += 1
         if len(unconfirmed) >= _UNCONFIRMED_MAX:
-            _show(await unconfirmed.popleft(), receipts)
+            _print_receipt(await unconfirmed.popleft(), receipts)
     while unconfirmed:
-        _show(await unconfirmed.popleft(), receipts)
+        _print_receipt(await unconfirmed.popleft(), receipts)
     return count
 
 
-def _show(receipt: Receipt, receipts: bool) -> None:
+def _print_receipt(receipt: Receipt, receipts: bool) -> None:
     if receipts:
         sys.stdout.write(to_json(receipt._asdict()) + "\n")
 
@@ -133,7 +133,7 @@ async def _lines(value: str | None, file: str | None) -> AsyncIterator[bytes]:
         return
     if file is None:
         if sys.stdin.isatty():
-            chat("one record per line; end with Ctrl-D")
+            print_status("one record per line; end with Ctrl-D")
         async for line in read_lines():
             yield line
         return
@@ -148,29 +148,31 @@ async def _lines(value: str | None, file: str | None) -> AsyncIterator[bytes]:
 class _LineReader:
     """Parses a line into a record according to the options."""
 
-    def __init__(self, common: _Draft, separator: str | None, as_json: bool, empty_is_null: bool) -> None:
+    def __init__(self, common: _RecordDraft, separator: str | None, as_json: bool, empty_is_null: bool) -> None:
         self._common = common
         self._separator = None if separator is None else separator.encode()
         self._as_json = as_json
         self._empty_is_null = empty_is_null
 
-    def read(self, line: bytes, number: int) -> _Draft:
+    def read(self, line: bytes, number: int) -> _RecordDraft:
         if self._as_json:
             return self._read_json(line, number)
         key, value = self._common.key, line
         if self._separator is not None:
             head, found, tail = line.partition(self._separator)
             if not found:
-                raise Failure(f"line {number} has no key separator {self._separator.decode()!r} (-K)")
+                raise CommandFailed(f"line {number} has no key separator {self._separator.decode()!r} (-K)")
             key, value = head, tail
         value_or_null = None if not value and self._empty_is_null else value
-        return _Draft(value_or_null, key, self._common.headers, self._common.partition)
+        return _RecordDraft(value_or_null, key, self._common.headers, self._common.partition)
 
-    def _read_json(self, line: bytes, number: int) -> _Draft:
+    def _read_json(self, line: bytes, number: int) -> _RecordDraft:
         try:
             found = read_envelope(line)
         except ValueError as error:
-            raise Failure(f"line {number} is not a valid JSON record: {error}; see `headrace produce --help`") from None
+            raise CommandFailed(
+                f"line {number} is not a valid JSON record: {error}; see `headrace produce --help`"
+            ) from None
         common = self._common
         key = common.key if found.key is None else found.key
-        return _Draft(found.value, key, [*common.headers, *found.headers], common.partition)
+        return _RecordDraft(found.value, key, [*common.headers, *found.headers], common.partition)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.client.fetched import ConsumedRecord
+from headrace.client.fetch.fetched_records import ConsumedRecord
 
 Piece = Callable[[ConsumedRecord], bytes]
 

@@ -8,19 +8,19 @@ from typing import Any
 
 import click
 
-from headrace.cli.failure import Failure
-from headrace.cli.log_inventory import Inventory, broker_folders, locked
-from headrace.cli.output import chat, output_option, print_rows
+from headrace.cli.failure import CommandFailed
+from headrace.cli.log_inventory import LogInventory, broker_folders, lock_folders
+from headrace.cli.output import output_option, print_rows, print_status
 from headrace.cli.session import run
-from headrace.machines.leadership import raise_leader_epoch
-from headrace.machines.registry_rebuild import PRODUCER_ID_MARGIN, LogKey, RebuildPlan, plan_rebuild
+from headrace.machines.controller.leadership import raise_leader_epoch
+from headrace.machines.controller.registry_rebuild import PRODUCER_ID_MARGIN, LogKey, RebuildPlan, plan_rebuild
 from headrace.model.partition_record import PartitionRecord
-from headrace.registry.brokers import advanced, decode_number, epoch_key
+from headrace.registry.brokers import advance_operation, decode_number, epoch_key
+from headrace.registry.counters import PRODUCER_IDS_KEY
 from headrace.registry.identity import CLUSTER_ID_KEY
 from headrace.registry.interface import Create, Delete, Registry
 from headrace.registry.partitions import PARTITIONS_KEY, PartitionRecords, decode_partition, parse_partition_key
-from headrace.registry.producer_ids import PRODUCER_IDS_KEY
-from headrace.registry.topics import Topics, tombstone_key
+from headrace.registry.topics import TopicRecords, tombstone_key
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import SystemDisk
 from headrace.server.registries import open_registry
@@ -62,17 +62,19 @@ def rebuild(from_logs: bool, data: Path, registry: str | None, yes: bool, output
     in the registry and cannot be rebuilt.
     """
     folders = broker_folders(data)
-    with locked(folders) as disk:
-        inventory = Inventory()
+    with lock_folders(folders) as disk:
+        inventory = LogInventory()
         for folder in folders:
             inventory.add_folder(disk, folder)
         plan = run(_rebuild(data, registry, inventory, disk, writes=yes))
-    tell(plan, inventory, output)
+    print_plan(plan, inventory, output)
     if not yes:
-        chat("no changes made; repeat with --yes to write them")
+        print_status("no changes made; repeat with --yes to write them")
 
 
-async def _rebuild(data: Path, url: str | None, inventory: Inventory, disk: SystemDisk, *, writes: bool) -> RebuildPlan:
+async def _rebuild(
+    data: Path, url: str | None, inventory: LogInventory, disk: SystemDisk, *, writes: bool
+) -> RebuildPlan:
     if not writes and url is None and not (data / "registry.db").exists():
         return plan_rebuild([], {}, inventory.topics, inventory.logs, epoch_floor=inventory.epoch_max)
     registry = await open_at(data, url, disk)
@@ -92,16 +94,18 @@ async def open_at(data: Path, url: str | None, disk: SystemDisk) -> Registry:
     return await open_registry(ServeSettings(data=str(data), registry=url), disk, SystemClock())
 
 
-async def plan_for(registry: Registry, inventory: Inventory, *, adopts: bool = False) -> RebuildPlan:
+async def plan_for(registry: Registry, inventory: LogInventory, *, adopts: bool = False) -> RebuildPlan:
     """Plan the rebuild. A topic that was deleted by a client is restored only if an operator adopts it."""
     entries = await registry.entries(PARTITIONS_KEY)
     places: dict[LogKey, PartitionRecord] = {
         parse_partition_key(entry.key): decode_partition(entry) for entry in entries
     }
-    known = await Topics(registry).load()
+    known = await TopicRecords(registry).load()
     ids = {record.id for record in known}
     places = {key: record for key, record in places.items() if key[0] in ids}
-    deleted = set() if adopts else await Topics(registry).deleted({topic_id for topic_id, _ in inventory.logs} - ids)
+    deleted = (
+        set() if adopts else await TopicRecords(registry).deleted({topic_id for topic_id, _ in inventory.logs} - ids)
+    )
     logs = {key: ends for key, ends in inventory.logs.items() if key[0] not in deleted}
     plan = plan_rebuild(known, places, inventory.topics, logs, epoch_floor=inventory.epoch_max)
     plan.problems += [f"topic id {one}: skipped, because a client deleted the topic" for one in sorted(deleted)]
@@ -110,7 +114,7 @@ async def plan_for(registry: Registry, inventory: Inventory, *, adopts: bool = F
 
 async def write_plan(registry: Registry, plan: RebuildPlan) -> None:
     """Write the plan. It can be repeated after a crash: partially written topics are removed first."""
-    topics, partitions = Topics(registry), PartitionRecords(registry)
+    topics, partitions = TopicRecords(registry), PartitionRecords(registry)
     for (topic_id, index), epoch in plan.raised.items():
 
         def raised(record: PartitionRecord, epoch: int = epoch) -> PartitionRecord:
@@ -127,12 +131,14 @@ async def write_plan(registry: Registry, plan: RebuildPlan) -> None:
         await topics.create(record, records)
 
 
-async def _restore_counters(registry: Registry, inventory: Inventory) -> None:
+async def _restore_counters(registry: Registry, inventory: LogInventory) -> None:
     """Raise the counters, so that ids that were allocated before are not allocated again."""
     found = {start.cluster_id for start in inventory.starts}
     entry = await registry.get(CLUSTER_ID_KEY)
     if len(found | ({entry.value.decode()} if entry else set())) > 1:
-        raise Failure("the data folders and the registry belong to different clusters; check --data and --registry")
+        raise CommandFailed(
+            "the data folders and the registry belong to different clusters; check --data and --registry"
+        )
     if entry is None:
         await registry.commit([Create(CLUSTER_ID_KEY, found.pop().encode())])
     for start in inventory.starts:
@@ -140,7 +146,7 @@ async def _restore_counters(registry: Registry, inventory: Inventory) -> None:
     await raise_producer_ids(registry, inventory)
 
 
-async def raise_producer_ids(registry: Registry, inventory: Inventory) -> None:
+async def raise_producer_ids(registry: Registry, inventory: LogInventory) -> None:
     """Raise the producer id counter above all ids that occur in logs or were allocated by the data folders."""
     used = max(inventory.producer_id_max + 1, inventory.producer_id_floor)
     await _raise_counter(registry, PRODUCER_IDS_KEY, used + PRODUCER_ID_MARGIN)
@@ -149,23 +155,23 @@ async def raise_producer_ids(registry: Registry, inventory: Inventory) -> None:
 async def _raise_counter(registry: Registry, key: str, at_least: int) -> None:
     entry = await registry.get(key)
     if entry is None or decode_number(entry) < at_least:
-        await registry.commit([advanced(key, entry, at_least)])
+        await registry.commit([advance_operation(key, entry, at_least)])
 
 
-def tell(plan: RebuildPlan, inventory: Inventory, output: str | None) -> None:
+def print_plan(plan: RebuildPlan, inventory: LogInventory, output: str | None) -> None:
     rows: list[dict[str, Any]] = [_row("create", one.name, one.partitions, str(one.id)) for one, _ in plan.created]
     rows += [_row("grow", one.name, total, str(one.id)) for one, total, _ in plan.grown]
     print_rows(rows, ("action", "topic", "partitions", "id"), output)
     if plan.raised:
-        chat(f"{len(plan.raised)} partitions in the registry get higher leader epochs")
-    _chat_all(plan.problems)
-    _chat_all(inventory.damaged)
+        print_status(f"{len(plan.raised)} partitions in the registry get higher leader epochs")
+    _print_all(plan.problems)
+    _print_all(inventory.damaged)
 
 
 def _row(action: str, name: str, partitions: int, topic_id: str) -> dict[str, Any]:
     return {"action": action, "topic": name, "partitions": partitions, "id": topic_id}
 
 
-def _chat_all(lines: Sequence[str]) -> None:
+def _print_all(lines: Sequence[str]) -> None:
     for line in lines:
-        chat(line)
+        print_status(line)

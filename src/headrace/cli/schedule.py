@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 import click
 
-from headrace.cli.output import chat, echo, output_option, print_rows, wants_json
+from headrace.cli.output import echo, output_option, print_rows, print_status, wants_json
 from headrace.cli.session import confirm, server_option, with_cluster, yes_option
 from headrace.cli.times import local_time
 from headrace.client.cluster import Cluster
-from headrace.client.producer import Header, ProducerSettings
-from headrace.client.schedule import Schedule, ScheduledMessage, When, topic_of
+from headrace.client.produce.producer import Header, ProducerSettings
+from headrace.client.queues.schedule import Schedule, ScheduledMessage, When, topic_of
 from headrace.model.durations import parse_duration, parse_time
 from headrace.model.errors import HeadraceError, InvalidRequest
 from headrace.model.message_ids import MessageId, message_id_from_text
@@ -117,7 +117,7 @@ def list_messages(topic: str, count: int, server: str, output: str | None) -> No
     found = with_cluster(server, work)
     print_rows([_row(message) for message in found], ("id", "due", "repeat", "key", "value"), output)
     if len(found) == count and not wants_json(output):
-        chat(f"only the first {count} messages are shown; use -n to show more")
+        print_status(f"only the first {count} messages are shown; use -n to show more")
 
 
 @schedule.command()
@@ -132,7 +132,7 @@ def cancel(ids: Sequence[str], yes: bool, server: str) -> None:
     async def work(cluster: Cluster) -> None:
         for where in wheres:
             await Schedule(cluster, topic_of(where)).cancel(where)
-            chat(f"{where} cancelled")
+            print_status(f"{where} cancelled")
 
     with_cluster(server, work)
 
@@ -154,13 +154,13 @@ def move(id_: str, delay: str | None, deliver_at: str | None, server: str) -> No
         await Schedule(cluster, topic_of(where)).move(where, due_ms)
         return due_ms
 
-    chat(f"{where} is due {local_time(with_cluster(server, work))}")
+    print_status(f"{where} is due {local_time(with_cluster(server, work))}")
 
 
 async def ensure_owner(cluster: Cluster, topic: str) -> None:
     """Create the topic if it does not exist, as producing without a delay does. Delayed messages wait in a co-located
     topic, which cannot be created before its topic; without this call errors would name the co-located topic."""
-    await cluster.persist(
+    await cluster.call_with_retries(
         lambda: cluster.topic(topic, create=True),
         deadline_seconds=ProducerSettings().topic_wait_seconds,
         topics_may_appear=True,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.door_options import door_options
+from headrace.cli.listener_options import listener_options
 from headrace.cli.settings import parse_settings
 from headrace.model.errors import HeadraceError
 
@@ -61,7 +61,7 @@ _NODE_ID_MAX = (1 << 31) - 1  # the maximum in the Kafka protocol
     help="A broker config under Kafka's name; repeatable.",
 )
 @click.option("--config", metavar="FILE.toml", type=click.Path(exists=True, dir_okay=False), help="[broker] configs.")
-@door_options
+@listener_options
 @click.option("--child", is_flag=True, hidden=True, help="A child of --brokers: exit at the end of stdin.")
 def serve(
     *,

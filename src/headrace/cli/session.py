@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import click
 import uvloop
 
-from headrace.cli.failure import failure_of
-from headrace.client.address import parse_addresses
+from headrace.cli.failure import failure_of_error
 from headrace.client.cluster import ClientSettings, Cluster, connect
+from headrace.client.connections.address import parse_addresses
 from headrace.model.errors import HeadraceError
 from headrace.model.safe_text import escaped
 
@@ -84,7 +84,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     except BrokenPipeError:
         raise  # not a failure: see `LazyGroup.invoke`
     except (HeadraceError, OSError) as error:
-        raise failure_of(error) from error
+        raise failure_of_error(error) from error
     except asyncio.CancelledError:
         raise click.Abort from None
 

@@ -12,14 +12,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.model.errors import CorruptMessage, HeadraceError
-from headrace.wire.batch import HEADER_SIZE, MAGIC, BatchHeader, Record, check_crc, parse_header, read_records
-from headrace.wire.control import Marker, parse_marker
+from headrace.wire.batches.batch import (
+    HEADER_SIZE,
+    MAGIC,
+    BatchHeader,
+    BatchRecord,
+    check_crc,
+    parse_header,
+    read_records,
+)
+from headrace.wire.batches.control import Marker, parse_marker
 
 UNPACKED_BYTES_MAX = 1 << 30
 _READ_BYTES = 1 << 20
 
 
-class Unreadable(Exception):
+class UnreadableBatch(Exception):
     """No batch begins at this position, so later batches cannot be located either."""
 
     def __init__(self, position: int, reason: str) -> None:
@@ -49,7 +57,7 @@ class StoredBatch(NamedTuple):
     def marker(self) -> Marker | None:
         return parse_marker(self.data, self.header) if self.header.is_control else None
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[BatchRecord]:
         """Decode the records; raise a HeadraceError if they contradict the header."""
         return read_records(self.data, self.header, UNPACKED_BYTES_MAX)
 
@@ -69,15 +77,15 @@ def stored_batches(path: Path) -> Iterator[StoredBatch]:
 
 def _header(head: bytes, position: int, room_bytes: int) -> BatchHeader:
     if len(head) < HEADER_SIZE:
-        raise Unreadable(position, f"{len(head)} bytes are too few for a batch header")
+        raise UnreadableBatch(position, f"{len(head)} bytes are too few for a batch header")
     try:
         header = parse_header(head)
     except HeadraceError as error:
-        raise Unreadable(position, error.message) from None
+        raise UnreadableBatch(position, error.message) from None
     if header.magic != MAGIC:
-        raise Unreadable(position, f"magic is {header.magic}, not {MAGIC}")
+        raise UnreadableBatch(position, f"magic is {header.magic}, not {MAGIC}")
     if header.size_bytes > room_bytes:
-        raise Unreadable(position, f"the batch size is {header.size_bytes}, but only {room_bytes} bytes remain")
+        raise UnreadableBatch(position, f"the batch size is {header.size_bytes}, but only {room_bytes} bytes remain")
     if header.last_offset_delta < 0:
-        raise Unreadable(position, f"last offset delta is {header.last_offset_delta}")
+        raise UnreadableBatch(position, f"last offset delta is {header.last_offset_delta}")
     return header

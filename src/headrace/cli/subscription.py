@@ -8,16 +8,16 @@ from typing import Any, TypeVar
 
 import click
 
-from headrace.cli.failure import Failure
-from headrace.cli.output import chat, output_option, print_rows
+from headrace.cli.failure import CommandFailed
+from headrace.cli.output import output_option, print_rows, print_status
 from headrace.cli.session import confirm, dry_run_option, server_option, with_cluster, yes_option
 from headrace.cli.settings import parse_settings
 from headrace.cli.subscription_messages import ack, peek, pull, status
 from headrace.cli.times import local_time, parse_duration
-from headrace.cli.where import parse_where
+from headrace.cli.where import parse_start_position
+from headrace.client.admin.subscription_admin import END, START, PartitionBacklog, Position, SubscriptionAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition
-from headrace.client.subscription_admin import END, START, PartitionBacklog, Position, SubscriptionAdmin
 from headrace.model.errors import InvalidConfig
 from headrace.runtime.clock import SystemClock
 
@@ -83,11 +83,11 @@ def create(topic: str, name: str, at: Position, settings: Sequence[str], server:
         try:
             return await SubscriptionAdmin(cluster).create(topic, name, at, changes)
         except InvalidConfig as error:
-            raise Failure(f"{error.message}; docs/queues.md describes all settings of subscriptions") from None
+            raise CommandFailed(f"{error.message}; docs/queues.md describes all settings of subscriptions") from None
 
     floors = with_cluster(server, work)
     print_rows(_floor_rows(floors), _FLOOR_COLUMNS, output)
-    chat(f"subscription {name} of {topic} exists")
+    print_status(f"subscription {name} of {topic} exists")
 
 
 @subscription.command("list")
@@ -138,7 +138,7 @@ def seek(
         backlogs = with_cluster(server, lambda cluster: SubscriptionAdmin(cluster).describe(name, [topic]))
         chosen = [one for one in backlogs if not partitions or one.target.partition in partitions]
         print_rows([_partition_row(one) for one in chosen], _PARTITION_COLUMNS, output)
-        chat("no changes made (--dry-run)")
+        print_status("no changes made (--dry-run)")
         return
     confirm(f"Move {name} of {topic}? Leases end, and settled messages after the position are delivered again.", yes)
     floors = with_cluster(server, lambda cluster: SubscriptionAdmin(cluster).seek(topic, name, to, partitions))
@@ -165,7 +165,7 @@ def delete(topic: str, name: str, yes: bool, dry_run: bool, server: str) -> None
 
     backlog = with_cluster(server, work)
     verdict = "would be deleted" if dry_run else "deleted"
-    chat(f"subscription {name} of {topic} {verdict}; {backlog} messages were not settled")
+    print_status(f"subscription {name} of {topic} {verdict}; {backlog} messages were not settled")
 
 
 def parse_position(text: str, now_ms: int) -> Position:
@@ -173,7 +173,7 @@ def parse_position(text: str, now_ms: int) -> Position:
     if text.endswith(_AGO):
         return Position(timestamp_ms=max(0, now_ms - parse_duration(text.removesuffix(_AGO))))
     try:
-        where = parse_where(text)
+        where = parse_start_position(text)
     except ValueError:
         if text.startswith("@"):
             raise

@@ -10,20 +10,19 @@ from typing import Any
 import click
 
 from headrace.cli.envelope import envelope_of
-from headrace.cli.failure import Failure
-from headrace.cli.output import chat, output_option, print_rows, wants_json
+from headrace.cli.failure import CommandFailed
+from headrace.cli.output import output_option, print_rows, print_status, wants_json
 from headrace.cli.session import server_option, with_cluster
 from headrace.cli.times import DurationType, local_time
+from headrace.client.admin.subscription_admin import SubscriptionAdmin
 from headrace.client.cluster import Cluster
-from headrace.client.fetched import ConsumedRecord
-from headrace.client.leased import Message, Receipt, receipt_from_text
-from headrace.client.settling import ACK, NACK, REJECT, Refused, settle
-from headrace.client.subscription import LeasingRules, Subscription
-from headrace.client.subscription_admin import SubscriptionAdmin
+from headrace.client.fetch.fetched_records import ConsumedRecord
+from headrace.client.queues.leased_messages import LeasedMessage, LeaseReceipt, receipt_from_text
+from headrace.client.queues.settling import ACK, NACK, REJECT, FailedSettlement, settle
+from headrace.client.queues.subscription import LeasingRules, Subscription
 from headrace.model.errors import InvalidRequest
 from headrace.model.message_ids import MessageId, message_id_from_text
-from headrace.wire.messages.message_status import SubscriptionStatus
-from headrace.wire.messages.settle import SettleItem
+from headrace.wire.messages.queues import SettleItem, SubscriptionStatus
 
 _MESSAGE_COLUMNS = ("receipt", "attempt", "key", "value")
 _PEEK_COLUMNS = ("id", "state", "attempts", "key", "value")
@@ -82,18 +81,20 @@ def pull(
     """
     rules = LeasingRules(lease_seconds=None if lease_ms is None else lease_ms / 1000)
 
-    async def work(cluster: Cluster) -> list[Refused]:
+    async def work(cluster: Cluster) -> list[FailedSettlement]:
         # Check first: a lease creates a missing subscription, so a mistyped name would create one.
         await SubscriptionAdmin(cluster).describe(name, [topic])
         async with Subscription(cluster, topic, name, rules) as member:
             messages = await member.lease(count, wait_ms / 1000)
             if not messages:
-                chat("no message is available; `headrace subscription describe` shows leased and waiting messages")
+                print_status(
+                    "no message is available; `headrace subscription describe` shows leased and waiting messages"
+                )
             print_rows([_message_row(message, output) for message in messages], _MESSAGE_COLUMNS, output)
             sys.stdout.flush()
             return await member.ack(messages) if acks else []
 
-    _tell_refused(with_cluster(server, work))
+    _print_failed(with_cluster(server, work))
 
 
 @click.command()
@@ -126,8 +127,8 @@ def ack(
     )
     found = [_receipt(text) for text in receipts]
     refused = with_cluster(server, lambda cluster: settle(cluster, name, found, how))
-    chat(f"{len(found) - len(refused)} of {len(found)} messages settled")
-    _tell_refused(refused)
+    print_status(f"{len(found) - len(refused)} of {len(found)} messages settled")
+    _print_failed(refused)
 
 
 @click.command()
@@ -145,22 +146,22 @@ def status(message: str, names: Sequence[str], server: str, output: str | None) 
     print_rows([_status_row(place, one) for one in statuses], _STATUS_COLUMNS, output)
 
 
-def _receipt(text: str) -> Receipt:
+def _receipt(text: str) -> LeaseReceipt:
     try:
         return receipt_from_text(text)
     except InvalidRequest as error:
         raise click.UsageError(error.message) from None
 
 
-def _tell_refused(refused: Sequence[Refused]) -> None:
+def _print_failed(refused: Sequence[FailedSettlement]) -> None:
     if not refused:
         return
     for one in refused:
-        chat(f"{one.receipt.id}: {one.error.message}")
-    raise Failure(f"{len(refused)} messages were not settled; their leases may have expired")
+        print_status(f"{one.receipt.id}: {one.error.message}")
+    raise CommandFailed(f"{len(refused)} messages were not settled; their leases may have expired")
 
 
-def _message_row(message: Message, output: str | None) -> dict[str, Any]:
+def _message_row(message: LeasedMessage, output: str | None) -> dict[str, Any]:
     place = message.id
     record = ConsumedRecord(
         place.topic,

@@ -13,12 +13,12 @@ import click
 from headrace.cli.consume import choose_printer, print_records
 from headrace.cli.output import output_option, wants_json
 from headrace.cli.session import server_option, with_cluster
-from headrace.cli.where import Where, resolve
+from headrace.cli.where import StartPosition, resolve_offsets
 from headrace.client.cluster import Cluster
-from headrace.client.consumer import Consumer
-from headrace.client.fetched import ConsumedRecord
+from headrace.client.fetch.consumer import Consumer
+from headrace.client.fetch.fetched_records import ConsumedRecord
+from headrace.client.groups.offsets import END, find_offsets
 from headrace.client.metadata import TopicPartition
-from headrace.client.offsets import END, find_offsets
 
 _SHOWN_MAX = 200
 _POLL_SECONDS = 0.1
@@ -47,7 +47,7 @@ def tail(topics: Sequence[str], lines: int, server: str, output: str | None) -> 
             for partition in (await cluster.topic(topic)).partitions
         ]
         ends = {t: f.offset for t, f in (await find_offsets(cluster, dict.fromkeys(targets, END))).items()}
-        begin = await resolve(cluster, targets, Where("before_end", lines))
+        begin = await resolve_offsets(cluster, targets, StartPosition("before_end", lines))
         async with Consumer(cluster, partitions=begin) as consumer:
             with suppress(asyncio.CancelledError):
                 past = await _read_until(consumer, ends)

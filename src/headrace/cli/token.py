@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from headrace.cli.failure import Failure
-from headrace.cli.output import chat, echo, output_option, print_rows, to_json, wants_json
+from headrace.cli.failure import CommandFailed
+from headrace.cli.output import echo, output_option, print_rows, print_status, to_json, wants_json
 from headrace.cli.session import confirm, server_option, with_cluster, yes_option
 from headrace.cli.times import DurationType, local_time
+from headrace.client.admin.tokens import TokenAdmin, TokenView
 from headrace.client.cluster import Cluster
-from headrace.client.tokens import Tokens, TokenView
 
 
 @click.group()
@@ -54,7 +54,9 @@ def create(
 
     async def work(cluster: Cluster) -> tuple[str, str, int | None]:
         expires_ms = None if expires is None else cluster.clock.now_ms() + expires
-        made = await Tokens(cluster).create(name, scopes, expires_ms=expires_ms, requests_per_second=rate, burst=burst)
+        made = await TokenAdmin(cluster).create(
+            name, scopes, expires_ms=expires_ms, requests_per_second=rate, burst=burst
+        )
         return *made, expires_ms
 
     token_id, text, expires_ms = with_cluster(server, work)
@@ -63,7 +65,7 @@ def create(
         echo(to_json(row))
     else:
         echo(text)
-        chat(f"token {token_id} created; save it now, it cannot be displayed again")
+        print_status(f"token {token_id} created; save it now, it cannot be displayed again")
 
 
 @token.command("list")
@@ -74,7 +76,7 @@ def list_tokens(server: str, output: str | None) -> None:
 
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
         now_ms = cluster.clock.now_ms()
-        return [_row(view, now_ms) for view in await Tokens(cluster).list()]
+        return [_row(view, now_ms) for view in await TokenAdmin(cluster).list()]
 
     rows = with_cluster(server, work)
     print_rows(rows, ("id", "name", "scopes", "created_at", "expires_at", "rate", "burst", "expired"), output)
@@ -87,12 +89,12 @@ def list_tokens(server: str, output: str | None) -> None:
 def revoke(ids: Sequence[str], yes: bool, server: str) -> None:
     """Revoke tokens by their ids. All brokers reject them within 5 seconds."""
     confirm(f"Revoke {', '.join(ids)}?", yes)
-    revoked = with_cluster(server, lambda cluster: Tokens(cluster).revoke(ids))
+    revoked = with_cluster(server, lambda cluster: TokenAdmin(cluster).revoke(ids))
     for token_id in revoked:
-        chat(f"token {token_id} revoked")
+        print_status(f"token {token_id} revoked")
     missing = [token_id for token_id in ids if token_id not in revoked]
     if missing:
-        raise Failure(f"token {', '.join(missing)} does not exist; `headrace token list` shows all tokens")
+        raise CommandFailed(f"token {', '.join(missing)} does not exist; `headrace token list` shows all tokens")
 
 
 def _row(view: TokenView, now_ms: int) -> dict[str, Any]:

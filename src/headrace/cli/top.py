@@ -15,9 +15,21 @@ import click
 
 from headrace.cli.output import echo, output_option, print_json, wants_json
 from headrace.cli.session import server_option, with_cluster
-from headrace.cli.top_look import Look, look
-from headrace.cli.top_rows import SORTS, Sort, Summary, Table, summarize, tables
-from headrace.cli.top_screen import ENTER, LEAVE, frame, headline, table_lines
+from headrace.cli.top_view import (
+    ENTER,
+    LEAVE,
+    SORTS,
+    ClusterSample,
+    Sort,
+    Summary,
+    Table,
+    frame,
+    headline,
+    sample_cluster,
+    summarize,
+    table_lines,
+    tables,
+)
 from headrace.client.cluster import Cluster
 from headrace.model.errors import HeadraceError
 
@@ -54,28 +66,34 @@ def top(
     On a terminal the table is refreshed until q or Ctrl-C is pressed. In a pipe each sample is printed as one JSON
     object per row.
     """
-    show: Show = JsonShow() if wants_json(output) else TableShow() if once or not sys.stdout.isatty() else ScreenShow()
+    show: TopOutput = (
+        JsonTopOutput()
+        if wants_json(output)
+        else TableTopOutput()
+        if once or not sys.stdout.isatty()
+        else ScreenTopOutput()
+    )
 
     async def work(cluster: Cluster) -> None:
-        view = TopView(cluster, http, sort, count or None)
+        view = TopMonitor(cluster, http, sort, count or None)
         with suppress(asyncio.CancelledError), show.running(view):
             await view.run(show, interval, once=once)
 
     with_cluster(server, work)
 
 
-class Show(ABC):
+class TopOutput(ABC):
     """Where samples are displayed."""
 
     @contextmanager
-    def running(self, view: TopView) -> Iterator[None]:  # noqa: ARG002 - only a screen has keys
+    def running(self, view: TopMonitor) -> Iterator[None]:  # noqa: ARG002 - only a screen has keys
         yield
 
     @abstractmethod
-    def show(self, seen: Look, summary: Summary, tables: Sequence[Table], sort: Sort) -> None: ...
+    def show(self, sample: ClusterSample, summary: Summary, tables: Sequence[Table], sort: Sort) -> None: ...
 
 
-class TopView:
+class TopMonitor:
     """Samples the cluster periodically and shows the changes between two samples."""
 
     def __init__(self, cluster: Cluster, http: Sequence[str], sort: Sort, count_max: int | None) -> None:
@@ -86,33 +104,33 @@ class TopView:
         self._pressed = asyncio.Event()
         self._is_over = False
 
-    async def run(self, show: Show, interval: float, *, once: bool) -> None:
+    async def run(self, show: TopOutput, interval: float, *, once: bool) -> None:
         """Run until the user quits. The first sample has no rates, so `once` shows the second."""
-        seen, before = await look(self._cluster, self._http), None
+        sample, previous = await sample_cluster(self._cluster, self._http), None
         while True:
-            if before is not None or not once:
-                self._show(show, seen, before)
-            if once and before is not None:
+            if previous is not None or not once:
+                self._show(show, sample, previous)
+            if once and previous is not None:
                 return
-            while await self._is_pressed(interval):
+            while await self._wait_for_key(interval):
                 if self._is_over:
                     return
-                self._show(show, seen, before)
+                self._show(show, sample, previous)
             try:
-                seen, before = await look(self._cluster, self._http), seen
+                sample, previous = await sample_cluster(self._cluster, self._http), sample
             except HeadraceError as error:
                 if once:
                     raise
-                seen.troubles = [f"{error.message}; the data shown is stale"]
+                sample.troubles = [f"{error.message}; the data shown is stale"]
 
-    def press(self, key: str) -> None:
+    def on_key(self, key: str) -> None:
         if key == _QUIT:
             self._is_over = True
         elif key == _SORT:
             self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)]
         self._pressed.set()
 
-    async def _is_pressed(self, seconds: float) -> bool:
+    async def _wait_for_key(self, seconds: float) -> bool:
         self._pressed.clear()
         try:
             async with asyncio.timeout(seconds):
@@ -120,20 +138,20 @@ class TopView:
         except TimeoutError:
             return False
 
-    def _show(self, show: Show, seen: Look, before: Look | None) -> None:
-        show.show(seen, summarize(seen), tables(seen, before, self.sort, self._count_max), self.sort)
+    def _show(self, show: TopOutput, sample: ClusterSample, previous: ClusterSample | None) -> None:
+        show.show(sample, summarize(sample), tables(sample, previous, self.sort, self._count_max), self.sort)
 
 
-class JsonShow(Show):
-    def show(self, seen: Look, summary: Summary, tables: Sequence[Table], sort: Sort) -> None:  # noqa: ARG002
-        at = {"at_ms": seen.now_ms}
+class JsonTopOutput(TopOutput):
+    def show(self, sample: ClusterSample, summary: Summary, tables: Sequence[Table], sort: Sort) -> None:  # noqa: ARG002
+        at = {"at_ms": sample.now_ms}
         print_json([{"kind": "cluster", **at, **summary._asdict()}])
         for table in tables:
             print_json({"kind": table.kind, **at, **row} for row in table.rows)
 
 
-class TableShow(Show):
-    def show(self, seen: Look, summary: Summary, tables: Sequence[Table], sort: Sort) -> None:  # noqa: ARG002
+class TableTopOutput(TopOutput):
+    def show(self, sample: ClusterSample, summary: Summary, tables: Sequence[Table], sort: Sort) -> None:  # noqa: ARG002
         echo(headline(summary))
         for trouble in summary.troubles:
             echo(f"warning: {trouble}", err=True)
@@ -143,9 +161,9 @@ class TableShow(Show):
                 echo(*table_lines(table))
 
 
-class ScreenShow(Show):
+class ScreenTopOutput(TopOutput):
     @contextmanager
-    def running(self, view: TopView) -> Iterator[None]:
+    def running(self, view: TopMonitor) -> Iterator[None]:
         sys.stdout.write(ENTER)
         try:
             with _keys(view):
@@ -154,14 +172,14 @@ class ScreenShow(Show):
             sys.stdout.write(LEAVE)
             sys.stdout.flush()
 
-    def show(self, seen: Look, summary: Summary, tables: Sequence[Table], sort: Sort) -> None:  # noqa: ARG002
+    def show(self, sample: ClusterSample, summary: Summary, tables: Sequence[Table], sort: Sort) -> None:  # noqa: ARG002
         size = shutil.get_terminal_size()
         sys.stdout.write(frame(summary, tables, sort, size.columns, size.lines))
         sys.stdout.flush()
 
 
 @contextmanager
-def _keys(view: TopView) -> Iterator[None]:
+def _keys(view: TopMonitor) -> Iterator[None]:
     """Read keys as they are pressed, without Enter."""
     if not sys.stdin.isatty():
         yield
@@ -171,11 +189,11 @@ def _keys(view: TopView) -> Iterator[None]:
 
     descriptor = sys.stdin.fileno()
     loop = asyncio.get_running_loop()
-    before: list[Any] = termios.tcgetattr(descriptor)
+    previous: list[Any] = termios.tcgetattr(descriptor)
     tty.setcbreak(descriptor)
-    loop.add_reader(descriptor, lambda: view.press(os.read(descriptor, 1).decode(errors="replace")))
+    loop.add_reader(descriptor, lambda: view.on_key(os.read(descriptor, 1).decode(errors="replace")))
     try:
         yield
     finally:
         loop.remove_reader(descriptor)
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, previous)

@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from headrace.cli.output import chat, echo, output_option, print_rows, print_table, to_json, wants_json
+from headrace.cli.output import echo, output_option, print_rows, print_status, print_table, to_json, wants_json
 from headrace.cli.session import confirm, dry_run_option, server_option, with_cluster, yes_option
 from headrace.cli.settings import parse_settings
-from headrace.client.admin import HIGH_WATERMARK, Config, NewTopic, TopicAdmin
+from headrace.client.admin.subscription_admin import SubscriptionAdmin
+from headrace.client.admin.topic_admin import HIGH_WATERMARK, Config, NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
+from headrace.client.groups.offsets import END, START, FoundOffset, find_offsets
 from headrace.client.metadata import TopicPartition, TopicView
-from headrace.client.offsets import END, START, FoundOffset, find_offsets
-from headrace.client.subscription_admin import SubscriptionAdmin
 from headrace.model.errors import UnknownTopicOrPartition
 from headrace.model.names import dead_letter_topic
 
@@ -68,7 +68,7 @@ def create(
         return True
 
     done = with_cluster(server, work)
-    chat(f"topic {name} {'exists' if not done else 'could be created' if dry_run else 'created'}")
+    print_status(f"topic {name} {'exists' if not done else 'could be created' if dry_run else 'created'}")
 
 
 @topic.command()
@@ -126,7 +126,7 @@ def alter(name: str, changes: Sequence[str], unset: Sequence[str], dry_run: bool
             name, set_to=set_to, back_to_default=unset, validate_only=dry_run
         ),
     )
-    chat(f"topic {name} {'could be altered' if dry_run else 'altered'}")
+    print_status(f"topic {name} {'could be altered' if dry_run else 'altered'}")
 
 
 @topic.command()
@@ -151,16 +151,16 @@ def delete(names: Sequence[str], yes: bool, dry_run: bool, server: str) -> None:
                 continue
             await admin.describe(name)
             if dry_run:
-                chat(f"topic {name} would be deleted")
+                print_status(f"topic {name} would be deleted")
                 continue
             letters = dead_letter_topic(name)
             had_letters = await _exists(admin, letters)
             await SubscriptionAdmin(cluster).clear_group_configs(name)
             await admin.delete(name)
-            chat(f"topic {name} deleted")
+            print_status(f"topic {name} deleted")
             if had_letters and not await _exists(admin, letters):
                 gone.add(letters)
-                chat(f"topic {letters} deleted with it")
+                print_status(f"topic {letters} deleted with it")
 
     with_cluster(server, work)
 
@@ -184,7 +184,7 @@ def add_partitions(name: str, total: int, yes: bool, dry_run: bool, server: str)
     if not dry_run:
         confirm(f"Increase {name} to {total} partitions? This cannot be undone.", yes)
     with_cluster(server, lambda cluster: TopicAdmin(cluster).add_partitions(name, total, validate_only=dry_run))
-    chat(f"topic {name} {'could be increased' if dry_run else 'increased'} to {total} partitions")
+    print_status(f"topic {name} {'could be increased' if dry_run else 'increased'} to {total} partitions")
 
 
 @topic.command()
@@ -235,7 +235,7 @@ def trim(
 
     rows = with_cluster(server, work)
     if dry_run:
-        chat("no changes made (--dry-run)")
+        print_status("no changes made (--dry-run)")
     print_rows(rows, ("partition", "start_before", "start", "deleted"), output)
 
 

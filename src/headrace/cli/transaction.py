@@ -7,15 +7,15 @@ from typing import Any
 
 import click
 
-from headrace.cli.failure import Failure
-from headrace.cli.output import chat, echo, output_option, print_rows, print_table, to_json, wants_json
+from headrace.cli.failure import CommandFailed
+from headrace.cli.output import echo, output_option, print_rows, print_status, print_table, to_json, wants_json
 from headrace.cli.session import confirm, dry_run_option, server_option, with_cluster, yes_option
 from headrace.cli.times import DurationType, local_time
-from headrace.client.admin import TopicAdmin
-from headrace.client.bundles import describe_bundle
+from headrace.client.admin.topic_admin import TopicAdmin
+from headrace.client.admin.transaction_admin import STATES, OpenTransaction, TransactionAdmin, TransactionView
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition
-from headrace.client.transaction_admin import STATES, OpenTransaction, TransactionAdmin, TransactionView
+from headrace.client.transactions.joint_commits import describe_joint_commit
 
 _HANGING_COLUMNS = ("topic", "partition", "producer_id", "producer_epoch", "start_offset", "last_written")
 
@@ -87,9 +87,9 @@ def bundle(name: str, server: str, output: str | None) -> None:
 
     A bundle commits the transactions of several producers atomically, for example those of a batch of a Spark query.
     """
-    view = with_cluster(server, lambda cluster: describe_bundle(cluster, name))
+    view = with_cluster(server, lambda cluster: describe_joint_commit(cluster, name))
     if view.sequence < 0:
-        raise Failure(f"bundle {name} has no joint commit; `headrace transaction list` shows open transactions")
+        raise CommandFailed(f"bundle {name} has no joint commit; `headrace transaction list` shows open transactions")
     members = [
         {"transactional_id": one.transactional_id, "producer_id": one.producer_id, "producer_epoch": one.epoch}
         for one in view.members
@@ -171,7 +171,7 @@ def find_hanging(topics: Sequence[str], older_than: int, server: str, output: st
     ]
     print_rows(rows, _HANGING_COLUMNS, output)
     if rows:
-        chat("abort one with `headrace transaction abort --topic T --partition P --start-offset N`")
+        print_status("abort one with `headrace transaction abort --topic T --partition P --start-offset N`")
 
 
 def _abort_by_coordinator(transactional_id: str, *, yes: bool, dry_run: bool, server: str) -> None:
@@ -185,7 +185,7 @@ def _abort_by_coordinator(transactional_id: str, *, yes: bool, dry_run: bool, se
     view = with_cluster(server, work)
     who = f"producer {view.producer_id} with epoch {view.producer_epoch}"
     what = f"{view.state}, {len(view.partitions)} partitions"
-    chat(f"transaction {transactional_id} ({what}): {who} {'would be' if dry_run else 'is'} fenced")
+    print_status(f"transaction {transactional_id} ({what}): {who} {'would be' if dry_run else 'is'} fenced")
 
 
 def _abort_in_partition(target: TopicPartition, start_offset: int, *, yes: bool, dry_run: bool, server: str) -> None:
@@ -198,14 +198,14 @@ def _abort_in_partition(target: TopicPartition, start_offset: int, *, yes: bool,
             if found.start_offset == start_offset:
                 await (admin.check_hanging(found) if dry_run else admin.end_hanging(found))
                 return found
-        raise Failure(
+        raise CommandFailed(
             f"no open transaction begins at offset {start_offset} of {target}; "
             "`headrace transaction find-hanging` lists hanging transactions"
         )
 
     found = with_cluster(server, work)
     verdict = "would be aborted" if dry_run else "was aborted"
-    chat(f"the transaction of producer {found.producer_id} at offset {start_offset} of {target} {verdict}")
+    print_status(f"the transaction of producer {found.producer_id} at offset {start_offset} of {target} {verdict}")
 
 
 def _summary(view: TransactionView) -> dict[str, Any]:

@@ -17,52 +17,54 @@ from typing import Any, Literal
 import click
 
 from headrace.client.cluster import Cluster
+from headrace.client.groups.offsets import END, START, find_offsets
 from headrace.client.metadata import TopicPartition
-from headrace.client.offsets import END, START, find_offsets
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class StartPosition:
     """A position in every partition of a topic."""
 
     kind: Literal["offset", "after_start", "before_end", "time"]
     number: int
 
 
-FROM_START = Where("after_start", 0)
-FROM_END = Where("before_end", 0)
+FROM_START = StartPosition("after_start", 0)
+FROM_END = StartPosition("before_end", 0)
 
 
-class WhereType(click.ParamType[Where]):
+class StartPositionType(click.ParamType[StartPosition]):
     name = "where"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Where:
-        if isinstance(value, Where):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> StartPosition:
+        if isinstance(value, StartPosition):
             return value
         try:
-            return parse_where(str(value))
+            return parse_start_position(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-def parse_where(text: str) -> Where:
+def parse_start_position(text: str) -> StartPosition:
     """Parse a position, or raise ValueError with a message for the user."""
     if text in ("start", "beginning", "earliest"):
         return FROM_START
     if text in ("end", "latest"):
         return FROM_END
     if text.startswith("@"):
-        return Where("time", _milliseconds(text[1:]))
+        return StartPosition("time", _milliseconds(text[1:]))
     sign, digits = (text[0], text[1:]) if text[:1] in ("+", "-") else ("", text)
     if not (digits.isascii() and digits.isdigit()):
         raise ValueError(f"{text!r} is not a position; write start, end, N, +N, -N or @TIME")
     kind: Literal["offset", "after_start", "before_end"] = (
         "after_start" if sign == "+" else "before_end" if sign == "-" else "offset"
     )
-    return Where(kind, int(digits))
+    return StartPosition(kind, int(digits))
 
 
-async def resolve(cluster: Cluster, targets: Iterable[TopicPartition], where: Where) -> dict[TopicPartition, int]:
+async def resolve_offsets(
+    cluster: Cluster, targets: Iterable[TopicPartition], where: StartPosition
+) -> dict[TopicPartition, int]:
     """Resolve the offset in each partition, limited to the bounds of the log."""
     targets = list(targets)
     starts = {t: f.offset for t, f in (await find_offsets(cluster, dict.fromkeys(targets, START))).items()}

@@ -14,41 +14,41 @@ some need (queues, requests, schedules, transactions) is imported when it is fir
 
 from typing import TYPE_CHECKING
 
-from headrace.client.address import Address, parse_address, parse_addresses
-from headrace.client.admin import Config, NewTopic, TopicAdmin
+from headrace.client.admin.group_admin import GroupAdmin, GroupView, PartitionLag
+from headrace.client.admin.topic_admin import Config, NewTopic, TopicAdmin
+from headrace.client.admin.transaction_admin import OpenTransaction, TransactionAdmin, TransactionView
 from headrace.client.cluster import ClientSettings, Cluster, connect
-from headrace.client.consumer import Consumer, ConsumerSettings
-from headrace.client.fetched import ConsumedRecord
-from headrace.client.fetcher import FetchingRules
-from headrace.client.group_admin import GroupAdmin, GroupView, PartitionLag
-from headrace.client.membership import GroupRules
+from headrace.client.connections.address import Address, parse_address, parse_addresses
+from headrace.client.connections.tcp import TcpDialer
+from headrace.client.connections.transport import Dialer, Transport
+from headrace.client.fetch.consumer import Consumer, ConsumerSettings
+from headrace.client.fetch.fetched_records import ConsumedRecord
+from headrace.client.fetch.fetcher import FetchingRules
+from headrace.client.groups.group_member import GroupRules
+from headrace.client.groups.offsets import END, START, Commit, FoundOffset, commit, committed, find_offsets
 from headrace.client.metadata import ClusterView, PartitionView, TopicPartition, TopicView
-from headrace.client.offsets import END, START, Commit, FoundOffset, commit, committed, find_offsets
-from headrace.client.producer import Delivery, Producer, ProducerSettings, Receipt
-from headrace.client.tcp import TcpDialer
-from headrace.client.transaction_admin import OpenTransaction, TransactionAdmin, TransactionView
-from headrace.client.transport import Dialer, Transport
+from headrace.client.produce.producer import Delivery, Producer, ProducerSettings, Receipt
 
 if TYPE_CHECKING:
-    from headrace.client.dead_letters import DeadLetterQueue
-    from headrace.client.requests import Requests, Responder
-    from headrace.client.schedule import Schedule, When
-    from headrace.client.subscription import LeasingRules, Subscription
-    from headrace.client.subscription_admin import Position, SubscriptionAdmin
-    from headrace.client.transactions import TransactionalProducer, TransactionSettings
+    from headrace.client.admin.subscription_admin import Position, SubscriptionAdmin
+    from headrace.client.queues.dead_letters import DeadLetterQueue
+    from headrace.client.queues.requests import Requests, Responder
+    from headrace.client.queues.schedule import Schedule, When
+    from headrace.client.queues.subscription import LeasingRules, Subscription
+    from headrace.client.transactions.transactional_producer import TransactionalProducer, TransactionSettings
 
 _LATER = {
-    "DeadLetterQueue": "dead_letters",
-    "LeasingRules": "subscription",
-    "Position": "subscription_admin",
-    "Requests": "requests",
-    "Responder": "requests",
-    "Schedule": "schedule",
-    "Subscription": "subscription",
-    "SubscriptionAdmin": "subscription_admin",
-    "TransactionSettings": "transactions",
-    "TransactionalProducer": "transactions",
-    "When": "schedule",
+    "DeadLetterQueue": "queues.dead_letters",
+    "LeasingRules": "queues.subscription",
+    "Position": "admin.subscription_admin",
+    "Requests": "queues.requests",
+    "Responder": "queues.requests",
+    "Schedule": "queues.schedule",
+    "Subscription": "queues.subscription",
+    "SubscriptionAdmin": "admin.subscription_admin",
+    "TransactionSettings": "transactions.transactional_producer",
+    "TransactionalProducer": "transactions.transactional_producer",
+    "When": "queues.schedule",
 }
 
 __all__ = [

@@ -1,6 +1,6 @@
 """The cluster as a client sees it: metadata, one transport per broker, routing, and patience.
 
-Everything that talks to brokers goes through here. A call is one attempt at one broker; `persist` repeats an
+Everything that talks to brokers goes through here. A call is one attempt at one broker; `call_with_retries` repeats an
 attempt with back-off while the error says that it may help, until its deadline. Any retriable error makes the
 metadata stale, and the next look refreshes it, so no caller has to know which error calls for what.
 """
@@ -12,13 +12,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-from headrace.client.address import Address, parse_addresses
-from headrace.client.backoff import Backoff
-from headrace.client.errors import Unreachable, raise_for, refusal
+from headrace.client.connections.address import Address, parse_addresses
+from headrace.client.connections.backoff import Backoff
+from headrace.client.connections.tcp import TcpDialer
+from headrace.client.connections.transport import Dialer, Transport, TransportPool, api_of_request, choose_version
+from headrace.client.errors import Unreachable, error_of_code, raise_for_code
 from headrace.client.metadata import ClusterView, PartitionView, TopicView
-from headrace.client.tcp import TcpDialer
-from headrace.client.transport import Dialer, Transport, api_of, choose_version
-from headrace.client.transports import Transports
 from headrace.model.errors import (
     CoordinatorNotAvailable,
     HeadraceError,
@@ -29,7 +28,7 @@ from headrace.model.errors import (
 from headrace.runtime.clock import Clock, SystemClock
 from headrace.runtime.entropy import Entropy, SystemEntropy
 from headrace.runtime.network import SystemNetwork
-from headrace.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from headrace.wire.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from headrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 T = TypeVar("T")
@@ -75,13 +74,13 @@ class Cluster:
         self.entropy = entropy
         self.view = ClusterView()
         self._bootstrap = tuple(bootstrap)
-        self._transports = Transports(dialer, self.settings.dial_timeout_seconds)
+        self._transports = TransportPool(dialer, self.settings.dial_timeout_seconds)
         self._coordinators: dict[str, int] = {}
         self._refreshing = asyncio.Lock()
         self._refreshed_at: float | None = None
-        self._asked: Address | None = None
-        self._told_by: Address | None = None
-        self._shunned: Address | None = None
+        self._bootstrap_attempts: Address | None = None
+        self._metadata_source: Address | None = None
+        self._avoided_address: Address | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -102,17 +101,17 @@ class Cluster:
         node_id: int | None = None,
         version_max: int | None = None,
         timeout_seconds: float | None = None,
-        lane: str = "",
+        connection_key: str = "",
     ) -> Any:
         """One attempt at one broker (any, if none is named); returns the answer, whatever codes it holds."""
-        transport = await (self.any_transport() if node_id is None else self.transport(node_id, lane))
-        api = api_of(request)
+        transport = await (self.any_transport() if node_id is None else self.transport(node_id, connection_key))
+        api = api_of_request(request)
         version = choose_version(transport, api, version_max)
         return await transport.call(api.key, version, request, timeout_seconds or self.settings.request_timeout_seconds)
 
     async def call_controller(self, request: Any) -> Any:
         """One attempt at the controller; at any broker when the cluster names none."""
-        await self._know()
+        await self._ensure_metadata()
         controller_id = self.view.controller_id
         node_id = controller_id if controller_id in self.view.nodes else None
         return await self.call(request, node_id=node_id)
@@ -124,7 +123,7 @@ class Cluster:
         *,
         version_max: int | None = None,
         timeout_seconds: float | None = None,
-        lane: str = "",
+        connection_key: str = "",
     ) -> Any:
         """One attempt at the group's coordinator."""
         node_id = await self.coordinator(group)
@@ -134,7 +133,7 @@ class Cluster:
                 node_id=node_id,
                 version_max=version_max,
                 timeout_seconds=timeout_seconds,
-                lane=lane,
+                connection_key=connection_key,
             )
         except HeadraceError as error:
             if error.retriable:
@@ -143,7 +142,7 @@ class Cluster:
 
     # --- many attempts ---
 
-    async def persist(
+    async def call_with_retries(
         self,
         attempt: Callable[[], Awaitable[T]],
         *,
@@ -163,7 +162,7 @@ class Cluster:
                 unknown = isinstance(error, UnknownTopicOrPartition | UnknownTopicId)
                 if not error.retriable or (unknown and not topics_may_appear):
                     raise
-                self.distrust()
+                self.invalidate_metadata()
                 pause = backoff.next_seconds()
                 if self.clock.monotonic() + pause >= deadline:
                     raise
@@ -188,17 +187,17 @@ class Cluster:
             allow_auto_topic_creation=create,
         )
         answer: MetadataResponse = await self.call(request)
-        raise_for(answer.error_code)
-        self._told_by = self._asked
+        raise_for_code(answer.error_code)
+        self._metadata_source = self._bootstrap_attempts
         if names is None or self.view.topics.keys() <= set(names):
             self._refreshed_at = self.clock.monotonic()
         self.view = self.view.merged(answer, complete=names is None)
         return self.view
 
-    def distrust(self) -> None:
+    def invalidate_metadata(self) -> None:
         """What is known may be out of date: refresh at the next look, and not from who told it."""
         if self._refreshed_at is not None:
-            self._shunned = self._told_by
+            self._avoided_address = self._metadata_source
         self._refreshed_at = None
 
     async def topic(self, name: str, *, create: bool = False) -> TopicView:
@@ -236,7 +235,7 @@ class Cluster:
             request = FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group])
             answer: FindCoordinatorResponse = await self.call(request)
             told = answer.coordinators[0] if answer.coordinators else answer
-            raise_for(told.error_code, told.error_message)
+            raise_for_code(told.error_code, told.error_message)
             if told.node_id not in self.view.nodes:
                 await self.refresh([])
             if told.node_id not in self.view.nodes:
@@ -247,7 +246,7 @@ class Cluster:
     def forget_coordinator(self, group: str) -> None:
         self._coordinators.pop(group, None)
 
-    def doubt_coordinator(self, group: str, error: HeadraceError) -> None:
+    def forget_coordinator_on_error(self, group: str, error: HeadraceError) -> None:
         """Forget the group's coordinator if the error says that it has moved."""
         if isinstance(error, NotCoordinator | CoordinatorNotAvailable):
             self.forget_coordinator(group)
@@ -258,7 +257,7 @@ class Cluster:
         age_max = self.settings.metadata_age_seconds_max
         return self._refreshed_at is not None and self.clock.monotonic() - self._refreshed_at < age_max
 
-    async def _know(self) -> None:
+    async def _ensure_metadata(self) -> None:
         """Have the brokers and the controller in view."""
         if not self.fresh:
             async with self._refreshing:
@@ -267,7 +266,7 @@ class Cluster:
 
     # --- transports ---
 
-    async def transport(self, node_id: int, lane: str = "") -> Transport:
+    async def transport(self, node_id: int, connection_key: str = "") -> Transport:
         """The open transport to a broker, by this lane; dials if there is none."""
         node = self.view.nodes.get(node_id)
         if node is None:
@@ -276,7 +275,7 @@ class Cluster:
         if node is None:
             raise Unreachable(f"broker {node_id} is not in the cluster's metadata; it may be down")
         try:
-            return await self._transports.dialled(node.address, lane)
+            return await self._transports.get_or_dial(node.address, connection_key)
         except Unreachable as error:
             raise Unreachable(
                 f"broker {node_id} advertises {node.address}, which cannot be reached from here "
@@ -289,22 +288,22 @@ class Cluster:
         failures = []
         known = [node.address for node in self.view.nodes.values()]
         candidates = dict.fromkeys([*known, *self._bootstrap])
-        is_open = self._transports.any_open(but=self._shunned)
-        for address in sorted(candidates, key=lambda address: (address == self._shunned, address != is_open)):
+        is_open = self._transports.any_open(but=self._avoided_address)
+        for address in sorted(candidates, key=lambda address: (address == self._avoided_address, address != is_open)):
             try:
-                transport = await self._transports.dialled(address, "")
-                self._asked = address
+                transport = await self._transports.get_or_dial(address, "")
+                self._bootstrap_attempts = address
                 return transport
             except Unreachable as error:
                 failures.append(error.message)
         raise Unreachable("; ".join(failures))
 
-    def close_lane(self, lane: str) -> None:
+    def close_connections(self, connection_key: str) -> None:
         """Close the connections of a lane that nobody uses any more."""
-        self._transports.close_lane(lane)
+        self._transports.close_connections(connection_key)
 
 
 def _unknown_topic(name: str, code: int | None) -> HeadraceError:
     if code in (None, UnknownTopicOrPartition.code):
         return UnknownTopicOrPartition(f"there is no topic {name!r}")
-    return refusal(code)
+    return error_of_code(code)

@@ -1,6 +1,6 @@
 """What can go wrong between a client and its brokers, beyond the refusals of `headrace.model.errors`.
 
-`refusal(code)` turns a number from the wire into the class that names it, so callers catch types, never
+`error_of_code(code)` turns a number from the wire into the class that names it, so callers catch types, never
 compare numbers. Codes that only other Kafka-compatible brokers send are declared here.
 """
 
@@ -29,7 +29,7 @@ class VersionMismatch(HeadraceError):
     code = 35
 
 
-class MalformedAnswer(HeadraceError):
+class MalformedResponse(HeadraceError):
     """The broker's answer is not of this protocol; is this the Kafka port?"""
 
 
@@ -121,7 +121,7 @@ class OffsetNotAvailable(RetriableError):
     code = 78
 
 
-class OtherRefusal(HeadraceError):
+class UnknownErrorCode(HeadraceError):
     """The broker answered with a code that this client has no name for."""
 
     def __init__(self, number: int, message: str) -> None:
@@ -129,41 +129,41 @@ class OtherRefusal(HeadraceError):
         self.number = number
 
 
-def refusal(code: int, message: str | None = None) -> HeadraceError:
+def error_of_code(code: int, message: str | None = None) -> HeadraceError:
     """The error that stands for a wire code; `message` is what the broker said, if it said anything."""
-    known = _CLASSES.get(code)
+    known = _ERRORS_BY_CODE.get(code)
     if known is None:
-        return OtherRefusal(code, message or f"the broker answered with error code {code}")
+        return UnknownErrorCode(code, message or f"the broker answered with error code {code}")
     return known(message) if message else known()
 
 
-def only(answers: Sequence[T]) -> T:
+def only_result(answers: Sequence[T]) -> T:
     """The answer to a question about one thing."""
     if len(answers) != 1:
-        raise MalformedAnswer(f"one answer was due, and {len(answers)} came")
+        raise MalformedResponse(f"one answer was due, and {len(answers)} came")
     return answers[0]
 
 
-def raise_for(code: int, message: str | None = None) -> None:
+def raise_for_code(code: int, message: str | None = None) -> None:
     """Raise the error that stands for `code`; 0 is success."""
     if code != 0:
-        raise refusal(code, message)
+        raise error_of_code(code, message)
 
 
-def _family(root: type[HeadraceError]) -> Iterator[type[HeadraceError]]:
+def _subclasses(root: type[HeadraceError]) -> Iterator[type[HeadraceError]]:
     for child in root.__subclasses__():
         yield child
-        yield from _family(child)
+        yield from _subclasses(child)
 
 
-def _classes() -> dict[int, type[HeadraceError]]:
+def _errors_by_code() -> dict[int, type[HeadraceError]]:
     # Where two classes share a number, the one with the wider meaning answers to it.
     wider = {errors.StorageFailure, errors.InvalidRequest, errors.UnsupportedVersion, errors.RequestTimedOut}
     named: dict[int, type[HeadraceError]] = {}
-    for member in _family(HeadraceError):
+    for member in _subclasses(HeadraceError):
         if member.code > 0 and (member.code not in named or member in wider):
             named[member.code] = member
     return named
 
 
-_CLASSES = _classes()
+_ERRORS_BY_CODE = _errors_by_code()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from uuid import UUID
 
-from headrace.client.address import Address
+from headrace.client.connections.address import Address
 from headrace.model.errors import LeaderNotAvailable
 from headrace.wire.messages.metadata import (
     MetadataResponse,
@@ -87,14 +87,14 @@ class ClusterView:
         """The view after an answer; `complete` when it was asked for all topics, so what it omits is gone."""
         topics = {} if complete else dict(self.topics)
         refusals: dict[str, int] = {}
-        for told in answer.topics:
-            if told.name is None:
+        for described in answer.topics:
+            if described.name is None:
                 continue
-            if told.error_code:
-                topics.pop(told.name, None)
-                refusals[told.name] = told.error_code
+            if described.error_code:
+                topics.pop(described.name, None)
+                refusals[described.name] = described.error_code
             else:
-                topics[told.name] = _topic(told, self.topics.get(told.name))
+                topics[described.name] = _topic(described, self.topics.get(described.name))
         nodes = {n.node_id: Node(n.node_id, Address(n.host, n.port), n.rack) for n in answer.brokers}
         return replace(
             self,
@@ -106,29 +106,29 @@ class ClusterView:
         )
 
 
-def _topic(told: MetadataResponseTopic, known: TopicView | None) -> TopicView:
-    assert told.name is not None
-    if known is not None and known.topic_id != told.topic_id:
+def _topic(described: MetadataResponseTopic, known: TopicView | None) -> TopicView:
+    assert described.name is not None
+    if known is not None and known.topic_id != described.topic_id:
         known = None
     partitions = []
-    for partition in sorted(told.partitions, key=lambda partition: partition.partition_index):
+    for partition in sorted(described.partitions, key=lambda partition: partition.partition_index):
         index = partition.partition_index
         before = known.partitions[index] if known is not None and index < len(known.partitions) else None
-        partitions.append(_partition(told.name, partition, before))
+        partitions.append(_partition(described.name, partition, before))
     if known is not None and known.topic_id.int:  # brokers before Kafka 2.8 do not tell a topic from its successor
         partitions += known.partitions[len(partitions) :]
-    return TopicView(told.name, told.topic_id, told.is_internal, tuple(partitions))
+    return TopicView(described.name, described.topic_id, described.is_internal, tuple(partitions))
 
 
-def _partition(topic: str, told: MetadataResponsePartition, before: PartitionView | None) -> PartitionView:
-    if before is not None and 0 <= told.leader_epoch < before.leader_epoch:
+def _partition(topic: str, described: MetadataResponsePartition, before: PartitionView | None) -> PartitionView:
+    if before is not None and 0 <= described.leader_epoch < before.leader_epoch:
         return before
     return PartitionView(
         topic=topic,
-        partition=told.partition_index,
-        leader_id=told.leader_id,
-        leader_epoch=told.leader_epoch,
-        replicas=tuple(told.replica_nodes),
-        in_sync=tuple(told.isr_nodes),
-        offline=tuple(told.offline_replicas),
+        partition=described.partition_index,
+        leader_id=described.leader_id,
+        leader_epoch=described.leader_epoch,
+        replicas=tuple(described.replica_nodes),
+        in_sync=tuple(described.isr_nodes),
+        offline=tuple(described.offline_replicas),
     )

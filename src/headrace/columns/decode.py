@@ -18,7 +18,7 @@ from headrace.columns.native import NativeRows, library
 from headrace.columns.pure import PureRows
 from headrace.columns.schema import schema_of
 from headrace.model.errors import CorruptMessage, MessageTooLarge
-from headrace.wire.batch import HEADER_SIZE, MAGIC, BatchHeader, check_crc, parse_header
+from headrace.wire.batches.batch import HEADER_SIZE, MAGIC, BatchHeader, check_crc, parse_header
 from headrace.wire.messages.fetch import AbortedTransaction
 
 ROWS_MAX: Final = 1 << 16
@@ -27,7 +27,7 @@ _UNPACKED_BYTES_MAX: Final = 1 << 30
 _INT64_MAX: Final = (1 << 63) - 1
 
 
-class Rows(Protocol):
+class RowBuffer(Protocol):
     """Gathers columns, natively or not. After an error it is good for nothing."""
 
     @property
@@ -55,10 +55,10 @@ class ColumnReader:
         self._read_committed = read_committed
         self._native = library()
         self._native_rows = None if self._native is None else NativeRows(self._native, columns)
-        self._rows: Rows = self._native_rows or PureRows(columns)
+        self._rows: RowBuffer = self._native_rows or PureRows(columns)
         self._constants = {"topic": pa.scalar(topic, pa.string()), "partition": pa.scalar(partition, pa.int32())}
         self._repeated: dict[str, pa.Array] = {}
-        self._answers: deque[_Answer] = deque()
+        self._responses: deque[_FetchedBatches] = deque()
 
     @property
     def rows(self) -> int:
@@ -71,38 +71,38 @@ class ColumnReader:
 
     def add(self, batches: memoryview, aborted: Sequence[AbortedTransaction] | None = None) -> None:
         """The records of one answer; its last batch may be cut off. `next_offset` is then the one to fetch next."""
-        size, next_offset = (self._native and self._native.whole(batches)) or _whole(batches)
+        size, next_offset = (self._native and self._native.whole(batches)) or _whole_batches(batches)
         if size == 0 and len(batches) > 0:
             raise MessageTooLarge(f"the next batch of {self._target} did not fit into the answer")
         self.next_offset = max(self.next_offset, next_offset)
         to_abort = deque(sorted(aborted or (), key=lambda transaction: transaction.first_offset))
-        self._answers.append(_Answer(batches[:size], to_abort if self._read_committed else deque()))
+        self._responses.append(_FetchedBatches(batches[:size], to_abort if self._read_committed else deque()))
 
     def take(self, rows_max: int = ROWS_MAX, bytes_max: int = BYTES_MAX) -> pa.RecordBatch | None:
         """Rows of whole batches, until one of the bounds is reached; None if more must be added for that."""
         assert bytes_max <= _UNPACKED_BYTES_MAX // 2
         rows = self._rows
         while rows.rows < rows_max and rows.data_bytes < bytes_max:
-            if not self._answers:
+            if not self._responses:
                 return None
-            answer = self._answers[0]
+            response = self._responses[0]
             if self._native_rows is not None:
-                answer.at = self._native_rows.add_plain(
-                    answer.batches, answer.at, self._start, self._end, rows_max, bytes_max
+                response.at = self._native_rows.add_uncompressed(
+                    response.batches, response.at, self._start, self._end, rows_max, bytes_max
                 )
-            if answer.at == len(answer.batches):
-                self._answers.popleft()
+            if response.at == len(response.batches):
+                self._responses.popleft()
             elif rows.rows < rows_max and rows.data_bytes < bytes_max:
-                self._add_next(answer)
+                self._add_next_batch(response)
         return self.rest()
 
-    def _add_next(self, answer: _Answer) -> None:
+    def _add_next_batch(self, response: _FetchedBatches) -> None:
         """The next batch of an answer, whatever it is."""
-        header = parse_header(answer.batches, answer.at)
+        header = parse_header(response.batches, response.at)
         _check_header(header)
-        batch = answer.batches[answer.at : answer.at + header.size_bytes]
-        answer.at += header.size_bytes
-        if answer.hides(header):
+        batch = response.batches[response.at : response.at + header.size_bytes]
+        response.at += header.size_bytes
+        if response.is_invisible(header):
             check_crc(batch, header)  # or a damaged bit might hide records
         elif header.last_offset >= self._start and header.base_offset < self._end:
             self._rows.add(batch, header, self._start, self._end, _UNPACKED_BYTES_MAX)
@@ -126,28 +126,30 @@ class ColumnReader:
         return repeated.slice(0, count)
 
 
-class _Answer:
+class _FetchedBatches:
     """The whole batches of one answer, how far they were read, and who is aborting there."""
 
-    __slots__ = ("_aborting", "_to_abort", "at", "batches")
+    __slots__ = ("_aborted_transactions", "_aborting_producers", "at", "batches")
 
     def __init__(self, batches: memoryview, to_abort: deque[AbortedTransaction]) -> None:
         self.batches = batches
         self.at = 0
-        self._to_abort = to_abort
-        self._aborting: set[int] = set()
+        self._aborted_transactions = to_abort
+        self._aborting_producers: set[int] = set()
 
-    def hides(self, header: BatchHeader) -> bool:
+    def is_invisible(self, header: BatchHeader) -> bool:
         """Whether the next batch is none that an application sees."""
-        while self._to_abort and self._to_abort[0].first_offset <= header.last_offset:
-            self._aborting.add(self._to_abort.popleft().producer_id)
+        while self._aborted_transactions and self._aborted_transactions[0].first_offset <= header.last_offset:
+            self._aborting_producers.add(self._aborted_transactions.popleft().producer_id)
         if header.is_control:
-            self._aborting.discard(header.producer_id)  # the marker ends the transaction, aborted or committed
+            self._aborting_producers.discard(
+                header.producer_id
+            )  # the marker ends the transaction, aborted or committed
             return True
-        return header.is_transactional and header.producer_id in self._aborting
+        return header.is_transactional and header.producer_id in self._aborting_producers
 
 
-def _whole(batches: memoryview) -> tuple[int, int]:
+def _whole_batches(batches: memoryview) -> tuple[int, int]:
     """How many of the bytes are whole batches, and the offset behind the last; -1 when there is none."""
     at, next_offset = 0, -1
     while len(batches) - at >= HEADER_SIZE:

@@ -14,12 +14,12 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.client.partitioner import partition_for_key
-from headrace.columns.native import CLibrary, Column, Encoded, Source, address_of, library
+from headrace.client.produce.partitioner import partition_for_key
+from headrace.columns.native import CLibrary, ColumnStruct, EncodedStruct, SourceStruct, address_of, library
 from headrace.columns.schema import HEADERS_TYPE
 from headrace.model.errors import InvalidRecord
-from headrace.wire.batch import CRC_START, HEADER, HEADER_SIZE, MAGIC, TRANSACTIONAL, Record, build_batch
-from headrace.wire.compression import NONE, compress
+from headrace.wire.batches.batch import CRC_START, HEADER, HEADER_SIZE, MAGIC, TRANSACTIONAL, BatchRecord, build_batch
+from headrace.wire.batches.compression import NONE, compress
 
 BATCH_BYTES_MAX: Final = 1_000_000
 _LENGTH_END: Final = 12
@@ -28,12 +28,12 @@ _RECORD_BYTES: Final = 40  # at least what the numbers of a record take
 _HEADER_BYTES: Final = 10
 
 
-class EncodedBatch(msgspec.Struct, frozen=True):
+class ColumnBatch(msgspec.Struct, frozen=True):
     batch: bytearray
     records: int
 
 
-class BatchRules(msgspec.Struct, frozen=True):
+class BatchOptions(msgspec.Struct, frozen=True):
     """What all batches of one list have in common."""
 
     producer_id: int = -1
@@ -70,21 +70,21 @@ def encode_batches(
     is_transactional: bool = False,
     compression: int = NONE,
     batch_bytes_max: int = BATCH_BYTES_MAX,
-) -> list[EncodedBatch]:
+) -> list[ColumnBatch]:
     """The rows at these indexes (None: all), in this order, as batches of up to `batch_bytes_max` before compression.
 
     `rows` has `value`, and may have `key`, `headers` and `timestamp`; a row without a timestamp is of `now_ms`. A
     record that is larger than a batch may be gets one of its own. Sequence numbers count up from `base_sequence`.
     """
-    taken = _Taken(rows, indexes, now_ms)
-    rules = BatchRules(producer_id, producer_epoch, is_transactional, compression)
+    taken = _SelectedRows(rows, indexes, now_ms)
+    rules = BatchOptions(producer_id, producer_epoch, is_transactional, compression)
     native = library()
     if native is None:
-        return list(_encode_purely(taken, rules, base_sequence, batch_bytes_max - HEADER_SIZE))
+        return list(_encode_in_python(taken, rules, base_sequence, batch_bytes_max - HEADER_SIZE))
     return list(_encode_natively(native, taken, rules, base_sequence, batch_bytes_max - HEADER_SIZE))
 
 
-class _Taken:
+class _SelectedRows:
     """The columns of the rows in the types of records, and which of them to take."""
 
     def __init__(self, rows: pa.RecordBatch, indexes: pa.Array | None, now_ms: int) -> None:
@@ -107,8 +107,8 @@ class _Taken:
             assert self.indexes.null_count == 0
             assert 0 <= ends["min"] <= ends["max"] < rows.num_rows
 
-    def source(self) -> Source:
-        source = Source(key=_column(self.key), value=_column(self.value), headers=_column(self.headers))
+    def source(self) -> SourceStruct:
+        source = SourceStruct(key=_column(self.key), value=_column(self.value), headers=_column(self.headers))
         source.now_ms = self.now_ms
         if self.headers is not None:
             pairs = self.headers.values
@@ -121,7 +121,7 @@ class _Taken:
             source.indexes = self.indexes.buffers()[1].address + 8 * self.indexes.offset
         return source
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[BatchRecord]:
         rows = range(self.count) if self.indexes is None else self.indexes.to_pylist()
         for row in rows:
             key = None if self.key is None else self.key[row].as_py()
@@ -129,13 +129,13 @@ class _Taken:
             headers = [(pair["key"], pair["value"]) for pair in pairs or ()]
             timestamp_us = None if self.timestamps is None else self.timestamps[row].value
             timestamp_ms = self.now_ms if timestamp_us is None else timestamp_us // 1000
-            yield Record(key, self.value[row].as_py(), headers, timestamp_ms)
+            yield BatchRecord(key, self.value[row].as_py(), headers, timestamp_ms)
 
 
 def _encode_natively(
-    native: CLibrary, taken: _Taken, rules: BatchRules, sequence: int, payload_bytes_max: int
-) -> Iterator[EncodedBatch]:
-    source, done, first = taken.source(), Encoded(), 0
+    native: CLibrary, taken: _SelectedRows, rules: BatchOptions, sequence: int, payload_bytes_max: int
+) -> Iterator[ColumnBatch]:
+    source, done, first = taken.source(), EncodedStruct(), 0
     room = pa.allocate_buffer(payload_bytes_max)
     while first < taken.count:
         native.encode(byref(source), first, taken.count, room.address, room.size, byref(done))
@@ -143,12 +143,14 @@ def _encode_natively(
             room = pa.allocate_buffer(done.size_needed)
             continue
         payload = memoryview(room)[: done.size]
-        yield EncodedBatch(_sealed(native, payload, rules, sequence, done), done.records)
+        yield ColumnBatch(_finish_batch(native, payload, rules, sequence, done), done.records)
         sequence = _sequence_behind(sequence, done.records)
         first += done.records
 
 
-def _sealed(native: CLibrary, payload: memoryview, rules: BatchRules, sequence: int, done: Encoded) -> bytearray:
+def _finish_batch(
+    native: CLibrary, payload: memoryview, rules: BatchOptions, sequence: int, done: EncodedStruct
+) -> bytearray:
     """The batch of these records, as `wire.batch` makes one."""
     batch = bytearray(HEADER_SIZE)
     batch += compress(rules.compression, bytes(payload)) if rules.compression else payload
@@ -168,23 +170,25 @@ def _sealed(native: CLibrary, payload: memoryview, rules: BatchRules, sequence: 
     return batch
 
 
-def _encode_purely(taken: _Taken, rules: BatchRules, sequence: int, payload_bytes_max: int) -> Iterator[EncodedBatch]:
-    records: list[Record] = []
+def _encode_in_python(
+    taken: _SelectedRows, rules: BatchOptions, sequence: int, payload_bytes_max: int
+) -> Iterator[ColumnBatch]:
+    records: list[BatchRecord] = []
     size_bytes = 0
     for record in taken.records():
         size = _RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
         size += sum(len(name.encode()) + len(content or b"") + _HEADER_BYTES for name, content in record.headers)
         if records and size_bytes + size > payload_bytes_max:
-            yield _built(records, rules, sequence)
+            yield _build_in_python(records, rules, sequence)
             sequence = _sequence_behind(sequence, len(records))
             records, size_bytes = [], 0
         records.append(record)
         size_bytes += size
     if records:
-        yield _built(records, rules, sequence)
+        yield _build_in_python(records, rules, sequence)
 
 
-def _built(records: list[Record], rules: BatchRules, sequence: int) -> EncodedBatch:
+def _build_in_python(records: list[BatchRecord], rules: BatchOptions, sequence: int) -> ColumnBatch:
     batch = build_batch(
         records,
         compression=rules.compression,
@@ -193,20 +197,20 @@ def _built(records: list[Record], rules: BatchRules, sequence: int) -> EncodedBa
         base_sequence=sequence,
         attributes=rules.attributes,
     )
-    return EncodedBatch(batch, len(records))
+    return ColumnBatch(batch, len(records))
 
 
 def _sequence_behind(sequence: int, records: int) -> int:
     return sequence if sequence < 0 else (sequence + records) & _SEQUENCES
 
 
-def _column(array: pa.Array | None) -> Column:
+def _column(array: pa.Array | None) -> ColumnStruct:
     """Where its bytes are; valid for as long as the array is kept."""
     if array is None:
-        return Column()
+        return ColumnStruct()
     validity, ends = array.buffers()[:2]
     data = None if isinstance(array, pa.ListArray) else array.buffers()[2]
-    return Column(_address(ends), _address(data), _address(validity), array.offset)
+    return ColumnStruct(_address(ends), _address(data), _address(validity), array.offset)
 
 
 def _address(buffer: pa.Buffer | None) -> int | None:

@@ -20,16 +20,16 @@ T = TypeVar("T")
 Work = Callable[[Cluster], Coroutine[Any, Any, T]]
 
 
-class Link:
+class SyncCluster:
     """A cluster on its loop; safe to be used by many threads at once."""
 
     def __init__(self, bootstrap: str) -> None:
         self._cluster = connect(bootstrap)
         self._thread = LoopThread("headrace-link")
         self._loop = self._thread.run(asyncio.get_running_loop)
-        self._free_lanes: list[int] = []
-        self._lanes = 0
-        self._lanes_lock = threading.Lock()
+        self._free_connection_keys: list[int] = []
+        self._connection_keys = 0
+        self._connection_keys_lock = threading.Lock()
 
     def call(self, work: Work[T]) -> T:
         """What `work(cluster)` returns or raises."""
@@ -40,38 +40,38 @@ class Link:
         return asyncio.run_coroutine_threadsafe(work(self._cluster), self._loop)
 
     @contextmanager
-    def lane(self) -> Iterator[str]:
+    def connection_key(self) -> Iterator[str]:
         """Connections that nobody else uses meanwhile; they are kept for the next who asks."""
-        with self._lanes_lock:
-            if not self._free_lanes:
-                self._free_lanes.append(self._lanes)
-                self._lanes += 1
-            number = self._free_lanes.pop()
+        with self._connection_keys_lock:
+            if not self._free_connection_keys:
+                self._free_connection_keys.append(self._connection_keys)
+                self._connection_keys += 1
+            number = self._free_connection_keys.pop()
         try:
             yield f"link-{number}"
         finally:
-            with self._lanes_lock:
-                self._free_lanes.append(number)
+            with self._connection_keys_lock:
+                self._free_connection_keys.append(number)
 
 
-_links: dict[tuple[int, str], Link] = {}
-_links_lock = threading.Lock()
+_clusters: dict[tuple[int, str], SyncCluster] = {}
+_clusters_lock = threading.Lock()
 
 
-def link(bootstrap: str) -> Link:
+def sync_cluster(bootstrap: str) -> SyncCluster:
     """The link of this process to these brokers ("host:port,host:port"); made at the first call, and kept."""
     key = (os.getpid(), bootstrap)
-    with _links_lock:
-        if key not in _links:
-            _links[key] = Link(bootstrap)
-        return _links[key]
+    with _clusters_lock:
+        if key not in _clusters:
+            _clusters[key] = SyncCluster(bootstrap)
+        return _clusters[key]
 
 
 def _after_fork() -> None:
     """A thread that is not in the child may have held the lock. The parent's links are kept, unused: to collect them
     would close what the parent still uses."""
-    global _links_lock  # noqa: PLW0603
-    _links_lock = threading.Lock()
+    global _clusters_lock  # noqa: PLW0603
+    _clusters_lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -17,8 +17,8 @@ from headrace.columns.schema import ARROW_SCHEMA, HEADERS_TYPE
 from headrace.model.errors import CorruptMessage, InvalidRecord
 from headrace.native.library import Library
 from headrace.native.library import library as loaded_library
-from headrace.wire.batch import CRC_START, HEADER_SIZE, BatchHeader, crc32c
-from headrace.wire.compression import NONE, decompress
+from headrace.wire.batches.batch import CRC_START, HEADER_SIZE, BatchHeader, crc32c
+from headrace.wire.batches.compression import NONE, decompress
 
 # As in the C files.
 _WANTED: Final = {"key": 1, "value": 2, "offset": 4, "timestamp": 8, "timestampType": 16, "headers": 32}
@@ -33,32 +33,38 @@ _FAULTS: Final = {
 }
 
 
-class Bytes(Structure):
+class BytesStruct(Structure):
     _fields_ = [("data", c_void_p), ("size", c_int64), ("capacity", c_int64)]
 
 
-class Parts(Structure):
-    _fields_ = [("ends", Bytes), ("data", Bytes), ("validity", Bytes), ("rows", c_int64), ("nulls", c_int64)]
+class PartsStruct(Structure):
+    _fields_ = [
+        ("ends", BytesStruct),
+        ("data", BytesStruct),
+        ("validity", BytesStruct),
+        ("rows", c_int64),
+        ("nulls", c_int64),
+    ]
 
 
-class Rows(Structure):
+class RowsStruct(Structure):
     _fields_ = [
         ("rows", c_int64),
         ("data_bytes", c_int64),
         ("wanted", c_int32),
         ("names_are_ascii", c_int32),
-        ("key", Parts),
-        ("value", Parts),
-        ("name", Parts),
-        ("content", Parts),
-        ("header_ends", Bytes),
-        ("offsets", Bytes),
-        ("timestamps", Bytes),
-        ("timestamp_types", Bytes),
+        ("key", PartsStruct),
+        ("value", PartsStruct),
+        ("name", PartsStruct),
+        ("content", PartsStruct),
+        ("header_ends", BytesStruct),
+        ("offsets", BytesStruct),
+        ("timestamps", BytesStruct),
+        ("timestamp_types", BytesStruct),
     ]
 
 
-class Batch(Structure):
+class BatchStruct(Structure):
     _fields_ = [
         ("payload", c_void_p),
         ("size", c_int64),
@@ -73,17 +79,17 @@ class Batch(Structure):
     ]
 
 
-class Column(Structure):
+class ColumnStruct(Structure):
     _fields_ = [("ends", c_void_p), ("data", c_void_p), ("validity", c_void_p), ("offset", c_int64)]
 
 
-class Source(Structure):
+class SourceStruct(Structure):
     _fields_ = [
-        ("key", Column),
-        ("value", Column),
-        ("headers", Column),
-        ("name", Column),
-        ("content", Column),
+        ("key", ColumnStruct),
+        ("value", ColumnStruct),
+        ("headers", ColumnStruct),
+        ("name", ColumnStruct),
+        ("content", ColumnStruct),
         ("timestamps", c_void_p),
         ("timestamp_validity", c_void_p),
         ("timestamp_offset", c_int64),
@@ -92,7 +98,7 @@ class Source(Structure):
     ]
 
 
-class Encoded(Structure):
+class EncodedStruct(Structure):
     _fields_ = [
         ("records", c_int64),
         ("size", c_int64),
@@ -102,7 +108,7 @@ class Encoded(Structure):
     ]
 
 
-_LAYOUT: Final = sizeof(Rows) << 32 | sizeof(Batch) << 16 | sizeof(Source)
+_LAYOUT: Final = sizeof(RowsStruct) << 32 | sizeof(BatchStruct) << 16 | sizeof(SourceStruct)
 
 
 class CLibrary:
@@ -110,16 +116,16 @@ class CLibrary:
 
     def __init__(self, loaded: Library) -> None:
         typed = loaded.function
-        self.decode: Callable[..., int] = typed("headrace_decode", c_int, POINTER(Rows), POINTER(Batch))
+        self.decode: Callable[..., int] = typed("headrace_decode", c_int, POINTER(RowsStruct), POINTER(BatchStruct))
         self.decode_plain: Callable[..., int] = typed(
-            "headrace_decode_plain", c_int, POINTER(Rows), c_void_p, *[c_int64] * 5, POINTER(c_int64)
+            "headrace_decode_plain", c_int, POINTER(RowsStruct), c_void_p, *[c_int64] * 5, POINTER(c_int64)
         )
         self.free: Callable[..., None] = typed("headrace_free", None, c_void_p)
         self.encode: Callable[..., None] = typed(
-            "headrace_encode", None, POINTER(Source), c_int64, c_int64, c_void_p, c_int64, POINTER(Encoded)
+            "headrace_encode", None, POINTER(SourceStruct), c_int64, c_int64, c_void_p, c_int64, POINTER(EncodedStruct)
         )
         self.partitions: Callable[..., None] = typed(
-            "headrace_partitions", None, POINTER(Column), c_int64, c_int32, c_int32, c_void_p
+            "headrace_partitions", None, POINTER(ColumnStruct), c_int64, c_int32, c_int32, c_void_p
         )
         self.layout = int(typed("headrace_layout", c_int64)())
         self.has_crc32c = loaded.has_crc32c
@@ -162,8 +168,8 @@ class NativeRows:
     def __init__(self, native: CLibrary, columns: Collection[str]) -> None:
         self._native = native
         self._columns = [name for name in columns if name in _WANTED]
-        self._rows = Rows()
-        self._batch = Batch()
+        self._rows = RowsStruct()
+        self._batch = BatchStruct()
         self._reset()
 
     def __del__(self) -> None:
@@ -209,7 +215,9 @@ class NativeRows:
         )
         self._raise_for(self._native.decode(byref(self._rows), byref(self._batch)))
 
-    def add_plain(self, batches: memoryview, at: int, first: int, end: int, rows_max: int, bytes_max: int) -> int:
+    def add_uncompressed(
+        self, batches: memoryview, at: int, first: int, end: int, rows_max: int, bytes_max: int
+    ) -> int:
         """Take whole batches for as long as they are sound, have no compression and are in no transaction, and until a
         bound is reached; returns where the next one begins."""
         if not self._native.has_crc32c:

@@ -5,46 +5,47 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from headrace.client.admin import TopicAdmin
+from headrace.client.admin.topic_admin import TopicAdmin
 from headrace.client.cluster import Cluster
+from headrace.client.groups.offsets import END, START, find_offsets
 from headrace.client.metadata import TopicPartition
-from headrace.client.offsets import END, START, find_offsets
-from headrace.columns.link import link
+from headrace.columns.link import sync_cluster
 from headrace.model.ids import ZERO_ID, id_to_text
 from headrace.model.patterns import compiled
 from headrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 
-class Bounds(NamedTuple):
+class OffsetBounds(NamedTuple):
     """What can be read of a partition: from `earliest` to before `latest`."""
 
     earliest: int
     latest: int
 
 
-def bounds(bootstrap: str, topics: Iterable[str], *, read_committed: bool = True) -> dict[TopicPartition, Bounds]:
+def bounds(bootstrap: str, topics: Iterable[str], *, read_committed: bool = True) -> dict[TopicPartition, OffsetBounds]:
     """Of every partition of these topics; with `read_committed`, up to the first transaction that is open."""
 
     names = list(topics)
 
-    async def ask(cluster: Cluster) -> dict[TopicPartition, Bounds]:
-        await cluster.persist(lambda: cluster.refresh(names))  # there may be more partitions than were known
+    async def ask(cluster: Cluster) -> dict[TopicPartition, OffsetBounds]:
+        await cluster.call_with_retries(lambda: cluster.refresh(names))  # there may be more partitions than were known
         targets = []
         for name in names:
             count = len((await cluster.topic(name)).partitions)
             targets += [TopicPartition(name, number) for number in range(count)]
         return await find_bounds(cluster, targets, read_committed=read_committed)
 
-    return link(bootstrap).call(ask)
+    return sync_cluster(bootstrap).call(ask)
 
 
 async def find_bounds(
     cluster: Cluster, targets: Sequence[TopicPartition], *, read_committed: bool
-) -> dict[TopicPartition, Bounds]:
+) -> dict[TopicPartition, OffsetBounds]:
     ends = await find_offsets(cluster, dict.fromkeys(targets, END), read_committed=read_committed)
     starts = await find_offsets(cluster, dict.fromkeys(targets, START))
     return {
-        target: Bounds(starts[target].offset, max(starts[target].offset, ends[target].offset)) for target in targets
+        target: OffsetBounds(starts[target].offset, max(starts[target].offset, ends[target].offset))
+        for target in targets
     }
 
 
@@ -55,7 +56,7 @@ def offsets_at(bootstrap: str, times_ms: Mapping[TopicPartition, int]) -> dict[T
         found = await find_offsets(cluster, times_ms)
         return {target: there.offset if there.offset >= 0 else None for target, there in found.items()}
 
-    return link(bootstrap).call(ask)
+    return sync_cluster(bootstrap).call(ask)
 
 
 def topic_id_of(bootstrap: str, target: TopicPartition) -> str | None:
@@ -74,7 +75,7 @@ def topic_id_of(bootstrap: str, target: TopicPartition) -> str | None:
             return None
         return "" if found[0].topic_id == ZERO_ID else id_to_text(found[0].topic_id)
 
-    return link(bootstrap).call(lambda cluster: cluster.persist(lambda: ask(cluster)))
+    return sync_cluster(bootstrap).call(lambda cluster: cluster.call_with_retries(lambda: ask(cluster)))
 
 
 def topics_matching(bootstrap: str, pattern: str) -> list[str]:
@@ -84,4 +85,4 @@ def topics_matching(bootstrap: str, pattern: str) -> list[str]:
     async def ask(cluster: Cluster) -> list[str]:
         return [topic.name for topic in await TopicAdmin(cluster).list() if not topic.internal]
 
-    return sorted(name for name in link(bootstrap).call(ask) if matcher.fullmatch(name))
+    return sorted(name for name in sync_cluster(bootstrap).call(ask) if matcher.fullmatch(name))

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headrace.columns.schema import ARROW_SCHEMA, HEADERS_TYPE
 from headrace.model.errors import InvalidRecord
-from headrace.wire.batch import BatchHeader, Record, check_crc, read_records
+from headrace.wire.batches.batch import BatchHeader, BatchRecord, check_crc, read_records
 
 _MILLISECONDS_MAX: Final = (2**63 - 1) // 1000
 _HEADER_BYTES: Final = 8  # that each header counts for beside its name and value: empty ones take memory, too
@@ -49,7 +49,7 @@ class PureRows:
         self._names: list[str] = []
         self._contents: list[bytes | None] = []
 
-    def _add(self, record: Record, timestamp_type: int) -> None:
+    def _add(self, record: BatchRecord, timestamp_type: int) -> None:
         self.rows += 1
         timestamp_ms = min(max(record.timestamp_ms, -_MILLISECONDS_MAX), _MILLISECONDS_MAX)
         told: dict[str, bytes | int | None] = {

@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import only, raise_for
+from headrace.client.errors import only_result, raise_for_code
 from headrace.client.metadata import TopicPartition
-from headrace.columns.offsets import Bounds, find_bounds
+from headrace.columns.offsets import OffsetBounds, find_bounds
 from headrace.model.errors import OffsetOutOfRange
 from headrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 
@@ -31,7 +31,7 @@ class RangeOutOfLog(OffsetOutOfRange):
         self.log_end = log_end
 
 
-class RangeReading(msgspec.Struct, frozen=True):
+class RangeFetcher(msgspec.Struct, frozen=True):
     """What is asked for, and how."""
 
     target: TopicPartition
@@ -40,18 +40,20 @@ class RangeReading(msgspec.Struct, frozen=True):
     read_committed: bool
     fetch_bytes: int
     deadline_seconds: float
-    lane: str
+    connection_key: str
 
-    async def answer(self, offset: int, cluster: Cluster) -> PartitionData | None:
+    async def fetch(self, offset: int, cluster: Cluster) -> PartitionData | None:
         """Batches from this offset on; None when there are none before the end of the range."""
         if offset == self.start:
             # Whether there is such a partition: from then on, a broker that does not know it is one that restarts.
-            await cluster.persist(lambda: cluster.partition(*self.target), deadline_seconds=self.deadline_seconds)
+            await cluster.call_with_retries(
+                lambda: cluster.partition(*self.target), deadline_seconds=self.deadline_seconds
+            )
         deadline = cluster.clock.monotonic() + self.deadline_seconds
         backoff = cluster.backoff()
         while True:
             try:
-                told = await cluster.persist(
+                told = await cluster.call_with_retries(
                     lambda: self._fetch(offset, cluster),
                     deadline_seconds=self.deadline_seconds,
                     topics_may_appear=True,
@@ -73,24 +75,26 @@ class RangeReading(msgspec.Struct, frozen=True):
         """One attempt, at whoever leads now."""
         topic, partition = self.target
         leader = (await cluster.partition(topic, partition)).leader
-        asked = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=self.fetch_bytes)
+        requested = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=self.fetch_bytes)
         request = FetchRequest(
             max_wait_ms=int(_WAIT_SECONDS * 1000),
             min_bytes=1,
             max_bytes=self.fetch_bytes,
             isolation_level=1 if self.read_committed else 0,
-            topics=[FetchTopic(topic=topic, partitions=[asked])],
+            topics=[FetchTopic(topic=topic, partitions=[requested])],
         )
-        answer: FetchResponse = await cluster.call(request, node_id=leader, version_max=_NAMES_UNTIL, lane=self.lane)
-        raise_for(answer.error_code)
-        told = only(only(answer.responses).partitions)
-        raise_for(told.error_code)
+        answer: FetchResponse = await cluster.call(
+            request, node_id=leader, version_max=_NAMES_UNTIL, connection_key=self.connection_key
+        )
+        raise_for_code(answer.error_code)
+        told = only_result(only_result(answer.responses).partitions)
+        raise_for_code(told.error_code)
         return told
 
-    async def _bounds(self, cluster: Cluster) -> Bounds:
+    async def _bounds(self, cluster: Cluster) -> OffsetBounds:
         return (await find_bounds(cluster, [self.target], read_committed=self.read_committed))[self.target]
 
-    def _out_of_log(self, log: Bounds) -> RangeOutOfLog:
+    def _out_of_log(self, log: OffsetBounds) -> RangeOutOfLog:
         return RangeOutOfLog(
             f"offsets {self.start} to {self.end - 1} of {self.target} are not all there: "
             f"the log starts at {log.earliest} and can be read to before {log.latest}",

@@ -17,14 +17,23 @@ import pyarrow as pa
 
 from headrace.client.metadata import TopicPartition
 from headrace.columns.decode import BYTES_MAX, ROWS_MAX, ColumnReader
-from headrace.columns.link import Link, link
-from headrace.columns.offsets import Bounds, bounds, offsets_at, topics_matching
-from headrace.columns.reading import RangeOutOfLog, RangeReading
+from headrace.columns.link import SyncCluster, sync_cluster
+from headrace.columns.offsets import OffsetBounds, bounds, offsets_at, topics_matching
+from headrace.columns.reading import RangeFetcher, RangeOutOfLog
 from headrace.columns.schema import COLUMNS
 from headrace.model.errors import CorruptMessage
 from headrace.wire.messages.fetch import PartitionData
 
-__all__ = ["Bounds", "Link", "RangeOutOfLog", "bounds", "link", "offsets_at", "scan", "topics_matching"]
+__all__ = [
+    "OffsetBounds",
+    "RangeOutOfLog",
+    "SyncCluster",
+    "bounds",
+    "offsets_at",
+    "scan",
+    "sync_cluster",
+    "topics_matching",
+]
 
 FETCH_BYTES: Final = 4 << 20
 DEADLINE_SECONDS: Final = 60.0
@@ -52,21 +61,21 @@ def scan(
     reader = ColumnReader(topic, partition, columns, start, end, read_committed=read_committed)
     if start >= end:
         return
-    way = link(bootstrap)
-    with way.lane() as lane:
+    way = sync_cluster(bootstrap)
+    with way.connection_key() as connection_key:
         target = TopicPartition(topic, partition)
-        reading = RangeReading(target, start, end, read_committed, fetch_bytes, deadline_seconds, lane)
-        coming: Future[PartitionData | None] | None = way.start(partial(reading.answer, start))
+        reading = RangeFetcher(target, start, end, read_committed, fetch_bytes, deadline_seconds, connection_key)
+        coming: Future[PartitionData | None] | None = way.start(partial(reading.fetch, start))
         try:
             while coming is not None and (told := coming.result()) is not None:
-                asked = reader.next_offset
+                requested = reader.next_offset
                 assert isinstance(told.records, memoryview)
                 reader.add(told.records, told.aborted_transactions)
-                if reader.next_offset <= asked:
-                    raise CorruptMessage(f"{target} was asked for offset {asked} and gave only earlier ones")
+                if reader.next_offset <= requested:
+                    raise CorruptMessage(f"{target} was asked for offset {requested} and gave only earlier ones")
                 coming = None
                 if reader.next_offset < end:
-                    coming = way.start(partial(reading.answer, reader.next_offset))
+                    coming = way.start(partial(reading.fetch, reader.next_offset))
                 while (rows := reader.take(rows_max, bytes_max)) is not None:
                     yield rows
             if (rows := reader.rest()) is not None:

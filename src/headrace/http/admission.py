@@ -13,26 +13,28 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.http.message import Request
-from headrace.runtime.eager import start
+from headrace.runtime.inline_start import start_inline
 from headrace.runtime.request_ids import request_id
 
 if TYPE_CHECKING:
     from headrace.http.listener import HttpListener
 
 
-class Admission:
+class RequestAdmission:
     """`on_done` is called if the check had to wait, when it is over. `at` is when the head was read."""
 
     __slots__ = ("_on_done", "_task", "at", "failure")
 
-    def __init__(self, door: HttpListener, request: Request, at: float, on_done: Callable[[Admission], None]) -> None:
+    def __init__(
+        self, listener: HttpListener, request: Request, at: float, on_done: Callable[[RequestAdmission], None]
+    ) -> None:
         self.at = at
         self.failure: BaseException | None = None
         self._on_done = on_done
         self._task: asyncio.Task[None] | None = None
         before = request_id.set(request.id)
         try:
-            outcome = start(door.application.admit(request), door.loop)
+            outcome = start_inline(listener.application.admit(request), listener.loop)
         except Exception as error:
             self.failure = error
         else:

@@ -12,144 +12,152 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from headrace.http import refusals
-from headrace.http.admission import Admission
+from headrace.http.admission import RequestAdmission
 from headrace.http.head import has_body
-from headrace.http.message import Answer, Request, Response, Streamed, Upgraded
-from headrace.http.options import options_response
+from headrace.http.message import HttpResponse, Request, Response, StreamedResponse, WebSocketResponse
 from headrace.http.problem import Problem
+from headrace.http.routes import options_response
 from headrace.http.streaming import close_chunks, send_chunks
-from headrace.runtime.eager import Errand, start, start_errand
+from headrace.runtime.inline_start import InlineCoroutine, start_inline, start_inline_coroutine
 from headrace.runtime.request_ids import request_id
 
 if TYPE_CHECKING:
-    from headrace.http.exchange import Exchange
+    from headrace.http.exchange import HttpConnection
     from headrace.http.listener import HttpListener
-    from headrace.http.websocket import Conversation
+    from headrace.http.websocket import WebSocketConnection
 
 log = logging.getLogger(__name__)
 
 _JOINED_BYTES_MAX = 16_384  # larger bodies are not copied to join them with their head
 
 
-class Owed:
+class PendingHttpResponse:
     """The position of one response; empty until its request has completed."""
 
-    __slots__ = ("admission", "answer", "began", "is_old", "keep_alive", "request", "running")
+    __slots__ = ("admission", "answer", "is_http10", "keep_alive", "request", "running", "start_request")
 
-    def __init__(self, request: Request, keep_alive: bool, is_old: bool, began: float, answer: Answer | None) -> None:
+    def __init__(
+        self, request: Request, keep_alive: bool, is_http10: bool, began: float, answer: HttpResponse | None
+    ) -> None:
         self.request = request
-        self.admission: Admission | None = None  # set if the request has a body
+        self.admission: RequestAdmission | None = None  # set if the request has a body
         self.keep_alive = keep_alive
-        self.is_old = is_old
-        self.began = began
+        self.is_http10 = is_http10
+        self.start_request = began
         self.answer = answer
-        self.running: asyncio.Task[Any] | Errand | None = None
+        self.running: asyncio.Task[Any] | InlineCoroutine | None = None
 
     @property
-    def only_reads(self) -> bool:
+    def is_read_only(self) -> bool:
         return self.request.method in ("GET", "HEAD")
 
 
-class Answers:
-    __slots__ = ("_door", "_exchange", "_out", "conversation", "owed", "since", "streaming")
+class ResponseQueue:
+    __slots__ = ("_connection", "_listener", "_output", "pending_responses", "since", "streaming", "websocket")
 
-    def __init__(self, exchange: Exchange, door: HttpListener, now: float) -> None:
-        self._exchange = exchange
-        self._door = door
-        self.owed: deque[Owed] = deque()
-        self._out: list[bytes] = []
+    def __init__(self, connection_: HttpConnection, listener: HttpListener, now: float) -> None:
+        self._connection = connection_
+        self._listener = listener
+        self.pending_responses: deque[PendingHttpResponse] = deque()
+        self._output: list[bytes] = []
         self.streaming: asyncio.Task[None] | None = None
-        self.conversation: Conversation | None = None
+        self.websocket: WebSocketConnection | None = None
         self.since = now  # time of the last response
 
-    def serve(self, request: Request, admission: Admission | None, keep_alive: bool, is_old: bool) -> None:
+    def serve(self, request: Request, admission: RequestAdmission | None, keep_alive: bool, is_http10: bool) -> None:
         """Start a request; an immediate response is sent by `advance` or `flush`."""
-        door, exchange = self._door, self._exchange
-        began = exchange.began(keep_alive)
-        owed = Owed(request, keep_alive, is_old, began, None)
-        owed.admission = admission
+        listener, connection_ = self._listener, self._connection
+        began = connection_.start_request(keep_alive)
+        pending = PendingHttpResponse(request, keep_alive, is_http10, began, None)
+        pending.admission = admission
         before = request_id.set(request.id)
         try:
             # A modifying request is never cancelled, and usually needs no task.
-            outcome = (start if owed.only_reads else start_errand)(self._carry_out(owed), door.loop)
+            outcome = (start_inline if pending.is_read_only else start_inline_coroutine)(
+                self._handle_request(pending), listener.loop
+            )
         finally:
             request_id.reset(before)
-        answer = owed.answer
+        answer = pending.answer
         if answer is None:
-            assert isinstance(outcome, asyncio.Task | Errand)
-            owed.running = outcome
-            self.owed.append(owed)
-        elif self.owed or type(answer) is not Response:
-            self.owed.append(owed)
+            assert isinstance(outcome, asyncio.Task | InlineCoroutine)
+            pending.running = outcome
+            self.pending_responses.append(pending)
+        elif self.pending_responses or type(answer) is not Response:
+            self.pending_responses.append(pending)
         else:
-            self._put(request, answer, keep_alive, is_old, began)
+            self._write_response(request, answer, keep_alive, is_http10, began)
 
-    def refuse(self, request: Request, problem: Problem) -> None:
+    def respond_with_error(self, request: Request, problem: Problem) -> None:
         """Append an error as the last response."""
-        self.owed.append(Owed(request, False, False, self._door.clock.monotonic(), problem.response()))
+        self.pending_responses.append(
+            PendingHttpResponse(request, False, False, self._listener.clock.monotonic(), problem.response())
+        )
 
     def advance(self) -> None:
         """Send completed responses in order."""
-        owed = self.owed
-        while owed and self.streaming is None and self.conversation is None:
-            first, answer = owed[0], owed[0].answer
+        pending = self.pending_responses
+        while pending and self.streaming is None and self.websocket is None:
+            first, answer = pending[0], pending[0].answer
             if answer is None:
                 break
             if isinstance(answer, Response):
-                owed.popleft()
-                self._put(first.request, answer, first.keep_alive, first.is_old, first.began)
-            elif isinstance(answer, Streamed):
-                self._stream(first, answer)
+                pending.popleft()
+                self._write_response(first.request, answer, first.keep_alive, first.is_http10, first.start_request)
+            elif isinstance(answer, StreamedResponse):
+                self._start_stream(first, answer)
             else:
-                self._converse(first, answer)
+                self._start_websocket(first, answer)
         self.flush()
 
     def flush(self) -> None:
-        out = self._out
+        out = self._output
         if out:
-            self._out = []
-            self._exchange.write(out)
+            self._output = []
+            self._connection.write(out)
 
-    def lose(self) -> None:
+    def on_connection_lost(self) -> None:
         """Handle the loss of the client: cancel read-only requests and let others complete."""
         if self.streaming is not None:
             self.streaming.cancel()
-        if self.conversation is not None:
-            self.conversation.lose()
-        for owed in self.owed:
-            if isinstance(owed.running, asyncio.Task) and owed.only_reads:
-                owed.running.cancel()
-            elif owed.running is not None:
-                self._door.leave_running(owed.running)
-            elif isinstance(owed.answer, Streamed) and (self.streaming is None or owed is not self.owed[0]):
-                start(close_chunks(owed.answer), self._door.loop)
+        if self.websocket is not None:
+            self.websocket.on_connection_lost()
+        for pending in self.pending_responses:
+            if isinstance(pending.running, asyncio.Task) and pending.is_read_only:
+                pending.running.cancel()
+            elif pending.running is not None:
+                self._listener.keep_running(pending.running)
+            elif isinstance(pending.answer, StreamedResponse) and (
+                self.streaming is None or pending is not self.pending_responses[0]
+            ):
+                start_inline(close_chunks(pending.answer), self._listener.loop)
 
     # Complete responses
 
-    async def _carry_out(self, owed: Owed) -> None:
-        request, admission, application = owed.request, owed.admission, self._door.application
+    async def _handle_request(self, pending: PendingHttpResponse) -> None:
+        request, admission, application = pending.request, pending.admission, self._listener.application
         try:
             if admission is not None:
                 await admission.wait()
-            if admission is None or admission.at < owed.began:
+            if admission is None or admission.at < pending.start_request:
                 await application.admit(request)
             answer = await application.answer(request)
         except asyncio.CancelledError:
-            answer = refusals.going_away().response()
+            answer = refusals.shutting_down().response()
         except Exception as error:
-            answer = self._answer_to(request, error)
+            answer = self._error_response(request, error)
         if request.body:
-            self._door.budget.give_back(request.peer, len(request.body))
-        owed.answer = answer
-        if owed.running is None:  # it completed in its first step: `serve` continues
+            self._listener.budget.release(request.peer, len(request.body))
+        pending.answer = answer
+        if pending.running is None:  # it completed in its first step: `serve` continues
             return
-        owed.running = None
-        if not self._exchange.is_gone:
-            self._exchange.advance()
-        elif isinstance(answer, Streamed):
-            start(close_chunks(answer), self._door.loop)
+        pending.running = None
+        if not self._connection.is_gone:
+            self._connection.advance()
+        elif isinstance(answer, StreamedResponse):
+            start_inline(close_chunks(answer), self._listener.loop)
 
-    def _answer_to(self, request: Request, error: BaseException) -> Response:
+    def _error_response(self, request: Request, error: BaseException) -> Response:
         return (error if isinstance(error, Problem) else self.failed(request, error)).response()
 
     def failed(self, request: Request, error: BaseException) -> Problem:
@@ -159,78 +167,84 @@ class Answers:
             "request failed method=%s path=%s peer=%s", request.method, request.path, request.peer, exc_info=error
         )
         request_id.reset(before)
-        self._door.failures += 1
-        return refusals.failed(request.id)
+        self._listener.failures += 1
+        return refusals.internal_error(request.id)
 
-    def _put(self, request: Request, response: Response, keep_alive: bool, is_old: bool, began: float) -> None:
-        door = self._door
+    def _write_response(
+        self, request: Request, response: Response, keep_alive: bool, is_http10: bool, began: float
+    ) -> None:
+        listener = self._listener
         if request.method == "OPTIONS":
             response = options_response(request, response)
-        connection = "keep-alive" if is_old else ""
-        if not keep_alive or (self._exchange.is_last and not self.owed):
+        connection = "keep-alive" if is_http10 else ""
+        if not keep_alive or (self._connection.is_last and not self.pending_responses):
             connection = "close"
         body, status = response.body, response.status
         try:
-            head = door.heads.sized(status, response.content_type, len(body), response.headers, request.id, connection)
+            head = listener.heads.sized(
+                status, response.content_type, len(body), response.headers, request.id, connection
+            )
         except ValueError as error:
-            self._put(request, self._answer_to(request, error), keep_alive, is_old, began)
+            self._write_response(request, self._error_response(request, error), keep_alive, is_http10, began)
             return
         if not has_body(request.method, status):
             body = b""
         if len(body) <= _JOINED_BYTES_MAX:
-            self._out.append(head + body)
+            self._output.append(head + body)
         else:
-            self._out += (head, body)
+            self._output += (head, body)
             self.flush()  # only this shows whether there is room for more
-        self.since = door.note(request, status, began)
+        self.since = listener.record_response(request, status, began)
 
     # Responses without a known end
 
-    def _stream(self, owed: Owed, streamed: Streamed) -> None:
-        door, request, exchange = self._door, owed.request, self._exchange
-        if owed.is_old:
-            owed.keep_alive, exchange.is_last = False, True  # the body ends with the connection
-        connection = "" if owed.keep_alive else "close"
+    def _start_stream(self, pending: PendingHttpResponse, streamed: StreamedResponse) -> None:
+        listener, request, connection_ = self._listener, pending.request, self._connection
+        if pending.is_http10:
+            pending.keep_alive, connection_.is_last = False, True  # the body ends with the connection
+        connection = "" if pending.keep_alive else "close"
         try:
-            head = door.heads.streamed(streamed, request.id, connection, chunked=not owed.is_old)
+            head = listener.heads.streamed(streamed, request.id, connection, chunked=not pending.is_http10)
         except ValueError as error:
-            start(close_chunks(streamed), door.loop)
-            owed.answer = self._answer_to(request, error)
+            start_inline(close_chunks(streamed), listener.loop)
+            pending.answer = self._error_response(request, error)
             return
-        self._out.append(head)
+        self._output.append(head)
         self.flush()
-        self.since = door.note(request, streamed.status, owed.began)
+        self.since = listener.record_response(request, streamed.status, pending.start_request)
         with_body = has_body(request.method, streamed.status)
-        sending = send_chunks(exchange, streamed, chunked=not owed.is_old) if with_body else close_chunks(streamed)
-        outcome = start(sending, door.loop)
+        sending = (
+            send_chunks(connection_, streamed, chunked=not pending.is_http10) if with_body else close_chunks(streamed)
+        )
+        outcome = start_inline(sending, listener.loop)
         if isinstance(outcome, tuple):
-            self.owed.popleft()
+            self.pending_responses.popleft()
         else:
             self.streaming = outcome
             outcome.add_done_callback(self._on_streamed)
 
     def _on_streamed(self, task: asyncio.Task[None]) -> None:
         self.streaming = None
-        if self._exchange.is_gone:
+        if self._connection.is_gone:
             return
-        self.owed.popleft()
+        self.pending_responses.popleft()
         if task.cancelled():
-            self._exchange.abort()  # so that the client does not mistake a partial body for a complete one
+            self._connection.abort()  # so that the client does not mistake a partial body for a complete one
         else:
-            self._exchange.advance()
+            self._connection.advance()
 
-    def _converse(self, owed: Owed, upgraded: Upgraded) -> None:
-        from headrace.http.websocket import Conversation, accepted  # rarely used, and slow to import
+    def _start_websocket(self, pending: PendingHttpResponse, upgraded: WebSocketResponse) -> None:
+        from headrace.http.websocket import WebSocketConnection, handshake_headers  # rarely used, and slow to import
 
-        door, exchange = self._door, self._exchange
-        headers = accepted(owed.request) if exchange.reader.wants_websocket(owed.request) else None
+        listener, connection_ = self._listener, self._connection
+        headers = handshake_headers(pending.request) if connection_.reader.wants_websocket(pending.request) else None
         if headers is None:
-            owed.answer = refusals.upgrade_required().response()
+            pending.answer = refusals.upgrade_required().response()
             return
-        self._out.append(door.heads.upgraded(headers, owed.request.id))
+        self._output.append(listener.heads.upgraded(headers, pending.request.id))
         self.flush()
-        self.since = door.note(owed.request, 101, owed.began)
-        self.conversation = conversation = Conversation(exchange, door.limits, door.clock)
-        owed.running = door.loop.create_task(conversation.run(upgraded.talk))
-        conversation.take_in(exchange.reader.trailing)
-        exchange.resume_reading()
+        self.since = listener.record_response(pending.request, 101, pending.start_request)
+        self.websocket = websocket = WebSocketConnection(connection_, listener.limits, listener.clock)
+        pending.running = listener.loop.create_task(websocket.run(upgraded.websocket_handler))
+        websocket.receive_data(connection_.reader.trailing)
+        connection_.resume_reading()

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from headrace.http import refusals
-from headrace.http.admission import Admission
-from headrace.http.answers import Answers, Owed
+from headrace.http.admission import RequestAdmission
+from headrace.http.answers import PendingHttpResponse, ResponseQueue
 from headrace.http.head import CONTINUE
 from headrace.http.message import Request
 from headrace.http.problem import Problem
@@ -25,23 +25,23 @@ from headrace.http.reading import BODY, HEAD, IDLE, NO_REQUEST, SLICE_BYTES, Req
 if TYPE_CHECKING:
     from headrace.http.listener import HttpListener
 
-_REQUESTS_PER_TURN_MAX = 32  # requests of one connection before yielding to others
+_REQUESTS_PER_WAKEUP_MAX = 32  # requests of one connection before yielding to others
 _PROBES_MAX = 2
 
 
-class Exchange(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """`is_last` means that no further requests are read."""
 
     __slots__ = (
-        "_answers",
-        "_door",
         "_has_ended",
         "_is_half_closed",
-        "_lingers",
+        "_is_lingering",
+        "_listener",
         "_paused",
         "_paused_at",
         "_probes",
         "_progress",
+        "_responses",
         "_room",
         "_transport",
         "_turn",
@@ -55,12 +55,12 @@ class Exchange(asyncio.Protocol):
         "reader",
     )
 
-    _answers: Answers
+    _answers: ResponseQueue
     _transport: asyncio.Transport
     reader: RequestReader
 
-    def __init__(self, door: HttpListener) -> None:
-        self._door = door
+    def __init__(self, listener: HttpListener) -> None:
+        self._listener = listener
         self._unparsed: memoryview | None = None
         self._turn = 0  # requests that were started in this turn
         self._paused = False  # reading is paused
@@ -69,7 +69,7 @@ class Exchange(asyncio.Protocol):
         self._unsent = 0
         self._progress = 0.0  # when the client last read something
         self._is_half_closed = False
-        self._lingers = False  # input is discarded before closing
+        self._is_lingering = False  # input is discarded before closing
         self._has_ended = False  # nothing more is sent
         self._probes = 0
         self.is_reserved = False  # above the limits: allows one request for a health page
@@ -85,12 +85,12 @@ class Exchange(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self.host = peer[0] if peer else ""
-        now = self._door.clock.monotonic()
-        self._answers = Answers(self, self._door, now)
-        self.reader = RequestReader(self._door, self.host, now, self._answers.serve, self._on_admission)
-        if not self._door.admit(self):
+        now = self._listener.clock.monotonic()
+        self._responses = ResponseQueue(self, self._listener, now)
+        self.reader = RequestReader(self._listener, self.host, now, self._responses.serve, self._on_admission)
+        if not self._listener.admit(self):
             self.is_reserved = True
-            self.reader.only_paths = self._door.reserved_paths
+            self.reader.only_paths = self._listener.reserved_paths
 
     def start_secured(self, transport: asyncio.Transport) -> None:
         """Use `transport` from now on, because the TLS handshake has completed."""
@@ -101,32 +101,36 @@ class Exchange(asyncio.Protocol):
         self.is_gone = self.is_last = self._has_ended = True
         self._unparsed = None
         self.reader.release()
-        self._answers.lose()
+        self._responses.on_connection_lost()
         if self._room is not None:
             self._room.set()
-        self._door.forget(self)
+        self._listener.forget(self)
 
     def eof_received(self) -> bool:
         """Return True to keep the connection open for pending responses; TLS does not support half-closed ones."""
         self._is_half_closed = True
-        if self._answers.streaming is not None:
-            self._answers.streaming.cancel()  # a client that half-closes does not wait for an endless response
+        if self._responses.streaming is not None:
+            self._responses.streaming.cancel()  # a client that half-closes does not wait for an endless response
         elif not self.is_last and self.reader.phase != IDLE:
-            self._refuse(refusals.cut_short())
+            self._respond_with_error(refusals.incomplete_request())
         self.is_last = True
-        return bool(self._answers.owed) and self._answers.conversation is None and self._transport.can_write_eof()
+        return (
+            bool(self._responses.pending_responses)
+            and self._responses.websocket is None
+            and self._transport.can_write_eof()
+        )
 
-    def wind_up(self) -> None:
+    def close_gracefully(self) -> None:
         """Close after pending responses: end streams now, and wait for requests in progress."""
         self.is_last = True
         if self.is_handshaking:
             self.abort()
             return
-        if self._answers.streaming is not None:
-            self._answers.streaming.cancel()
-        if self._answers.conversation is not None:
-            self._answers.conversation.go_away()
-        elif not self._answers.owed:
+        if self._responses.streaming is not None:
+            self._responses.streaming.cancel()
+        if self._responses.websocket is not None:
+            self._responses.websocket.close_going_away()
+        elif not self._responses.pending_responses:
             self.end()
 
     def end(self) -> None:
@@ -134,9 +138,9 @@ class Exchange(asyncio.Protocol):
         if self._has_ended:
             return
         self._has_ended = True
-        self._progress = self._door.clock.monotonic()
+        self._progress = self._listener.clock.monotonic()
         self._unsent = self._transport.get_write_buffer_size()
-        if self._lingers and not self._is_half_closed and self._transport.can_write_eof():
+        if self._is_lingering and not self._is_half_closed and self._transport.can_write_eof():
             self.resume_reading()
             self._transport.write_eof()
         else:
@@ -152,60 +156,60 @@ class Exchange(asyncio.Protocol):
         """Close the connection if a timeout has expired."""
         if self.is_handshaking:
             return  # the handshake has its own timeout
-        limits, reader, answers = self._door.limits, self.reader, self._answers
-        if answers.conversation is not None:
-            answers.conversation.sweep(now)
+        limits, reader, answers = self._listener.limits, self.reader, self._responses
+        if answers.websocket is not None:
+            answers.websocket.sweep(now)
         if self._room is not None or self._has_ended:
             self._sweep_unsent(now)
         elif reader.phase == HEAD and not self._paused:
             if now > reader.deadline:
-                self._refuse(refusals.head_timed_out(limits.head_seconds))
+                self._respond_with_error(refusals.head_timed_out(limits.head_seconds))
         elif reader.phase == BODY and not self._paused:
             if now > reader.deadline:
-                self._refuse(refusals.body_too_slow(limits.body_bytes_per_second_min, limits.body_seconds))
-        elif not answers.owed:
+                self._respond_with_error(refusals.body_too_slow(limits.body_bytes_per_second_min, limits.body_seconds))
+        elif not answers.pending_responses:
             # A connection without any request has the timeout of a head, and is closed without a response.
             ends = reader.deadline if reader.request is NO_REQUEST else answers.since + limits.idle_seconds
             if reader.phase == IDLE and now > ends:
                 self.end()
         elif self._is_half_closed:
-            self._probe(answers.owed[0])
+            self._probe_connection(answers.pending_responses[0])
 
     def _sweep_unsent(self, now: float) -> None:
-        unsent, limits = self._transport.get_write_buffer_size(), self._door.limits
+        unsent, limits = self._transport.get_write_buffer_size(), self._listener.limits
         if unsent < self._unsent:
             self._unsent, self._progress = unsent, now
         elif now - self._progress > (limits.unread_seconds if unsent else limits.linger_seconds):
             self.abort()
 
-    def _probe(self, owed: Owed) -> None:
-        if self._probes < _PROBES_MAX and owed.answer is None and owed.only_reads and not owed.is_old:
+    def _probe_connection(self, pending: PendingHttpResponse) -> None:
+        if self._probes < _PROBES_MAX and pending.answer is None and pending.is_read_only and not pending.is_http10:
             self._probes += 1
             self._transport.write(CONTINUE)
 
     # Reading
 
     def data_received(self, data: bytes) -> None:
-        door, reader, answers = self._door, self.reader, self._answers
-        door.bytes_in += len(data)
+        listener, reader, answers = self._listener, self.reader, self._responses
+        listener.bytes_in += len(data)
         if self.is_last:
-            if answers.conversation is not None:
-                answers.conversation.take_in(data)
+            if answers.websocket is not None:
+                answers.websocket.receive_data(data)
             return
-        reader.now = door.clock.monotonic()
+        reader.now = listener.clock.monotonic()
         if len(data) > SLICE_BYTES:
             self._unparsed = memoryview(data)
             self.advance()
             return
-        self._feed(data)
-        owed = answers.owed
-        is_due = owed and (owed[0].answer is not None or len(owed) >= door.limits.answers_owed_max)
-        if is_due or self.is_last or reader.expects_continue or reader.is_held:
+        self._feed_reader(data)
+        pending = answers.pending_responses
+        is_due = pending and (pending[0].answer is not None or len(pending) >= listener.limits.pending_responses_max)
+        if is_due or self.is_last or reader.expects_continue or reader.is_blocked_on_admission:
             self.advance()
         else:
             answers.flush()
 
-    def began(self, keep_alive: bool) -> float:
+    def start_request(self, keep_alive: bool) -> float:
         """Note the start of a request; return its time."""
         self._turn += 1
         if not keep_alive or self.is_reserved:
@@ -218,23 +222,23 @@ class Exchange(asyncio.Protocol):
         """Send completed responses, resume reading if possible, and close if there is nothing left to do."""
         if self.is_gone:
             return
-        self._answers.advance()
+        self._responses.advance()
         if self._unparsed is not None and self._may_read():
-            self._read_on()
-            self._answers.advance()
-        if self._unparsed is not None and self._answers.conversation is not None:
+            self._continue_reading()
+            self._responses.advance()
+        if self._unparsed is not None and self._responses.websocket is not None:
             rest, self._unparsed = bytes(self._unparsed), None
-            self._answers.conversation.take_in(rest)  # input after the upgrade request
+            self._responses.websocket.receive_data(rest)  # input after the upgrade request
         if not self.is_last:
-            self._regulate()
-        elif not self._answers.owed:
+            self._update_reading()
+        elif not self._responses.pending_responses:
             self.end()
         elif self._room is None and not self.reader.upgrade:
             self.resume_reading()  # only to detect the end of the connection
 
-    def _regulate(self) -> None:
+    def _update_reading(self) -> None:
         reader = self.reader
-        if reader.expects_continue and not reader.is_held and not self._answers.owed:
+        if reader.expects_continue and not reader.is_blocked_on_admission and not self._responses.pending_responses:
             reader.expects_continue = False
             if reader.phase == BODY and not reader.body_bytes:
                 self._transport.write(CONTINUE)
@@ -244,69 +248,71 @@ class Exchange(asyncio.Protocol):
             self.resume_reading()
         else:
             self.pause_reading()
-            self._door.loop.call_soon(self.advance)  # yield to other connections first
+            self._listener.loop.call_soon(self.advance)  # yield to other connections first
 
-    def _feed(self, data: bytes | memoryview) -> None:
+    def _feed_reader(self, data: bytes | memoryview) -> None:
         try:
             self.reader.feed(data)
         except Problem as problem:
             if not self.is_last:  # input after the last request is ignored
-                self._refuse(problem)
+                self._respond_with_error(problem)
 
-    def _refuse(self, problem: Problem) -> None:
+    def _respond_with_error(self, problem: Problem) -> None:
         reader, request = self.reader, self.reader.request
         if request is NO_REQUEST:  # the head is incomplete
-            request = Request("-", "-", {}, {}, b"", self.host, self._door.next_id())
+            request = Request("-", "-", {}, {}, b"", self.host, self._listener.next_id())
         reader.release()
         self._unparsed = None
-        self._door.refused += 1
-        self.is_last = self._lingers = True
-        self._answers.refuse(request, problem)
+        self._listener.refused += 1
+        self.is_last = self._is_lingering = True
+        self._responses.respond_with_error(request, problem)
         self.advance()
 
-    def _on_admission(self, admission: Admission) -> None:
+    def _on_admission(self, admission: RequestAdmission) -> None:
         """Continue after the check of the request whose body is being read; complete requests await their own check."""
         reader = self.reader
         if self.is_gone or self.is_last or reader.phase != BODY or reader.admission is not admission:
             return
         try:
-            reader.conclude_admission()
+            reader.finish_admission()
         except Exception as error:
-            self._refuse(error if isinstance(error, Problem) else self._answers.failed(reader.request, error))
+            self._respond_with_error(
+                error if isinstance(error, Problem) else self._responses.failed(reader.request, error)
+            )
         else:
             self.advance()
 
-    def _read_on(self) -> None:
-        self.reader.now = self._door.clock.monotonic()
+    def _continue_reading(self) -> None:
+        self.reader.now = self._listener.clock.monotonic()
         self._turn = 0
-        while (view := self._unparsed) is not None and self._turn < _REQUESTS_PER_TURN_MAX and self._may_read():
+        while (view := self._unparsed) is not None and self._turn < _REQUESTS_PER_WAKEUP_MAX and self._may_read():
             size = self.reader.slice_bytes
             self._unparsed = view[size:] if len(view) > size else None
-            self._feed(view[:size])
+            self._feed_reader(view[:size])
 
     def _may_read(self) -> bool:
-        if self._room is not None or self.is_last or self.reader.is_held:
+        if self._room is not None or self.is_last or self.reader.is_blocked_on_admission:
             return False
-        return len(self._answers.owed) < self._door.limits.answers_owed_max
+        return len(self._responses.pending_responses) < self._listener.limits.pending_responses_max
 
     def pause_reading(self) -> None:
         if not self._paused and not self._transport.is_closing():
             self._paused = True
-            self._paused_at = self._door.clock.monotonic()
+            self._paused_at = self._listener.clock.monotonic()
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         if self._paused and not self._transport.is_closing():
             self._paused = False
             self.reader.deadline += (
-                self._door.clock.monotonic() - self._paused_at
+                self._listener.clock.monotonic() - self._paused_at
             )  # the client could not send meanwhile
             self._transport.resume_reading()
 
     # Writing
 
     @property
-    def is_full(self) -> bool:
+    def is_write_blocked(self) -> bool:
         """Whether the write buffer is full."""
         return self._room is not None
 
@@ -314,13 +320,13 @@ class Exchange(asyncio.Protocol):
         if self.is_gone:
             return
         if len(pieces) == 1:
-            self._door.bytes_out += len(pieces[0])
+            self._listener.bytes_out += len(pieces[0])
             self._transport.write(pieces[0])
         else:
-            self._door.bytes_out += sum(map(len, pieces))
+            self._listener.bytes_out += sum(map(len, pieces))
             self._transport.writelines(pieces)
 
-    async def room(self) -> None:
+    async def wait_writable(self) -> None:
         """Wait until there is room in the write buffer."""
         while self._room is not None and not self.is_gone:
             await self._room.wait()
@@ -328,14 +334,14 @@ class Exchange(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._room = asyncio.Event()
         self._unsent = self._transport.get_write_buffer_size()
-        self._progress = self._door.clock.monotonic()
+        self._progress = self._listener.clock.monotonic()
         self.pause_reading()
 
     def resume_writing(self) -> None:
         if self._room is not None:
             self._room.set()
             self._room = None
-            if self._answers.conversation is None:
+            if self._responses.websocket is None:
                 self.advance()
             else:
-                self._answers.conversation.go_on()
+                self._responses.websocket.resume_parsing()

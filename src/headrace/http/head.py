@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import gmtime
 
-from headrace.http.message import Header, Streamed
+from headrace.http.message import Header, StreamedResponse
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _PIECES_KEPT_MAX = 256  # bounded, because publishers choose the content types
@@ -65,7 +65,7 @@ def has_body(method: str, status: int) -> bool:
     return method != "HEAD" and status not in _WITHOUT_BODY
 
 
-class Heads:
+class ResponseHeads:
     """Call `tick` once a second to update the date."""
 
     def __init__(self, now_ms: int) -> None:
@@ -89,7 +89,7 @@ class Heads:
         more = self._lines(headers, connection) if headers or connection else ""
         return f"{piece}{length}x-request-id: {request_id}\r\n{self._date}{more}\r\n".encode("latin-1")
 
-    def streamed(self, answer: Streamed, request_id: str, connection: str, *, chunked: bool) -> bytes:
+    def streamed(self, answer: StreamedResponse, request_id: str, connection: str, *, chunked: bool) -> bytes:
         """Return the head of a response that ends with an empty chunk, or with the connection for HTTP/1.0 clients."""
         key = answer.status, answer.content_type
         piece = self._pieces.get(key) or self._piece(*key)

@@ -26,7 +26,7 @@ class HttpLimits(msgspec.Struct, frozen=True):
     connections_max: int = 10_000  # in addition to the reserved ones
     connections_per_host_max: int = 5_000
     connections_reserved: int = 1_000
-    answers_owed_max: int = 16
+    pending_responses_max: int = 16
     head_seconds: float = 10.0
     body_seconds: float = 10.0
     body_bytes_per_second_min: int = 4096
@@ -62,14 +62,14 @@ class BodyBudget:
         self.taken = 0
         self._by_host: Counter[str] = Counter()
 
-    def take(self, host: str, size_bytes: int) -> bool:
+    def reserve(self, host: str, size_bytes: int) -> bool:
         if self.taken + size_bytes > self.size_bytes or self._by_host[host] + size_bytes > self.per_host_bytes:
             return False
         self.taken += size_bytes
         self._by_host[host] += size_bytes
         return True
 
-    def give_back(self, host: str, size_bytes: int) -> None:
+    def release(self, host: str, size_bytes: int) -> None:
         if not size_bytes:
             return
         self.taken -= size_bytes

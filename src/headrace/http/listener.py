@@ -25,10 +25,10 @@ from headrace.runtime.request_ids import request_id
 if TYPE_CHECKING:
     import ssl
 
-    from headrace.http.exchange import Exchange
-    from headrace.http.head import Heads
+    from headrace.http.exchange import HttpConnection
+    from headrace.http.head import ResponseHeads
     from headrace.http.message import Application, Request
-    from headrace.runtime.eager import Errand
+    from headrace.runtime.inline_start import InlineCoroutine
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class TlsFiles(msgspec.Struct, frozen=True):
 
 
 class HttpListener:
-    heads: Heads
+    heads: ResponseHeads
 
     def __init__(
         self,
@@ -75,9 +75,9 @@ class HttpListener:
         self.clock = clock
         self.loop = asyncio.get_running_loop()
         self.budget = BodyBudget(limits.bodies_bytes_max, limits.bodies_per_host_bytes_max)
-        self.connections: dict[Exchange, None] = {}  # not a set: its order must not follow addresses
+        self.connections: dict[HttpConnection, None] = {}  # not a set: its order must not follow addresses
         self.accepted = 0
-        self.turned_away = 0
+        self.rejected_connections = 0
         self.requests = [0] * 6
         self.refused = 0
         self.failures = 0
@@ -86,20 +86,20 @@ class HttpListener:
         self.durations = Histogram()
         self._ids = f"{entropy.uuid().hex[:12]}-"
         self._last_id = 0
-        self._served = 0  # connections within the limits
+        self._open_connections = 0  # connections within the limits
         self._per_host: Counter[str] = Counter()  # connections within the limits per host
-        self._reserved: dict[Exchange, None] = {}
-        self._left_running: set[asyncio.Task[Any] | Errand] = set()
+        self._reserved: dict[HttpConnection, None] = {}
+        self._kept_running: set[asyncio.Task[Any] | InlineCoroutine] = set()
         self._server: asyncio.Server | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._logs_requests = log.isEnabledFor(logging.DEBUG)
         self._emptied: asyncio.Future[None] | None = None  # set while the listener drains
 
     async def listen(self, host: str, port: int, tls: TlsFiles | None = None) -> tuple[str, int]:
-        meet: Callable[[], asyncio.Protocol] = self._meet
+        reconcile: Callable[[], asyncio.Protocol] = self._new_connection
         if tls is not None:
-            meet = partial(self._meet_with_tls, tls.context())
-        self._server = await self.loop.create_server(meet, host, port, backlog=_BACKLOG)
+            reconcile = partial(self._meet_with_tls, tls.context())
+        self._server = await self.loop.create_server(reconcile, host, port, backlog=_BACKLOG)
         self._sweep_later()
         address = self._server.sockets[0].getsockname()
         return address[0], address[1]
@@ -113,8 +113,8 @@ class HttpListener:
         """Wait for requests in progress, then close all connections."""
         self._emptied = self.loop.create_future()
         for connection in list(self.connections):
-            connection.wind_up()
-        self._note_emptied()
+            connection.close_gracefully()
+        self._record_emptied()
         await asyncio.wait((self._emptied,), timeout=seconds)
         for connection in list(self.connections):
             connection.abort()
@@ -137,33 +137,33 @@ class HttpListener:
         self._sweep_later()
         self.sweep()
 
-    def _meet(self) -> Exchange:
+    def _new_connection(self) -> HttpConnection:
         # Imported with the first connection, since the HTTP parser would slow down startup.
-        from headrace.http.exchange import Exchange
-        from headrace.http.head import Heads
+        from headrace.http.exchange import HttpConnection
+        from headrace.http.head import ResponseHeads
 
         if not self.accepted:
-            self.heads = Heads(self.clock.now_ms())
-        return Exchange(self)
+            self.heads = ResponseHeads(self.clock.now_ms())
+        return HttpConnection(self)
 
     def _meet_with_tls(self, context: ssl.SSLContext) -> asyncio.Protocol:
         from headrace.http.tls import TlsHandshake
 
-        return TlsHandshake(self._meet(), context, self.limits.head_seconds)
+        return TlsHandshake(self._new_connection(), context, self.limits.head_seconds)
 
     # For its connections
 
-    def admit(self, connection: Exchange) -> bool:
+    def admit(self, connection: HttpConnection) -> bool:
         """Return False if the connection is above the limits and therefore reserved. When there are too many reserved
         ones, the oldest is aborted: a health probe sends its request at once, so the oldest is likely not a probe."""
         limits, host = self.limits, connection.host
         self.accepted += 1
         self.connections[connection] = None
-        if self._served < limits.connections_max and self._per_host[host] < limits.connections_per_host_max:
-            self._served += 1
+        if self._open_connections < limits.connections_max and self._per_host[host] < limits.connections_per_host_max:
+            self._open_connections += 1
             self._per_host[host] += 1
             return True
-        self.turned_away += 1
+        self.rejected_connections += 1
         self._reserved[connection] = None
         if len(self._reserved) > limits.connections_reserved:
             oldest = next(iter(self._reserved))
@@ -171,27 +171,27 @@ class HttpListener:
             oldest.abort()
         return False
 
-    def forget(self, connection: Exchange) -> None:
+    def forget(self, connection: HttpConnection) -> None:
         self.connections.pop(connection, None)
         if connection.is_reserved:
             self._reserved.pop(connection, None)
         else:
-            self._served -= 1
+            self._open_connections -= 1
             self._per_host[connection.host] -= 1
             if not self._per_host[connection.host]:
                 del self._per_host[connection.host]
-        self._note_emptied()
+        self._record_emptied()
 
-    def leave_running(self, task: asyncio.Task[Any] | Errand) -> None:
+    def keep_running(self, task: asyncio.Task[Any] | InlineCoroutine) -> None:
         """Keep a reference to a request that continues after its client is gone: asyncio has only weak ones."""
-        self._left_running.add(task)
-        task.add_done_callback(self._on_left_done)
+        self._kept_running.add(task)
+        task.add_done_callback(self._on_kept_done)
 
     def next_id(self) -> str:
         self._last_id += 1
         return f"{self._ids}{self._last_id:x}"
 
-    def note(self, request: Request, status: int, began: float) -> float:
+    def record_response(self, request: Request, status: int, began: float) -> float:
         """Count a response that is about to be sent; return the current time."""
         now = self.clock.monotonic()
         self.requests[status // 100] += 1
@@ -208,11 +208,11 @@ class HttpListener:
         log.debug(what, request.method, request.path, status, seconds * 1000, request.peer, caller)
         request_id.reset(before)
 
-    def _on_left_done(self, task: asyncio.Task[Any] | Errand) -> None:
-        self._left_running.discard(task)
-        self._note_emptied()
+    def _on_kept_done(self, task: asyncio.Task[Any] | InlineCoroutine) -> None:
+        self._kept_running.discard(task)
+        self._record_emptied()
 
-    def _note_emptied(self) -> None:
-        is_empty = not self.connections and not self._left_running
+    def _record_emptied(self) -> None:
+        is_empty = not self.connections and not self._kept_running
         if is_empty and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)

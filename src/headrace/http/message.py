@@ -1,7 +1,4 @@
-"""Requests and responses of handlers.
-
-Header names are in lower case. Bodies are complete: they are read, within their limits, before the handler is called.
-"""
+"""What a handler is given and what it returns: requests with their target, and responses."""
 
 from __future__ import annotations
 
@@ -9,6 +6,56 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from typing import Any, Protocol
 
 import msgspec
+
+# Parse a request target into its path, not decoded, and its decoded query. The last value of a repeated name
+# applies.
+
+
+def authority_of(target: str) -> str | None:
+    """Return `host:8080` for `http://host:8080/path`. It replaces the header `Host` (RFC 9112, 3.2.2)."""
+    _, mark, rest = target.partition("://") if not target.startswith("/") else ("", "", "")
+    return rest[: _authority_end(rest)] if mark else None
+
+
+def parse_target(target: str) -> tuple[str, dict[str, str]]:
+    """Parse `/path?name=value` or `http://host/path?name=value`; `*` is a path."""
+    if not target.startswith("/"):
+        _, scheme_end, rest = target.partition("://")
+        if scheme_end:
+            target = rest[_authority_end(rest) :]
+            if not target.startswith("/"):
+                target = f"/{target}"
+    if "#" in target:
+        target = target[: target.index("#")]
+    path, mark, query = target.partition("?")
+    return path, _parse_query(query) if mark else {}
+
+
+def _authority_end(rest: str) -> int:
+    """Find the first of `/`, `?` and `#`. In `http://host?/livez` the slash is part of the query."""
+    return min((rest.find(mark) for mark in "/?#" if mark in rest), default=len(rest))
+
+
+def _parse_query(query: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    is_encoded = "%" in query or "+" in query
+    for field in query.split("&"):
+        if field:
+            name, _, value = field.partition("=")
+            found[_decode(name) if is_encoded else name] = _decode(value) if is_encoded else value
+    return found
+
+
+def _decode(text: str) -> str:
+    from urllib.parse import unquote_plus  # imported on first use: keeps startup fast
+
+    return unquote_plus(text)
+
+
+# Requests and responses of handlers.
+#
+# Header names are in lower case. Bodies are complete: they are read, within their limits, before the handler is called.
+
 
 JSON = "application/json"
 Header = tuple[str, str]
@@ -36,7 +83,7 @@ class Response(msgspec.Struct):
     headers: Sequence[Header] = ()
 
 
-class Streamed(msgspec.Struct):
+class StreamedResponse(msgspec.Struct):
     """A body of unknown length, sent chunk by chunk; the next chunk is requested when the client has read the last one.
     The iterator is closed (`aclose`) when the client disconnects."""
 
@@ -57,20 +104,20 @@ class WebSocket(Protocol):
     async def close(self, code: int = 1000, reason: str = "") -> None: ...
 
 
-class Upgraded(msgspec.Struct):
-    """Upgrades the connection to a WebSocket. `talk` runs in a task until it returns, and is cancelled when the peer is
-    gone. The response to a request that is not an upgrade is 426."""
+class WebSocketResponse(msgspec.Struct):
+    """Upgrades the connection to a WebSocket. `websocket_handler` runs in a task until it returns, and is cancelled
+    when the peer is gone. The response to a request that is not an upgrade is 426."""
 
-    talk: Callable[[WebSocket], Awaitable[None]]
+    websocket_handler: Callable[[WebSocket], Awaitable[None]]
 
 
-Answer = Response | Streamed | Upgraded
-Handle = Callable[[Request], Awaitable[Answer]]
+HttpResponse = Response | StreamedResponse | WebSocketResponse
+HttpHandler = Callable[[Request], Awaitable[HttpResponse]]
 
 
 class Application(Protocol):
-    """The application of a listener. `admit` and `answer` may raise `Problem`; any other exception is a bug and results
-    in a 500 response."""
+    """The application of a listener. `admit` and `partition_response` may raise `Problem`; any other exception is a bug
+    and results in a 500 response."""
 
     def body_limit(self, method: str, path: str) -> int:
         """Return the maximum size of the body in bytes. Called after the head and before the body is read."""
@@ -81,7 +128,7 @@ class Application(Protocol):
         is complete later, because the permission may have been revoked meanwhile."""
         ...
 
-    def answer(self, request: Request) -> Coroutine[Any, Any, Answer]:
+    def answer(self, request: Request) -> Coroutine[Any, Any, HttpResponse]:
         """Handle a request after `admit` has returned and the body is complete. Runs outside a task up to its first
         await. If the client disconnects, GET and HEAD are cancelled; other requests run to completion."""
         ...

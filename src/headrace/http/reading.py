@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, NoReturn
 import httptools
 
 from headrace.http import refusals
-from headrace.http.admission import Admission
-from headrace.http.message import Request
+from headrace.http.admission import RequestAdmission
+from headrace.http.message import Request, authority_of, parse_target
 from headrace.http.problem import Problem
-from headrace.http.target import authority_of, parse_target
 
 if TYPE_CHECKING:
     from headrace.http.listener import HttpListener
@@ -46,7 +45,7 @@ _NAMES_KEPT_MAX = 512
 _names: dict[bytes, str] = {}
 """A cache of header names in lower case, since the same spellings recur."""
 
-Serve = Callable[[Request, Admission | None, bool, bool], None]
+ServeRequest = Callable[[Request, RequestAdmission | None, bool, bool], None]
 NO_REQUEST = Request("", "", {}, {}, b"", "", "")
 
 
@@ -57,12 +56,12 @@ class RequestReader:
     __slots__ = (
         "_body",
         "_body_bytes_max",
-        "_door",
-        "_fed",
+        "_bytes_fed",
+        "_discards_body",
         "_headers",
-        "_is_dropped",
         "_is_old",
-        "_is_reread",
+        "_is_second_message",
+        "_listener",
         "_on_admission",
         "_parser",
         "_peer",
@@ -84,12 +83,17 @@ class RequestReader:
     )
 
     def __init__(
-        self, door: HttpListener, peer: str, now: float, serve: Serve, on_admission: Callable[[Admission], None]
+        self,
+        listener: HttpListener,
+        peer: str,
+        now: float,
+        serve: ServeRequest,
+        on_admission: Callable[[RequestAdmission], None],
     ) -> None:
         """`serve` is called with each request, its admission if it has a body, whether the connection is kept alive,
         and whether it is HTTP/1.0. `on_admission` is called at the end of each admission that did not complete at
         once."""
-        self._door = door
+        self._listener = listener
         self._peer = peer
         self._serve = serve
         self._on_admission = on_admission
@@ -100,18 +104,18 @@ class RequestReader:
         self._headers: dict[str, str] = {}
         self._repeated = 0
         self._is_old = False
-        self._is_reread = False  # the current head was rewritten by `_leave_parser`
-        self._fed = 0
+        self._is_second_message = False  # the current head was rewritten by `_leave_parser`
+        self._bytes_fed = 0
         self._body: bytes | bytearray = b""
         self._body_bytes_max = 0
         self._unread = 0  # remaining bytes of a body with a content length
         self.body_bytes = 0
-        self.admission: Admission | None = None  # of the request whose body is being read
-        self._is_dropped = False  # the body that is being read is dropped
+        self.admission: RequestAdmission | None = None  # of the request whose body is being read
+        self._discards_body = False  # the body that is being read is dropped
         self.expects_continue = False
         self.phase = IDLE
         self.now = now
-        self.deadline = now + door.limits.head_seconds
+        self.deadline = now + listener.limits.head_seconds
         self.only_paths: frozenset[str] | None = None  # the only served paths, on a connection above the limits
         self.upgrade = ""
         self.trailing = b""
@@ -122,11 +126,11 @@ class RequestReader:
         return max(self._unread, SLICE_BYTES)
 
     @property
-    def is_held(self) -> bool:
+    def is_blocked_on_admission(self) -> bool:
         """Whether feeding must wait until the request whose body comes next is admitted."""
         return self.phase == BODY and self.admission is not None and self.admission.is_pending
 
-    def conclude_admission(self) -> None:
+    def finish_admission(self) -> None:
         """Raise the error of the admission, unless the body is short enough to be read and dropped."""
         assert self.admission is not None
         failure = self.admission.failure
@@ -135,23 +139,23 @@ class RequestReader:
         is_short = 0 < self._unread <= _DROPPED_BODY_BYTES_MAX and not self.expects_continue
         if not is_short or not isinstance(failure, Problem):
             raise failure
-        self._drop_body()
+        self._discard_body()
 
     def feed(self, data: bytes | memoryview) -> None:
         """Parse input; raise the `Problem` that ends the connection."""
         rest = self._parse(data)
         while rest is not None:
             rest = self._parse(rest)
-        self._fed += len(data)
+        self._bytes_fed += len(data)
         if self.phase == HEAD:
-            if self._fed > self._door.limits.head_bytes_max:
-                raise refusals.head_too_large(self._door.limits.head_bytes_max)
+            if self._bytes_fed > self._listener.limits.head_bytes_max:
+                raise refusals.head_too_large(self._listener.limits.head_bytes_max)
         elif (
             self.phase == BODY
-            and not self._is_dropped
-            and self._fed > _FRAMING_BYTES_MIN + _FRAMING_PER_BODY_BYTE_MAX * self.body_bytes
+            and not self._discards_body
+            and self._bytes_fed > _FRAMING_BYTES_MIN + _FRAMING_PER_BODY_BYTE_MAX * self.body_bytes
         ):
-            raise refusals.malformed("the chunks have too much framing overhead")
+            raise refusals.malformed_request("the chunks have too much framing overhead")
 
     def _parse(self, data: bytes | memoryview) -> bytes | None:
         """Parse input; return the rest to parse if an upgrade request stopped the parser."""
@@ -162,11 +166,11 @@ class RequestReader:
         except httptools.HttpParserCallbackError as error:
             if self._problem is None:
                 log.error("request failed in the parser peer=%s", self._peer, exc_info=error.__context__)
-                self._door.failures += 1
-                self._problem = refusals.failed(self.request.id)
+                self._listener.failures += 1
+                self._problem = refusals.internal_error(self.request.id)
             raise self._problem from None
         except httptools.HttpParserError as error:
-            raise refusals.malformed(str(error)) from None
+            raise refusals.malformed_request(str(error)) from None
         return None
 
     def wants_websocket(self, request: Request) -> bool:
@@ -176,7 +180,7 @@ class RequestReader:
     def release(self) -> None:
         """Release resources; nothing more will be read."""
         if self.phase == BODY:
-            self._drop_body()
+            self._discard_body()
             if self.admission is not None:
                 self.admission.cancel()
         self.phase = IDLE
@@ -185,17 +189,17 @@ class RequestReader:
 
     def on_message_begin(self) -> None:
         self.phase = HEAD
-        self.deadline = self.now + self._door.limits.head_seconds
+        self.deadline = self.now + self._listener.limits.head_seconds
         self.request = NO_REQUEST
-        self._fed = 0
+        self._bytes_fed = 0
         self._url = b""
         self._headers = {}
         self._repeated = 0
 
     def on_url(self, url: bytes) -> None:
         self._url += url  # it may arrive in pieces
-        if len(self._url) > self._door.limits.url_bytes_max:
-            self._refuse(refusals.url_too_long(self._door.limits.url_bytes_max))
+        if len(self._url) > self._listener.limits.url_bytes_max:
+            self._reject(refusals.url_too_long(self._listener.limits.url_bytes_max))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         key = _names.get(name) or _lower(name)
@@ -207,58 +211,58 @@ class RequestReader:
             headers[key] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        headers, parser, door = self._headers, self._parser, self._door
+        headers, parser, listener = self._headers, self._parser, self._listener
         self._headers = {}  # trailers after the last chunk are ignored
         version = parser.get_http_version()
         self._is_old = version == "1.0"
         if version != "1.1" and not self._is_old:
-            self._refuse(refusals.unknown_version(version))
-        if len(headers) + self._repeated > door.limits.headers_max:
-            self._refuse(refusals.too_many_headers(door.limits.headers_max))
+            self._reject(refusals.unknown_version(version))
+        if len(headers) + self._repeated > listener.limits.headers_max:
+            self._reject(refusals.too_many_headers(listener.limits.headers_max))
         method = parser.get_method().decode("ascii")
         if method == "CONNECT":
-            self._refuse(refusals.no_tunnels())
+            self._reject(refusals.connect_not_supported())
         host = headers.get("host")
         if (host is None and not self._is_old) or (host is not None and "," in host):
-            self._refuse(refusals.malformed("exactly one Host header is required"))
+            self._reject(refusals.malformed_request("exactly one Host header is required"))
         target = self._url.decode("ascii")
         path, query = parse_target(target)
         if (authority := authority_of(target)) is not None:
             if not authority:
-                self._refuse(refusals.malformed("the request target has no host"))
+                self._reject(refusals.malformed_request("the request target has no host"))
             headers["host"] = authority
         if path[:1] != "/" and path != "*":
-            self._refuse(refusals.malformed("the request target must be a path"))
+            self._reject(refusals.malformed_request("the request target must be a path"))
         request_id = headers.get("x-request-id") or ""
-        if not request_id or not _is_sane(request_id):
-            request_id = door.next_id()
+        if not request_id or not _is_valid_request_id(request_id):
+            request_id = listener.next_id()
         self.request = Request(method, path, query, headers, b"", self._peer, request_id)
         if self.only_paths is not None and path not in self.only_paths:
-            self._refuse(refusals.too_many_connections())
+            self._reject(refusals.too_many_connections())
         self.upgrade = ""
         has_body = "content-length" in headers or "transfer-encoding" in headers
         if parser.should_upgrade():
-            if self._is_reread:
-                self._refuse(refusals.malformed("more than one Upgrade header"))
+            if self._is_second_message:
+                self._reject(refusals.malformed_request("more than one Upgrade header"))
             # A WebSocket starts with a GET without a body; otherwise the body would be parsed as frames.
             is_websocket = method == "GET" and not has_body and headers.get("upgrade", "").lower() == WEBSOCKET
             self.upgrade = WEBSOCKET if is_websocket else _OTHER_PROTOCOL
         elif has_body:
             self._expect_body(headers)
-        self._is_reread = False
+        self._is_second_message = False
 
     def on_body(self, piece: bytes) -> None:
         size = len(piece)
         if self.body_bytes + size > self._body_bytes_max:
-            self._refuse(refusals.body_too_large(self._body_bytes_max))
-        limits = self._door.limits
+            self._reject(refusals.body_too_large(self._body_bytes_max))
+        limits = self._listener.limits
         ahead = self.deadline + size / limits.body_bytes_per_second_min
         self.deadline = min(ahead, self.now + limits.body_seconds)
         self._unread -= size
-        if self._is_dropped:
+        if self._discards_body:
             return
-        if not self._door.budget.take(self._peer, size):
-            self._refuse(refusals.too_many_bodies())
+        if not self._listener.budget.reserve(self._peer, size):
+            self._reject(refusals.too_many_bodies())
         self.body_bytes += size
         if not self._body:
             self._body = piece
@@ -270,7 +274,7 @@ class RequestReader:
     def on_message_complete(self) -> None:
         request, admission = self.request, self.admission
         self.admission = None
-        self._is_dropped = False
+        self._discards_body = False
         if self._body:
             request.body = bytes(self._body)
             self._body = b""
@@ -288,29 +292,29 @@ class RequestReader:
             if not length:
                 return
         elif coding.lower() != "chunked" or self._is_old:
-            self._refuse(refusals.unknown_coding(coding))
-        self._body_bytes_max = self._door.application.body_limit(request.method, request.path)
+            self._reject(refusals.unknown_coding(coding))
+        self._body_bytes_max = self._listener.application.body_limit(request.method, request.path)
         if length > self._body_bytes_max:
-            self._refuse(refusals.body_too_large(self._body_bytes_max))
+            self._reject(refusals.body_too_large(self._body_bytes_max))
         expected = headers.get("expect")
         if expected is not None:
             if expected.lower() != "100-continue":
-                self._refuse(refusals.unknown_expectation(expected))
+                self._reject(refusals.unknown_expectation(expected))
             self.expects_continue = not self._is_old
         self._unread = length
         self.phase = BODY
-        self.deadline = self.now + self._door.limits.body_seconds
-        self.admission = Admission(self._door, request, self.now, self._on_admission)
+        self.deadline = self.now + self._listener.limits.body_seconds
+        self.admission = RequestAdmission(self._listener, request, self.now, self._on_admission)
         try:
-            self.conclude_admission()
+            self.finish_admission()
         except Problem as problem:
-            self._refuse(problem)
+            self._reject(problem)
 
-    def _drop_body(self) -> None:
-        self._door.budget.give_back(self._peer, self.body_bytes)
+    def _discard_body(self) -> None:
+        self._listener.budget.release(self._peer, self.body_bytes)
         self._body = b""
         self.body_bytes = 0
-        self._is_dropped = True
+        self._discards_body = True
 
     def _leave_parser(self, rest: bytes) -> bytes | None:
         """Handle an upgrade request, at which the parser stops after the head."""
@@ -319,13 +323,13 @@ class RequestReader:
             return None
         # Ignore upgrades to other protocols, such as h2c: parse the request again without the header.
         request, version = self.request, "1.0" if self._is_old else "1.1"
-        self._is_reread = True
+        self._is_second_message = True
         self._parser = httptools.HttpRequestParser(self)
         lines = [f"{name}: {value}\r\n" for name, value in request.headers.items() if name != "upgrade"]
         target = self._url.decode("ascii")
         return f"{request.method} {target} HTTP/{version}\r\n{''.join(lines)}\r\n".encode("latin-1") + rest
 
-    def _refuse(self, problem: Problem) -> NoReturn:
+    def _reject(self, problem: Problem) -> NoReturn:
         self._problem = problem  # the parser replaces our exception by its own
         raise problem
 
@@ -337,5 +341,5 @@ def _lower(name: bytes) -> str:
     return lower
 
 
-def _is_sane(request_id: str) -> bool:
+def _is_valid_request_id(request_id: str) -> bool:
     return len(request_id) <= _ID_LENGTH_MAX and request_id.isascii() and request_id.isprintable()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from headrace.http.problem import Problem
 
-EVERY_METHOD = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
+ALL_METHODS = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
 _RETRY_LATER = [("retry-after", "1")]
 
 
-def malformed(why: str) -> Problem:
+def malformed_request(why: str) -> Problem:
     return Problem(400, "malformed_request", f"the request is malformed: {why}", "see RFC 9112")
 
 
-def cut_short() -> Problem:
+def incomplete_request() -> Problem:
     return Problem(
         400,
         "incomplete_request",
@@ -21,13 +21,13 @@ def cut_short() -> Problem:
     )
 
 
-def no_tunnels() -> Problem:
+def connect_not_supported() -> Problem:
     return Problem(
         405,
         "method_not_allowed",
         "CONNECT is not supported: this server is not a proxy",
         "send the request directly",
-        [("allow", EVERY_METHOD)],
+        [("allow", ALL_METHODS)],
     )
 
 
@@ -85,7 +85,7 @@ def too_many_headers(limit: int) -> Problem:
     return Problem(431, "too_many_headers", f"the maximum number of headers is {limit}", "send fewer headers")
 
 
-def failed(request_id: str) -> Problem:
+def internal_error(request_id: str) -> Problem:
     return Problem(
         500,
         "internal_error",
@@ -118,7 +118,7 @@ def too_many_connections() -> Problem:
     return Problem(503, "too_many_connections", what, "use fewer connections, or retry later", _RETRY_LATER)
 
 
-def going_away() -> Problem:
+def shutting_down() -> Problem:
     return Problem(503, "going_away", "the server is stopping", "retry later or on another server", _RETRY_LATER)
 
 

@@ -1,8 +1,4 @@
-"""The table of routes. Only routes in the table are served, and each declares its access rule.
-
-Parts of a pattern in braces match one path segment and become `Request.params`. Segments are decoded after the path has
-been split, so that `%2F` is part of a name.
-"""
+"""The table of routes: what is not in it is not served, and every entry says who may use it."""
 
 from __future__ import annotations
 
@@ -13,8 +9,15 @@ from urllib.parse import unquote
 
 import msgspec
 
-from headrace.http.message import Handle
+from headrace.http.message import HttpHandler, Request, Response
 from headrace.http.problem import Problem
+from headrace.http.refusals import ALL_METHODS
+
+# The table of routes. Only routes in the table are served, and each declares its access rule.
+#
+# Parts of a pattern in braces match one path segment and become `Request.params`. Segments are decoded after the path
+# has been split, so that `%2F` is part of a name.
+
 
 _EMPTY = "/"
 """A placeholder for an empty segment, which no parameter matches."""
@@ -31,7 +34,7 @@ class Verb(Enum):
     MANAGE = "manage"
 
 
-class Subject(Enum):
+class AccessSubject(Enum):
     """The resource of the permission: the topic in the path, the topic of the subscription in the path, or the
     cluster."""
 
@@ -40,7 +43,7 @@ class Subject(Enum):
     SUBSCRIPTION = "subscription"
 
 
-class Side(Enum):
+class ForwarderRole(Enum):
     """Whether the route is for publishers or subscribers; a gateway may serve only one of them."""
 
     PUBLISH = "publish"
@@ -50,7 +53,7 @@ class Side(Enum):
 
 class Access(msgspec.Struct, frozen=True):
     verb: Verb
-    subject: Subject = Subject.CLUSTER
+    subject: AccessSubject = AccessSubject.CLUSTER
 
 
 class Parameter(msgspec.Struct, frozen=True):
@@ -64,8 +67,8 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """The API description of a route. `body` and the values of `answers` are types that msgspec supports, `bytes` for
-    raw content, or None for no body. `problems` are the statuses of its error responses."""
+    """The API description of a route. `body` and the values of `partition_responses` are types that msgspec supports,
+    `bytes` for raw content, or None for no body. `problems` are the statuses of its error responses."""
 
     summary: str
     answers: Mapping[int, Any]
@@ -77,14 +80,14 @@ class Operation(msgspec.Struct, frozen=True):
 class Route(msgspec.Struct, frozen=True):
     method: str
     pattern: str
-    handle: Handle
+    handle: HttpHandler
     access: Access
     operation: Operation
-    side: Side = Side.BOTH
+    side: ForwarderRole = ForwarderRole.BOTH
     body_bytes_max: int | None = None
 
 
-class Routes:
+class RouteTable:
     """Finds the route of a request in a time that is independent of the number of routes."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
@@ -139,3 +142,18 @@ class Routes:
 
 def _not_found(path: str) -> Problem:
     return Problem(404, "not_found", f"the path {path[:200]} does not exist", "GET /openapi.json lists all paths")
+
+
+# OPTIONS: list the methods of a path, derived from the application's 405 response.
+
+
+def options_response(request: Request, response: Response) -> Response:
+    """Convert a 405 response of the application to 204 with `allow`; other responses are returned unchanged."""
+    if request.path == "*":
+        return Response(204, headers=[("allow", ALL_METHODS)])
+    if response.status != 405:
+        return response
+    methods = {method.strip() for name, value in response.headers if name == "allow" for method in value.split(",")}
+    if "GET" in methods:
+        methods.add("HEAD")
+    return Response(204, headers=[("allow", ", ".join(sorted(methods | {"OPTIONS"})))])

@@ -11,12 +11,12 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, cast
 
-from headrace.runtime.eager import start_errand
+from headrace.runtime.inline_start import start_inline_coroutine
 
 if TYPE_CHECKING:
     import ssl
 
-    from headrace.http.exchange import Exchange
+    from headrace.http.exchange import HttpConnection
 
 log = logging.getLogger(__name__)
 
@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 class TlsHandshake(asyncio.Protocol):
     """The protocol of a connection until its handshake is complete; afterwards it is `exchange`."""
 
-    def __init__(self, exchange: Exchange, context: ssl.SSLContext, timeout_seconds: float) -> None:
+    def __init__(self, exchange: HttpConnection, context: ssl.SSLContext, timeout_seconds: float) -> None:
         self._exchange = exchange
         self._context = context
         self._timeout_seconds = timeout_seconds
-        self._early: list[bytes] = []  # data that was decrypted before the task below runs
+        self._early_markers: list[bytes] = []  # data that was decrypted before the task below runs
         self._has_early_eof = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -36,10 +36,10 @@ class TlsHandshake(asyncio.Protocol):
         self._exchange.is_handshaking = True
         self._exchange.connection_made(raw)
         # Start immediately, so that TLS takes over the transport before anything is read from it.
-        start_errand(self._shake_hands(raw), asyncio.get_running_loop())
+        start_inline_coroutine(self._shake_hands(raw), asyncio.get_running_loop())
 
     def data_received(self, data: bytes) -> None:
-        self._early.append(data)
+        self._early_markers.append(data)
 
     def eof_received(self) -> None:
         self._has_early_eof = True
@@ -70,8 +70,8 @@ class TlsHandshake(asyncio.Protocol):
         exchange = self._exchange
         exchange.start_secured(secured)
         secured.set_protocol(exchange)
-        for data in self._early:
+        for data in self._early_markers:
             exchange.data_received(data)
         if self._has_early_eof:
             exchange.eof_received()
-        self._early.clear()
+        self._early_markers.clear()

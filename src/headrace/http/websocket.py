@@ -2,12 +2,12 @@
 
 - The size of messages is limited, and so are unread messages: reading pauses until they are received.
 - A read of 256 KiB can hold 40,000 frames, and parsing them in one go would block the event loop for seconds. So the
-  parser handles at most `_FRAMES_PER_TURN_MAX` frames per turn of the loop; reading is paused until it has caught up.
+  parser handles at most `_FRAMES_PER_WAKEUP_MAX` frames per turn of the loop; reading is paused until it has caught up.
 - One turn answers only the latest ping, as RFC 6455 (5.5.2) permits, so it makes at most one write.
 - A client that sends more control frames or empty frames per second than it can need is closed with 1008.
 - After a violation of the protocol or of that limit, what the client sends is discarded without being parsed.
 - A silent client is sent a ping, and is disconnected if it stays silent.
-- When the client closes the WebSocket, `talk` gets a moment to return.
+- When the client closes the WebSocket, `websocket_handler` gets a moment to return.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from headrace.http.message import Header, Request, WebSocket
 from headrace.runtime.clock import Clock
 
 if TYPE_CHECKING:
-    from headrace.http.exchange import Exchange
+    from headrace.http.exchange import HttpConnection
 
 log = logging.getLogger(__name__)
 
 _UNREAD_MESSAGES_MAX = 32
 _EMPTY_FRAGMENTS_MAX = 100  # per message
-_FRAMES_PER_TURN_MAX = 100  # frames of one connection before yielding to others
+_FRAMES_PER_WAKEUP_MAX = 100  # frames of one connection before yielding to others
 _IDLE_FRAMES_PER_SECOND_MAX = 300  # control frames and frames without data
 _KEY_SALT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _NORMAL, _GOING_AWAY, _POLICY, _TOO_BIG, _FAILED = 1000, 1001, 1008, 1009, 1011
 _REASON_BYTES_MAX = 123  # the limit of a control frame
 
 
-def accepted(request: Request) -> list[Header] | None:
+def handshake_headers(request: Request) -> list[Header] | None:
     """Return the headers that accept the upgrade, or None if the request is not a valid upgrade."""
     key = request.headers.get("sec-websocket-key")
     if request.method != "GET" or not key or request.headers.get("sec-websocket-version") != "13":
@@ -51,11 +51,11 @@ def accepted(request: Request) -> list[Header] | None:
     return [("sec-websocket-accept", proof.decode("ascii"))]
 
 
-class Conversation:
-    """The implementation of `WebSocket` that is passed to `talk`."""
+class WebSocketConnection:
+    """The implementation of `WebSocket` that is passed to `websocket_handler`."""
 
-    def __init__(self, exchange: Exchange, limits: HttpLimits, clock: Clock) -> None:
-        self._exchange = exchange
+    def __init__(self, connection: HttpConnection, limits: HttpLimits, clock: Clock) -> None:
+        self._connection = connection
         self._limits = limits
         self._clock = clock
         self._frames = Connection(ConnectionType.SERVER)
@@ -67,113 +67,113 @@ class Conversation:
         self._unanswered_ping: Ping | None = None
         self._idle_frames = 0  # since `_idle_since`
         self._idle_since = 0.0
-        self._is_behind = False  # the parser has unparsed data
+        self._awaits_reader = False  # the parser has unparsed data
         self._is_parsing = False  # a turn of the parser is running or scheduled
         self._is_discarding = False  # further input is not parsed
-        self._waiting: asyncio.Future[None] | None = None
-        self._heard = clock.monotonic()
+        self._receiver: asyncio.Future[None] | None = None
+        self._last_received_at = clock.monotonic()
         self._is_pinged = False
-        self._is_over = False  # one side has closed the WebSocket, or is gone
-        self._has_talked = False
-        self._over_since = 0.0
+        self._is_finished = False  # one side has closed the WebSocket, or is gone
+        self._handler_returned = False
+        self._finished_at = 0.0
 
-    async def run(self, talk: Callable[[WebSocket], Awaitable[None]]) -> None:
+    async def run(self, websocket_handler: Callable[[WebSocket], Awaitable[None]]) -> None:
         code = _NORMAL
         try:
-            await talk(self)
+            await websocket_handler(self)
         except ConnectionError:
-            pass  # `talk` tried to send after the end
+            pass  # `websocket_handler` tried to send after the end
         except Exception:
-            log.exception("WebSocket handler failed peer=%s", self._exchange.host)
+            log.exception("WebSocket handler failed peer=%s", self._connection.host)
             code = _FAILED
         finally:
-            self._has_talked = True
-            self._say_close(code, "")
+            self._handler_returned = True
+            self._send_close(code, "")
 
-    # For `talk`
+    # For `websocket_handler`
 
     async def receive(self) -> str | bytes | None:
         while not self._messages:
-            if self._is_over:
+            if self._is_finished:
                 return None
-            assert self._waiting is None, "concurrent calls of receive"
-            self._waiting = asyncio.get_running_loop().create_future()
+            assert self._receiver is None, "concurrent calls of receive"
+            self._receiver = asyncio.get_running_loop().create_future()
             try:
-                await self._waiting
+                await self._receiver
             finally:
-                self._waiting = None
+                self._receiver = None
         message = self._messages.popleft()
         self._unread_bytes -= len(message)
-        self.go_on()
+        self.resume_parsing()
         return message
 
     async def send(self, text: str) -> None:
-        if self._is_over:
+        if self._is_finished:
             raise ConnectionResetError("the peer has closed the WebSocket")
-        self._exchange.write([self._frames.send(TextMessage(data=text))])
-        await self._exchange.room()
+        self._connection.write([self._frames.send(TextMessage(data=text))])
+        await self._connection.wait_writable()
 
     async def close(self, code: int = _NORMAL, reason: str = "") -> None:
-        self._say_close(code, reason)
+        self._send_close(code, reason)
 
     # For the exchange
 
-    def take_in(self, data: bytes) -> None:
-        self._heard = self._clock.monotonic()
+    def receive_data(self, data: bytes) -> None:
+        self._last_received_at = self._clock.monotonic()
         self._is_pinged = False
         if self._is_discarding or self._frames.state is ConnectionState.CLOSED:
             return
         self._frames.receive_data(data)
-        self._is_behind = True
+        self._awaits_reader = True
         if self._is_parsing:
-            self.go_on()
+            self.resume_parsing()
         else:
             self._parse()
 
-    def go_on(self) -> None:
+    def resume_parsing(self) -> None:
         """Resume reading and parsing if there is room for messages."""
         if not self._has_room():
-            self._exchange.pause_reading()
-        elif not self._is_behind:
-            self._exchange.resume_reading()
+            self._connection.pause_reading()
+        elif not self._awaits_reader:
+            self._connection.resume_reading()
         else:
-            self._exchange.pause_reading()
+            self._connection.pause_reading()
             if not self._is_parsing:
                 self._is_parsing = True
                 asyncio.get_running_loop().call_soon(self._parse)  # yield to other connections first
 
-    def go_away(self) -> None:
-        self._say_close(_GOING_AWAY, "the server is stopping")
+    def close_going_away(self) -> None:
+        self._send_close(_GOING_AWAY, "the server is stopping")
 
-    def lose(self) -> None:
-        self._is_over = self._is_discarding = True
+    def on_connection_lost(self) -> None:
+        self._is_finished = self._is_discarding = True
         self._wake()
 
     def sweep(self, now: float) -> None:
-        if self._is_over:
-            if now - self._over_since > self._limits.linger_seconds:
-                self._exchange.abort()
+        if self._is_finished:
+            if now - self._finished_at > self._limits.linger_seconds:
+                self._connection.abort()
             return
-        silent = now - self._heard
+        silent = now - self._last_received_at
         if silent > 2 * self._limits.ping_seconds:
-            self._exchange.abort()
+            self._connection.abort()
         elif silent > self._limits.ping_seconds and not self._is_pinged:
             self._is_pinged = True
-            self._exchange.write([self._frames.send(Ping())])
+            self._connection.write([self._frames.send(Ping())])
 
     def _parse(self) -> None:
         """One turn of the parser."""
         self._is_parsing = True  # so that calls from here do not schedule another turn
-        self._is_behind = not self._parse_frames()
+        self._awaits_reader = not self._parse_frames()
         self._is_parsing = False
         self._answer_ping()
-        self.go_on()
+        self.resume_parsing()
 
     def _parse_frames(self) -> bool:
         """Parse frames; return whether all input is parsed or discarded. wsproto parses a frame when its event is
         requested."""
         events = self._frames.events()
-        for _ in range(_FRAMES_PER_TURN_MAX):
+        for _ in range(_FRAMES_PER_WAKEUP_MAX):
             if self._is_discarding:
                 return True
             if not self._has_room():
@@ -188,20 +188,20 @@ class Conversation:
         if isinstance(event, TextMessage | BytesMessage):
             if event.frame_finished and not event.data:
                 self._count_idle_frame()
-            if not self._is_over:
-                self._on_piece(event)
+            if not self._is_finished:
+                self._on_fragment(event)
         elif isinstance(event, CloseConnection):
             if self._frames.state is ConnectionState.REMOTE_CLOSING:
-                self._exchange.write([self._frames.send(event.response())])
+                self._connection.write([self._frames.send(event.response())])
             elif self._frames.state is not ConnectionState.CLOSED:
-                self._fail(event.code, event.reason or "")  # the parser cannot continue
-            self._be_over()
+                self._close_with_error(event.code, event.reason or "")  # the parser cannot continue
+            self._finish()
         else:
             self._count_idle_frame()
             if isinstance(event, Ping):
                 self._unanswered_ping = event
 
-    def _on_piece(self, event: TextMessage | BytesMessage) -> None:
+    def _on_fragment(self, event: TextMessage | BytesMessage) -> None:
         """Join fragments as they arrive: a list of one-byte fragments would take many times the size of the message."""
         if self._partial is None:
             self._partial = StringIO() if isinstance(event, TextMessage) else BytesIO()
@@ -211,10 +211,10 @@ class Conversation:
             self._empty_fragments += 1
         if self._partial_bytes > self._limits.message_bytes_max:
             self._partial = None
-            self._say_close(_TOO_BIG, f"the maximum message size is {self._limits.message_bytes_max} bytes")
+            self._send_close(_TOO_BIG, f"the maximum message size is {self._limits.message_bytes_max} bytes")
         elif self._empty_fragments > _EMPTY_FRAGMENTS_MAX:
             self._partial = None
-            self._fail(_POLICY, f"a message may have up to {_EMPTY_FRAGMENTS_MAX} empty fragments")
+            self._close_with_error(_POLICY, f"a message may have up to {_EMPTY_FRAGMENTS_MAX} empty fragments")
         elif event.message_finished:
             self._messages.append(self._partial.getvalue())
             self._unread_bytes += self._partial_bytes
@@ -229,39 +229,39 @@ class Conversation:
         self._idle_frames += 1
         if self._idle_frames > _IDLE_FRAMES_PER_SECOND_MAX:
             limit = f"up to {_IDLE_FRAMES_PER_SECOND_MAX} control frames and empty frames per second are allowed"
-            self._fail(_POLICY, limit)
+            self._close_with_error(_POLICY, limit)
 
     def _answer_ping(self) -> None:
         ping, self._unanswered_ping = self._unanswered_ping, None
         if ping is not None and self._frames.state is ConnectionState.OPEN:
-            self._exchange.write([self._frames.send(Pong(payload=ping.payload))])
+            self._connection.write([self._frames.send(Pong(payload=ping.payload))])
 
-    def _fail(self, code: int, reason: str) -> None:
+    def _close_with_error(self, code: int, reason: str) -> None:
         """Close, and stop parsing: otherwise a flood of frames would use CPU time until the connection ends."""
         self._is_discarding = True
-        self._say_close(code, reason)
+        self._send_close(code, reason)
 
-    def _say_close(self, code: int, reason: str) -> None:
-        if self._frames.state is ConnectionState.OPEN and not self._exchange.is_gone:
+    def _send_close(self, code: int, reason: str) -> None:
+        if self._frames.state is ConnectionState.OPEN and not self._connection.is_gone:
             shown = reason.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
-            self._exchange.write([self._frames.send(CloseConnection(code=code, reason=shown or None))])
-        self._be_over()
+            self._connection.write([self._frames.send(CloseConnection(code=code, reason=shown or None))])
+        self._finish()
 
-    def _be_over(self) -> None:
-        if not self._is_over:
-            self._is_over = True
-            self._over_since = self._clock.monotonic()
+    def _finish(self) -> None:
+        if not self._is_finished:
+            self._is_finished = True
+            self._finished_at = self._clock.monotonic()
             self._wake()
-            self.go_on()
-        if self._has_talked and self._frames.state is ConnectionState.CLOSED:
-            self._exchange.end()
+            self.resume_parsing()
+        if self._handler_returned and self._frames.state is ConnectionState.CLOSED:
+            self._connection.end()
 
     def _wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        if self._receiver is not None and not self._receiver.done():
+            self._receiver.set_result(None)
 
     def _has_room(self) -> bool:
         """Whether to read on. Reading continues after a close frame was sent, because the peer's close frame
         follows."""
         is_full = len(self._messages) >= _UNREAD_MESSAGES_MAX or self._unread_bytes > self._limits.message_bytes_max
-        return self._is_over or not (is_full or self._exchange.is_full)
+        return self._is_finished or not (is_full or self._connection.is_write_blocked)

@@ -19,7 +19,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from headrace.model.configs import (
-    BrokerName,
+    BrokerConfigName,
     ConfigChange,
     ConfigEntry,
     ConfigSource,
@@ -27,9 +27,8 @@ from headrace.model.configs import (
     Setting,
     Value,
     alter,
-    as_text,
     at_least,
-    attribute,
+    attribute_name,
     boolean,
     double,
     each_of,
@@ -38,8 +37,9 @@ from headrace.model.configs import (
     one_of_any_case,
     parse_all,
     settings_of,
+    string_list,
     text,
-    words,
+    value_text,
 )
 from headrace.model.errors import InvalidConfig, InvalidRequest
 from headrace.model.kafka_only_configs import WITHOUT_EFFECT, replacement_of
@@ -72,7 +72,7 @@ class BrokerConfig(ShareGroupDefaults):
         "The maximum number of bytes in a fetch response.",
         check=at_least(1024),
     )
-    group_consumer_assignors: tuple[str, ...] = words(
+    group_consumer_assignors: tuple[str, ...] = string_list(
         ("uniform", "range"),
         "The server-side assignors that members of consumer groups may choose. The first one is the default.",
         check=lambda value: each_of("uniform", "range")(value) if value else "List must not be empty",
@@ -270,7 +270,7 @@ class BrokerConfig(ShareGroupDefaults):
             **parse_all(BROKER_SETTINGS, static, "broker"),
             **parse_all(BROKER_SETTINGS, dynamic, "broker"),
         }
-        own: dict[str, Any] = {attribute(name): value for name, value in values.items() if name in _OWN_SETTINGS}
+        own: dict[str, Any] = {attribute_name(name): value for name, value in values.items() if name in _OWN_SETTINGS}
         topic_defaults = _topic_defaults({name: values[name] for name in layer} for layer in (static, dynamic))
         config = cls(
             **own, topic_defaults=topic_defaults, without_effect=without_effect, static=static, dynamic=dynamic
@@ -309,7 +309,9 @@ class BrokerConfig(ShareGroupDefaults):
     def describe(self) -> list[ConfigEntry]:
         """List every broker setting, sorted by name."""
         entries = [
-            describe_setting(replace(setting, broker_names=(BrokerName(name),)), BrokerName(name), [], self.layers)
+            describe_setting(
+                replace(setting, broker_names=(BrokerConfigName(name),)), BrokerConfigName(name), [], self.layers
+            )
             for name, setting in _OWN_SETTINGS.items()
         ]
         entries += [
@@ -323,7 +325,7 @@ class BrokerConfig(ShareGroupDefaults):
         """Raise unless a consumer group may use these timings. `prefix` is that of the config names in the error."""
         given = {"session.timeout.ms": session_timeout_ms, "heartbeat.interval.ms": heartbeat_interval_ms}
         for name, value in given.items():
-            low, high = (getattr(self, attribute(f"group.consumer.{limit}.{name}")) for limit in ("min", "max"))
+            low, high = (getattr(self, attribute_name(f"group.consumer.{limit}.{name}")) for limit in ("min", "max"))
             if not low <= value <= high:
                 raise InvalidConfig(
                     f"{prefix}{name}={value} is not between group.consumer.min.{name}={low} and "
@@ -345,7 +347,7 @@ def flatten(table: Mapping[str, object]) -> dict[str, str]:
         elif isinstance(value, list):
             flat[name] = ",".join(str(word) for word in value)
         elif isinstance(value, bool | int | float | str):
-            flat[name] = as_text(value)
+            flat[name] = value_text(value)
         else:
             raise InvalidConfig(f"Invalid value {value} for configuration {name}: a number, text or list is expected")
     return flat
@@ -364,11 +366,11 @@ def _topic_defaults(layers: Iterable[Mapping[str, Value]]) -> TopicConfig:
         for setting in TOPIC_SETTINGS.values():
             given = [name for name in setting.broker_names if name.name in layer]
             if given:
-                defaults[attribute(setting.name)] = given[0].to_topic(layer[given[0].name])
+                defaults[attribute_name(setting.name)] = given[0].to_topic(layer[given[0].name])
     return TopicConfig(**defaults)
 
 
-def _broker_setting(setting: Setting, name: BrokerName) -> Setting:
+def _broker_setting(setting: Setting, name: BrokerConfigName) -> Setting:
     """The broker setting that is the default of a topic setting: the same check, possibly in another unit."""
     check = setting.check
     return replace(

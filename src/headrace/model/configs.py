@@ -60,7 +60,7 @@ class AlterOperation(IntEnum):
     SUBTRACT = 3
 
 
-class BrokerName(msgspec.Struct, frozen=True):
+class BrokerConfigName(msgspec.Struct, frozen=True):
     """The broker setting that provides the default of a topic setting, possibly in a coarser unit."""
 
     name: str
@@ -82,7 +82,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     default: Value
     doc: str
     check: Check | None = None
-    broker_names: tuple[BrokerName, ...] = ()
+    broker_names: tuple[BrokerConfigName, ...] = ()
     read_only: bool = False
 
     def parse(self, value: str | None) -> Value:
@@ -145,7 +145,7 @@ def parse_all(settings: Mapping[str, Setting], given: Mapping[str, str | None], 
     problems: list[str] = []
     for name, text_value in given.items():
         try:
-            values[name] = find(settings, name, kind).parse(text_value)
+            values[name] = find_setting(settings, name, kind).parse(text_value)
         except InvalidConfig as error:
             problems.append(error.message)
     if problems:
@@ -153,7 +153,7 @@ def parse_all(settings: Mapping[str, Setting], given: Mapping[str, str | None], 
     return values
 
 
-def find(settings: Mapping[str, Setting], name: str, kind: str) -> Setting:
+def find_setting(settings: Mapping[str, Setting], name: str, kind: str) -> Setting:
     """Return the setting of that name; the error for an unknown name suggests the most similar one."""
     setting = settings.get(name)
     if setting is None:
@@ -187,7 +187,7 @@ def alter(
             # Unknown names are deleted as well; otherwise an override of a config that was removed would stay forever.
             altered.pop(change.name, None)
             continue
-        setting = find(settings, change.name, kind)
+        setting = find_setting(settings, change.name, kind)
         if change.value is None:
             raise InvalidRequest(f"Null value not supported for {change.operation.name}: {change.name}")
         if change.operation is AlterOperation.SET:
@@ -205,7 +205,7 @@ def alter(
     return altered
 
 
-def as_text(value: Value) -> str:
+def value_text(value: Value) -> str:
     """Format a value as Kafka does."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -240,7 +240,7 @@ def double(default: float, doc: str, **more: Any) -> float:
     return _declare(ConfigType.DOUBLE, default, doc, more)
 
 
-def words(default: tuple[str, ...], doc: str, **more: Any) -> tuple[str, ...]:
+def string_list(default: tuple[str, ...], doc: str, **more: Any) -> tuple[str, ...]:
     return _declare(ConfigType.LIST, default, doc, more)
 
 
@@ -254,7 +254,7 @@ def settings_of(config_class: type[Any]) -> dict[str, Setting]:
     return {setting.name: setting for setting in settings}
 
 
-def attribute(name: str) -> str:
+def attribute_name(name: str) -> str:
     """Return the attribute name of a setting."""
     return name.replace(".", "_")
 
@@ -298,7 +298,7 @@ def each_of(*allowed: str) -> Check:
     return check
 
 
-def not_offered(allowed: Collection[Value], why: str) -> Check:
+def only_supported(allowed: Collection[Value], why: str) -> Check:
     """Check a Kafka setting that Headrace supports with certain values only: reject others, do not ignore them."""
     return lambda value: None if value in allowed else why
 

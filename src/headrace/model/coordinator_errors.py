@@ -95,7 +95,7 @@ class TransactionCoordinatorFenced(HeadraceError):
     code = 52
 
 
-class TransactionalIdRefused(HeadraceError):
+class TransactionalIdAuthorizationFailed(HeadraceError):
     """The producer has no transactional id, or is not allowed to use it."""
 
     code = 53

@@ -44,15 +44,15 @@ from headrace.model.coordinator_errors import (
     RebalanceInProgress,
     StaleMemberEpoch,
     TransactionAbortable,
+    TransactionalIdAuthorizationFailed,
     TransactionalIdNotFound,
-    TransactionalIdRefused,
     TransactionCoordinatorFenced,
     UnknownMemberId,
     UnreleasedInstanceId,
     UnstableOffsetCommit,
     UnsupportedAssignor,
 )
-from headrace.model.refusal import HeadraceError, RecordRefused, RetriableError
+from headrace.model.refusal import HeadraceError, InvalidRecords, RetriableError
 from headrace.model.share_errors import (
     InvalidRecordState,
     InvalidShareSessionEpoch,
@@ -90,6 +90,7 @@ __all__ = [
     "InvalidProducerIdMapping",
     "InvalidRecord",
     "InvalidRecordState",
+    "InvalidRecords",
     "InvalidRegularExpression",
     "InvalidReplicaAssignment",
     "InvalidReplicationFactor",
@@ -119,7 +120,6 @@ __all__ = [
     "PreferredLeaderNotAvailable",
     "ProducerFenced",
     "RebalanceInProgress",
-    "RecordRefused",
     "RequestTimedOut",
     "RetriableError",
     "ShareSessionLimitReached",
@@ -132,8 +132,8 @@ __all__ = [
     "TopicDeletionDisabled",
     "TransactionAbortable",
     "TransactionCoordinatorFenced",
+    "TransactionalIdAuthorizationFailed",
     "TransactionalIdNotFound",
-    "TransactionalIdRefused",
     "UnknownLeaderEpoch",
     "UnknownMemberId",
     "UnknownProducerId",
@@ -201,7 +201,7 @@ class InvalidRequiredAcks(HeadraceError):
     code = 21
 
 
-class InvalidTimestamp(RecordRefused):
+class InvalidTimestamp(InvalidRecords):
     """The timestamp of a record is outside the range that the topic accepts."""
 
     code = 32
@@ -327,7 +327,7 @@ class UnsupportedCompressionType(HeadraceError):
     code = 76
 
 
-class InvalidRecord(RecordRefused):
+class InvalidRecord(InvalidRecords):
     """A record or batch violates the rules of the topic."""
 
     code = 87

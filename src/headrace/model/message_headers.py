@@ -53,7 +53,7 @@ DEAD_OFFSET = "headrace-dead-offset"
 DEAD_AT = "headrace-dead-at"
 DEAD_DEDUP_ID = "headrace-dead-dedup-id"
 """The dedup id of the original message; the dead letter has a dedup id of its own."""
-OF_THE_DEATH = (
+DEAD_LETTER_HEADERS = (
     *(DEAD_REASON, DEAD_ATTEMPTS, DEAD_SUBSCRIPTION, DEAD_TOPIC, DEAD_TOPIC_ID, DEAD_PARTITION, DEAD_OFFSET, DEAD_AT),
     *(DEAD_DEDUP_ID, DEDUP_ID),
 )
@@ -79,7 +79,7 @@ class HeaderSetter(Enum):
 RESERVED_HEADERS: Mapping[str, HeaderSetter] = {
     **dict.fromkeys((TAGS, PRIORITY, TTL, EXPIRES_AT, CORRELATION_ID), HeaderSetter.CLIENT),
     **dict.fromkeys((DELAY, DELIVER_AT, REPEAT, DEDUP_ID, DEDUP_DIGEST, REPLY_TO), HeaderSetter.TRUSTED_CLIENT),
-    **dict.fromkeys((*OF_THE_DEATH[:-1], REDRIVEN), HeaderSetter.BROKER),
+    **dict.fromkeys((*DEAD_LETTER_HEADERS[:-1], REDRIVEN), HeaderSetter.BROKER),
     **dict.fromkeys((ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET), HeaderSetter.BROKER),
 }
 """Reserved names that are not listed are kept for later versions: REST rejects them as well."""
@@ -100,7 +100,7 @@ class InvalidHeader(InvalidRecord):
     """A reserved header has an invalid value."""
 
 
-class Death(msgspec.Struct, frozen=True, gc=False):
+class DeadLetterOrigin(msgspec.Struct, frozen=True, gc=False):
     """The origin of a dead letter and its reason. `topic_id` is None if an earlier version wrote the dead letter."""
 
     reason: str
@@ -113,16 +113,16 @@ class Death(msgspec.Struct, frozen=True, gc=False):
     topic_id: UUID | None = None
 
 
-def header_of(headers: Headers, name: str) -> bytes | None:
+def header_value(headers: Headers, name: str) -> bytes | None:
     for found, value in reversed(headers):
         if found == name:
             return value
     return None
 
 
-def text_of(headers: Headers, name: str) -> str | None:
+def header_text(headers: Headers, name: str) -> str | None:
     """Return the value as text; bytes that are not UTF-8 are replaced."""
-    value = header_of(headers, name)
+    value = header_value(headers, name)
     return None if value is None else value.decode("utf-8", "replace")
 
 
@@ -138,7 +138,7 @@ def dedup_key_of(dedup_id: bytes) -> bytes | None:
 
 
 def priority_of(headers: Headers) -> int:
-    text = text_of(headers, PRIORITY)
+    text = header_text(headers, PRIORITY)
     if text is None:
         return PRIORITY_DEFAULT
     try:
@@ -154,36 +154,36 @@ def expires_ms_of(headers: Headers, arrived_ms: int) -> int | None:
 
     ends: list[int] = []
     with suppress(InvalidTime):
-        if (text := text_of(headers, EXPIRES_AT)) is not None:
+        if (text := header_text(headers, EXPIRES_AT)) is not None:
             ends.append(parse_time(text))
     with suppress(InvalidDuration):
-        if (text := text_of(headers, TTL)) is not None:
+        if (text := header_text(headers, TTL)) is not None:
             ends.append(arrived_ms + parse_duration(text))
     return min(ends, default=None)
 
 
 def tags_of(headers: Headers) -> frozenset[str]:
-    text = text_of(headers, TAGS)
+    text = header_text(headers, TAGS)
     if not text:
         return frozenset()
     parts = text.split(",", TAGS_MAX)[:TAGS_MAX]
     return frozenset(tag for part in parts if (tag := part.strip()))
 
 
-def redriven_of(headers: Headers) -> int:
+def redrive_count_of(headers: Headers) -> int:
     return _number(headers, REDRIVEN, 0)
 
 
-def death_of(headers: Headers) -> Death | None:
+def dead_letter_origin(headers: Headers) -> DeadLetterOrigin | None:
     """Return None if the message is not a dead letter, or does not identify the original message."""
-    topic = text_of(headers, DEAD_TOPIC)
+    topic = header_text(headers, DEAD_TOPIC)
     partition, offset = _number(headers, DEAD_PARTITION, -1), _number(headers, DEAD_OFFSET, -1)
     if topic is None or partition < 0 or offset < 0:
         return None
-    return Death(
-        text_of(headers, DEAD_REASON) or "",
+    return DeadLetterOrigin(
+        header_text(headers, DEAD_REASON) or "",
         _number(headers, DEAD_ATTEMPTS, 0),
-        text_of(headers, DEAD_SUBSCRIPTION) or "",
+        header_text(headers, DEAD_SUBSCRIPTION) or "",
         topic,
         partition,
         offset,
@@ -192,7 +192,7 @@ def death_of(headers: Headers) -> Death | None:
     )
 
 
-def with_death(headers: Headers, death: Death) -> list[tuple[str, bytes | None]]:
+def with_dead_letter_headers(headers: Headers, death: DeadLetterOrigin) -> list[tuple[str, bytes | None]]:
     """Return the headers of the dead letter of a message with the given headers."""
     told = {
         DEAD_REASON: death.reason,
@@ -226,14 +226,14 @@ def check_priority(text: str) -> int:
 
 
 def _uuid(headers: Headers, name: str) -> UUID | None:
-    text = text_of(headers, name)
+    text = header_text(headers, name)
     with suppress(ValueError):
         return None if text is None else UUID(text)
     return None
 
 
 def _number(headers: Headers, name: str, default: int) -> int:
-    text = text_of(headers, name)
+    text = header_text(headers, name)
     if text is None or not text.isascii() or not text.isdigit() or len(text) > _DIGITS_MAX:
         return default  # int() alone would also accept "1_000" and thousands of digits
     return int(text)

@@ -16,7 +16,7 @@ TRANSACTION_STATE = "__transaction_state"
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
 ACKS_PREFIX = "__acks."
 DELAYED_PREFIX = "__delayed."
-COMPANION_PREFIXES = (ACKS_PREFIX, DELAYED_PREFIX)
+COLOCATED_PREFIXES = (ACKS_PREFIX, DELAYED_PREFIX)
 DEAD_LETTER_SUFFIX = ".dlq"
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -50,12 +50,12 @@ def check_group_id(group_id: str | None) -> str:
 
 def is_internal(topic: str) -> bool:
     """Whether the topic belongs to the broker: clients may read such topics, but not create or delete them."""
-    return topic in INTERNAL_TOPICS or topic.startswith(COMPANION_PREFIXES)
+    return topic in INTERNAL_TOPICS or topic.startswith(COLOCATED_PREFIXES)
 
 
 def owner_of(topic: str) -> str | None:
     """Return the topic with which this one is co-located, or None if it is not a co-located topic."""
-    for prefix in COMPANION_PREFIXES:
+    for prefix in COLOCATED_PREFIXES:
         if topic.startswith(prefix):
             return topic[len(prefix) :]
     return None

@@ -23,7 +23,7 @@ class RetriableError(HeadraceError):
     retriable: ClassVar[bool] = True
 
 
-class RecordRefused(HeadraceError):
+class InvalidRecords(HeadraceError):
     """The broker rejected a batch because of some of its records, which the error lists by their index."""
 
     def __init__(self, message: str = "", records: Sequence[tuple[int, str]] = ()) -> None:

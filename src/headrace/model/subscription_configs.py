@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.model.configs import (
-    BrokerName,
+    BrokerConfigName,
     Setting,
     at_least,
-    attribute,
+    attribute_name,
     between,
     boolean,
     double,
@@ -28,8 +28,8 @@ from headrace.model.configs import (
     parse_all,
     secret,
     settings_of,
+    string_list,
     text,
-    words,
 )
 from headrace.model.errors import InvalidConfig, InvalidRequest
 
@@ -104,13 +104,13 @@ class SubscriptionConfig:
         5000,
         "The heartbeat interval of the members of a consumer group.",
         check=at_least(1),
-        broker_names=(BrokerName("group.consumer.heartbeat.interval.ms"),),
+        broker_names=(BrokerConfigName("group.consumer.heartbeat.interval.ms"),),
     )
     consumer_session_timeout_ms: int = integer(
         45_000,
         "Remove a member of a consumer group that has sent no heartbeat for this many milliseconds.",
         check=at_least(1),
-        broker_names=(BrokerName("group.consumer.session.timeout.ms"),),
+        broker_names=(BrokerConfigName("group.consumer.session.timeout.ms"),),
     )
     share_auto_offset_reset: str = text(
         "latest",
@@ -121,13 +121,13 @@ class SubscriptionConfig:
         5,
         "The maximum number of delivery attempts. A message that fails the last one becomes a dead letter.",
         check=between(1, 1000),
-        broker_names=(BrokerName("group.share.delivery.count.limit"),),
+        broker_names=(BrokerConfigName("group.share.delivery.count.limit"),),
     )
     share_heartbeat_interval_ms: int = integer(
         5000,
         "The heartbeat interval of the members of a share group.",
         check=at_least(100),
-        broker_names=(BrokerName("group.share.heartbeat.interval.ms"),),
+        broker_names=(BrokerConfigName("group.share.heartbeat.interval.ms"),),
     )
     share_isolation_level: str = text(
         "read_uncommitted",
@@ -139,13 +139,13 @@ class SubscriptionConfig:
         0,
         "The maximum number of messages of a partition that are leased at the same time. 0: no limit.",
         check=at_least(0),
-        broker_names=(BrokerName("group.share.partition.max.record.locks"),),
+        broker_names=(BrokerConfigName("group.share.partition.max.record.locks"),),
     )
     share_record_lock_duration_ms: int = integer(
         30_000,
         "The visibility timeout: a lease that is not extended expires after this many milliseconds.",
         check=between(100, 12 * HOUR_MS),
-        broker_names=(BrokerName("group.share.record.lock.duration.ms"),),
+        broker_names=(BrokerConfigName("group.share.record.lock.duration.ms"),),
     )
     share_renew_acknowledge_enable: bool = boolean(True, "Allow members to extend their leases.")
     share_session_timeout_ms: int = integer(
@@ -153,7 +153,7 @@ class SubscriptionConfig:
         "Remove a member of a share group that has sent no heartbeat for this many milliseconds, and release its "
         "leases.",
         check=at_least(100),
-        broker_names=(BrokerName("group.share.session.timeout.ms"),),
+        broker_names=(BrokerConfigName("group.share.session.timeout.ms"),),
     )
     headrace_retry_backoff_ms: int = long(
         0, "The delay before the second delivery attempt of a message that failed.", check=between(0, 365 * DAY_MS)
@@ -174,7 +174,7 @@ class SubscriptionConfig:
         "The maximum number of messages in flight with the same key. 1 preserves the order per key. 0: no limit.",
         check=at_least(0),
     )
-    headrace_priority_slack_ms: Sequence[str] = words(
+    headrace_priority_slack_ms: Sequence[str] = string_list(
         (),
         "The slack in milliseconds of each of the priorities 0 to 9. The message with the smallest arrival time plus "
         "slack is delivered first. Empty: ignore priorities.",
@@ -193,7 +193,7 @@ class SubscriptionConfig:
     headrace_push_url: str = text(
         "", "The URL to which messages are pushed by HTTP POST. Empty: no push.", check=_push_url
     )
-    headrace_push_topics: Sequence[str] = words((), "The topics whose messages are pushed. Empty: all topics.")
+    headrace_push_topics: Sequence[str] = string_list((), "The topics whose messages are pushed. Empty: all topics.")
     headrace_push_secret: str = secret("The secret with which the receiver verifies the signature of a pushed message.")
     headrace_push_concurrency: int = integer(
         8, "The maximum number of concurrent push requests per process.", check=between(1, 1000)
@@ -209,7 +209,7 @@ class SubscriptionConfig:
     def build(cls, given: Mapping[str, str | None], defaults: SubscriptionConfig | None = None) -> SubscriptionConfig:
         """Apply overrides, given as text, to the broker's defaults; `InvalidConfig` lists every bad one."""
         values: dict[str, Any] = {
-            attribute(name): value for name, value in parse_all(SUBSCRIPTION_SETTINGS, given, "group").items()
+            attribute_name(name): value for name, value in parse_all(SUBSCRIPTION_SETTINGS, given, "group").items()
         }
         config = replace(defaults or cls(), **values)
         if config.headrace_retry_backoff_ms > config.headrace_retry_backoff_max_ms:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.model.configs import (
-    BrokerName,
+    BrokerConfigName,
     ConfigChange,
     ConfigEntry,
     ConfigSource,
@@ -20,21 +20,21 @@ from headrace.model.configs import (
     Setting,
     Synonym,
     alter,
-    as_text,
     at_least,
-    attribute,
+    attribute_name,
     between,
     boolean,
     double,
     each_of,
     integer,
     long,
-    not_offered,
     one_of,
+    only_supported,
     parse_all,
     settings_of,
+    string_list,
     text,
-    words,
+    value_text,
 )
 from headrace.model.errors import InvalidConfig
 
@@ -51,13 +51,13 @@ ACKED = "acked"
 _NO_TIERS = "Headrace does not support tiered storage"
 
 
-def _broker(*names: str) -> tuple[BrokerName, ...]:
-    return tuple(BrokerName(name) for name in names)
+def _broker(*names: str) -> tuple[BrokerConfigName, ...]:
+    return tuple(BrokerConfigName(name) for name in names)
 
 
-def _times(stem: str, *units: str) -> tuple[BrokerName, ...]:
+def _times(stem: str, *units: str) -> tuple[BrokerConfigName, ...]:
     factors = {"ms": 1, "minutes": 60_000, "hours": HOUR_MS}
-    return tuple(BrokerName(f"{stem}.{unit}", factors[unit]) for unit in units)
+    return tuple(BrokerConfigName(f"{stem}.{unit}", factors[unit]) for unit in units)
 
 
 def _throttled(value: Sequence[str]) -> str | None:
@@ -70,7 +70,7 @@ def _throttled(value: Sequence[str]) -> str | None:
 class TopicConfig:
     """The effective configuration of a topic as typed values. Names are Kafka's, with underscores for dots."""
 
-    cleanup_policy: tuple[str, ...] = words(
+    cleanup_policy: tuple[str, ...] = string_list(
         ("delete",),
         "What to do with old segments. 'delete' deletes them by retention time and size, 'compact' keeps the last "
         "record of each key. Both may be given.",
@@ -138,7 +138,7 @@ class TopicConfig:
         check=at_least(0),
         broker_names=_broker("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
     )
-    follower_replication_throttled_replicas: tuple[str, ...] = words(
+    follower_replication_throttled_replicas: tuple[str, ...] = string_list(
         (),
         "Accepted for Kafka's tools, as partition:broker or '*', without effect: the throttled rate applies to every "
         "replica that is catching up.",
@@ -150,7 +150,7 @@ class TopicConfig:
         check=at_least(0),
         broker_names=_broker("log.index.interval.bytes"),
     )
-    leader_replication_throttled_replicas: tuple[str, ...] = words(
+    leader_replication_throttled_replicas: tuple[str, ...] = string_list(
         (),
         "Accepted for Kafka's tools, as partition:broker or '*', without effect: the throttled rate applies to every "
         "replica that is catching up.",
@@ -223,15 +223,15 @@ class TopicConfig:
         broker_names=_broker("log.preallocate"),
     )
     remote_log_copy_disable: bool = boolean(
-        False, "With tiered storage: stop copying segments to it.", check=not_offered((False,), _NO_TIERS)
+        False, "With tiered storage: stop copying segments to it.", check=only_supported((False,), _NO_TIERS)
     )
     remote_log_delete_on_disable: bool = boolean(
         False,
         "With tiered storage: delete the remote segments when it is disabled.",
-        check=not_offered((False,), _NO_TIERS),
+        check=only_supported((False,), _NO_TIERS),
     )
     remote_storage_enable: bool = boolean(
-        False, "Move old segments to tiered storage.", check=not_offered((False,), _NO_TIERS)
+        False, "Move old segments to tiered storage.", check=only_supported((False,), _NO_TIERS)
     )
     retention_bytes: int = long(
         -1,
@@ -288,7 +288,7 @@ class TopicConfig:
         if not overrides:
             return defaults
         values = parse_all(TOPIC_SETTINGS, overrides, "topic")
-        typed: dict[str, Any] = {attribute(name): value for name, value in values.items()}
+        typed: dict[str, Any] = {attribute_name(name): value for name, value in values.items()}
         config = replace(defaults, **typed)
         if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
             raise InvalidConfig(
@@ -321,7 +321,7 @@ def alter_topic(overrides: Mapping[str, str], changes: Iterable[ConfigChange], d
         TOPIC_SETTINGS,
         overrides,
         changes,
-        inherited=lambda name: as_text(getattr(defaults, attribute(name))),
+        inherited=lambda name: value_text(getattr(defaults, attribute_name(name))),
         kind="topic",
     )
     TopicConfig.build(altered, defaults)
@@ -332,13 +332,13 @@ def describe_topic(overrides: Mapping[str, str], broker_layers: Layers) -> list[
     """List every setting of a topic with its value, the source of the value, and its synonyms."""
     layers = [(ConfigSource.DYNAMIC_TOPIC_CONFIG, overrides)]
     return [
-        describe_setting(setting, BrokerName(name), _found_in((BrokerName(name),), layers), broker_layers)
+        describe_setting(setting, BrokerConfigName(name), _found_in((BrokerConfigName(name),), layers), broker_layers)
         for name, setting in TOPIC_SETTINGS.items()
     ]
 
 
 def describe_setting(
-    setting: Setting, shown_as: BrokerName, stronger: list[Synonym], broker_layers: Layers
+    setting: Setting, shown_as: BrokerConfigName, stronger: list[Synonym], broker_layers: Layers
 ) -> ConfigEntry:
     """Describe one setting under the name and in the unit of `shown_as`: the topic config, or a broker synonym."""
     by_name = {name.name: name for name in (*setting.broker_names, shown_as)}
@@ -346,17 +346,17 @@ def describe_setting(
     synonyms = [
         *stronger,
         *_found_in(setting.broker_names, broker_layers),
-        Synonym(default_name.name, as_text(default_name.from_topic(setting.default)), ConfigSource.DEFAULT_CONFIG),
+        Synonym(default_name.name, value_text(default_name.from_topic(setting.default)), ConfigSource.DEFAULT_CONFIG),
     ]
     first = synonyms[0]
     value = first.value
     if by_name[first.name].factor != shown_as.factor:
-        value = as_text(shown_as.from_topic(by_name[first.name].to_topic(int(value))))
+        value = value_text(shown_as.from_topic(by_name[first.name].to_topic(int(value))))
     type_ = setting.type if shown_as.factor == 1 else ConfigType.INT
     return ConfigEntry(shown_as.name, value, first.source, type_, setting.read_only, setting.doc, tuple(synonyms))
 
 
-def _found_in(names: Iterable[BrokerName], layers: Layers) -> list[Synonym]:
+def _found_in(names: Iterable[BrokerConfigName], layers: Layers) -> list[Synonym]:
     """List the layers that set this setting under any of its names, strongest first."""
     return [
         Synonym(name.name, layer[name.name], source) for source, layer in layers for name in names if name.name in layer

@@ -19,134 +19,158 @@ from headrace.model.durations import parse_duration
 from headrace.model.errors import UnknownTopicOrPartition
 from headrace.model.names import acks_topic, dead_letter_topic
 from headrace.pipeline.audit_archive import check_archive, check_replay
-from headrace.pipeline.audit_checks import (
+from headrace.pipeline.audit_findings import (
     ArchiveCheck,
+    AuditResult,
     AuditSettings,
     Check,
     LogCheck,
     ReplayCheck,
     SettledCheck,
     problems_of,
+    result_of_check,
+    results_table,
+    write_results,
 )
-from headrace.pipeline.audit_findings import Verdict, table_of, verdict_of, write_verdicts
 from headrace.pipeline.audit_log import LogTask, check_log
-from headrace.pipeline.audit_settled import Letter, SettledTask, check_settled, judge_letters, read_letters
-from headrace.pipeline.audit_sources import Archived, Look, Stopped, Topic, by_spark, cut
-from headrace.pipeline.job import Job, Outcome, Run
+from headrace.pipeline.audit_settled import (
+    AuditedDeadLetter,
+    SettledTask,
+    check_settled,
+    dead_letter_findings,
+    read_dead_letters,
+)
+from headrace.pipeline.audit_sources import (
+    ArchiveSource,
+    RunStopped,
+    SourceInspector,
+    TopicSource,
+    run_by_spark,
+    split_range,
+)
+from headrace.pipeline.job import Job, JobResult, JobRun
 from headrace.pipeline.topic_choice import location_of
 
 
 class AuditJob(Job):
     settings_type: ClassVar[type[msgspec.Struct]] = AuditSettings
 
-    def __init__(self, settings: msgspec.Struct, folder: Path, look: Callable[[str], Look] = Look) -> None:
+    def __init__(
+        self, settings: msgspec.Struct, folder: Path, inspector: Callable[[str], SourceInspector] = SourceInspector
+    ) -> None:
         assert isinstance(settings, AuditSettings)
         self.settings = settings
         self._folder = folder
-        self._look = look
+        self._inspector = inspector
 
     def problems(self) -> Sequence[str]:
         return list(problems_of(self.settings))
 
-    def plan(self, run: Run) -> Sequence[str]:
-        look = self._look(run.brokers)
+    def plan(self, run: JobRun) -> Sequence[str]:
+        inspector = self._inspector(run.brokers)
         lines = []
         for check in self.settings.checks:
-            bounds = look.bounds(check.topic)
+            bounds = inspector.bounds(check.topic)
             offsets = sum(end - start for start, end in bounds.values())
             archive = getattr(check, "archive", None)
-            held = look.catalogue(Archived(location_of(archive, self._folder), check.topic)) if archive else None
+            held = (
+                inspector.catalogue(ArchiveSource(location_of(archive, self._folder), check.topic)) if archive else None
+            )
             files = "" if held is None else f" and {sum(1 for _ in held.all_files)} files of the archive"
             lines.append(f"{check.title}: {offsets} offsets in {len(bounds)} partitions{files}")
         return lines
 
-    def once(self, run: Run) -> Outcome:
-        look = self._look(run.brokers)
-        verdicts: list[Verdict] = []
-        with suppress(Stopped):
+    def once(self, run: JobRun) -> JobResult:
+        inspector = self._inspector(run.brokers)
+        results: list[AuditResult] = []
+        with suppress(RunStopped):
             for check in self.settings.checks:
-                verdicts.append(self._verdict(run, check, look))  # noqa: PERF401, what is done stays after a stop
-        path = write_verdicts(run.work, verdicts)
-        if len(verdicts) < len(self.settings.checks):
-            done = f"stopped after {len(verdicts)} of {len(self.settings.checks)} checks"
-            return Outcome(False, f"{done}; this proves nothing, run it again")
-        found = sum(count for one in verdicts for count in one.counts.values())
+                results.append(self._run_check(run, check, inspector))  # noqa: PERF401, what is done stays after a stop
+        path = write_results(run.work, results)
+        if len(results) < len(self.settings.checks):
+            done = f"stopped after {len(results)} of {len(self.settings.checks)} checks"
+            return JobResult(False, f"{done}; this proves nothing, run it again")
+        found = sum(count for one in results for count in one.counts.values())
         many = "1 finding" if found == 1 else f"{found} findings"
         what = f"{many}: {path}" if found else "nothing was lost, duplicated, reordered or altered"
-        figures: dict[str, int | float | str] = {"records": sum(one.records for one in verdicts), "findings": found}
-        return Outcome(not found, "\n".join([*table_of(verdicts), what]), figures)
+        figures: dict[str, int | float | str] = {"records": sum(one.records for one in results), "findings": found}
+        return JobResult(not found, "\n".join([*results_table(results), what]), figures)
 
-    def _verdict(self, run: Run, check: Check, look: Look) -> Verdict:
+    def _run_check(self, run: JobRun, check: Check, inspector: SourceInspector) -> AuditResult:
         match check:
             case ArchiveCheck():
-                return check_archive(run, check, location_of(check.archive, self._folder), look)
+                return check_archive(run, check, location_of(check.archive, self._folder), inspector)
             case ReplayCheck():
                 location = None if check.archive is None else location_of(check.archive, self._folder)
-                return check_replay(run, check, location, look)
+                return check_replay(run, check, location, inspector)
             case SettledCheck():
-                return _settled(run, check, look)
+                return _settled(run, check, inspector)
             case LogCheck():
-                return _log(run, check, look)
+                return _log(run, check, inspector)
 
 
-def _settled(run: Run, check: SettledCheck, look: Look) -> Verdict:
+def _settled(run: JobRun, check: SettledCheck, inspector: SourceInspector) -> AuditResult:
     grace_ms = parse_duration(check.grace)
-    until_ms = look.now_ms() - grace_ms if grace_ms else None
+    until_ms = inspector.now_ms() - grace_ms if grace_ms else None
     # What comes meanwhile may be settled or not: judged is what was there before, by what was settled since.
-    judged = look.bounds(check.topic, read_committed=False)
+    judged = inspector.bounds(check.topic, read_committed=False)
     try:
-        acks = look.bounds(acks_topic(check.topic))
+        acks = inspector.bounds(acks_topic(check.topic))
     except UnknownTopicOrPartition:
         raise SubscriptionNotFound(f"{check.topic} has no subscriptions") from None
-    newest = look.bounds(check.topic, read_committed=False)
-    letters, are_complete = _letters(run, check, look)
-    topic = Topic(look.brokers, check.topic, read_committed=False)
+    newest = inspector.bounds(check.topic, read_committed=False)
+    letters, are_complete = _dead_letters_of(run, check, inspector)
+    topic = TopicSource(inspector.brokers, check.topic, read_committed=False)
     tasks = [
         SettledTask(topic, check.subscription, partition, *bounds, newest[partition][1], *acks[partition], until_ms)
         for partition, bounds in judged.items()
     ]
     offsets = {one.partition: frozenset(of.offset for of in letters if of.partition == one.partition) for one in tasks}
-    parts = by_spark(run, partial(check_settled, look.read, offsets), tasks, check.title)
+    parts = run_by_spark(run, partial(check_settled, inspector.read, offsets), tasks, check.title)
     known = [part for part in parts if part.exists]
     if not known:
         raise SubscriptionNotFound(f"there is no subscription {check.subscription!r} of {check.topic}")
     findings = [finding for part in known for finding in part.findings]
-    findings += judge_letters(check.topic, known, letters, are_complete=are_complete)
+    findings += dead_letter_findings(check.topic, known, letters, are_complete=are_complete)
     notes = [f"{check.topic}[{part.partition}] is not subscribed to" for part in parts if not part.exists]
     if expired := sum(part.expired for part in known):
         notes.append(f"{expired} messages expired before they were settled")
     if not are_complete:
         notes.append("dead letters were taken out: of those that are gone nobody can tell")
-    return verdict_of(check.title, sum(part.judged for part in known), findings, notes)
+    return result_of_check(check.title, sum(part.judged for part in known), findings, notes)
 
 
-def _letters(run: Run, check: SettledCheck, look: Look) -> tuple[list[Letter], bool]:
+def _dead_letters_of(
+    run: JobRun, check: SettledCheck, inspector: SourceInspector
+) -> tuple[list[AuditedDeadLetter], bool]:
     """The dead letters of the subscription, and whether all that ever came are still there."""
     name = dead_letter_topic(check.topic)
     try:
-        bounds = look.bounds(name)
+        bounds = inspector.bounds(name)
     except UnknownTopicOrPartition:
         return [], True
     tasks = [
-        (Topic(look.brokers, name), stretch)
+        (TopicSource(inspector.brokers, name), stretch)
         for partition, (start, end) in bounds.items()
-        for stretch in cut(partition, start, end)
+        for stretch in split_range(partition, start, end)
     ]
-    read = by_spark(run, partial(read_letters, look.read, check.topic, check.subscription), tasks, "dead letters")
+    read = run_by_spark(
+        run, partial(read_dead_letters, inspector.read, check.topic, check.subscription), tasks, "dead letters"
+    )
     count = sum(one.records for one in read)
     are_complete = all(start == 0 for start, _ in bounds.values()) and count == sum(end for _, end in bounds.values())
     return [letter for one in read for letter in one.letters], are_complete
 
 
-def _log(run: Run, check: LogCheck, look: Look) -> Verdict:
-    thins, dedups = look.thins(check.topic), look.dedups(check.topic)
-    topic = Topic(look.brokers, check.topic, read_committed=False)
-    bounds = look.bounds(check.topic, read_committed=False)
-    stretches = [stretch for partition, there in bounds.items() for stretch in cut(partition, *there)]
-    parts = by_spark(
+def _log(run: JobRun, check: LogCheck, inspector: SourceInspector) -> AuditResult:
+    drops_records, drops_duplicates = inspector.drops_records(check.topic), inspector.drops_duplicates(check.topic)
+    topic = TopicSource(inspector.brokers, check.topic, read_committed=False)
+    bounds = inspector.bounds(check.topic, read_committed=False)
+    stretches = [stretch for partition, there in bounds.items() for stretch in split_range(partition, *there)]
+    parts = run_by_spark(
         run,
-        partial(check_log, look.read),
-        [LogTask(topic, stretch, thins, dedups) for stretch in stretches],
+        partial(check_log, inspector.read),
+        [LogTask(topic, stretch, drops_records, drops_duplicates) for stretch in stretches],
         check.title,
     )
     control, thinned = sum(part.control for part in parts), sum(part.thinned for part in parts)
@@ -157,4 +181,4 @@ def _log(run: Run, check: LogCheck, look: Look) -> Verdict:
             "left out as duplicates"
         )
     findings = [finding for part in parts for finding in part.findings]
-    return verdict_of(check.title, sum(part.records for part in parts), findings, notes)
+    return result_of_check(check.title, sum(part.records for part in parts), findings, notes)

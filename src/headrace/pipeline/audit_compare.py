@@ -1,28 +1,138 @@
-"""Two sequences of records that should be one and the same: what was lost, duplicated, reordered or altered. Pure.
-
-Every difference is named once, and all of them together turn the expected sequence into the one that was found (the
-tests do just that). Records are compared by identity where both sides say which record is which, else by content; equal
-content may occur any number of times.
-"""
+"""Compare two copies of a partition, aligned by offset."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from headrace.pipeline.audit_align import align, gaps, longest_rise
+# Which items of two sequences belong together, without changing the order of either. Pure.
+#
+# While the two differ in little, as many items are kept as can be (Myers' greedy search), so that one change shows as
+# one change, also among equal items. Where they differ in much, equal items are paired by their count, the first with
+# the first, and the longest run of pairs that is in order is kept: still right, though perhaps not the shortest
+# account.
+
+
+EDITS_MAX = 1000
+"""Up to so many differences the search is exact; its time and its memory grow with their square."""
+
+Pair = tuple[int, int]
+
+
+def align(expected: Sequence[Hashable], found: Sequence[Hashable], edits_max: int = EDITS_MAX) -> list[Pair]:
+    """Pairs of indices of equal items, ascending on both sides."""
+    start, stop, found_stop = 0, len(expected), len(found)
+    while start < stop and start < found_stop and expected[start] == found[start]:
+        start += 1
+    while stop > start and found_stop > start and expected[stop - 1] == found[found_stop - 1]:
+        stop -= 1
+        found_stop -= 1
+    left, right = expected[start:stop], found[start:found_stop]
+    between = _fewest_edits(left, right, edits_max) if left and right else []
+    if between is None:
+        between = _by_count(left, right)
+    head = [(index, index) for index in range(start)]
+    tail = zip(range(stop, len(expected)), range(found_stop, len(found)), strict=True)
+    return [*head, *((i + start, j + start) for i, j in between), *tail]
+
+
+def longest_increasing_subsequence(values: Sequence[int]) -> list[int]:
+    """Indices of a longest strictly ascending subsequence."""
+    ends: list[int] = []  # the smallest value that ends a rise of length n + 1
+    end_indices: list[int] = []
+    before: list[int] = []
+    for index, value in enumerate(values):
+        length = bisect_left(ends, value)
+        before.append(end_indices[length - 1] if length else -1)
+        if length == len(ends):
+            ends.append(value)
+            end_indices.append(index)
+        else:
+            ends[length] = value
+            end_indices[length] = index
+    rise: list[int] = []
+    index = end_indices[-1] if end_indices else -1
+    while index >= 0:
+        rise.append(index)
+        index = before[index]
+    rise.reverse()
+    return rise
+
+
+def gaps(pairs: Sequence[Pair], expected_count: int, found_count: int) -> Iterable[tuple[range, range]]:
+    """What lies between the pairs, wherever at least one side has something there."""
+    for (i, j), (next_i, next_j) in pairwise([(-1, -1), *pairs, (expected_count, found_count)]):
+        if next_i - i > 1 or next_j - j > 1:
+            yield range(i + 1, next_i), range(j + 1, next_j)
+
+
+def _fewest_edits(expected: Sequence[Hashable], found: Sequence[Hashable], edits_max: int) -> list[Pair] | None:
+    """Myers, "An O(ND) difference algorithm": how far each diagonal gets with so many edits; None beyond the limit."""
+    width, height = len(expected), len(found)
+    reach = {1: 0}
+    history: list[dict[int, int]] = []
+    for edits in range(min(edits_max, width + height) + 1):
+        history.append(reach.copy())
+        for diagonal in range(-edits, edits + 1, 2):
+            goes_down = diagonal == -edits or (diagonal != edits and reach[diagonal - 1] < reach[diagonal + 1])
+            x = reach[diagonal + 1] if goes_down else reach[diagonal - 1] + 1
+            y = x - diagonal
+            while x < width and y < height and expected[x] == found[y]:
+                x += 1
+                y += 1
+            reach[diagonal] = x
+            if x >= width and y >= height:
+                return _backtrack(history, width, height)
+    return None
+
+
+def _backtrack(history: Sequence[dict[int, int]], x: int, y: int) -> list[Pair]:
+    pairs: list[Pair] = []
+    for edits in range(len(history) - 1, -1, -1):
+        reach, diagonal = history[edits], x - y
+        goes_down = diagonal == -edits or (
+            diagonal != edits and reach.get(diagonal - 1, -1) < reach.get(diagonal + 1, -1)
+        )
+        before = diagonal + 1 if goes_down else diagonal - 1
+        before_x = reach.get(before, 0) if edits else 0
+        before_y = before_x - before if edits else 0
+        while x > before_x and y > before_y:
+            x -= 1
+            y -= 1
+            pairs.append((x, y))
+        x, y = before_x, before_y
+    pairs.reverse()
+    return pairs
+
+
+def _by_count(expected: Sequence[Hashable], found: Sequence[Hashable]) -> list[Pair]:
+    places: dict[Hashable, list[int]] = defaultdict(list)
+    for index in range(len(expected) - 1, -1, -1):
+        places[expected[index]].append(index)
+    pairs = [(places[item].pop(), j) for j, item in enumerate(found) if places.get(item)]
+    return [pairs[index] for index in longest_increasing_subsequence([i for i, _ in pairs])]
+
+
+# Two sequences of records that should be one and the same: what was lost, duplicated, reordered or altered. Pure.
+#
+# Every difference is named once, and all of them together turn the expected sequence into the one that was found (the
+# tests do just that). Records are compared by identity where both sides say which record is which, else by content;
+# equal content may occur any number of times.
+
 
 Kind: TypeAlias = Literal["lost", "duplicated", "reordered", "altered", "foreign"]
 KINDS: tuple[Kind, ...] = ("lost", "duplicated", "reordered", "altered", "foreign")
 
-_LOOKED_AT_MAX = 1 << 20  # pairs of neighbours whose likeness is weighed
-_PLACE = 100  # being in the same place counts for more than all fields together
+_COMPARISONS_MAX = 1 << 20  # pairs of neighbours whose likeness is weighed
+_OFFSET_WEIGHT = 100  # being in the same place counts for more than all fields together
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class RecordDigest(msgspec.Struct, frozen=True, gc=False):
     """A record with digests in place of its bytes. `identity` says which record of the source it is, if it says so;
     `timestamp_ms` is None where times are not compared."""
 
@@ -47,7 +157,7 @@ class Difference(msgspec.Struct, frozen=True, gc=False):
     fields: tuple[str, ...] = ()
 
 
-def differing_fields(expected: Entry, found: Entry) -> tuple[str, ...]:
+def differing_fields(expected: RecordDigest, found: RecordDigest) -> tuple[str, ...]:
     fields = [name for name in ("key", "value", "timestamp_ms") if getattr(expected, name) != getattr(found, name)]
     if expected.headers != found.headers:
         names = dict.fromkeys(name for name, _ in (*expected.headers, *found.headers))
@@ -61,7 +171,7 @@ def differing_fields(expected: Entry, found: Entry) -> tuple[str, ...]:
     return tuple("timestamp" if name == "timestamp_ms" else name for name in fields)
 
 
-def compare_by_identity(expected: Sequence[Entry], found: Sequence[Entry]) -> list[Difference]:
+def compare_by_identity(expected: Sequence[RecordDigest], found: Sequence[RecordDigest]) -> list[Difference]:
     """Each identity is on the expected side once; whatever says that it is a record that is not there is foreign."""
     places = {entry.identity: index for index, entry in enumerate(expected)}
     copies: dict[int, list[int]] = defaultdict(list)  # of the record at this place: where it was found
@@ -73,7 +183,10 @@ def compare_by_identity(expected: Sequence[Entry], found: Sequence[Entry]) -> li
             differences.append(Difference("foreign", None, j))
     # Of several copies, those that are as they should be come into question first, and then the one in its place.
     candidates = sorted((j, i) for i, found_at in copies.items() for j in _faithful(expected[i], found, found_at))
-    in_place = {candidates[index][1]: candidates[index][0] for index in longest_rise([i for _, i in candidates])}
+    in_place = {
+        candidates[index][1]: candidates[index][0]
+        for index in longest_increasing_subsequence([i for _, i in candidates])
+    }
     for i, entry in enumerate(expected):
         if i not in copies:
             differences.append(Difference("lost", i, None))
@@ -89,7 +202,7 @@ def compare_by_identity(expected: Sequence[Entry], found: Sequence[Entry]) -> li
     return differences
 
 
-def compare_by_content(expected: Sequence[Entry], found: Sequence[Entry]) -> list[Difference]:
+def compare_by_content(expected: Sequence[RecordDigest], found: Sequence[RecordDigest]) -> list[Difference]:
     """What came in excess counts as duplicated if the expected side has its like anywhere."""
     expected_contents = [entry.content for entry in expected]
     found_contents = [entry.content for entry in found]
@@ -128,20 +241,20 @@ def compare_by_content(expected: Sequence[Entry], found: Sequence[Entry]) -> lis
     return differences
 
 
-def _faithful(entry: Entry, found: Sequence[Entry], copies: Sequence[int]) -> Sequence[int]:
+def _faithful(entry: RecordDigest, found: Sequence[RecordDigest], copies: Sequence[int]) -> Sequence[int]:
     return [j for j in copies if found[j].content == entry.content] or copies
 
 
-def _most_alike(gone: Sequence[Entry], came: Sequence[Entry]) -> list[tuple[int, int]]:
+def _most_alike(gone: Sequence[RecordDigest], came: Sequence[RecordDigest]) -> list[tuple[int, int]]:
     """Pairs in order, as many as there can be; among those, the ones that have the most in common."""
-    if len(gone) * len(came) > _LOOKED_AT_MAX:
+    if len(gone) * len(came) > _COMPARISONS_MAX:
         return list(zip(range(len(gone)), range(len(came)), strict=False))
     width = len(came)
     best = [[0] * (width + 1)]  # of the first n that are gone and the first m that came
     for one in gone:
         above, row = best[-1], [0]
         for m, other in enumerate(came):
-            row.append(max(above[m] + _PLACE + _likeness(one, other), above[m + 1], row[m]))
+            row.append(max(above[m] + _OFFSET_WEIGHT + _likeness(one, other), above[m + 1], row[m]))
         best.append(row)
     pairs: list[tuple[int, int]] = []
     n, m = len(gone), width
@@ -157,7 +270,7 @@ def _most_alike(gone: Sequence[Entry], came: Sequence[Entry]) -> list[tuple[int,
     return pairs
 
 
-def _likeness(one: Entry, other: Entry) -> int:
+def _likeness(one: RecordDigest, other: RecordDigest) -> int:
     """A key or value that both have tells more than that both have none."""
     return (
         (one.key == other.key) * (1 + 3 * (one.key is not None))

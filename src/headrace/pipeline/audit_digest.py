@@ -19,28 +19,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.model.message_headers import ORIGIN_OFFSET, ORIGIN_PARTITION, ORIGIN_PREFIX, ORIGIN_TOPIC
-from headrace.pipeline.audit_compare import Entry
+from headrace.pipeline.audit_compare import RecordDigest
 
-PIECE_RECORDS = 4096
+BLOCK_RECORDS = 4096
 """How many records a piece has, or would have on average."""
 
 _PRIME = (1 << 127) - 1
 _BASE = 0x5BD1E9955BD1E9955BD1E9955BD1E99
 _DIGEST_BYTES = 16
 
-By: TypeAlias = Literal["offset", "origin", "content"]
+MatchBy: TypeAlias = Literal["offset", "origin", "content"]
 """By what records know each other: their offset; the offset in the source that their headers tell; nothing."""
 
 
-class Reading(msgspec.Struct, frozen=True, gc=False):
+class DigestOptions(msgspec.Struct, frozen=True, gc=False):
     """How the records of one side are looked at. With `by` = origin, records of other places have no identity; only
     records of [from_ms, to_ms) count."""
 
-    by: By
+    by: MatchBy
     timestamps: bool
     origin_topic: str = ""
     origin_partition: int = 0
-    piece_records: int = PIECE_RECORDS
+    piece_records: int = BLOCK_RECORDS
     from_ms: int | None = None
     to_ms: int | None = None
 
@@ -63,7 +63,7 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
 _COLUMNS = ("key", "value", "offset", "headers")
 
 
-class Span(msgspec.Struct, frozen=True, gc=False):
+class RowSpan(msgspec.Struct, frozen=True, gc=False):
     """Rows of one stretch: counted as they are read, since offsets need not ascend where something is wrong."""
 
     stretch: int
@@ -71,11 +71,11 @@ class Span(msgspec.Struct, frozen=True, gc=False):
     count: int
 
 
-class Piece(msgspec.Struct, frozen=True, gc=False):
+class DigestBlock(msgspec.Struct, frozen=True, gc=False):
     """All identities in a piece are of one `block`; what has none belongs to the block before it, which is None where
     the stretch begins with it. A piece that is not closed may go on in the stretch behind it."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[RowSpan, ...]
     count: int
     digest: int
     block: int | None
@@ -85,19 +85,19 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
     def sum(self) -> tuple[int, int]:
         return self.digest, self.count
 
-    def with_next(self, other: Piece) -> Piece:
+    def with_next(self, other: DigestBlock) -> DigestBlock:
         digest = (self.digest * pow(_BASE, other.count, _PRIME) + other.digest) % _PRIME
-        return Piece(self.spans + other.spans, self.count + other.count, digest, self.block, other.is_closed)
+        return DigestBlock(self.spans + other.spans, self.count + other.count, digest, self.block, other.is_closed)
 
 
-def pieces(batches: Iterable[Any], reading: Reading, stretch: int = 0) -> Iterator[Piece]:
+def digest_blocks(batches: Iterable[Any], reading: DigestOptions, stretch: int = 0) -> Iterator[DigestBlock]:
     """The pieces of a stretch; they are joined by `joined` with those of the stretches beside it."""
     row = count = total = 0
     block: int | None = None
     previous = b""
 
-    def piece(is_closed: bool) -> Piece:
-        return Piece((Span(stretch, row - count, count),), count, total, block, is_closed)
+    def piece(is_closed: bool) -> DigestBlock:
+        return DigestBlock((RowSpan(stretch, row - count, count),), count, total, block, is_closed)
 
     for batch in batches:
         identities = identities_of(batch, reading)
@@ -121,9 +121,9 @@ def pieces(batches: Iterable[Any], reading: Reading, stretch: int = 0) -> Iterat
         yield piece(False)
 
 
-def joined(stretches: Iterable[Sequence[Piece]]) -> list[Piece]:
+def join_blocks(stretches: Iterable[Sequence[DigestBlock]]) -> list[DigestBlock]:
     """The pieces of consecutive stretches as if they had been read in one go."""
-    whole: list[Piece] = []
+    whole: list[DigestBlock] = []
     for some in stretches:
         for piece in some:
             if whole and not whole[-1].is_closed and piece.block in (None, whole[-1].block):
@@ -133,7 +133,7 @@ def joined(stretches: Iterable[Sequence[Piece]]) -> list[Piece]:
     return whole
 
 
-def entries(batch: Any, reading: Reading) -> list[Entry]:
+def record_digests(batch: Any, reading: DigestOptions) -> list[RecordDigest]:
     """For a close look: field by field."""
     headers = batch.column("headers").to_pylist()
     times = pc.cast(batch.column("timestamp"), pa.int64()).to_pylist() if reading.timestamps else [None] * len(headers)
@@ -147,7 +147,7 @@ def entries(batch: Any, reading: Reading) -> list[Entry]:
         strict=True,
     )
     return [
-        Entry(
+        RecordDigest(
             offset,
             identity,
             _digest_of(key),
@@ -163,7 +163,7 @@ def entries(batch: Any, reading: Reading) -> list[Entry]:
     ]
 
 
-def identities_of(batch: Any, reading: Reading) -> list[int | None]:
+def identities_of(batch: Any, reading: DigestOptions) -> list[int | None]:
     if reading.by == "offset":
         offsets: list[int | None] = batch.column("offset").to_pylist()
         return offsets
@@ -179,7 +179,7 @@ def identities_of(batch: Any, reading: Reading) -> list[int | None]:
     return found
 
 
-def row_digests(batch: Any, reading: Reading, identities: Sequence[int | None]) -> Iterator[bytes]:
+def row_digests(batch: Any, reading: DigestOptions, identities: Sequence[int | None]) -> Iterator[bytes]:
     """Of each row: which record it is, and what it holds."""
     which = batch.column("offset") if reading.by == "offset" else pa.array(identities, pa.int64())
     columns = [_number_texts(which), *_sized(batch.column("key")), *_sized(batch.column("value"))]

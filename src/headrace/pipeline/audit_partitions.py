@@ -14,14 +14,29 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.pipeline.audit_align import align, gaps
-from headrace.pipeline.audit_compare import Difference, Entry, compare_by_content, compare_by_identity, differing_fields
-from headrace.pipeline.audit_digest import Piece, Reading, Span, entries, identities_of, joined, pieces
-from headrace.pipeline.audit_findings import Finding, findings_of
-from headrace.pipeline.audit_sources import Read, Side, Stretch, by_spark
-from headrace.pipeline.job import Run
+from headrace.pipeline.audit_compare import (
+    Difference,
+    RecordDigest,
+    align,
+    compare_by_content,
+    compare_by_identity,
+    differing_fields,
+    gaps,
+)
+from headrace.pipeline.audit_digest import (
+    DigestBlock,
+    DigestOptions,
+    RowSpan,
+    digest_blocks,
+    identities_of,
+    join_blocks,
+    record_digests,
+)
+from headrace.pipeline.audit_findings import AuditFinding, findings_of
+from headrace.pipeline.audit_sources import PartitionRange, ReadSource, RecordSource, run_by_spark
+from headrace.pipeline.job import JobRun
 
-ENTRIES_MAX = 1_000_000
+RECORD_DIGESTS_MAX = 1_000_000
 """Records of a partition that are looked at closely: they are held in memory all at once."""
 
 _LOOKED_FOR_MAX = 50_000
@@ -29,95 +44,100 @@ _LOOKED_FOR_MAX = 50_000
 Result = TypeVar("Result")
 
 
-class Half(msgspec.Struct, frozen=True):
+class ComparedSide(msgspec.Struct, frozen=True):
     """One side of one partition, and how its records are looked at."""
 
-    side: Side
-    reading: Reading
-    stretches: Sequence[Stretch]
+    side: RecordSource
+    reading: DigestOptions
+    stretches: Sequence[PartitionRange]
 
 
-class Pairing(msgspec.Struct, frozen=True):
+class PartitionPairing(msgspec.Struct, frozen=True):
     """A partition of the expected side and the one that should have the same records."""
 
-    expected: Half
-    found: Half
+    expected: ComparedSide
+    found: ComparedSide
 
 
-class Compared(msgspec.Struct, frozen=True):
+class ComparisonResult(msgspec.Struct, frozen=True):
     records: int
-    findings: Sequence[Finding]
+    findings: Sequence[AuditFinding]
 
 
-class _Task(msgspec.Struct, frozen=True):
-    side: Side
-    reading: Reading
-    stretch: Stretch
+class _DigestTask(msgspec.Struct, frozen=True):
+    side: RecordSource
+    reading: DigestOptions
+    stretch: PartitionRange
     index: int
-    spans: Sequence[Span] = ()
+    spans: Sequence[RowSpan] = ()
     wanted: frozenset[object] = frozenset()
 
 
-def compare(run: Run, pairings: Sequence[Pairing], read: Read, note: str) -> list[Compared]:
+def compare(run: JobRun, pairings: Sequence[PartitionPairing], read: ReadSource, note: str) -> list[ComparisonResult]:
     """What came of each pairing."""
     halves = [half for pairing in pairings for half in (pairing.expected, pairing.found)]
-    digested = _by_half(run, partial(_digest, read), [_reading_tasks(half) for half in halves], f"{note}: reading")
-    results: list[Compared] = []
+    digested = _run_by_side(run, partial(_digest, read), [_reading_tasks(half) for half in halves], f"{note}: reading")
+    results: list[ComparisonResult] = []
     for number, pairing in enumerate(pairings):
-        whole = joined(digested[2 * number]), joined(digested[2 * number + 1])
+        whole = join_blocks(digested[2 * number]), join_blocks(digested[2 * number + 1])
         results.append(_compared(run, pairing, *whole, read, note))
     return results
 
 
 def _compared(
-    run: Run, pairing: Pairing, expected_pieces: list[Piece], found_pieces: list[Piece], read: Read, note: str
-) -> Compared:
+    run: JobRun,
+    pairing: PartitionPairing,
+    expected_pieces: list[DigestBlock],
+    found_pieces: list[DigestBlock],
+    read: ReadSource,
+    note: str,
+) -> ComparisonResult:
     count = sum(piece.count for piece in expected_pieces)
     left, right, findings = _differing(pairing, expected_pieces, found_pieces)
     if left or right:
-        tasks = [_looking_tasks(pairing.expected, left), _looking_tasks(pairing.found, right)]
-        looked = _by_half(run, partial(_look, read), tasks, f"{note}: looking at what differs")
+        tasks = [_record_tasks(pairing.expected, left), _record_tasks(pairing.found, right)]
+        looked = _run_by_side(run, partial(_read_record_digests, read), tasks, f"{note}: looking at what differs")
         expected, found = ([one for some in half for one in some] for half in looked)
         by_content = pairing.expected.reading.by == "content"
         differences = (compare_by_content if by_content else compare_by_identity)(expected, found)
         differences = _with_copies(run, pairing.expected, expected, found, differences, read, note)
         findings = [*findings_of(*_place(pairing), expected, found, differences), *findings]
-    return Compared(count, findings)
+    return ComparisonResult(count, findings)
 
 
 def _differing(
-    pairing: Pairing, expected: Sequence[Piece], found: Sequence[Piece]
-) -> tuple[list[Piece], list[Piece], list[Finding]]:
+    pairing: PartitionPairing, expected: Sequence[DigestBlock], found: Sequence[DigestBlock]
+) -> tuple[list[DigestBlock], list[DigestBlock], list[AuditFinding]]:
     """The pieces to be looked into on both sides, and what is said of those that are too many."""
-    left: list[Piece] = []
-    right: list[Piece] = []
-    findings: list[Finding] = []
-    room = ENTRIES_MAX
+    left: list[DigestBlock] = []
+    right: list[DigestBlock] = []
+    findings: list[AuditFinding] = []
+    room = RECORD_DIGESTS_MAX
     pairs = align([piece.sum for piece in expected], [piece.sum for piece in found])
     for here, there in gaps(pairs, len(expected), len(found)):
         some, others = [expected[i] for i in here], [found[j] for j in there]
-        count, other_count = (sum(piece.count for piece in pieces) for pieces in (some, others))
+        count, other_count = (sum(piece.count for piece in digest_blocks) for digest_blocks in (some, others))
         room -= count + other_count
         if room >= 0:
             left += some
             right += others
         else:
             detail = f"{count} records in a row and {other_count} that were found differ, too many to look at each"
-            findings.append(Finding("altered", *_place(pairing), count=max(count, other_count), detail=detail))
+            findings.append(AuditFinding("altered", *_place(pairing), count=max(count, other_count), detail=detail))
     return left, right, findings
 
 
-def _place(pairing: Pairing) -> tuple[str, int]:
+def _place(pairing: PartitionPairing) -> tuple[str, int]:
     return pairing.expected.side.name, pairing.expected.stretches[0].partition
 
 
 def _with_copies(
-    run: Run,
-    half: Half,
-    expected: list[Entry],
-    found: Sequence[Entry],
+    run: JobRun,
+    half: ComparedSide,
+    expected: list[RecordDigest],
+    found: Sequence[RecordDigest],
     differences: list[Difference],
-    read: Read,
+    read: ReadSource,
     note: str,
 ) -> list[Difference]:
     """Tell copies of records that lie elsewhere from what is foreign; their originals join the expected entries."""
@@ -131,8 +151,10 @@ def _with_copies(
     wanted = frozenset(list(dict.fromkeys(key for key in foreign.values() if key is not None))[:_LOOKED_FOR_MAX])
     if not wanted:
         return differences
-    originals: dict[object, Entry] = {}
-    for told in by_spark(run, partial(_find, read), _reading_tasks(half, wanted), f"{note}: looking for originals"):
+    originals: dict[object, RecordDigest] = {}
+    for told in run_by_spark(
+        run, partial(_find_copies, read), _reading_tasks(half, wanted), f"{note}: looking for originals"
+    ):
         for key, entry in told:
             originals.setdefault(key, entry)
     resolved = list(differences)
@@ -148,60 +170,61 @@ def _with_copies(
 # What the tasks do
 
 
-def _digest(read: Read, task: _Task) -> list[Piece]:
-    return list(pieces(_rows(read, task), task.reading, task.index))
+def _digest(read: ReadSource, task: _DigestTask) -> list[DigestBlock]:
+    return list(digest_blocks(_rows(read, task), task.reading, task.index))
 
 
-def _look(read: Read, task: _Task) -> list[Entry]:
+def _read_record_digests(read: ReadSource, task: _DigestTask) -> list[RecordDigest]:
     """The entries of the spans, which are in order."""
-    looked: list[Entry] = []
+    looked: list[RecordDigest] = []
     row = 0
     for batch in _rows(read, task):
         end = row + len(batch)
         for span in task.spans:
             start, stop = max(span.first_row, row), min(span.first_row + span.count, end)
             if start < stop:
-                looked += entries(batch.slice(start - row, stop - start), task.reading)
+                looked += record_digests(batch.slice(start - row, stop - start), task.reading)
         row = end
     return looked
 
 
-def _find(read: Read, task: _Task) -> list[tuple[object, Entry]]:
-    located: list[tuple[object, Entry]] = []
+def _find_copies(read: ReadSource, task: _DigestTask) -> list[tuple[object, RecordDigest]]:
+    located: list[tuple[object, RecordDigest]] = []
     for batch in _rows(read, task):
         if task.reading.by == "content":
-            located += [(one.content, one) for one in entries(batch, task.reading) if one.content in task.wanted]
+            located += [(one.content, one) for one in record_digests(batch, task.reading) if one.content in task.wanted]
             continue
         for row, identity in enumerate(identities_of(batch, task.reading)):
             if identity in task.wanted:
-                located += [(identity, one) for one in entries(batch.slice(row, 1), task.reading)]
+                located += [(identity, one) for one in record_digests(batch.slice(row, 1), task.reading)]
     return located
 
 
-def _rows(read: Read, task: _Task) -> Iterator[Any]:
+def _rows(read: ReadSource, task: _DigestTask) -> Iterator[Any]:
     return task.reading.within(read(task.side, task.stretch, task.reading.columns))
 
 
 # How they are made
 
 
-def _by_half(
-    run: Run, work: Callable[[_Task], Result], tasks: Sequence[Sequence[_Task]], note: str
+def _run_by_side(
+    run: JobRun, work: Callable[[_DigestTask], Result], tasks: Sequence[Sequence[_DigestTask]], note: str
 ) -> list[list[Result]]:
     """All tasks in one go, and the results as the tasks were given."""
-    results = iter(by_spark(run, work, [task for some in tasks for task in some], note))
+    results = iter(run_by_spark(run, work, [task for some in tasks for task in some], note))
     return [[next(results) for _ in some] for some in tasks]
 
 
-def _reading_tasks(half: Half, wanted: frozenset[object] = frozenset()) -> list[_Task]:
+def _reading_tasks(half: ComparedSide, wanted: frozenset[object] = frozenset()) -> list[_DigestTask]:
     return [
-        _Task(half.side, half.reading, stretch, index, wanted=wanted) for index, stretch in enumerate(half.stretches)
+        _DigestTask(half.side, half.reading, stretch, index, wanted=wanted)
+        for index, stretch in enumerate(half.stretches)
     ]
 
 
-def _looking_tasks(half: Half, differing: Sequence[Piece]) -> list[_Task]:
-    spans: dict[int, list[Span]] = defaultdict(list)
+def _record_tasks(half: ComparedSide, differing: Sequence[DigestBlock]) -> list[_DigestTask]:
+    spans: dict[int, list[RowSpan]] = defaultdict(list)
     for piece in differing:
         for span in piece.spans:
             spans[span.stretch].append(span)
-    return [_Task(half.side, half.reading, half.stretches[index], index, spans[index]) for index in sorted(spans)]
+    return [_DigestTask(half.side, half.reading, half.stretches[index], index, spans[index]) for index in sorted(spans)]

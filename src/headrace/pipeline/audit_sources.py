@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from headrace.pipeline.job import Progress, Run
+from headrace.pipeline.job import JobProgress, JobRun
 from headrace.runtime.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
-    from headrace.archive.catalogue import Catalogue
+    from headrace.archive.catalogue import ArchiveCatalogue
 
-STRETCH_OFFSETS = 500_000
+RANGE_OFFSETS = 500_000
 _TASKS_AT_ONCE = 64
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
-class Topic(msgspec.Struct, frozen=True, tag=True):
+class TopicSource(msgspec.Struct, frozen=True, tag=True):
     """As readers see it who wait for transactions to be committed, or as those do who take everything."""
 
     brokers: str
@@ -31,17 +31,17 @@ class Topic(msgspec.Struct, frozen=True, tag=True):
     read_committed: bool = True
 
 
-class Archived(msgspec.Struct, frozen=True, tag=True):
+class ArchiveSource(msgspec.Struct, frozen=True, tag=True):
     """A topic in an archive."""
 
     location: str
     name: str
 
 
-Side: TypeAlias = Topic | Archived
+RecordSource: TypeAlias = TopicSource | ArchiveSource
 
 
-class Stretch(msgspec.Struct, frozen=True, gc=False):
+class PartitionRange(msgspec.Struct, frozen=True, gc=False):
     """Offsets of a partition from `start` to below `end`."""
 
     partition: int
@@ -49,13 +49,13 @@ class Stretch(msgspec.Struct, frozen=True, gc=False):
     end: int
 
 
-Read: TypeAlias = Callable[[Side, Stretch, Sequence[str]], Iterator[Any]]
+ReadSource: TypeAlias = Callable[[RecordSource, PartitionRange, Sequence[str]], Iterator[Any]]
 
 
-def read_side(side: Side, stretch: Stretch, columns: Sequence[str]) -> Iterator[Any]:
+def read_source(side: RecordSource, stretch: PartitionRange, columns: Sequence[str]) -> Iterator[Any]:
     """Record batches of the records that are there, in order."""
     where = (side.name, stretch.partition, stretch.start, stretch.end)
-    if isinstance(side, Topic):
+    if isinstance(side, TopicSource):
         from headrace.columns.scan import scan
 
         return scan(side.brokers, *where, columns=columns, read_committed=side.read_committed)
@@ -64,12 +64,12 @@ def read_side(side: Side, stretch: Stretch, columns: Sequence[str]) -> Iterator[
     return Archive(side.location).read(*where, columns)
 
 
-class Look:
+class SourceInspector:
     """What the driver asks before it hands out tasks."""
 
     def __init__(self, brokers: str, clock: Clock | None = None) -> None:
         self.brokers = brokers
-        self.read: Read = read_side
+        self.read: ReadSource = read_source
         self._clock = clock or SystemClock()
 
     def now_ms(self) -> int:
@@ -87,48 +87,48 @@ class Look:
 
         return topic_ids(self.brokers, [topic])[topic]
 
-    def thins(self, topic: str) -> bool:
+    def drops_records(self, topic: str) -> bool:
         """Whether records are taken out between others: outdated ones, or settled ones."""
         told = self._configs(topic)
         return "compact" in told.get("cleanup.policy", "") or told.get("retention.mode") == "acked"
 
-    def dedups(self, topic: str) -> bool:
+    def drops_duplicates(self, topic: str) -> bool:
         """Whether batches are stored without those of their records that are duplicates."""
         return self._configs(topic).get("dedup.window.ms", "0") != "0"
 
     def _configs(self, topic: str) -> dict[str, str]:
-        from headrace.client.admin import TopicAdmin
-        from headrace.columns.scan import link
+        from headrace.client.admin.topic_admin import TopicAdmin
+        from headrace.columns.scan import sync_cluster
 
-        configs = link(self.brokers).call(lambda cluster: TopicAdmin(cluster).configs(topic))
+        configs = sync_cluster(self.brokers).call(lambda cluster: TopicAdmin(cluster).configs(topic))
         return {config.name: config.value or "" for config in configs}
 
-    def catalogue(self, side: Archived) -> Catalogue:
+    def catalogue(self, side: ArchiveSource) -> ArchiveCatalogue:
         """Raises NotInArchive."""
         from headrace.archive.catalogue import Archive
 
         return Archive(side.location).existing(side.name)
 
 
-def cut(partition: int, start: int, end: int, most: int = STRETCH_OFFSETS) -> list[Stretch]:
-    return [Stretch(partition, at, min(at + most, end)) for at in range(start, end, most)]
+def split_range(partition: int, start: int, end: int, most: int = RANGE_OFFSETS) -> list[PartitionRange]:
+    return [PartitionRange(partition, at, min(at + most, end)) for at in range(start, end, most)]
 
 
-def by_spark(
-    run: Run, work: Callable[[Task], Result], tasks: Sequence[Task], note: str, at_once: int = _TASKS_AT_ONCE
+def run_by_spark(
+    run: JobRun, work: Callable[[Task], Result], tasks: Sequence[Task], note: str, at_once: int = _TASKS_AT_ONCE
 ) -> list[Result]:
     """The results in the order of the tasks, by Spark. Raises `Stopped` when somebody asks for a stop."""
     results: list[Result] = []
     for start in range(0, len(tasks), at_once):
-        if run.must_stop:
-            raise Stopped
-        run.tell(Progress(start, len(tasks), "tasks", note))
+        if run.stop_requested:
+            raise RunStopped
+        run.tell(JobProgress(start, len(tasks), "tasks", note))
         some = tasks[start : start + at_once]
         results += run.spark.sparkContext.parallelize(some, len(some)).map(work).collect()
     if tasks:
-        run.tell(Progress(len(tasks), len(tasks), "tasks", note))
+        run.tell(JobProgress(len(tasks), len(tasks), "tasks", note))
     return results
 
 
-class Stopped(Exception):
+class RunStopped(Exception):
     """Somebody asked for a stop: what was found so far proves nothing."""

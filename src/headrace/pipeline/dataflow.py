@@ -24,8 +24,7 @@ from pyspark.sql import DataFrame
 from headrace.model.errors import HeadraceError
 from headrace.pipeline.setting_types import near
 from headrace.pipeline.spark_errors import place_in, readable
-from headrace.pipeline.transform_queries import BROKERS, FORMAT, Output
-from headrace.pipeline.transform_rows import as_records
+from headrace.pipeline.transform_plan import BROKERS, FORMAT, Output, as_records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,7 +136,7 @@ class Dataflow(GraphElementRegistry):
         return frame
 
     def _failure(self, name: str, error: Exception) -> InvalidDataflow:
-        return InvalidDataflow(f"{name}: {_told(error)}{place_in(error, str(self._path))}")
+        return InvalidDataflow(f"{name}: {_error_text(error)}{place_in(error, str(self._path))}")
 
 
 def load_dataflow(path: Path, spark: SparkSession) -> Dataflow:
@@ -154,9 +153,9 @@ def load_dataflow(path: Path, spark: SparkSession) -> Dataflow:
         except HeadraceError as error:
             raise InvalidDataflow(f"{error.message}{place_in(error, str(path))}") from error
         except Exception as error:
-            raise InvalidDataflow(f"{_told(error)}{place_in(error, str(path))}") from error
+            raise InvalidDataflow(f"{_error_text(error)}{place_in(error, str(path))}") from error
     return dataflow
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return readable(error) if isinstance(error, AnalysisException) else f"{type(error).__name__}: {error}"

@@ -6,7 +6,7 @@ import shutil
 from abc import ABC, abstractmethod
 from typing import Final, TextIO
 
-from headrace.pipeline.job import Progress
+from headrace.pipeline.job import JobProgress
 from headrace.runtime.clock import Clock
 
 BAR_SECONDS: Final = 0.2
@@ -27,7 +27,7 @@ class Display(ABC):
         self._shown: float | None = None
         self._note = ""
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: JobProgress) -> None:
         now = self._clock.monotonic()
         if self._first is None:
             self._first = now, progress.done
@@ -40,7 +40,7 @@ class Display(ABC):
         self._show(progress, rate)
 
     @abstractmethod
-    def _show(self, progress: Progress, rate: float) -> None: ...
+    def _show(self, progress: JobProgress, rate: float) -> None: ...
 
     @abstractmethod
     def say(self, line: str) -> None:
@@ -57,7 +57,7 @@ class LineDisplay(Display):
         super().__init__(name, out, clock, LINE_SECONDS)
         self._last = ""
 
-    def _show(self, progress: Progress, rate: float) -> None:
+    def _show(self, progress: JobProgress, rate: float) -> None:
         line = figures(progress, rate)
         if line != self._last:
             self._last = line
@@ -78,7 +78,7 @@ class BarDisplay(Display):
         super().__init__(name, out, clock, BAR_SECONDS)
         self._drawn = ""
 
-    def _show(self, progress: Progress, rate: float) -> None:
+    def _show(self, progress: JobProgress, rate: float) -> None:
         line = f"{self._name}  {bar(progress)}{figures(progress, rate)}"
         self._drawn = line[: shutil.get_terminal_size().columns - 1]
         self._out.write(_ERASE + self._drawn)
@@ -98,7 +98,7 @@ def display_on(out: TextIO, name: str, clock: Clock) -> Display:
     return BarDisplay(name, out, clock) if out.isatty() else LineDisplay(name, out, clock)
 
 
-def bar(progress: Progress) -> str:
+def bar(progress: JobProgress) -> str:
     """Empty where nobody knows how much there is."""
     if not progress.total:
         return ""
@@ -107,7 +107,7 @@ def bar(progress: Progress) -> str:
     return f"[{'#' * full}{'-' * (_BAR_WIDTH - full)}] {part:4.0%}  "
 
 
-def figures(progress: Progress, rate: float) -> str:
+def figures(progress: JobProgress, rate: float) -> str:
     total = f"/{progress.total:,}" if progress.total is not None else ""
     parts = [f"{progress.done:,}{total} {progress.unit}"]
     if rate >= 1:

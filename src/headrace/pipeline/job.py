@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Progress(msgspec.Struct, frozen=True):
+class JobProgress(msgspec.Struct, frozen=True):
     """How far a run came; `total` is None where nobody can know. `lag`: how much of the source is not done yet, where
     that is not what is missing from the total."""
 
@@ -34,7 +34,7 @@ class Progress(msgspec.Struct, frozen=True):
         return None if self.total is None else max(self.total - self.done, 0)
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class JobResult(msgspec.Struct, frozen=True):
     """What came of a run; the command ends with status 1 if it is not `ok`."""
 
     ok: bool
@@ -42,7 +42,7 @@ class Outcome(msgspec.Struct, frozen=True):
     figures: dict[str, int | float | str] = {}
 
 
-class Run(Protocol):
+class JobRun(Protocol):
     """What the runner gives to a job."""
 
     name: str
@@ -53,11 +53,11 @@ class Run(Protocol):
     def spark(self) -> SparkSession:
         """The session, started when it is first asked for: that takes seconds."""
 
-    def tell(self, progress: Progress) -> None:
+    def tell(self, progress: JobProgress) -> None:
         """Show it, and keep it for `headrace pipeline status`."""
 
     @property
-    def must_stop(self) -> bool:
+    def stop_requested(self) -> bool:
         """Somebody asked for a stop: finish what is under way, and return."""
 
     def wait(self, seconds: float) -> None:
@@ -76,19 +76,19 @@ class Job(ABC):
         return ()
 
     @abstractmethod
-    def plan(self, run: Run) -> Sequence[str]:
+    def plan(self, run: JobRun) -> Sequence[str]:
         """What `once` would do now, line by line; asks the brokers, changes nothing, and needs no Spark if it can."""
 
     @abstractmethod
-    def once(self, run: Run) -> Outcome:
+    def once(self, run: JobRun) -> JobResult:
         """Do all that there is to do now."""
 
-    def continuously(self, run: Run, trigger_seconds: float) -> Outcome:
+    def continuously(self, run: JobRun, trigger_seconds: float) -> JobResult:
         """Do it again and again until a stop is asked for."""
         while True:
             outcome = self.once(run)
-            if run.must_stop or not outcome.ok:
+            if run.stop_requested or not outcome.ok:
                 return outcome
             run.wait(trigger_seconds)
-            if run.must_stop:
+            if run.stop_requested:
                 return outcome

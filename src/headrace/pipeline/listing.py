@@ -18,7 +18,7 @@ class NoSuchPipeline(HeadraceError):
     """No file and no work folder has this name."""
 
 
-class Listed(msgspec.Struct, frozen=True):
+class ListedPipeline(msgspec.Struct, frozen=True):
     """`status`: None if it never ran. `file`: empty if it was run without one."""
 
     name: str
@@ -29,7 +29,7 @@ class Listed(msgspec.Struct, frozen=True):
     status: Status | None
 
 
-def pipelines_in(folder: Path) -> list[Listed]:
+def pipelines_in(folder: Path) -> list[ListedPipeline]:
     """By name; a file that is not a pipeline's, or no TOML, is none of ours."""
     listed = [found for path in sorted(folder.glob("*.toml")) if (found := _of_file(path)) is not None]
     known = {one.work.absolute() for one in listed}
@@ -37,7 +37,7 @@ def pipelines_in(folder: Path) -> list[Listed]:
     return sorted(listed, key=lambda one: one.name)
 
 
-def find_pipeline(target: str, folder: Path) -> Listed:
+def find_pipeline(target: str, folder: Path) -> ListedPipeline:
     """The pipeline of a file, or of this name in the folder."""
     path = Path(target)
     if path.is_file():
@@ -56,7 +56,7 @@ def find_pipeline(target: str, folder: Path) -> Listed:
     return named[0]
 
 
-def _of_file(path: Path) -> Listed | None:
+def _of_file(path: Path) -> ListedPipeline | None:
     try:
         table = msgspec.convert(read_tables(path).get("pipeline"), PipelineTable)
     except (InvalidPipeline, msgspec.ValidationError):
@@ -64,11 +64,11 @@ def _of_file(path: Path) -> Listed | None:
     if table.job not in JOBS:
         return None
     work = work_folder(path.absolute().parent, table.name, table.work)
-    return Listed(table.name, table.job, table.mode, str(path), work, WorkFolder(work).status())
+    return ListedPipeline(table.name, table.job, table.mode, str(path), work, WorkFolder(work).status())
 
 
-def _of_work_folders(folder: Path) -> Iterator[Listed]:
+def _of_work_folders(folder: Path) -> Iterator[ListedPipeline]:
     for path in sorted(folder.joinpath(WORK_FOLDERS).glob("*/status.json")):
         status = WorkFolder(path.parent).status()
         if status is not None:
-            yield Listed(status.name, status.job, status.mode, "", path.parent, status)
+            yield ListedPipeline(status.name, status.job, status.mode, "", path.parent, status)

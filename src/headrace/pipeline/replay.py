@@ -17,21 +17,21 @@ import msgspec
 
 from headrace.archive.catalogue import Archive
 from headrace.archive.errors import NotInArchive
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
-from headrace.columns.scan import bounds, link, offsets_at
+from headrace.columns.scan import bounds, offsets_at, sync_cluster
 from headrace.model.durations import parse_duration, parse_time
 from headrace.model.errors import HeadraceError, InvalidConfig, InvalidPartitions, UnknownTopicOrPartition
 from headrace.model.names import check_topic_name
-from headrace.pipeline.job import Job, Outcome, Progress, Run
-from headrace.pipeline.replay_account import ReplayAccount, Route, Selection
-from headrace.pipeline.spread import Spread, run_task
+from headrace.pipeline.job import Job, JobProgress, JobResult, JobRun
+from headrace.pipeline.replay_task import ReplayAccount, ReplayRoute, ReplaySelection
+from headrace.pipeline.spread import SparkTaskPool, run_task
 from headrace.pipeline.topic_choice import chosen, location_of, topic_ids, topic_names, wrong_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headrace.pipeline.replay_task import Stretch, Target
+    from headrace.pipeline.replay_task import ReplayTarget, ReplayTask
 
 
 class ReplaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,7 +55,7 @@ class ReplaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transaction_timeout: str = "10m"
 
 
-class Span(msgspec.Struct, frozen=True):
+class TopicPartitionSpan(msgspec.Struct, frozen=True):
     """What is there to be replayed of a partition: [start, end)."""
 
     partition: int
@@ -63,16 +63,16 @@ class Span(msgspec.Struct, frozen=True):
     end: int
 
 
-class Source(msgspec.Struct, frozen=True):
+class SourceTopic(msgspec.Struct, frozen=True):
     topic: str
     topic_id: str
-    spans: Sequence[Span]
+    spans: Sequence[TopicPartitionSpan]
 
 
-class Lane(msgspec.Struct, frozen=True):
+class PartitionReplay(msgspec.Struct, frozen=True):
     """One partition, from where it was left to its end."""
 
-    route: Route
+    route: ReplayRoute
     start: int
     end: int
 
@@ -102,7 +102,7 @@ class ReplayJob(Job):
             found.append("chunk_records: must be 1 or more")
         return found
 
-    def plan(self, run: Run) -> Sequence[str]:
+    def plan(self, run: JobRun) -> Sequence[str]:
         lines = []
         account = self._account(run)
         for source in self._sources(run):
@@ -111,28 +111,30 @@ class ReplayJob(Job):
             if there is None:
                 count = self._checked_count(source, target, None)
                 lines.append(f"create topic {target} with {count} partitions")
-            for lane in self._lanes(run, account, source, target) if there else _all(source, target):
-                where = f"{target}[{lane.route.partition}]" if self.settings.keep_partitions else target
-                span = f"offsets {lane.start} to {lane.end - 1}"
-                lines.append(f"{source.topic}[{lane.route.partition}]: {span} to {where}")
+            for replay in (
+                self._partition_replays(run, account, source, target) if there else _all_partitions(source, target)
+            ):
+                where = f"{target}[{replay.route.partition}]" if self.settings.keep_partitions else target
+                span = f"offsets {replay.start} to {replay.end - 1}"
+                lines.append(f"{source.topic}[{replay.route.partition}]: {span} to {where}")
         return lines or ["nothing to replay: this pipeline has replayed all of it"]
 
-    def once(self, run: Run) -> Outcome:
+    def once(self, run: JobRun) -> JobResult:
         account = self._account(run)
-        lanes: list[Lane] = []
+        replays: list[PartitionReplay] = []
         for source in self._sources(run):
             target = self._target_of(source.topic)
             count = self._checked_count(source, target, _partitions(run.brokers, target))
             _make_topic(run.brokers, target, count)
-            lanes += self._lanes(run, account, source, target)
-        if not lanes:
-            return Outcome(True, "nothing to replay: this pipeline has replayed all of it", {"records": 0})
-        records = self._replay(run, account, lanes)
-        return Outcome(True, f"{records} records replayed", {"records": records})
+            replays += self._partition_replays(run, account, source, target)
+        if not replays:
+            return JobResult(True, "nothing to replay: this pipeline has replayed all of it", {"records": 0})
+        records = self._replay(run, account, replays)
+        return JobResult(True, f"{records} records replayed", {"records": records})
 
     # --- what there is to do ---
 
-    def _sources(self, run: Run) -> Iterator[Source]:
+    def _sources(self, run: JobRun) -> Iterator[SourceTopic]:
         if self._location is not None:
             yield from self._archived(Archive(self._location))
             return
@@ -145,9 +147,9 @@ class ReplayJob(Job):
                 found_at = offsets_at(run.brokers, dict.fromkeys(theirs, parse_time(self.settings.from_time)))
                 starts = {t: theirs[t].latest if (at := found_at[t]) is None else at for t in theirs}
             spans = [self._span(t.partition, starts[t], theirs[t].latest) for t in sorted(theirs)]
-            yield Source(topic, topic_id, spans)
+            yield SourceTopic(topic, topic_id, spans)
 
-    def _archived(self, archive: Archive) -> Iterator[Source]:
+    def _archived(self, archive: Archive) -> Iterator[SourceTopic]:
         names = chosen(self.settings.topics, archive.topics())
         if not names:
             raise NotInArchive(f"{archive.location} holds none of the topics {', '.join(self.settings.topics)}")
@@ -162,25 +164,27 @@ class ReplayJob(Job):
                     files = [f for f in files if f.timestamp_max is not None and f.timestamp_max >= from_ms]
                 if files:
                     spans.append(self._span(partition, files[0].first, files[-1].last + 1))
-            yield Source(topic, catalogue.topic_id, spans)
+            yield SourceTopic(topic, catalogue.topic_id, spans)
 
-    def _span(self, partition: int, start: int, end: int) -> Span:
+    def _span(self, partition: int, start: int, end: int) -> TopicPartitionSpan:
         low, high = self.settings.from_offset or 0, self.settings.to_offset
-        return Span(partition, max(start, low), end if high is None else min(end, high))
+        return TopicPartitionSpan(partition, max(start, low), end if high is None else min(end, high))
 
-    def _lanes(self, run: Run, account: ReplayAccount, source: Source, target: str) -> Iterator[Lane]:
+    def _partition_replays(
+        self, run: JobRun, account: ReplayAccount, source: SourceTopic, target: str
+    ) -> Iterator[PartitionReplay]:
         target_id = topic_ids(run.brokers, [target])[target]
         if target_id == source.topic_id and self._location is None:
             raise InvalidConfig(f"topic {target!r} would be replayed into itself; name another with `to`")
         for span in source.spans:
-            route = Route(source.topic, source.topic_id, span.partition, target, target_id)
+            route = ReplayRoute(source.topic, source.topic_id, span.partition, target, target_id)
             start = max(span.start, account.position(route))
             if start < span.end:
-                yield Lane(route, start, span.end)
+                yield PartitionReplay(route, start, span.end)
 
-    def _account(self, run: Run) -> ReplayAccount:
+    def _account(self, run: JobRun) -> ReplayAccount:
         settings = self.settings
-        chosen_by = Selection(settings.filter, settings.from_time, settings.from_offset, settings.keep_partitions)
+        chosen_by = ReplaySelection(settings.filter, settings.from_time, settings.from_offset, settings.keep_partitions)
         return ReplayAccount(run.brokers, run.name, run.work, chosen_by)
 
     # --- where it goes ---
@@ -198,7 +202,7 @@ class ReplayJob(Job):
         for name in [to.replace("{topic}", "t")] if isinstance(to, str) else to.values():
             check_topic_name(name)
 
-    def _checked_count(self, source: Source, target: str, count: int | None) -> int:
+    def _checked_count(self, source: SourceTopic, target: str, count: int | None) -> int:
         """How many partitions the target has or gets."""
         needed = max((span.partition for span in source.spans), default=0) + 1
         if count is None:
@@ -214,83 +218,83 @@ class ReplayJob(Job):
 
     # --- doing it ---
 
-    def _replay(self, run: Run, account: ReplayAccount, lanes: Sequence[Lane]) -> int:
-        total = sum(lane.end - lane.start for lane in lanes)
+    def _replay(self, run: JobRun, account: ReplayAccount, replays: Sequence[PartitionReplay]) -> int:
+        total = sum(replay.end - replay.start for replay in replays)
         done = records = 0
-        positions = {lane.route: lane.start for lane in lanes}
-        with Spread(run.spark, f"{run.name}: replay") as spread:
-            under_way: dict[Future[tuple[int, int]], Lane] = {}
+        positions = {replay.route: replay.start for replay in replays}
+        with SparkTaskPool(run.spark, f"{run.name}: replay") as spread:
+            under_way: dict[Future[tuple[int, int]], PartitionReplay] = {}
 
-            def go_on(lane: Lane) -> None:
-                start = positions[lane.route]
-                if start < lane.end and not run.must_stop:
-                    end = min(start + self.settings.chunk_records, lane.end)
-                    stretch, target = self._stretch(run, lane.route, start, end), self._target(run, account, lane)
-                    work = partial(self._do, account, lane.route, stretch, target)
-                    under_way[spread.submit(work)] = lane
+            def go_on(replay: PartitionReplay) -> None:
+                start = positions[replay.route]
+                if start < replay.end and not run.stop_requested:
+                    end = min(start + self.settings.chunk_records, replay.end)
+                    task, target = self._task(run, replay.route, start, end), self._target(run, account, replay)
+                    work = partial(self._replay_range, account, replay.route, task, target)
+                    under_way[spread.submit(work)] = replay
 
-            for lane in lanes:
-                go_on(lane)
+            for replay in replays:
+                go_on(replay)
             while under_way:
                 for future in wait(under_way, return_when=FIRST_COMPLETED).done:
-                    lane = under_way.pop(future)
+                    replay = under_way.pop(future)
                     written, end = future.result()
-                    account.replayed(lane.route, end)
+                    account.replayed(replay.route, end)
                     records += written
-                    done += end - positions[lane.route]
-                    positions[lane.route] = end
-                    run.tell(Progress(done, total, unit="offsets", note=f"{records} records"))
-                    go_on(lane)
+                    done += end - positions[replay.route]
+                    positions[replay.route] = end
+                    run.tell(JobProgress(done, total, unit="offsets", note=f"{records} records"))
+                    go_on(replay)
         return records
 
-    def _do(
-        self, account: ReplayAccount, route: Route, stretch: Stretch, target: Target, spark: SparkSession
+    def _replay_range(
+        self, account: ReplayAccount, route: ReplayRoute, task: ReplayTask, target: ReplayTarget, spark: SparkSession
     ) -> tuple[int, int]:
         """One stretch; how many records it gave, and the offset behind it."""
-        from headrace.pipeline.replay_task import Written, replay_stretch
+        from headrace.pipeline.replay_task import ReplayResult, run_replay_task
 
         if self.settings.filter is None:
-            written = run_task(spark, replay_stretch, (stretch, target))
+            written = run_task(spark, run_replay_task, (task, target))
         else:
-            from headrace.pipeline.replay_source import replay_filtered
+            from headrace.pipeline.replay_task import replay_filtered
 
-            written = replay_filtered(spark, stretch, target, self.settings.filter, account.work)
-        assert isinstance(written, Written)
-        if account.commit(route, stretch.start, stretch.end, written.member):
-            return written.records, stretch.end
+            written = replay_filtered(spark, task, target, self.settings.filter, account.work)
+        assert isinstance(written, ReplayResult)
+        if account.commit(route, task.start, task.end, written.member):
+            return written.records, task.end
         return 0, account.position(route)
 
-    def _stretch(self, run: Run, route: Route, start: int, end: int) -> Stretch:
-        from headrace.pipeline.replay_task import Stretch
+    def _task(self, run: JobRun, route: ReplayRoute, start: int, end: int) -> ReplayTask:
+        from headrace.pipeline.replay_task import ReplayTask
 
         times = (self.settings.from_time, self.settings.to_time)
         from_ms, to_ms = (None if time is None else parse_time(time) for time in times)
-        return Stretch(run.brokers, self._location, route.topic, route.partition, start, end, from_ms, to_ms)
+        return ReplayTask(run.brokers, self._location, route.topic, route.partition, start, end, from_ms, to_ms)
 
-    def _target(self, run: Run, account: ReplayAccount, lane: Lane) -> Target:
-        from headrace.pipeline.replay_task import Target
+    def _target(self, run: JobRun, account: ReplayAccount, replay: PartitionReplay) -> ReplayTarget:
+        from headrace.pipeline.replay_task import ReplayTarget
         from headrace.spark.sink_options import parse
 
         options = {
             "kafka.bootstrap.servers": run.brokers,
-            "topic": lane.route.target,
+            "topic": replay.route.target,
             "keepTimestamp": str(self.settings.keep_timestamps).lower(),
             "kafka.compression.type": self.settings.compression,
             "transactionTimeout": self.settings.transaction_timeout,
         }
-        return Target(
+        return ReplayTarget(
             parse(options, streaming=False),
-            account.bundle(lane.route),
+            account.bundle(replay.route),
             self.settings.keep_partitions,
             self.settings.origin_header,
         )
 
 
-def _all(source: Source, target: str) -> Sequence[Lane]:
+def _all_partitions(source: SourceTopic, target: str) -> Sequence[PartitionReplay]:
     """What a topic that is not there yet would get."""
-    routes = (Route(source.topic, source.topic_id, span.partition, target, "") for span in source.spans)
-    lanes = (Lane(route, span.start, span.end) for route, span in zip(routes, source.spans, strict=True))
-    return [lane for lane in lanes if lane.start < lane.end]
+    routes = (ReplayRoute(source.topic, source.topic_id, span.partition, target, "") for span in source.spans)
+    replays = (PartitionReplay(route, span.start, span.end) for route, span in zip(routes, source.spans, strict=True))
+    return [replay for replay in replays if replay.start < replay.end]
 
 
 def _partitions(brokers: str, topic: str) -> int | None:
@@ -302,9 +306,9 @@ def _partitions(brokers: str, topic: str) -> int | None:
         except UnknownTopicOrPartition:
             return None
 
-    return link(brokers).call(ask)
+    return sync_cluster(brokers).call(ask)
 
 
 def _make_topic(brokers: str, topic: str, partitions: int) -> None:
     if _partitions(brokers, topic) is None:
-        link(brokers).call(lambda cluster: TopicAdmin(cluster).create(NewTopic(topic, partitions)))
+        sync_cluster(brokers).call(lambda cluster: TopicAdmin(cluster).create(NewTopic(topic, partitions)))

@@ -1,32 +1,147 @@
-"""What a task of a replay does: it reads a stretch of one partition, and writes it into a transaction that stays open.
-
-The stretch becomes part of the target when the driver commits it, under the number of its last offset; so whatever
-number was committed last says up to where the partition was replayed. A task has one partition, and reads and writes it
-in the order of offsets.
-"""
+"""Replay one part of an archive: read it, write it, account for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
 
-from headrace.archive.catalogue import Archive, Catalogue
-from headrace.client.bundles import Member
-from headrace.columns.scan import scan
-from headrace.columns.schema import ARROW_SCHEMA, COLUMNS, HEADERS_TYPE
+from headrace.archive.catalogue import Archive, ArchiveCatalogue
+from headrace.client.transactions.joint_commits import (
+    JointCommitMember,
+    abort_joint_commit,
+    commit_jointly,
+    committed_sequence,
+)
+from headrace.columns.scan import scan, sync_cluster
+from headrace.columns.schema import ARROW_SCHEMA, COLUMNS, HEADERS_TYPE, SPARK_DDL
+from headrace.model.errors import InvalidConfig
 from headrace.model.message_headers import ORIGIN_OFFSET, ORIGIN_PARTITION, ORIGIN_TOPIC
 from headrace.spark.sink_columns import SinkColumns
 from headrace.spark.sink_options import SinkOptions
-from headrace.spark.writing import Share, write
+from headrace.spark.writing import WriteTask, write
+
+# How far a replay came: the brokers know, because the number of a commit is the last offset that it replayed.
+#
+# The same stands in a file, for when the brokers have forgotten a bundle that was idle for days, together with what was
+# to be replayed: if that is changed midway, neither to go on nor to begin again would give what is wanted.
+
+
+_FILE = "replay.json"
+
+
+class ReplayChanged(InvalidConfig):
+    """The settings say to replay other records than those that were begun with."""
+
+
+class ReplaySelection(msgspec.Struct, frozen=True):
+    """Which records; what may be changed later (the end) is not in it."""
+
+    filter: str | None
+    from_time: str | None
+    from_offset: int | None
+    keep_partitions: bool
+
+
+class ReplayRoute(msgspec.Struct, frozen=True):
+    """A partition on its way into a topic; the ids tell topics apart that had the same name one after another."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    target: str
+    target_id: str
+
+    @property
+    def key(self) -> str:
+        identity = "\n".join((self.topic, self.topic_id, self.target, self.target_id))
+        return f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}-{self.partition}"
+
+
+class _StoredAccount(msgspec.Struct):
+    selection: ReplaySelection
+    replayed_to: dict[str, int] = {}
+
+
+class ReplayAccount:
+    """The account of one pipeline."""
+
+    def __init__(self, brokers: str, name: str, work: Path, selection: ReplaySelection) -> None:
+        self._brokers = brokers
+        self._name = name
+        self.work = work
+        self._path = work / _FILE
+        self._account = _StoredAccount(selection)
+        if self._path.exists():
+            self._account = msgspec.json.decode(self._path.read_bytes(), type=_StoredAccount)
+        if self._account.replayed_to and self._account.selection != selection:
+            raise ReplayChanged(
+                f"pipeline {name!r} has replayed with other settings of filter, from and keep_partitions before; "
+                "give it another name, or take the changes back"
+            )
+        self._account.selection = selection
+
+    def bundle(self, route: ReplayRoute) -> str:
+        return f"replay-{self._name}-{route.key}"
+
+    def position(self, route: ReplayRoute) -> int:
+        """The first offset that was not replayed yet; 0 if none was."""
+        bundle = self.bundle(route)
+        told = sync_cluster(self._brokers).call(lambda cluster: committed_sequence(cluster, bundle))
+        return max(told + 1, self._account.replayed_to.get(route.key, 0))
+
+    def commit(self, route: ReplayRoute, start: int, end: int, member: JointCommitMember | None) -> bool:
+        """Make [start, end) part of the target, as the member has written it. False if somebody else has replayed here
+        meanwhile: what the member wrote is aborted then."""
+        if member is None:
+            return True
+        # Whoever commits aborts what others have open. So if nothing was committed since the member began, as this
+        # look tells, nothing can be before it commits.
+        if self.position(route) > start:
+            sync_cluster(self._brokers).call(lambda cluster: abort_joint_commit(cluster, self.bundle(route), [member]))
+            return False
+        return sync_cluster(self._brokers).call(
+            lambda cluster: commit_jointly(cluster, self.bundle(route), end - 1, [member])
+        )
+
+    def replayed(self, route: ReplayRoute, end: int) -> None:
+        """Remember it; the commit comes before."""
+        self._account.replayed_to[route.key] = end
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._path.with_suffix(".tmp")
+        with draft.open("wb") as file:
+            file.write(msgspec.json.encode(self._account))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, self._path)
+
+
+# What a task of a replay does: it reads a stretch of one partition, and writes it into a transaction that stays open.
+#
+# The stretch becomes part of the target when the driver commits it, under the number of its last offset; so whatever
+# number was committed last says up to where the partition was replayed. A task has one partition, and reads and writes
+# it in the order of offsets.
+
 
 _MEMBER = "0"
 
 
-class Stretch(msgspec.Struct, frozen=True):
+class ReplayTask(msgspec.Struct, frozen=True):
     """What is read: offsets [start, end) of a partition, from an archive or, without one, from the log; of those, the
     records of [from_ms, to_ms)."""
 
@@ -40,7 +155,7 @@ class Stretch(msgspec.Struct, frozen=True):
     to_ms: int | None = None
 
 
-class Target(msgspec.Struct, frozen=True):
+class ReplayTarget(msgspec.Struct, frozen=True):
     """Where and how it is written."""
 
     options: SinkOptions
@@ -49,20 +164,20 @@ class Target(msgspec.Struct, frozen=True):
     origin_header: bool
 
 
-class Written(msgspec.Struct, frozen=True):
+class ReplayResult(msgspec.Struct, frozen=True):
     """What came of it. No member: there was nothing to write, or it was written and committed before."""
 
     records: int
-    member: Member | None
+    member: JointCommitMember | None
 
 
-def replay_stretch(task: tuple[Stretch, Target]) -> Written:
+def run_replay_task(task: tuple[ReplayTask, ReplayTarget]) -> ReplayResult:
     """Read and write in one go."""
     stretch, target = task
     return write_rows(stretch, target, read_rows(stretch))
 
 
-def read_rows(stretch: Stretch) -> Iterator[pa.RecordBatch]:
+def read_rows(stretch: ReplayTask) -> Iterator[pa.RecordBatch]:
     start, end = stretch.start, stretch.end
     if stretch.archive is None:
         batches = scan(stretch.brokers, stretch.topic, stretch.partition, start, end)
@@ -71,7 +186,7 @@ def read_rows(stretch: Stretch) -> Iterator[pa.RecordBatch]:
     return _within(batches, stretch.from_ms, stretch.to_ms)
 
 
-def write_rows(stretch: Stretch, target: Target, rows: Iterator[pa.RecordBatch]) -> Written:
+def write_rows(stretch: ReplayTask, target: ReplayTarget, rows: Iterator[pa.RecordBatch]) -> ReplayResult:
     names = ["key", "value", "headers", "timestamp", *(["partition"] if target.keep_partitions else [])]
     columns = SinkColumns(
         key=0,
@@ -82,9 +197,9 @@ def write_rows(stretch: Stretch, target: Target, rows: Iterator[pa.RecordBatch])
     )
     typed = (batch.select(COLUMNS).cast(ARROW_SCHEMA) for batch in rows)
     marked = (with_origin(batch) for batch in typed) if target.origin_header else typed
-    share = Share(target.bundle, stretch.end - 1, _MEMBER)
+    share = WriteTask(target.bundle, stretch.end - 1, _MEMBER)
     told = write(target.options, columns, share, (batch.select(names) for batch in marked))
-    return Written(told.records, told.member)
+    return ReplayResult(told.records, told.member)
 
 
 def with_origin(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -120,7 +235,7 @@ def _within(batches: Iterable[pa.RecordBatch], from_ms: int | None, to_ms: int |
         yield rows
 
 
-def _catalogue(location: str, topic: str, partition: int, end: int) -> Catalogue:
+def _catalogue(location: str, topic: str, partition: int, end: int) -> ArchiveCatalogue:
     """Kept from task to task; what it does not reach yet was added since."""
     catalogue = _opened(location, topic)
     if (catalogue.end_offset(partition) or 0) < end:
@@ -129,5 +244,87 @@ def _catalogue(location: str, topic: str, partition: int, end: int) -> Catalogue
 
 
 @lru_cache(maxsize=16)
-def _opened(location: str, topic: str) -> Catalogue:
+def _opened(location: str, topic: str) -> ArchiveCatalogue:
     return Archive(location).existing(topic)
+
+
+# A stretch of a replay as a table of Spark's, for the sake of a filter in SQL: read here, filtered there, written.
+#
+# One partition in, one out, so the order of the rows stays. The task's transaction is left open, as it is without
+# Spark's help; what the writer knows of it goes to the job that waits, by a file in the job's own folder.
+
+
+_NAME = "headrace_replay"
+
+
+def replay_filtered(
+    spark: SparkSession, stretch: ReplayTask, target: ReplayTarget, condition: str, work: Path
+) -> ReplayResult:
+    """Replay what the condition, an expression of Spark's SQL, is true for."""
+    spark.dataSource.register(ReplaySource)
+    # A writer's source is looked for in the session that is active in this thread, which this makes ours.
+    spark.createDataFrame([], SPARK_DDL)
+    work.mkdir(parents=True, exist_ok=True)
+    result = work / f"{target.bundle}.written"
+    options = {"stretch": _text(stretch), "target": _text(target), "result": str(result)}
+    rows = spark.read.format(_NAME).options(**options).load().where(condition)
+    rows.write.format(_NAME).options(**options).mode("append").save()
+    written = msgspec.json.decode(result.read_bytes(), type=ReplayResult)
+    result.unlink()
+    return written
+
+
+class ReplaySource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return _NAME
+
+    def schema(self) -> str:
+        return SPARK_DDL
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
+        return _ReplayReader(msgspec.json.decode(self.options["stretch"], type=ReplayTask))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002
+        return _ReplayWriter(
+            msgspec.json.decode(self.options["stretch"], type=ReplayTask),
+            msgspec.json.decode(self.options["target"], type=ReplayTarget),
+            Path(self.options["result"]),
+        )
+
+
+class _ReplayReader(DataSourceReader):
+    def __init__(self, stretch: ReplayTask) -> None:
+        self._stretch = stretch
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        return read_rows(self._stretch)
+
+
+class _ReplayCommitMessage(WriterCommitMessage):
+    def __init__(self, written: ReplayResult) -> None:
+        self.written = written
+
+
+class _ReplayWriter(DataSourceArrowWriter):
+    def __init__(self, stretch: ReplayTask, target: ReplayTarget, result: Path) -> None:
+        self._stretch = stretch
+        self._target = target
+        self._result = result
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _ReplayCommitMessage(write_rows(self._stretch, self._target, iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        # Spark leaves out a task that can have no rows.
+        told = [message.written for message in messages if isinstance(message, _ReplayCommitMessage)]
+        draft = self._result.with_suffix(".tmp")
+        draft.write_bytes(msgspec.json.encode(told[0] if told else ReplayResult(0, None)))
+        os.replace(draft, self._result)
+
+
+def _text(value: msgspec.Struct) -> str:
+    return msgspec.json.encode(value).decode()

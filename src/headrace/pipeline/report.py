@@ -17,13 +17,11 @@ import msgspec
 from headrace.model.durations import InvalidDuration, parse_duration, parse_time
 from headrace.model.errors import HeadraceError
 from headrace.model.names import acks_topic
-from headrace.pipeline.audit_sources import Stopped, Stretch, Topic, by_spark, cut
-from headrace.pipeline.job import Job, Outcome, Run
-from headrace.pipeline.report_figures import Gathered, Report, put_together
-from headrace.pipeline.report_look import ReportLook
-from headrace.pipeline.report_page import page_of
-from headrace.pipeline.report_tables import write_tables
-from headrace.pipeline.report_tasks import AcksTask, Span, TopicTask, read_acks, read_topic
+from headrace.pipeline.audit_sources import PartitionRange, RunStopped, TopicSource, run_by_spark, split_range
+from headrace.pipeline.job import Job, JobResult, JobRun
+from headrace.pipeline.report_figures import Report, TopicFacts, build_report, write_tables
+from headrace.pipeline.report_page import ReportInspector, render_report_page
+from headrace.pipeline.report_tasks import AcksTask, ReportPeriod, TopicTask, read_acks, read_topic
 from headrace.pipeline.report_windows import window_for
 from headrace.pipeline.topic_choice import location_of, wrong_topics
 
@@ -50,19 +48,21 @@ class ReportSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ReportJob(Job):
     settings_type: ClassVar[type[msgspec.Struct]] = ReportSettings
 
-    def __init__(self, settings: msgspec.Struct, folder: Path, look: Callable[[str], ReportLook] = ReportLook) -> None:
+    def __init__(
+        self, settings: msgspec.Struct, folder: Path, inspector: Callable[[str], ReportInspector] = ReportInspector
+    ) -> None:
         assert isinstance(settings, ReportSettings)
         self.settings = settings
         self._html = Path(location_of(settings.html, folder))
         self._parquet = None if settings.parquet is None else location_of(settings.parquet, folder)
-        self._look = look
+        self._inspector = inspector
 
     def problems(self) -> Sequence[str]:
         settings = self.settings
         found = [*wrong_topics(settings.topics)]
         for name, check in (
-            ("since", lambda: _moment(settings.since, 0, _END_OF_TIME_MS)),
-            ("until", lambda: _moment(settings.until, 0, _END_OF_TIME_MS)),
+            ("since", lambda: _parse_moment(settings.since, 0, _END_OF_TIME_MS)),
+            ("until", lambda: _parse_moment(settings.until, 0, _END_OF_TIME_MS)),
             ("window", self._window_ms),
         ):
             try:
@@ -73,57 +73,59 @@ class ReportJob(Job):
             found.append("html: must be a path; only the tables can go elsewhere")
         return found
 
-    def plan(self, run: Run) -> Sequence[str]:
-        look = self._look(run.brokers)
+    def plan(self, run: JobRun) -> Sequence[str]:
+        inspector = self._inspector(run.brokers)
         lines = []
-        for topic in look.topics(self.settings.topics):
-            offsets = sum(end - start for start, end in look.bounds(topic).values())
-            names = ", ".join(one.subscription for one in look.backlogs(topic, self.settings.subscriptions)) or "none"
+        for topic in inspector.topics(self.settings.topics):
+            offsets = sum(end - start for start, end in inspector.bounds(topic).values())
+            names = (
+                ", ".join(one.subscription for one in inspector.backlogs(topic, self.settings.subscriptions)) or "none"
+            )
             lines.append(f"{topic}: {offsets} offsets; subscriptions: {names}")
         return [*lines, f"page: {self._html}", f"tables: {self._tables(run)}"]
 
-    def once(self, run: Run) -> Outcome:
-        look = self._look(run.brokers)
+    def once(self, run: JobRun) -> JobResult:
+        inspector = self._inspector(run.brokers)
         try:
-            report = self._report(run, look)
-        except Stopped:
-            return Outcome(True, "stopped; the page is as it was")
+            report = self._report(run, inspector)
+        except RunStopped:
+            return JobResult(True, "stopped; the page is as it was")
         write_tables(report, self._tables(run))
         self._html.parent.mkdir(parents=True, exist_ok=True)
         draft = self._html.with_name(f".{self._html.name}.new")
-        draft.write_text(page_of(report), "utf-8")
+        draft.write_text(render_report_page(report), "utf-8")
         os.replace(draft, self._html)
         messages = sum(topic.total.messages for topic in report.topics)
         figures: dict[str, int | float | str] = {"topics": len(report.topics), "messages": messages}
         many = "1 topic" if len(report.topics) == 1 else f"{len(report.topics)} topics"
-        return Outcome(True, f"{messages} messages of {many}: {self._html}", figures)
+        return JobResult(True, f"{messages} messages of {many}: {self._html}", figures)
 
-    def _report(self, run: Run, look: ReportLook) -> Report:
-        now_ms = look.now_ms()
-        since_ms = _moment(self.settings.since, now_ms, 0)
-        until_ms = _moment(self.settings.until, now_ms, _END_OF_TIME_MS)
-        topics = look.topics(self.settings.topics)
-        window_ms = self._window_ms() or _fine_window_ms(look, topics, since_ms, until_ms)
-        span = Span(window_ms, since_ms, until_ms)
-        gathered = [self._gather(run, look, topic, span) for topic in topics]
-        return put_together(self.settings.title, now_ms, gathered, self._window_ms())
+    def _report(self, run: JobRun, inspector: ReportInspector) -> Report:
+        now_ms = inspector.now_ms()
+        since_ms = _parse_moment(self.settings.since, now_ms, 0)
+        until_ms = _parse_moment(self.settings.until, now_ms, _END_OF_TIME_MS)
+        topics = inspector.topics(self.settings.topics)
+        window_ms = self._window_ms() or _fine_window_ms(inspector, topics, since_ms, until_ms)
+        span = ReportPeriod(window_ms, since_ms, until_ms)
+        gathered = [self._gather(run, inspector, topic, span) for topic in topics]
+        return build_report(self.settings.title, now_ms, gathered, self._window_ms())
 
-    def _gather(self, run: Run, look: ReportLook, topic: str, span: Span) -> Gathered:
+    def _gather(self, run: JobRun, inspector: ReportInspector, topic: str, span: ReportPeriod) -> TopicFacts:
         # One right after the other: the backlog is counted back from what the logs tell up to here.
-        bounds = look.bounds(topic, read_committed=False)
-        backlogs = look.backlogs(topic, self.settings.subscriptions)
+        bounds = inspector.bounds(topic, read_committed=False)
+        backlogs = inspector.backlogs(topic, self.settings.subscriptions)
         names = frozenset(one.subscription for one in backlogs)
-        acks_bounds = look.bounds(acks_topic(topic)) if names else {}
-        side = Topic(look.brokers, topic, read_committed=False)
-        stretches = [stretch for partition, there in bounds.items() for stretch in cut(partition, *there)]
+        acks_bounds = inspector.bounds(acks_topic(topic)) if names else {}
+        side = TopicSource(inspector.brokers, topic, read_committed=False)
+        stretches = [stretch for partition, there in bounds.items() for stretch in split_range(partition, *there)]
         tasks = [TopicTask(side, stretch, span) for stretch in stretches]
-        parts = by_spark(run, partial(read_topic, look.read), tasks, topic)
+        parts = run_by_spark(run, partial(read_topic, inspector.read), tasks, topic)
         acks_tasks = [
             AcksTask(side, partition, *bounds[partition], *there, names, span)
             for partition, there in acks_bounds.items()
         ]
-        acks = by_spark(run, partial(read_acks, look.read), acks_tasks, f"acks of {topic}")
-        return Gathered(topic, len(bounds), parts, acks, backlogs, look.lags(topic))
+        acks = run_by_spark(run, partial(read_acks, inspector.read), acks_tasks, f"acks of {topic}")
+        return TopicFacts(topic, len(bounds), parts, acks, backlogs, inspector.lags(topic))
 
     def _window_ms(self) -> int | None:
         """None: whatever suits."""
@@ -134,11 +136,11 @@ class ReportJob(Job):
             raise InvalidDuration("a window cannot be empty; write 1m, or auto")
         return found
 
-    def _tables(self, run: Run) -> str:
+    def _tables(self, run: JobRun) -> str:
         return self._parquet or str(run.work / "tables")
 
 
-def _moment(text: str | None, now_ms: int, default: int) -> int:
+def _parse_moment(text: str | None, now_ms: int, default: int) -> int:
     """A point in time, or so long ago."""
     if text is None:
         return default
@@ -148,19 +150,19 @@ def _moment(text: str | None, now_ms: int, default: int) -> int:
         return parse_time(text)
 
 
-def _fine_window_ms(look: ReportLook, topics: Sequence[str], since_ms: int, until_ms: int) -> int:
+def _fine_window_ms(inspector: ReportInspector, topics: Sequence[str], since_ms: int, until_ms: int) -> int:
     """By the first and the last records: exact enough, since the windows of the report are chosen by all of them."""
-    times = [time for topic in topics for time in _ends(look, topic)]
+    times = [time for topic in topics for time in _ends(inspector, topic)]
     first, last = max(min(times, default=0), since_ms), min(max(times, default=0), until_ms)
     return window_for(max(last - first, 0), _FINE)
 
 
-def _ends(look: ReportLook, topic: str) -> Iterator[int]:
-    side = Topic(look.brokers, topic)
-    for partition, (start, end) in look.bounds(topic).items():
+def _ends(inspector: ReportInspector, topic: str) -> Iterator[int]:
+    side = TopicSource(inspector.brokers, topic)
+    for partition, (start, end) in inspector.bounds(topic).items():
         for stretch in (
-            Stretch(partition, start, min(start + _TAIL, end)),
-            Stretch(partition, max(start, end - _TAIL), end),
+            PartitionRange(partition, start, min(start + _TAIL, end)),
+            PartitionRange(partition, max(start, end - _TAIL), end),
         ):
-            for batch in look.read(side, stretch, ("timestamp",)):
+            for batch in inspector.read(side, stretch, ("timestamp",)):
                 yield from (int(time.timestamp() * 1000) for time in batch.column(0).to_pylist() if time is not None)

@@ -1,21 +1,37 @@
-"""From the sums of tasks to the figures of a report: per topic, per subscription, over the same windows. Pure."""
+"""The figures and tables of a report."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
 
 from headrace.model.errors import InvalidRequest
-from headrace.pipeline.report_tasks import AcksPart, TopicPart, biggest
-from headrace.pipeline.report_windows import Settling, Throughput, depths, percentile, times_of, window_for, window_of
+from headrace.pipeline.report_tasks import AcksPart, TopicPart, largest_keys
+from headrace.pipeline.report_windows import (
+    SettleFigures,
+    Throughput,
+    depths,
+    percentile,
+    times_of,
+    window_for,
+    window_of,
+)
+
+# From the sums of tasks to the figures of a report: per topic, per subscription, over the same windows. Pure.
+
 
 KEYS_SHOWN = 10
 WINDOWS_MAX = 10_000
 
 
-class Lag(msgspec.Struct, frozen=True):
+class GroupPartitionLag(msgspec.Struct, frozen=True):
     """How far a consumer group is behind in a partition; None: it has committed nothing there."""
 
     group: str
@@ -25,7 +41,7 @@ class Lag(msgspec.Struct, frozen=True):
     lag: int
 
 
-class Backlog(msgspec.Struct, frozen=True):
+class SubscriptionBacklog(msgspec.Struct, frozen=True):
     """How a subscription stands now in all partitions of a topic."""
 
     subscription: str
@@ -39,10 +55,10 @@ class SubscriptionFigures(msgspec.Struct, frozen=True):
     """Per window: what happened, and how deep the queue was at the end of it; None before it was created."""
 
     name: str
-    now: Backlog
-    settlings: Sequence[Settling]
+    now: SubscriptionBacklog
+    settlings: Sequence[SettleFigures]
     depths: Sequence[int | None]
-    total: Settling
+    total: SettleFigures
 
     def percentiles(self, share: float) -> list[float | None]:
         return [percentile(one.latencies, share) for one in self.settlings]
@@ -55,18 +71,18 @@ class TopicFigures(msgspec.Struct, frozen=True):
     total: Throughput
     keys: Sequence[tuple[str, Throughput]]
     subscriptions: Sequence[SubscriptionFigures]
-    lags: Sequence[Lag]
+    lags: Sequence[GroupPartitionLag]
 
 
-class Gathered(msgspec.Struct, frozen=True):
+class TopicFacts(msgspec.Struct, frozen=True):
     """All that is known of a topic before it is put together."""
 
     name: str
     partitions: int
     parts: Sequence[TopicPart]
     acks: Sequence[AcksPart]
-    backlogs: Sequence[Backlog]
-    lags: Sequence[Lag]
+    backlogs: Sequence[SubscriptionBacklog]
+    lags: Sequence[GroupPartitionLag]
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -79,7 +95,7 @@ class Report(msgspec.Struct, frozen=True):
     topics: Sequence[TopicFigures]
 
 
-def put_together(title: str, made_ms: int, gathered: Sequence[Gathered], window_ms: int | None) -> Report:
+def build_report(title: str, made_ms: int, gathered: Sequence[TopicFacts], window_ms: int | None) -> Report:
     """With the window that is asked for, or one that suits the time that there are figures for."""
     starts = sorted({start for topic in gathered for start in _starts(topic)})
     if window_ms is None:
@@ -93,7 +109,7 @@ def put_together(title: str, made_ms: int, gathered: Sequence[Gathered], window_
     return Report(title, made_ms, times_ms, window_ms, [_topic(one, times_ms, window_ms) for one in gathered])
 
 
-def _starts(topic: Gathered) -> Iterable[int]:
+def _starts(topic: TopicFacts) -> Iterable[int]:
     for part in topic.parts:
         yield from part.windows
     for acks in topic.acks:
@@ -101,7 +117,7 @@ def _starts(topic: Gathered) -> Iterable[int]:
             yield from windows
 
 
-def _topic(gathered: Gathered, times_ms: Sequence[int], window_ms: int) -> TopicFigures:
+def _topic(gathered: TopicFacts, times_ms: Sequence[int], window_ms: int) -> TopicFigures:
     windows: dict[int, Throughput] = defaultdict(Throughput)
     partitions = {partition: Throughput() for partition in range(gathered.partitions)}
     keys: dict[bytes | None, Throughput] = defaultdict(Throughput)
@@ -113,7 +129,7 @@ def _topic(gathered: Gathered, times_ms: Sequence[int], window_ms: int) -> Topic
             total.add(one)
         for key, one in part.keys.items():
             keys[key].add(one)
-    named = [(_key_text(key), one) for key, one in biggest(keys, KEYS_SHOWN).items()]
+    named = [(_key_text(key), one) for key, one in largest_keys(keys, KEYS_SHOWN).items()]
     own = [windows[start] for start in times_ms]
     arrived, after = [one.messages for one in own], sum(part.after for part in gathered.parts)
     subscriptions = [
@@ -123,11 +139,16 @@ def _topic(gathered: Gathered, times_ms: Sequence[int], window_ms: int) -> Topic
 
 
 def _subscription(
-    now: Backlog, parts: Sequence[AcksPart], arrived: Sequence[int], after: int, times_ms: Sequence[int], window_ms: int
+    now: SubscriptionBacklog,
+    parts: Sequence[AcksPart],
+    arrived: Sequence[int],
+    after: int,
+    times_ms: Sequence[int],
+    window_ms: int,
 ) -> SubscriptionFigures:
     name = now.subscription
-    windows: dict[int, Settling] = defaultdict(Settling)
-    total = Settling()
+    windows: dict[int, SettleFigures] = defaultdict(SettleFigures)
+    total = SettleFigures()
     for part in parts:
         for start, one in part.settlings.get(name, {}).items():
             windows[window_of(start, window_ms)].add(one)
@@ -145,3 +166,107 @@ def _key_text(key: bytes | None) -> str:
         return "(no key)"
     text = key.decode("utf-8", "backslashreplace")
     return text if text.isprintable() else repr(key)[2:-1]
+
+
+# The figures of a report as Parquet tables, one file each: for dashboards, and for what the page leaves open.
+#
+# throughput      per topic and window              subscriptions   per subscription and window
+# partitions      per partition                     keys            the biggest keys
+# lag             per consumer group and partition
+
+
+_TIME = pa.timestamp("ms", tz="UTC")
+_COUNT, _TEXT, _FIGURE = pa.int64(), pa.string(), pa.float64()
+
+SCHEMAS: Mapping[str, Mapping[str, pa.DataType]] = {
+    "throughput": {
+        "topic": _TEXT,
+        "window": _TIME,
+        "messages": _COUNT,
+        "bytes": _COUNT,
+        "messages_per_second": _FIGURE,
+        "bytes_per_second": _FIGURE,
+    },
+    "subscriptions": {
+        "topic": _TEXT,
+        "subscription": _TEXT,
+        "window": _TIME,
+        "acked": _COUNT,
+        "failed": _COUNT,
+        "dead": _COUNT,
+        "settled_otherwise": _COUNT,
+        "latency_p50_ms": _FIGURE,
+        "latency_p90_ms": _FIGURE,
+        "latency_p99_ms": _FIGURE,
+        "backlog": _COUNT,
+    },
+    "partitions": {"topic": _TEXT, "partition": _COUNT, "messages": _COUNT, "bytes": _COUNT},
+    "keys": {"topic": _TEXT, "key": _TEXT, "messages": _COUNT, "bytes": _COUNT},
+    "lag": {"topic": _TEXT, "group": _TEXT, "partition": _COUNT, "committed": _COUNT, "end": _COUNT, "lag": _COUNT},
+}
+
+
+def write_tables(report: Report, location: str) -> None:
+    """Write all of them to a folder, or to a URI, in place of what was there."""
+    files, folder = _place(location)
+    files.create_dir(folder, recursive=True)
+    rows = {
+        "throughput": _throughput(report),
+        "subscriptions": _subscriptions(report),
+        "partitions": _partitions(report),
+        "keys": _keys(report),
+        "lag": _lags(report),
+    }
+    for name, some in rows.items():
+        pq.write_table(table_of(name, list(some)), f"{folder}/{name}.parquet", filesystem=files)
+
+
+def table_of(name: str, rows: Sequence[Sequence[Any]]) -> pa.Table:
+    schema = pa.schema(list(SCHEMAS[name].items()))
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
+
+
+def _place(location: str) -> tuple[Any, str]:
+    if "://" in location:
+        files, folder = pyarrow.fs.FileSystem.from_uri(location)
+        return files, folder.rstrip("/")
+    return pyarrow.fs.LocalFileSystem(), location
+
+
+def _time(time_ms: int) -> datetime:
+    return datetime.fromtimestamp(time_ms / 1000, UTC)
+
+
+def _throughput(report: Report) -> Iterator[Sequence[Any]]:
+    seconds = report.window_ms / 1000
+    for topic in report.topics:
+        for start, one in zip(report.times_ms, topic.windows, strict=True):
+            yield topic.name, _time(start), one.messages, one.bytes, one.messages / seconds, one.bytes / seconds
+
+
+def _subscriptions(report: Report) -> Iterator[Sequence[Any]]:
+    for topic in report.topics:
+        for one in topic.subscriptions:
+            latencies = zip(*(one.percentiles(share) for share in (0.5, 0.9, 0.99)), strict=True)
+            rows = zip(report.times_ms, one.settlings, latencies, one.depths, strict=True)
+            for start, told, shares, depth in rows:
+                counts = told.acked, told.failed, told.dead, told.other
+                yield topic.name, one.name, _time(start), *counts, *shares, depth
+
+
+def _partitions(report: Report) -> Iterator[Sequence[Any]]:
+    for topic in report.topics:
+        for partition, one in topic.partitions.items():
+            yield topic.name, partition, one.messages, one.bytes
+
+
+def _keys(report: Report) -> Iterator[Sequence[Any]]:
+    for topic in report.topics:
+        for key, one in topic.keys:
+            yield topic.name, key, one.messages, one.bytes
+
+
+def _lags(report: Report) -> Iterator[Sequence[Any]]:
+    for topic in report.topics:
+        for one in topic.lags:
+            yield topic.name, one.group, one.partition, one.committed, one.end, one.lag

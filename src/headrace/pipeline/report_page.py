@@ -1,14 +1,17 @@
-"""A report as one page that needs nothing else: no script, no request to anywhere, light and dark. Pure.
-
-Behind each chart is a table with its numbers, for those who cannot see it, and for those who want to know exactly.
-"""
+"""The report as an HTML page: layout, style and text."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from html import escape
+from typing import Final
 
+from headrace.client.admin.group_admin import GroupAdmin, PartitionLag
+from headrace.client.admin.subscription_admin import PartitionBacklog, SubscriptionAdmin
+from headrace.client.cluster import Cluster
+from headrace.pipeline.audit_sources import SourceInspector
 from headrace.pipeline.charts import (
     Bar,
     Series,
@@ -21,9 +24,109 @@ from headrace.pipeline.charts import (
     shown_ms,
     shown_rate,
 )
-from headrace.pipeline.report_figures import Report, SubscriptionFigures, TopicFigures
-from headrace.pipeline.report_style import STYLE
+from headrace.pipeline.report_figures import (
+    GroupPartitionLag,
+    Report,
+    SubscriptionBacklog,
+    SubscriptionFigures,
+    TopicFigures,
+)
 from headrace.pipeline.report_windows import percentile
+from headrace.pipeline.topic_choice import topic_names
+
+# How a report's page looks, on light and on dark; the colours differ in brightness, too.
+
+
+STYLE: Final = """
+:root { color-scheme: light dark; --paper: #ffffff; --page: #f4f6f8; --ink: #1c2530; --soft: #5b6876; --rule: #dde3e9;
+  --s0: #1f6feb; --s1: #c2570c; --s2: #0b7a5b; --s3: #b3261e; }
+@media (prefers-color-scheme: dark) { :root { --paper: #171d24; --page: #0e1318; --ink: #e6ebf0; --soft: #9aa7b4;
+  --rule: #2b343d; --s0: #6cb0ff; --s1: #ffa657; --s2: #4fd1a5; --s3: #ff8a80; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--ink);
+  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
+main { max-width: 1180px; margin: 0 auto; padding: 32px 20px 64px; }
+h1 { font-size: 28px; margin: 0; letter-spacing: -0.01em; }
+h2 { font-size: 21px; margin: 0 0 12px; overflow-wrap: anywhere; }
+h3 { font-size: 16px; margin: 28px 0 10px; overflow-wrap: anywhere; }
+header p, footer { color: var(--soft); }
+footer { margin-top: 32px; font-size: 13px; }
+nav { display: flex; flex-wrap: wrap; gap: 6px 14px; margin: 18px 0 0; }
+a { color: var(--s0); }
+section { background: var(--paper); border: 1px solid var(--rule); border-radius: 10px; padding: 24px;
+  margin-top: 24px; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(125px, 1fr)); gap: 10px; margin: 16px 0; }
+.tiles > div { display: flex; flex-direction: column-reverse; background: var(--paper); border: 1px solid var(--rule);
+  border-radius: 8px; padding: 10px 14px; }
+.tiles dd { margin: 0; font-size: 21px; font-weight: 600; font-variant-numeric: tabular-nums; }
+.tiles dt { color: var(--soft); font-size: 13px; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 460px), 1fr)); gap: 18px; }
+figure { margin: 0; border: 1px solid var(--rule); border-radius: 8px; padding: 14px 16px 10px; min-width: 0; }
+svg.chart { display: block; width: 100%; height: auto; font-size: 12px; }
+svg text { fill: var(--ink); } svg .title { font-size: 15px; font-weight: 600; }
+svg .tick, svg .label { fill: var(--soft); } svg .empty { fill: var(--soft); font-style: italic; }
+svg .grid { stroke: var(--rule); } svg .axis { stroke: var(--soft); }
+svg .line { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }
+svg .hover { fill: transparent; } svg .hover:hover { fill: var(--soft); fill-opacity: 0.12; }
+svg .line.s0 { stroke: var(--s0); } svg .line.s1 { stroke: var(--s1); } svg .line.s2 { stroke: var(--s2); }
+svg .line.s3 { stroke: var(--s3); } svg .bar.s0 { fill: var(--s0); }
+svg .dot.s0 { fill: var(--s0); } svg .dot.s1 { fill: var(--s1); } svg .dot.s2 { fill: var(--s2); }
+svg .dot.s3 { fill: var(--s3); }
+details { margin-top: 6px; font-size: 13px; } summary { cursor: pointer; color: var(--soft); }
+.scroll { overflow: auto; max-height: 320px; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 13px; }
+th, td { text-align: right; padding: 4px 10px; border-bottom: 1px solid var(--rule); white-space: nowrap; }
+th:first-child { text-align: left; } tbody th { font-weight: 400; } thead th { color: var(--soft); font-weight: 600; }
+@media print { body { background: none; } section { break-inside: avoid-page; } details { display: none; } }
+"""
+
+
+# What a report asks the brokers: which topics there are, and how subscriptions and consumer groups stand now.
+
+
+class ReportInspector(SourceInspector):
+    def topics(self, texts: Sequence[str]) -> list[str]:
+        """The topics that are meant by names and patterns."""
+        return topic_names(self.brokers, texts)
+
+    def backlogs(self, topic: str, subscriptions: Sequence[str]) -> list[SubscriptionBacklog]:
+        """Of these subscriptions of the topic, or of all."""
+        from headrace.columns.scan import sync_cluster
+
+        async def ask(cluster: Cluster) -> Sequence[PartitionBacklog]:
+            return await SubscriptionAdmin(cluster).describe(topics=[topic])
+
+        told = [
+            one
+            for one in sync_cluster(self.brokers).call(ask)
+            if not subscriptions or one.subscription in subscriptions
+        ]
+        sums: dict[str, Counter[str]] = {}
+        for one in told:
+            counts = {"backlog": one.backlog, "leased": one.leased, "waiting": one.waiting, "dying": one.dying}
+            sums.setdefault(one.subscription, Counter()).update(counts)
+        return [
+            SubscriptionBacklog(name, own["backlog"], own["leased"], own["waiting"], own["dying"])
+            for name, own in sums.items()
+        ]
+
+    def lags(self, topic: str) -> list[GroupPartitionLag]:
+        """Of all consumer groups that have committed anything in the topic."""
+        from headrace.columns.scan import sync_cluster
+
+        async def ask(cluster: Cluster) -> list[tuple[str, PartitionLag]]:
+            admin = GroupAdmin(cluster)
+            groups = [listed.group for listed in await admin.list()]
+            return [(group, one) for group in groups for one in await admin.positions(group)]
+
+        found = [(group, one) for group, one in sync_cluster(self.brokers).call(ask) if one.target.topic == topic]
+        return [GroupPartitionLag(group, one.target.partition, one.committed, one.end, one.lag) for group, one in found]
+
+
+# A report as one page that needs nothing else: no script, no request to anywhere, light and dark. Pure.
+#
+# Behind each chart is a table with its numbers, for those who cannot see it, and for those who want to know exactly.
+
 
 _ROWS_MAX = 500
 _BARS_MAX = 24
@@ -35,7 +138,7 @@ _FOOTNOTE = (
 Row = Sequence[str]
 
 
-def page_of(report: Report) -> str:
+def render_report_page(report: Report) -> str:
     title = escape(report.title)
     made = escape(_moment(report.made_ms))
     parts = [

@@ -13,16 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.model.names import acks_topic
-from headrace.pipeline.audit_acks import Ledger
-from headrace.pipeline.audit_sources import Read, Stretch, Topic
-from headrace.pipeline.report_windows import Settling, Throughput, bucket_of, window_of
-from headrace.wire.acks_records import Created, Event, Failed, Settled, Sought, decode_event
+from headrace.pipeline.audit_settled import SubscriptionLedger
+from headrace.pipeline.audit_sources import PartitionRange, ReadSource, TopicSource
+from headrace.pipeline.report_windows import SettleFigures, Throughput, bucket_of, window_of
+from headrace.wire.state_records.acks_records import AcksEvent, Created, Failed, Settled, Sought, decode_event
 
 KEYS_KEPT = 20_000
 """Of more keys than that, the rare ones of a stretch are dropped."""
 
 
-class Span(msgspec.Struct, frozen=True):
+class ReportPeriod(msgspec.Struct, frozen=True):
     """What is looked at: [since_ms, until_ms), in windows of which those of the report are made."""
 
     window_ms: int
@@ -31,9 +31,9 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class TopicTask(msgspec.Struct, frozen=True):
-    topic: Topic
-    stretch: Stretch
-    span: Span
+    topic: TopicSource
+    stretch: PartitionRange
+    span: ReportPeriod
 
 
 class TopicPart(msgspec.Struct, frozen=True):
@@ -47,14 +47,14 @@ class TopicPart(msgspec.Struct, frozen=True):
 
 
 class AcksTask(msgspec.Struct, frozen=True):
-    topic: Topic
+    topic: TopicSource
     partition: int
     start: int
     end: int
     acks_start: int
     acks_end: int
     subscriptions: frozenset[str]
-    span: Span
+    span: ReportPeriod
 
 
 class AcksPart(msgspec.Struct, frozen=True):
@@ -62,12 +62,12 @@ class AcksPart(msgspec.Struct, frozen=True):
     log; and by how many its backlog fell after the time that is looked at."""
 
     partition: int
-    settlings: dict[str, dict[int, Settling]]
+    settlings: dict[str, dict[int, SettleFigures]]
     created_ms: dict[str, int]
     gone_after: dict[str, int]
 
 
-def read_topic(read: Read, task: TopicTask) -> TopicPart:
+def read_topic(read: ReadSource, task: TopicTask) -> TopicPart:
     windows: dict[int, Throughput] = defaultdict(Throughput)
     keys: dict[bytes | None, Throughput] = defaultdict(Throughput)
     after = 0
@@ -87,11 +87,11 @@ def read_topic(read: Read, task: TopicTask) -> TopicPart:
         _add_groups(windows, table, "window")
         _add_groups(keys, table, "key")
         if len(keys) > 2 * KEYS_KEPT:
-            keys = defaultdict(Throughput, biggest(keys, KEYS_KEPT))
-    return TopicPart(task.stretch.partition, dict(windows), biggest(keys, KEYS_KEPT), after)
+            keys = defaultdict(Throughput, largest_keys(keys, KEYS_KEPT))
+    return TopicPart(task.stretch.partition, dict(windows), largest_keys(keys, KEYS_KEPT), after)
 
 
-def biggest(keys: Mapping[bytes | None, Throughput], count: int) -> dict[bytes | None, Throughput]:
+def largest_keys(keys: Mapping[bytes | None, Throughput], count: int) -> dict[bytes | None, Throughput]:
     """The keys that have the most messages."""
     return dict(sorted(keys.items(), key=lambda one: one[1].messages, reverse=True)[:count])
 
@@ -103,10 +103,10 @@ def _add_groups(sums: dict[Any, Throughput], table: pa.Table, by: str) -> None:
         sums[name].add(Throughput(messages, size))
 
 
-def read_acks(read: Read, task: AcksTask) -> AcksPart:
-    published = _Published(read, task)
-    ledgers: dict[str, Ledger] = defaultdict(Ledger)
-    settlings: dict[str, dict[int, Settling]] = {}
+def read_acks(read: ReadSource, task: AcksTask) -> AcksPart:
+    published = _PublishTimes(read, task)
+    ledgers: dict[str, SubscriptionLedger] = defaultdict(SubscriptionLedger)
+    settlings: dict[str, dict[int, SettleFigures]] = {}
     created_ms: dict[str, int] = {}
     gone_after: Counter[str] = Counter()
     for name, event in _events(read, task):
@@ -120,7 +120,7 @@ def read_acks(read: Read, task: AcksTask) -> AcksPart:
         if event.at >= task.span.until_ms:
             gone_after[name] += found.gone
         elif event.at >= task.span.since_ms:
-            own.setdefault(window_of(event.at, task.span.window_ms), Settling()).add(found)
+            own.setdefault(window_of(event.at, task.span.window_ms), SettleFigures()).add(found)
     alive = {name for name, ledger in ledgers.items() if ledger.exists}
     return AcksPart(
         task.partition,
@@ -130,9 +130,9 @@ def read_acks(read: Read, task: AcksTask) -> AcksPart:
     )
 
 
-def _events(read: Read, task: AcksTask) -> Iterator[tuple[str, Event]]:
-    acks = Topic(task.topic.brokers, acks_topic(task.topic.name))
-    stretch = Stretch(task.partition, task.acks_start, task.acks_end)
+def _events(read: ReadSource, task: AcksTask) -> Iterator[tuple[str, AcksEvent]]:
+    acks = TopicSource(task.topic.brokers, acks_topic(task.topic.name))
+    stretch = PartitionRange(task.partition, task.acks_start, task.acks_end)
     for batch in read(acks, stretch, ("key", "value")):
         for key, value in zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True):
             name, event = decode_event(key, value)
@@ -140,36 +140,38 @@ def _events(read: Read, task: AcksTask) -> Iterator[tuple[str, Event]]:
                 yield name, event
 
 
-def _settling(event: Event, ledger: Ledger, published: _Published) -> Settling | None:
+def _settling(event: AcksEvent, ledger: SubscriptionLedger, published: _PublishTimes) -> SettleFigures | None:
     """What the event adds to the sums; it is taken by the ledger next."""
     match event:
         case Settled():
             count = sum(last - first + 1 for first, last in event.ranges)
             gone = ledger.newly_settled(event)
             if event.how == "ack":
-                found = Settling(acked=count, gone=gone)
+                found = SettleFigures(acked=count, gone=gone)
                 for first, last in event.ranges:
                     found.latencies.update(bucket_of(event.at - at) for at in published.times(first, last))
                 return found
-            return Settling(dead=count, gone=gone) if event.how == "dead" else Settling(other=count, gone=gone)
+            return (
+                SettleFigures(dead=count, gone=gone) if event.how == "dead" else SettleFigures(other=count, gone=gone)
+            )
         case Failed():
-            return Settling(failed=event.last - event.first + 1)
+            return SettleFigures(failed=event.last - event.first + 1)
         case Sought():
             before = ledger.settled_count(0, published.end)
-            return Settling(gone=event.floor - before)
+            return SettleFigures(gone=event.floor - before)
         case _:
             return None
 
 
-class _Published:
+class _PublishTimes:
     """When each message of a partition was published, as far as they are still there."""
 
-    def __init__(self, read: Read, task: AcksTask) -> None:
+    def __init__(self, read: ReadSource, task: AcksTask) -> None:
         self.end = task.end
         self._offsets = array("q")
         self._times = array("q")
         if task.acks_end > task.acks_start:
-            stretch = Stretch(task.partition, task.start, task.end)
+            stretch = PartitionRange(task.partition, task.start, task.end)
             for batch in read(task.topic, stretch, ("offset", "timestamp")):
                 self._offsets.extend(batch.column("offset").to_pylist())
                 times = pc.divide(pc.cast(batch.column("timestamp"), pa.int64()), 1000)

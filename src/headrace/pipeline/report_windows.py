@@ -34,7 +34,7 @@ class Throughput(msgspec.Struct):
         self.bytes += other.bytes
 
 
-class Settling(msgspec.Struct):
+class SettleFigures(msgspec.Struct):
     """What happened to messages of a subscription: acked; failed, to be tried again; dead; settled in any other way.
     `gone` is by how many the backlog fell for it; `latencies` counts those that were acked, by bucket."""
 
@@ -45,7 +45,7 @@ class Settling(msgspec.Struct):
     gone: int = 0
     latencies: Counter[int] = msgspec.field(default_factory=Counter)
 
-    def add(self, other: Settling) -> None:
+    def add(self, other: SettleFigures) -> None:
         self.acked += other.acked
         self.failed += other.failed
         self.dead += other.dead

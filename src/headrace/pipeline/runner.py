@@ -25,11 +25,11 @@ import msgspec
 
 from headrace.model.errors import HeadraceError
 from headrace.pipeline.display import Display, display_on
-from headrace.pipeline.job import Job, Outcome, Progress
+from headrace.pipeline.job import Job, JobProgress, JobResult
 from headrace.pipeline.jobs import find_job
-from headrace.pipeline.settings import InvalidPipeline, Mode, Pipeline, Problem
+from headrace.pipeline.settings import InvalidPipeline, Mode, Pipeline, SettingsProblem
 from headrace.pipeline.spark_errors import is_of_spark, readable
-from headrace.pipeline.state import PipelineRuns, Process, State, Status, WorkFolder
+from headrace.pipeline.state import PipelineAlreadyRunning, Process, State, Status, WorkFolder
 from headrace.runtime.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def make_job(pipeline: Pipeline) -> Job:
     """The job, with settings that make sense to it."""
     try:
         job = find_job(pipeline.job)(pipeline.settings, pipeline.folder)
-        problems = [Problem(pipeline.file, pipeline.job, "", what) for what in job.problems()]
+        problems = [SettingsProblem(pipeline.file, pipeline.job, "", what) for what in job.problems()]
     except (HeadraceError, ValueError) as error:
-        problems = [Problem(pipeline.file, pipeline.job, "", str(error))]
+        problems = [SettingsProblem(pipeline.file, pipeline.job, "", str(error))]
     if problems:
         raise InvalidPipeline(problems)
     return job
@@ -74,7 +74,7 @@ def open_session(pipeline: Pipeline) -> Iterator[SparkSession]:
     spark.stop()  # after an error it ends with this process
 
 
-def run_pipeline(pipeline: Pipeline, mode: Mode | None = None, *, sessions: OpenSession = open_session) -> Outcome:
+def run_pipeline(pipeline: Pipeline, mode: Mode | None = None, *, sessions: OpenSession = open_session) -> JobResult:
     """Run it to its end, or until somebody asks for a stop."""
     job = make_job(pipeline)
     pipeline = msgspec.structs.replace(pipeline, mode=mode or pipeline.mode)
@@ -159,23 +159,23 @@ class PipelineRun:
             self._take_signals()  # Spark has put a handler of its own in place
         return self._spark
 
-    def tell(self, progress: Progress) -> None:
+    def tell(self, progress: JobProgress) -> None:
         self._status = msgspec.structs.replace(self._status, progress=progress)
         self._display.progress(progress)
         if self._clock.monotonic() - self._kept >= KEEP_SECONDS:
             self._keep("stopping" if self._is_asked else "running")
 
     @property
-    def must_stop(self) -> bool:
+    def stop_requested(self) -> bool:
         now = self._clock.monotonic()
         if not self._is_asked and now - self._looked >= LOOK_SECONDS:
             self._looked = now
-            self._is_asked = self._folder.is_asked_to_stop(self._process)
+            self._is_asked = self._folder.is_stop_requested(self._process)
         return self._is_asked
 
     def wait(self, seconds: float) -> None:
         until = self._clock.monotonic() + seconds
-        while not self.must_stop and (left := until - self._clock.monotonic()) > 0:
+        while not self.stop_requested and (left := until - self._clock.monotonic()) > 0:
             select.select([self._wakeup], [], [], min(left, LOOK_SECONDS))
 
     @contextmanager
@@ -199,7 +199,7 @@ class PipelineRun:
         finally:
             self._folder.clear_stop()
 
-    def end(self, outcome: Outcome) -> Outcome:
+    def end(self, outcome: JobResult) -> JobResult:
         self._status = msgspec.structs.replace(self._status, summary=outcome.summary, figures=outcome.figures)
         self._keep("failed" if not outcome.ok else "stopped" if self._is_asked else "done")
         log.info("run of %s ended: %s", self.name, outcome)
@@ -221,7 +221,7 @@ class PipelineRun:
         os.write(self._waker, b".")
 
 
-def _work(job: Job, run: PipelineRun, pipeline: Pipeline) -> Outcome:
+def _work(job: Job, run: PipelineRun, pipeline: Pipeline) -> JobResult:
     if pipeline.mode == "continuous":
         return job.continuously(run, pipeline.trigger_seconds)
     return job.once(run)
@@ -242,12 +242,14 @@ def _lock(folder: WorkFolder, display: Display, clock: Clock) -> int:
     is_told = False
     while descriptor is None:
         status = folder.status()
-        if status is not None and status.is_under_way:
-            raise PipelineRuns(
+        if status is not None and status.is_active:
+            raise PipelineAlreadyRunning(
                 f"{folder.path} is run by process {status.process.pid}; `headrace pipeline stop` ends it in order"
             )
         if clock.monotonic() >= until:
-            raise PipelineRuns(f"{folder.path} is still held by what the last run has left behind; end its Java")
+            raise PipelineAlreadyRunning(
+                f"{folder.path} is still held by what the last run has left behind; end its Java"
+            )
         if not is_told:
             display.say("waiting for what the last run has left behind")
             is_told = True

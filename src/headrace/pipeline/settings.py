@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from headrace.client.address import parse_addresses
+from headrace.client.connections.address import parse_addresses
 from headrace.model.durations import InvalidDuration, parse_duration
 from headrace.model.errors import HeadraceError
 from headrace.pipeline.jobs import JOBS, find_job
@@ -50,7 +50,7 @@ class SparkTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     conf: dict[str, str | bool | int | float] = {}
 
 
-class Problem(msgspec.Struct, frozen=True):
+class SettingsProblem(msgspec.Struct, frozen=True):
     """One thing that is wrong; `table` and `key` are empty where it concerns the whole."""
 
     file: str
@@ -67,7 +67,7 @@ class Problem(msgspec.Struct, frozen=True):
 class InvalidPipeline(HeadraceError):
     """The settings of a pipeline cannot be used."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[SettingsProblem]) -> None:
         more = len(problems) - 1
         rest = f"; and {more} more, which `headrace pipeline lint` shows" if more else ""
         super().__init__(problems[0].line + rest)
@@ -108,9 +108,9 @@ def read_tables(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise InvalidPipeline([Problem(str(path), "", "", f"cannot be read: {error.strerror}")]) from None
+        raise InvalidPipeline([SettingsProblem(str(path), "", "", f"cannot be read: {error.strerror}")]) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidPipeline([Problem(str(path), "", "", f"is not TOML: {error}")]) from None
+        raise InvalidPipeline([SettingsProblem(str(path), "", "", f"is not TOML: {error}")]) from None
 
 
 def work_folder(folder: Path, name: str, work: str | None) -> Path:
@@ -129,7 +129,7 @@ def _pipeline(file: str, folder: Path, tables: dict[str, Any], changes: Sequence
     try:
         settings = msgspec.convert(tables.get(pipeline.job, {}), kinds[pipeline.job])
     except msgspec.ValidationError as error:  # what the settings' own check refuses
-        raise InvalidPipeline([Problem(file, pipeline.job, "", str(error))]) from None
+        raise InvalidPipeline([SettingsProblem(file, pipeline.job, "", str(error))]) from None
     return Pipeline(
         name=pipeline.name,
         job=pipeline.job,
@@ -152,10 +152,10 @@ def _kinds(file: str, tables: Mapping[str, Any], changes: Sequence[str]) -> dict
     job = next((text.partition("=")[2] for text in reversed(changes) if text.startswith("pipeline.job=")), job)
     if not isinstance(job, str):
         what = f"is missing; it takes one of {', '.join(JOBS)}"
-        raise InvalidPipeline([Problem(file, "pipeline", "job", what)])
+        raise InvalidPipeline([SettingsProblem(file, "pipeline", "job", what)])
     if job not in JOBS:
         what = f"there is no job {job!r}{near(job, JOBS)}; there are {', '.join(JOBS)}"
-        raise InvalidPipeline([Problem(file, "pipeline", "job", what)])
+        raise InvalidPipeline([SettingsProblem(file, "pipeline", "job", what)])
     return {"pipeline": PipelineTable, "spark": SparkTable, job: find_job(job).settings_type}
 
 
@@ -164,10 +164,12 @@ def _change(tables: dict[str, Any], changes: Sequence[str], kinds: Mapping[str, 
         path, separator, value = text.partition("=")
         table, _, key = path.strip().partition(".")
         if not separator or not key:
-            raise InvalidPipeline([Problem("--set", "", text, "write TABLE.KEY=VALUE, such as pipeline.mode=once")])
+            raise InvalidPipeline(
+                [SettingsProblem("--set", "", text, "write TABLE.KEY=VALUE, such as pipeline.mode=once")]
+            )
         if table not in kinds:
             what = f"there is no such table{near(table, kinds)}; there are {', '.join(kinds)}"
-            raise InvalidPipeline([Problem("--set", table, key, what)])
+            raise InvalidPipeline([SettingsProblem("--set", table, key, what)])
         inner = tables.setdefault(table, {})
         names, found = value_of(kinds[table], key, value.strip())
         for name in names[:-1]:
@@ -176,27 +178,31 @@ def _change(tables: dict[str, Any], changes: Sequence[str], kinds: Mapping[str, 
             inner[names[-1]] = found
 
 
-def _problems(file: str, tables: Mapping[str, Any], kinds: Mapping[str, type[msgspec.Struct]]) -> Iterator[Problem]:
+def _problems(
+    file: str, tables: Mapping[str, Any], kinds: Mapping[str, type[msgspec.Struct]]
+) -> Iterator[SettingsProblem]:
     for table in tables:
         if table not in kinds:
-            yield Problem(file, table, "", _why_unknown(table, list(kinds)))
+            yield SettingsProblem(file, table, "", _why_unknown(table, list(kinds)))
     for table, kind in kinds.items():
         for path, what in problems_in(tables.get(table, {}), kind, ()):
-            yield Problem(file, ".".join((table, *path[:-1])), path[-1] if path else "", what)
+            yield SettingsProblem(file, ".".join((table, *path[:-1])), path[-1] if path else "", what)
     pipeline = tables["pipeline"]
     name, brokers, trigger = (pipeline.get(key) for key in ("name", "brokers", "trigger"))
     if isinstance(name, str) and _NAME.fullmatch(name) is None:
-        yield Problem(file, "pipeline", "name", f"{name!r} names no folder; letters, digits, dots, dashes and _ do")
+        yield SettingsProblem(
+            file, "pipeline", "name", f"{name!r} names no folder; letters, digits, dots, dashes and _ do"
+        )
     if isinstance(brokers, str):
         try:
             parse_addresses(brokers)
         except ValueError as error:
-            yield Problem(file, "pipeline", "brokers", str(error))
+            yield SettingsProblem(file, "pipeline", "brokers", str(error))
     if isinstance(trigger, str):
         try:
             parse_duration(trigger)
         except InvalidDuration as error:
-            yield Problem(file, "pipeline", "trigger", error.message)
+            yield SettingsProblem(file, "pipeline", "trigger", error.message)
 
 
 def _why_unknown(table: str, known: Sequence[str]) -> str:

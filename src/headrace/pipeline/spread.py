@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Spread:
+class SparkTaskPool:
     """Use it as a context: whoever leaves it by an error breaks off what runs."""
 
     def __init__(self, spark: SparkSession, name: str) -> None:

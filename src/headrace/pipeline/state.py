@@ -21,7 +21,7 @@ from typing import Final, Literal
 import msgspec
 
 from headrace.model.errors import HeadraceError
-from headrace.pipeline.job import Progress
+from headrace.pipeline.job import JobProgress
 from headrace.runtime.permissions import FILE_MODE, FOLDER_MODE
 
 State = Literal["running", "stopping", "done", "stopped", "failed", "died"]
@@ -30,7 +30,7 @@ UNDER_WAY: Final = ("running", "stopping")
 LOG_BYTES_MAX: Final = 16 << 20
 
 
-class PipelineRuns(HeadraceError):
+class PipelineAlreadyRunning(HeadraceError):
     """The pipeline is run by another process."""
 
 
@@ -82,12 +82,12 @@ class Status(msgspec.Struct, frozen=True):
     file: str = ""
     brokers: str = ""
     master: str = ""
-    progress: Progress | None = None
+    progress: JobProgress | None = None
     summary: str = ""
     figures: dict[str, int | float | str] = {}
 
     @property
-    def is_under_way(self) -> bool:
+    def is_active(self) -> bool:
         return self.state in UNDER_WAY
 
 
@@ -111,9 +111,9 @@ class WorkFolder:
             raise StateUnreadable(
                 f"{self._status} cannot be read: {error}; remove it, and it is written anew"
             ) from None
-        if found.is_under_way and not found.process.lives:
+        if found.is_active and not found.process.lives:
             return msgspec.structs.replace(found, state="died")
-        if found.state == "running" and self.is_asked_to_stop(found.process):
+        if found.state == "running" and self.is_stop_requested(found.process):
             return msgspec.structs.replace(found, state="stopping")
         return found
 
@@ -122,12 +122,12 @@ class WorkFolder:
         scratch.write_bytes(msgspec.json.format(msgspec.json.encode(status)))
         scratch.replace(self._status)
 
-    def ask_to_stop(self, process: Process) -> None:
+    def request_stop_of(self, process: Process) -> None:
         scratch = self._stop.with_suffix(".new")
         scratch.write_bytes(msgspec.json.encode(process))
         scratch.replace(self._stop)
 
-    def is_asked_to_stop(self, process: Process) -> bool:
+    def is_stop_requested(self, process: Process) -> bool:
         try:
             return msgspec.json.decode(self._stop.read_bytes(), type=Process) == process
         except (FileNotFoundError, msgspec.MsgspecError):

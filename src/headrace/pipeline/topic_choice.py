@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from headrace.client.admin import TopicAdmin
+from headrace.client.admin.topic_admin import TopicAdmin
 from headrace.client.cluster import Cluster
-from headrace.columns.scan import link, topics_matching
+from headrace.columns.scan import sync_cluster, topics_matching
 from headrace.model.errors import HeadraceError, InvalidTopic
 from headrace.model.ids import id_to_text
 from headrace.model.names import check_topic_name
@@ -57,15 +57,15 @@ def topic_ids(brokers: str, names: Sequence[str]) -> dict[str, str]:
     """Which topics have these names now; raises UnknownTopicOrPartition."""
 
     async def ask(cluster: Cluster) -> dict[str, str]:
-        await cluster.persist(lambda: cluster.refresh(names))
+        await cluster.call_with_retries(lambda: cluster.refresh(names))
         return {name: id_to_text((await cluster.topic(name)).topic_id) for name in names}
 
-    return link(brokers).call(ask) if names else {}
+    return sync_cluster(brokers).call(ask) if names else {}
 
 
 def log_bytes(brokers: str, name: str) -> dict[int, int]:
     """What each partition takes on disk."""
-    return link(brokers).call(lambda cluster: TopicAdmin(cluster).sizes(name))
+    return sync_cluster(brokers).call(lambda cluster: TopicAdmin(cluster).sizes(name))
 
 
 def location_of(path: str, folder: Path) -> str:

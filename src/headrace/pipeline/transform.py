@@ -15,10 +15,8 @@ import msgspec
 
 from headrace.model.durations import parse_duration
 from headrace.model.errors import HeadraceError
-from headrace.pipeline.job import Job, Outcome, Run
-from headrace.pipeline.transform_plan import planned
-from headrace.pipeline.transform_queries import BROKERS, FORMAT, Output, run_queries
-from headrace.pipeline.transform_rows import as_records
+from headrace.pipeline.job import Job, JobResult, JobRun
+from headrace.pipeline.transform_plan import BROKERS, FORMAT, Output, as_records, planned, run_queries
 from headrace.pipeline.transform_sql import Statement, output_names, parse_sql
 from headrace.spark import options as source_options
 from headrace.spark import sink_options
@@ -52,7 +50,7 @@ class TransformSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     checkpoints: str | None = None
 
 
-class Source(msgspec.Struct, frozen=True):
+class TopicSqlView(msgspec.Struct, frozen=True):
     """One topic as a view: `topic`, how late its records may come (`watermark`, by `watermarkColumn`), and whatever
     else the data source takes."""
 
@@ -62,7 +60,7 @@ class Source(msgspec.Struct, frozen=True):
     watermark_column: str
 
     @classmethod
-    def of(cls, name: str, table: Mapping[str, Value]) -> Source:
+    def of(cls, name: str, table: Mapping[str, Value]) -> TopicSqlView:
         options = {key: _text(value) for key, value in table.items()}
         column = options.pop("watermarkColumn", "timestamp")
         watermark = options.pop("watermark", None)
@@ -96,33 +94,33 @@ class TransformJob(Job):
     def problems(self) -> Sequence[str]:
         return list(self._problems())
 
-    def plan(self, run: Run) -> Sequence[str]:
+    def plan(self, run: JobRun) -> Sequence[str]:
         with self._outputs(run) as outputs:
             return planned(run.brokers, outputs, self._checkpoints(run))
 
-    def once(self, run: Run) -> Outcome:
+    def once(self, run: JobRun) -> JobResult:
         return self._run(run, None)
 
-    def continuously(self, run: Run, trigger_seconds: float) -> Outcome:
+    def continuously(self, run: JobRun, trigger_seconds: float) -> JobResult:
         return self._run(run, trigger_seconds)
 
-    def _run(self, run: Run, trigger_seconds: float | None) -> Outcome:
+    def _run(self, run: JobRun, trigger_seconds: float | None) -> JobResult:
         with self._outputs(run) as outputs:
             checkpoints = self._checkpoints(run)
             rows, all_read = run_queries(run, outputs, checkpoints, trigger_seconds, str(self._file))
         names = ", ".join(output.name for output in outputs)
         rest = "" if all_read or trigger_seconds is not None else "; stopped before all was read"
-        return Outcome(True, f"{rows:,} records read for {names}{rest}", {"records": rows})
+        return JobResult(True, f"{rows:,} records read for {names}{rest}", {"records": rows})
 
     @property
     def _file(self) -> Path:
         return self._folder / (self._settings.sql or self._settings.python or "")
 
-    def _checkpoints(self, run: Run) -> str:
+    def _checkpoints(self, run: JobRun) -> str:
         return self._settings.checkpoints or str(run.work.absolute() / "checkpoints")
 
     @contextmanager
-    def _outputs(self, run: Run) -> Iterator[list[Output]]:
+    def _outputs(self, run: JobRun) -> Iterator[list[Output]]:
         """What is to be written; the views behind it are gone from the session afterwards."""
         spark = run.spark
         spark.conf.set(BROKERS_CONF, run.brokers)
@@ -141,7 +139,7 @@ class TransformJob(Job):
             for view in views:
                 spark.catalog.dropTempView(view)
 
-    def _sql_outputs(self, run: Run, statements: Sequence[Statement]) -> list[Output]:
+    def _sql_outputs(self, run: JobRun, statements: Sequence[Statement]) -> list[Output]:
         spark, outputs = run.spark, []
         for name, writing in output_names(statements, self._settings.to or ""):
             # Each has the sources to itself: they read on at their own pace, each as a group of its own.
@@ -157,8 +155,8 @@ class TransformJob(Job):
             outputs.append(Output(name, as_records(frame, options), FORMAT, options))
         return outputs
 
-    def _sources(self) -> list[Source]:
-        return [Source.of(name, table) for name, table in self._settings.sources.items()]
+    def _sources(self) -> list[TopicSqlView]:
+        return [TopicSqlView.of(name, table) for name, table in self._settings.sources.items()]
 
     def _sink_options(self, brokers: str, writing: Statement) -> dict[str, str]:
         options = {BROKERS: brokers} | {key: _text(value) for key, value in self._settings.options.items()}
@@ -192,7 +190,7 @@ class TransformJob(Job):
             yield "there is no source; add a table [transform.sources.NAME] with topic = ..."
         for name, table in self._settings.sources.items():
             try:
-                source = Source.of(name, table)
+                source = TopicSqlView.of(name, table)
                 source_options.parse({BROKERS: _NO_BROKERS, **source.options}, streaming=True)
             except HeadraceError as error:
                 yield f"sources.{name}: {error.message}"

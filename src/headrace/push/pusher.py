@@ -17,33 +17,32 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headrace.client.backoff import Backoff
 from headrace.client.cluster import Cluster
-from headrace.client.leased import Message
-from headrace.client.settling import ACK, NACK, REJECT
-from headrace.machines.circuit import Circuit
-from headrace.machines.rate import Rate
+from headrace.client.connections.backoff import Backoff
+from headrace.client.queues.leased_messages import LeasedMessage
+from headrace.client.queues.settling import ACK, NACK, REJECT
+from headrace.machines.queues.circuit_breaker import CircuitBreaker
+from headrace.machines.queues.rate_limiter import RateLimiter
 from headrace.model.errors import HeadraceError
 from headrace.push.feed import Feed
-from headrace.push.sender import Sender
-from headrace.push.webhook import Outcome, Verdict, retry_seconds, unanswered
-from headrace.wire.messages.describe_pushes import DescribedPush
-from headrace.wire.messages.settle import SettleItem
+from headrace.push.sender import MessageSender
+from headrace.push.webhook import AcknowledgeType, DeliveryOutcome, retry_seconds, unanswered_outcome
+from headrace.wire.messages.queues import DescribedPush, SettleItem
 
 log = logging.getLogger(__name__)
 
 _UNSET = -1
 _LEASE_SECONDS = 30.0
 _TAKE_SECONDS = 5.0
-_TROUBLE_SECONDS = 1.0
+_ERROR_PAUSE_SECONDS = 1.0
 _FAILURES_MAX = 5  # in a row, before the circuit opens
 _OPEN_MS, _OPEN_MAX_MS = 1000, 60_000
 _RESTART_SECONDS, _RESTART_MAX_SECONDS = 1.0, 60.0
 _ERROR_LENGTH_MAX = 300
-_AGAIN_SECONDS = 0.1  # between tries of a receiver that is there at times
+_RECHECK_SECONDS = 0.1  # between tries of a receiver that is there at times
 
 
-class PushStatus(msgspec.Struct):
+class WebhookStatus(msgspec.Struct):
     """How a push is doing, in this process, since it was set. `failed` counts answers and tries, not messages. `topic`
     is empty for a webhook of several topics."""
 
@@ -59,35 +58,35 @@ class PushStatus(msgspec.Struct):
     last_error_ms: int = 0
 
 
-class Pusher:
-    def __init__(self, push: DescribedPush, topics: Sequence[str], cluster: Cluster, sender: Sender) -> None:
+class WebhookPusher:
+    def __init__(self, push: DescribedPush, topics: Sequence[str], cluster: Cluster, sender: MessageSender) -> None:
         self.push = push
         self._cluster = cluster
         self._sender = sender
         self._feed = self._new_feed(topics)
-        self._circuit = Circuit(_FAILURES_MAX, _OPEN_MS, _OPEN_MAX_MS)
-        self._rate = Rate(push.rate or None)
-        self._status = PushStatus(push.subscription, push.topics[0] if len(push.topics) == 1 else "", push.url)
-        self._turned = asyncio.Event()  # a receiver has answered, or a message was let go
-        self._taking: asyncio.Task[None] | None = None
+        self._circuit = CircuitBreaker(_FAILURES_MAX, _OPEN_MS, _OPEN_MAX_MS)
+        self._rate = RateLimiter(push.rate or None)
+        self._status = WebhookStatus(push.subscription, push.topics[0] if len(push.topics) == 1 else "", push.url)
+        self._response_received = asyncio.Event()  # a receiver has answered, or a message was let go
+        self._take_task: asyncio.Task[None] | None = None
         self._is_stopped = False
 
     @property
-    def status(self) -> PushStatus:
+    def status(self) -> WebhookStatus:
         self._status.circuit = self._circuit.state
         self._status.in_flight = self._feed.in_flight
         return self._status
 
-    def retopic(self, topics: Sequence[str]) -> None:
+    def set_topics(self, topics: Sequence[str]) -> None:
         """Its subscription is in these topics now."""
         self._feed.topics = topics
 
     def stop(self) -> None:
         """Take nothing more; `run` returns when what was sent is answered."""
         self._is_stopped = True
-        self._turned.set()
-        if self._taking is not None:
-            self._taking.cancel()
+        self._response_received.set()
+        if self._take_task is not None:
+            self._take_task.cancel()
 
     async def run(self) -> None:
         """Until it is stopped; what is in flight when it is cancelled is given back."""
@@ -96,11 +95,11 @@ class Pusher:
             try:
                 await self._run()
             except Exception as error:
-                self._unexpected(_cause(error))
+                self._unexpected(_root_cause(error))
                 if self._status.delivered > delivered:
                     backoff, delivered = self._restart_backoff(), self._status.delivered
                 if not self._is_stopped:
-                    await self._turn(backoff.next_seconds())
+                    await self._wait_for_response(backoff.next_seconds())
                 self._feed = self._new_feed(self._feed.topics)
 
     def _new_feed(self, topics: Sequence[str]) -> Feed:
@@ -112,50 +111,50 @@ class Pusher:
     async def _run(self) -> None:
         try:
             async with asyncio.TaskGroup() as around:
-                extending = around.create_task(self._feed.extend_for_ever(_LEASE_SECONDS))
+                extending = around.create_task(self._feed.keep_extending(_LEASE_SECONDS))
                 async with asyncio.TaskGroup() as deliveries:
-                    self._taking = deliveries.create_task(self._take(deliveries))
+                    self._take_task = deliveries.create_task(self._take_messages(deliveries))
                 extending.cancel()
         finally:
             await self._feed.close()
             await self._feed.give_back(self._feed.held, "its sender was stopped")
 
-    async def _take(self, deliveries: asyncio.TaskGroup) -> None:
+    async def _take_messages(self, deliveries: asyncio.TaskGroup) -> None:
         while True:
-            await self._until_wanted()
+            await self._wait_for_demand()
             try:
                 messages = await self._feed.take(_TAKE_SECONDS)
             except HeadraceError as error:
-                self._note_error(error.message)
-                await asyncio.sleep(_TROUBLE_SECONDS)
+                self._record_error(error.message)
+                await asyncio.sleep(_ERROR_PAUSE_SECONDS)
                 continue
             for message in messages:
                 deliveries.create_task(self._deliver(message))
 
-    async def _until_wanted(self) -> None:
+    async def _wait_for_demand(self) -> None:
         """Return when more may be leased: one message to try an open circuit with, or all that the push allows."""
         circuit, feed = self._circuit, self._feed
         while circuit.state != "closed":
-            await feed.withdraw()
+            await feed.stop_leasing()
             due_seconds = (circuit.retry_at_ms - self._now_ms()) / 1000
             if due_seconds <= 0:
                 feed.credit = 1
                 return
-            await self._turn(min(due_seconds, _TROUBLE_SECONDS))
+            await self._wait_for_response(min(due_seconds, _ERROR_PAUSE_SECONDS))
         feed.credit = self.push.concurrency
 
-    async def _deliver(self, message: Message) -> None:
-        if await self._may_send(message):
+    async def _deliver(self, message: LeasedMessage) -> None:
+        if await self._wait_for_rate(message):
             try:
                 outcome = await self._sender.send(self.push, message)
             except Exception as error:
-                outcome = unanswered(self._unexpected(error))
-            self._note(outcome)
+                outcome = unanswered_outcome(self._unexpected(error))
+            self._record_outcome(outcome)
             await self._settle(message, outcome)
         else:
             await self._feed.release([message])
 
-    async def _may_send(self, message: Message) -> bool:
+    async def _wait_for_rate(self, message: LeasedMessage) -> bool:
         """Return when it is this message's turn by the rate; False if it is not to be sent from here, or not now."""
         circuit = self._circuit
         while not self._is_stopped and self._feed.holds(message):
@@ -166,18 +165,18 @@ class Pusher:
             if wait_seconds == 0 and circuit.may_try(now_ms):
                 self._rate.take(1, now_ms / 1000)
                 return True
-            await self._turn(wait_seconds)
+            await self._wait_for_response(wait_seconds)
         return False
 
-    async def _settle(self, message: Message, outcome: Outcome) -> None:
-        if outcome.verdict is Verdict.UNDELIVERED:
-            await asyncio.sleep(_AGAIN_SECONDS)
+    async def _settle(self, message: LeasedMessage, outcome: DeliveryOutcome) -> None:
+        if outcome.verdict is AcknowledgeType.UNDELIVERED:
+            await asyncio.sleep(_RECHECK_SECONDS)
             await self._feed.release([message])
             return
         match outcome.verdict:
-            case Verdict.ACK:
+            case AcknowledgeType.ACK:
                 how = SettleItem(how=ACK)
-            case Verdict.REJECT:
+            case AcknowledgeType.REJECT:
                 how = SettleItem(how=REJECT, reason=outcome.error)
             case _:
                 how = SettleItem(how=NACK, delay_ms=self._delay_ms(message, outcome), reason=outcome.error)
@@ -185,24 +184,24 @@ class Pusher:
         for one in refused:
             log.info("%s was sent, and is delivered again: %s", one.receipt.id, one.error.message)
 
-    def _delay_ms(self, message: Message, outcome: Outcome) -> int:
+    def _delay_ms(self, message: LeasedMessage, outcome: DeliveryOutcome) -> int:
         seconds = outcome.delay_seconds
         if seconds is None:
             seconds = retry_seconds(self.push, message.attempt, self._cluster.entropy.uniform(0.0, 1.0))
         return _UNSET if seconds is None else int(seconds * 1000)
 
-    def _note(self, outcome: Outcome) -> None:
+    def _record_outcome(self, outcome: DeliveryOutcome) -> None:
         before = self._circuit.state
-        if outcome.is_well:
+        if outcome.is_healthy:
             self._circuit.succeeded()
         else:
             self._circuit.failed(self._now_ms())
-        if outcome.verdict is Verdict.ACK:
+        if outcome.verdict is AcknowledgeType.ACK:
             self._status.delivered += 1
         else:
             self._status.failed += 1
-            self._status.rejected += outcome.verdict is Verdict.REJECT
-            self._note_error(outcome.error)
+            self._status.rejected += outcome.verdict is AcknowledgeType.REJECT
+            self._record_error(outcome.error)
         after = self._circuit.state
         if (before, after) == ("closed", "open"):
             log.warning("the push of %s is held back: %s", self.push.subscription, outcome.error)
@@ -210,24 +209,24 @@ class Pusher:
             log.info("the push of %s goes on", self.push.subscription)
         if after != "closed":
             self._feed.credit = 0
-        self._turned.set()
+        self._response_received.set()
 
-    def _note_error(self, error: str) -> None:
+    def _record_error(self, error: str) -> None:
         self._status.last_error = error
         self._status.last_error_ms = self._cluster.clock.now_ms()
 
     def _unexpected(self, error: BaseException) -> str:
         what = f"unexpected error: {type(error).__name__}: {error}"[:_ERROR_LENGTH_MAX]
         log.error("push failed subscription=%r error=%r", self.push.subscription, what, exc_info=error)
-        self._note_error(what)
+        self._record_error(what)
         return what
 
-    async def _turn(self, seconds: float) -> None:
+    async def _wait_for_response(self, seconds: float) -> None:
         """Return when something was answered, or after that time."""
-        self._turned.clear()
+        self._response_received.clear()
         try:
             async with asyncio.timeout(seconds):
-                await self._turned.wait()
+                await self._response_received.wait()
         except TimeoutError:
             pass
 
@@ -235,7 +234,7 @@ class Pusher:
         return int(self._cluster.clock.monotonic() * 1000)
 
 
-def _cause(error: BaseException) -> BaseException:
+def _root_cause(error: BaseException) -> BaseException:
     """The first error of nested task groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

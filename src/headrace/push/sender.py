@@ -16,26 +16,26 @@ import ssl
 from typing import TYPE_CHECKING, Protocol
 
 from headrace import __version__
-from headrace.client.leased import Message
+from headrace.client.queues.leased_messages import LeasedMessage
 from headrace.push.addresses import ForbiddenAddress, public_socket
-from headrace.push.webhook import Outcome, headers_of, outcome_of, unanswered, undelivered
+from headrace.push.webhook import DeliveryOutcome, outcome_of, unanswered_outcome, undelivered_outcome, webhook_headers
 from headrace.runtime.clock import Clock
-from headrace.wire.messages.describe_pushes import DescribedPush
+from headrace.wire.messages.queues import DescribedPush
 
 if TYPE_CHECKING:
     import aiohttp
 
 log = logging.getLogger(__name__)
 
-_ANSWER_BYTES_MAX = 64 << 10
+_RESPONSE_BYTES_MAX = 64 << 10
 _HEADER_BYTES_MAX = 16 << 10
 _ERROR_LENGTH_MAX = 200
 _CONNECT_PART = 0.5
 _IDLE_SECONDS = 4.0  # before the receiver's own patience ends, which is 5 s with some
 
 
-class Sender(Protocol):
-    async def send(self, push: DescribedPush, message: Message) -> Outcome: ...
+class MessageSender(Protocol):
+    async def send(self, push: DescribedPush, message: LeasedMessage) -> DeliveryOutcome: ...
 
 
 class WebhookSender:
@@ -48,7 +48,7 @@ class WebhookSender:
     async def close(self) -> None:
         await self._session.close()
 
-    async def send(self, push: DescribedPush, message: Message) -> Outcome:
+    async def send(self, push: DescribedPush, message: LeasedMessage) -> DeliveryOutcome:
         import aiohttp
 
         now_ms = self._clock.now_ms()
@@ -56,29 +56,29 @@ class WebhookSender:
             async with asyncio.timeout(push.timeout_ms / 1000):
                 return await self._post(push, message, now_ms // 1000)
         except aiohttp.ConnectionTimeoutError:
-            return undelivered("cannot connect: nobody answers")
+            return undelivered_outcome("cannot connect: nobody answers")
         except TimeoutError:
-            return unanswered(f"no answer within {push.timeout_ms} ms")
+            return unanswered_outcome(f"no answer within {push.timeout_ms} ms")
         except aiohttp.ClientConnectorError as error:
             log.debug("cannot connect to a webhook: subscription=%s error=%s", push.subscription, error)
-            return undelivered(f"cannot connect: {_connect_failure(error)}")
+            return undelivered_outcome(f"cannot connect: {_connect_failure(error)}")
         except aiohttp.ClientConnectionError as error:
-            return unanswered(f"the connection broke: {_shown(error)}")
+            return unanswered_outcome(f"the connection broke: {_error_text(error)}")
         except ValueError as error:  # InvalidURL, or UnicodeError for a host name that cannot be looked up
-            return undelivered(f"the URL cannot be used: {_shown(error)}")
+            return undelivered_outcome(f"the URL cannot be used: {_error_text(error)}")
         except aiohttp.ClientError as error:
-            return unanswered(_shown(error))
+            return unanswered_outcome(_error_text(error))
 
-    async def _post(self, push: DescribedPush, message: Message, now_seconds: int) -> Outcome:
+    async def _post(self, push: DescribedPush, message: LeasedMessage, now_seconds: int) -> DeliveryOutcome:
         import aiohttp
 
         # A part of the time is for the connection, so that it is known whether anything was sent.
         timeout = aiohttp.ClientTimeout(total=None, connect=push.timeout_ms / 1000 * _CONNECT_PART)
-        headers = headers_of(push, message, now_seconds)
+        headers = webhook_headers(push, message, now_seconds)
         async with self._session.post(
             push.url, data=message.value or b"", headers=headers, timeout=timeout, allow_redirects=False
         ) as answer:
-            left = _ANSWER_BYTES_MAX
+            left = _RESPONSE_BYTES_MAX
             while left > 0 and (read := await answer.content.read(left)):
                 left -= len(read)
             if left <= 0:
@@ -113,11 +113,11 @@ def _connect_failure(error: aiohttp.ClientConnectorError) -> str:
     difference would tell which internal names there are."""
     cause = getattr(error, "os_error", None)  # with a bad certificate there is none
     if cause is None or isinstance(cause, ssl.SSLError):
-        return _shown(cause or error)
+        return _error_text(cause or error)
     if isinstance(cause, ForbiddenAddress | socket.gaierror):
         return "the host does not resolve, or is not a public address; private ones need --push-private"
     return os.strerror(cause.errno) if cause.errno else "no address of the host accepts it"
 
 
-def _shown(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return (str(error) or type(error).__name__)[:_ERROR_LENGTH_MAX]

@@ -20,8 +20,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from headrace.client.leased import Message
-from headrace.wire.messages.describe_pushes import DescribedPush
+from headrace.client.queues.leased_messages import LeasedMessage
+from headrace.wire.messages.queues import DescribedPush
 
 Header = tuple[str, str]
 
@@ -32,52 +32,54 @@ _PLAIN = "!#$&'()*+,-./:;<=>?@[]^_`{|}~"  # in the value of a header
 _MEDIA_TYPE = re.compile(rb"[\w.+-]+/[\w.+-]+(?:; *[\w.+-]+=[\w.+:-]+)*")
 _SECONDS = re.compile(r"[0-9]{1,9}")
 _GONE = 410
-_OF_THE_MESSAGE = frozenset({400, 406, 409, 411, 413, 414, 415, 416, 417, 418, 422, 428, 431, 451, _GONE})
+_MESSAGE_ERRORS = frozenset({400, 406, 409, 411, 413, 414, 415, 416, 417, 418, 422, 428, 431, 451, _GONE})
 """Statuses that speak of what was sent; all others but success are taken as the receiver's trouble."""
-_SLOW_DOWN = frozenset({429, 503})
+_OVERLOAD_STATUSES = frozenset({429, 503})
 _RETRY_AFTER_SECONDS_MAX = 3600.0
 _BACKOFF_FIRST_SECONDS = 1.0
 _BACKOFF_MAX_SECONDS = 60.0
 _GROWTHS_MAX = 16
 
 
-class Verdict(Enum):
+class AcknowledgeType(Enum):
     ACK = "ack"
     NACK = "nack"
     REJECT = "reject"
     UNDELIVERED = "undelivered"
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """`delay_seconds` is what the receiver has asked for. `is_well`: the receiver works, whatever it says of this
+class DeliveryOutcome(msgspec.Struct, frozen=True):
+    """`delay_seconds` is what the receiver has asked for. `is_healthy`: the receiver works, whatever it says of this
     message."""
 
-    verdict: Verdict
-    is_well: bool
+    verdict: AcknowledgeType
+    is_healthy: bool
     error: str = ""
     delay_seconds: float | None = None
 
 
-def outcome_of(status: int, retry_after: str | None) -> Outcome:
+def outcome_of(status: int, retry_after: str | None) -> DeliveryOutcome:
     if 200 <= status < 300:
-        return Outcome(Verdict.ACK, is_well=True)
+        return DeliveryOutcome(AcknowledgeType.ACK, is_healthy=True)
     if 300 <= status < 400:
-        return Outcome(Verdict.NACK, is_well=False, error=f"HTTP {status}: redirects are not followed")
-    verdict = Verdict.REJECT if status == _GONE else Verdict.NACK
+        return DeliveryOutcome(
+            AcknowledgeType.NACK, is_healthy=False, error=f"HTTP {status}: redirects are not followed"
+        )
+    verdict = AcknowledgeType.REJECT if status == _GONE else AcknowledgeType.NACK
     delay = None
-    if status in _SLOW_DOWN and retry_after is not None and _SECONDS.fullmatch(retry_after):
+    if status in _OVERLOAD_STATUSES and retry_after is not None and _SECONDS.fullmatch(retry_after):
         delay = min(float(retry_after), _RETRY_AFTER_SECONDS_MAX)
-    return Outcome(verdict, is_well=status in _OF_THE_MESSAGE, error=f"HTTP {status}", delay_seconds=delay)
+    return DeliveryOutcome(verdict, is_healthy=status in _MESSAGE_ERRORS, error=f"HTTP {status}", delay_seconds=delay)
 
 
-def undelivered(error: str) -> Outcome:
+def undelivered_outcome(error: str) -> DeliveryOutcome:
     """Nobody was there."""
-    return Outcome(Verdict.UNDELIVERED, is_well=False, error=error)
+    return DeliveryOutcome(AcknowledgeType.UNDELIVERED, is_healthy=False, error=error)
 
 
-def unanswered(error: str) -> Outcome:
+def unanswered_outcome(error: str) -> DeliveryOutcome:
     """It was sent, and no answer came."""
-    return Outcome(Verdict.NACK, is_well=False, error=error)
+    return DeliveryOutcome(AcknowledgeType.NACK, is_healthy=False, error=error)
 
 
 def retry_seconds(push: DescribedPush, attempt: int, chance: float) -> float | None:
@@ -88,7 +90,7 @@ def retry_seconds(push: DescribedPush, attempt: int, chance: float) -> float | N
     return wait * (1 - 0.1 * chance)
 
 
-def headers_of(push: DescribedPush, message: Message, now_seconds: int) -> Sequence[Header]:
+def webhook_headers(push: DescribedPush, message: LeasedMessage, now_seconds: int) -> Sequence[Header]:
     """All but those that the connection needs."""
     body = message.value or b""
     content_type: str | None = None

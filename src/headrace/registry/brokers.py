@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from headrace.model.broker_record import BrokerRecord, ControllerRecord
-from headrace.registry.interface import Create, Delete, Entry, KeyExists, NoKey, Registry, RegistryDamaged, Set
+from headrace.registry.interface import Create, Delete, KeyExists, NoKey, Registry, RegistryDamaged, RegistryEntry, Set
 
 BROKERS_KEY = "/brokers"
 LIVE_KEY = "/live"
@@ -31,15 +31,15 @@ def epoch_key(node_id: int) -> str:
     return f"{BROKERS_KEY}/{node_id}/epoch"
 
 
-def decode_broker(entry: Entry) -> BrokerRecord:
-    return _decode(entry, BrokerRecord)
+def decode_broker(entry: RegistryEntry) -> BrokerRecord:
+    return _decode_json(entry, BrokerRecord)
 
 
-def decode_controller(entry: Entry) -> ControllerRecord:
-    return _decode(entry, ControllerRecord)
+def decode_controller(entry: RegistryEntry) -> ControllerRecord:
+    return _decode_json(entry, ControllerRecord)
 
 
-def decode_number(entry: Entry | None) -> int:
+def decode_number(entry: RegistryEntry | None) -> int:
     """A counter; one that is not there yet stands at 0."""
     if entry is None:
         return 0
@@ -48,7 +48,7 @@ def decode_number(entry: Entry | None) -> int:
     return int(entry.value)
 
 
-def advanced(key: str, entry: Entry | None, number: int) -> Create | Set:
+def advance_operation(key: str, entry: RegistryEntry | None, number: int) -> Create | Set:
     """What moves a counter from where it was read to `number`."""
     value = str(number).encode()
     return Create(key, value) if entry is None else Set(key, value, entry.version)
@@ -68,7 +68,7 @@ async def drain(registry: Registry, node_id: int, *, is_drained: bool) -> None:
         return  # it is so already
 
 
-def _decode(entry: Entry, kind: type[T]) -> T:
+def _decode_json(entry: RegistryEntry, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(entry.value, type=kind)
     except msgspec.MsgspecError as error:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from headrace.registry.identity import CONFIGS_KEY, decode_configs
-from headrace.registry.interface import BadVersion, Create, Delete, KeyExists, NoKey, Operation, Registry, Set
+from headrace.registry.interface import BadVersion, Create, Delete, KeyExists, NoKey, Registry, RegistryOperation, Set
 
 GROUP_CONFIGS_KEY = f"{CONFIGS_KEY}/groups"
 
@@ -23,7 +23,7 @@ async def change_configs(
     while True:
         entry = await registry.get(key)
         overrides = change(None if entry is None else decode_configs(entry))
-        operation: Operation
+        operation: RegistryOperation
         if overrides is None:
             if entry is None:
                 return

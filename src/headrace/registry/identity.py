@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from headrace.model.ids import id_to_text
-from headrace.registry.interface import Create, Entry, KeyExists, Registry, RegistryDamaged, Set
+from headrace.registry.interface import Create, KeyExists, Registry, RegistryDamaged, RegistryEntry, Set
 from headrace.runtime.entropy import Entropy
 
 CLUSTER_ID_KEY = "/cluster/id"
@@ -32,7 +32,7 @@ async def load_broker_configs(registry: Registry) -> dict[str, str]:
     return decode_configs(await registry.get(BROKER_CONFIGS_KEY))
 
 
-def decode_configs(entry: Entry | None) -> dict[str, str]:
+def decode_configs(entry: RegistryEntry | None) -> dict[str, str]:
     if entry is None:
         return {}
     try:

@@ -42,9 +42,9 @@ class Registry(Protocol):
         """Until when, by `Clock.monotonic`, the session is certainly valid; -inf without a session."""
         ...
 
-    async def get(self, key: str) -> Entry | None: ...
+    async def get(self, key: str) -> RegistryEntry | None: ...
 
-    async def entries(self, prefix: str) -> Sequence[Entry]:
+    async def entries(self, prefix: str) -> Sequence[RegistryEntry]:
         """All entries beneath a key (not the key itself), sorted by key."""
         ...
 
@@ -52,7 +52,7 @@ class Registry(Protocol):
         """The names directly beneath a key, sorted."""
         ...
 
-    async def commit(self, operations: Sequence[Operation]) -> None:
+    async def commit(self, operations: Sequence[RegistryOperation]) -> None:
         """All operations in order, or none and a `RegistryConflict` that says which one did not fit."""
         ...
 
@@ -72,7 +72,7 @@ class Registry(Protocol):
     async def close(self) -> None: ...
 
 
-class Entry(msgspec.Struct, frozen=True):
+class RegistryEntry(msgspec.Struct, frozen=True):
     key: str
     value: bytes
     version: int
@@ -124,7 +124,7 @@ class Delete(msgspec.Struct, frozen=True):
     version: int
 
 
-Operation = Check | Create | Set | Delete
+RegistryOperation = Check | Create | Set | Delete
 
 
 class RegistryConflict(RetriableError):

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from headrace.model.errors import HeadraceError
-from headrace.registry.interface import Entry, Registry, is_beneath
+from headrace.registry.interface import Registry, RegistryEntry, is_beneath
 
 log = logging.getLogger(__name__)
 
@@ -20,25 +20,25 @@ MANY = 8  # more keys than this of one parent are read in one go
 RETRY_SECONDS = 0.2
 
 
-class Mirror:
+class RegistryMirror:
     """`changed(key, entry)` is called on the loop, with None for a key that is gone."""
 
     def __init__(
-        self, registry: Registry, prefixes: Sequence[str], changed: Callable[[str, Entry | None], None]
+        self, registry: Registry, prefixes: Sequence[str], changed: Callable[[str, RegistryEntry | None], None]
     ) -> None:
         self._registry = registry
         self._prefixes = prefixes
         self._changed = changed
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, RegistryEntry] = {}
         self._dirty: dict[str, None] = {}
         self._wake = asyncio.Event()
         self._reading = asyncio.Lock()
         self._watches = [registry.watch(prefix, self._on_watch) for prefix in prefixes]
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> RegistryEntry | None:
         return self._entries.get(key)
 
-    def beneath(self, prefix: str) -> list[Entry]:
+    def entries_beneath(self, prefix: str) -> list[RegistryEntry]:
         return [entry for key, entry in self._entries.items() if is_beneath(key, prefix)]
 
     async def open(self) -> None:
@@ -73,22 +73,22 @@ class Mirror:
             for key in keys:
                 parent = _parent(key)
                 if key in self._prefixes:
-                    self._take_all(key, await self._registry.entries(key))
+                    self._apply_all(key, await self._registry.entries(key))
                 elif parents[parent] > MANY:
                     if parent not in read:
                         read.add(parent)
-                        self._take_all(parent, await self._registry.entries(parent))
+                        self._apply_all(parent, await self._registry.entries(parent))
                     continue
                 self._take(key, await self._registry.get(key))
 
-    def _take_all(self, prefix: str, entries: Sequence[Entry]) -> None:
+    def _apply_all(self, prefix: str, entries: Sequence[RegistryEntry]) -> None:
         found = {entry.key for entry in entries}
         for entry in entries:
             self._take(entry.key, entry)
         for key in [key for key in self._entries if is_beneath(key, prefix) and key not in found]:
             self._take(key, None)
 
-    def _take(self, key: str, entry: Entry | None) -> None:
+    def _take(self, key: str, entry: RegistryEntry | None) -> None:
         if self._entries.get(key) == entry:
             return
         if entry is None:

@@ -17,12 +17,12 @@ from headrace.registry.interface import (
     BadVersion,
     Create,
     Delete,
-    Entry,
     NoKey,
-    Operation,
     OutcomeUnknown,
     Registry,
     RegistryDamaged,
+    RegistryEntry,
+    RegistryOperation,
     Set,
 )
 
@@ -41,8 +41,8 @@ class PartitionRecords:
 
     async def create_all(self, topic_id: UUID, first: int, records: Sequence[PartitionRecord]) -> None:
         """All but the last commit's worth: what is returned by `creations` for the rest goes with the topic's key."""
-        operations = creations(topic_id, first, records)
-        for chunk in chunks(operations):
+        operations = create_operations(topic_id, first, records)
+        for chunk in split_into_commits(operations):
             await self._registry.commit(chunk)
 
     async def change(
@@ -68,7 +68,7 @@ class PartitionRecords:
             entries = await self._registry.entries(f"{PARTITIONS_KEY}/{topic_id.hex}")
             if not entries:
                 return
-            for chunk in chunks([Delete(entry.key, entry.version) for entry in entries]):
+            for chunk in split_into_commits([Delete(entry.key, entry.version) for entry in entries]):
                 try:
                     await self._registry.commit(chunk)
                 except (BadVersion, NoKey, OutcomeUnknown):
@@ -91,14 +91,14 @@ def encode_partition(record: PartitionRecord) -> bytes:
     return _encoder.encode(record)
 
 
-def decode_partition(entry: Entry) -> PartitionRecord:
+def decode_partition(entry: RegistryEntry) -> PartitionRecord:
     try:
         return _decoder.decode(entry.value)
     except msgspec.MsgspecError as error:
         raise RegistryDamaged(f"The registry's key {entry.key} cannot be read: {error}") from error
 
 
-def creations(topic_id: UUID, first: int, records: Sequence[PartitionRecord]) -> list[Operation]:
+def create_operations(topic_id: UUID, first: int, records: Sequence[PartitionRecord]) -> list[RegistryOperation]:
     """What creates these partitions, numbered from `first` on."""
     return [
         Create(partition_key(topic_id, index), encode_partition(record))
@@ -106,6 +106,6 @@ def creations(topic_id: UUID, first: int, records: Sequence[PartitionRecord]) ->
     ]
 
 
-def chunks(operations: Sequence[Operation]) -> Iterator[Sequence[Operation]]:
+def split_into_commits(operations: Sequence[RegistryOperation]) -> Iterator[Sequence[RegistryOperation]]:
     for begin in range(0, len(operations), OPERATIONS_MAX):
         yield operations[begin : begin + OPERATIONS_MAX]

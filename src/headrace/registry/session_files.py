@@ -19,7 +19,7 @@ from headrace.runtime.permissions import FILE_MODE
 _BEAT = Struct("<Q")
 
 
-class SessionFile:
+class SessionLockFile:
     """Of a session that this process holds. Raises `OSError` if the file cannot be made."""
 
     def __init__(self, path: str) -> None:

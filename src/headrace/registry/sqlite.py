@@ -10,19 +10,19 @@ import sqlite3
 from collections.abc import Callable
 
 from headrace.registry.interface import Session, SessionState
-from headrace.registry.sqlite_file import Transaction, TypedErrors, open_file
-from headrace.registry.sqlite_keys import Run, SqliteKeys, delete_keys_of
+from headrace.registry.sqlite_file import SqliteErrors, SqliteTransaction, open_registry_file
+from headrace.registry.sqlite_keys import RunBlocking, SqliteKeys, delete_keys_of
 
 
 class SqliteRegistry(SqliteKeys):
     """Implements `Registry`. Open it with `await SqliteRegistry.open(path, disk.run)`."""
 
-    def __init__(self, connection: sqlite3.Connection, run: Run) -> None:
+    def __init__(self, connection: sqlite3.Connection, run: RunBlocking) -> None:
         super().__init__(connection, run)
         self._sessions_opened = 0
 
     @classmethod
-    async def open(cls, path: str, run: Run) -> SqliteRegistry:
+    async def open(cls, path: str, run: RunBlocking) -> SqliteRegistry:
         """Open or create the file; its folder must exist. Raises `RegistryDamaged` or `RegistryTooNew`."""
         return cls(await run(lambda: _open(path)), run)
 
@@ -52,13 +52,13 @@ class SqliteRegistry(SqliteKeys):
     # From here on in a disk thread.
 
     def _end(self, session: Session) -> None:
-        with self._exclusive(), Transaction(self._connection):
+        with self._exclusive(), SqliteTransaction(self._connection):
             changed = delete_keys_of(self._connection, session.id)
-        self._tell(changed)
+        self._notify_changes(changed)
 
 
 def _open(path: str) -> sqlite3.Connection:
-    connection = open_file(path)
-    with TypedErrors():
+    connection = open_registry_file(path)
+    with SqliteErrors():
         connection.execute("DELETE FROM entries WHERE session IS NOT NULL")
     return connection

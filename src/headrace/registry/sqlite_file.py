@@ -28,13 +28,13 @@ CREATE INDEX entries_by_session ON entries (session) WHERE session IS NOT NULL;
 """
 
 
-def open_file(path: str) -> sqlite3.Connection:
+def open_registry_file(path: str) -> sqlite3.Connection:
     try:
         create_file(path)  # SQLite gives its other files the mode of this one
     except OSError as error:
         raise RegistryUnavailable(f"The registry {path} cannot be opened: {error}") from error
     try:
-        connection = connect(path)
+        connection = connect_registry_file(path)
         try:
             _prepare(connection, path)
         except BaseException:
@@ -47,7 +47,7 @@ def open_file(path: str) -> sqlite3.Connection:
     return connection
 
 
-def connect(path: str) -> sqlite3.Connection:
+def connect_registry_file(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA synchronous = FULL")
     return connection
@@ -76,16 +76,16 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
         raise RegistryDamaged(_damaged(path, problems))
 
 
-def reopen(path: str) -> sqlite3.Connection:
+def reopen_registry_file(path: str) -> sqlite3.Connection:
     """Open the file again after a COMMIT that failed, and settle what became of it by a commit of our own.
 
     The failed transaction's frames may lie in the write-ahead log, where a recovery would find them. The next commit
     overwrites those that no connection counts; those that this connection has recovered it makes durable.
     """
-    connection = connect(path)
+    connection = connect_registry_file(path)
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        with Transaction(connection):
+        with SqliteTransaction(connection):
             connection.execute(f"PRAGMA user_version = {version}")  # writes a page, also if nothing changes
     except BaseException:
         connection.close()
@@ -93,7 +93,7 @@ def reopen(path: str) -> sqlite3.Connection:
     return connection
 
 
-class Transaction:
+class SqliteTransaction:
     """BEGIN ... COMMIT, or ROLLBACK when anything goes wrong. An error of COMMIT itself is an `OutcomeUnknown`."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -120,7 +120,7 @@ class Transaction:
             self._connection.execute("ROLLBACK")
 
 
-class TypedErrors:
+class SqliteErrors:
     """SQLite's errors as ours."""
 
     def __enter__(self) -> None: ...
@@ -139,6 +139,6 @@ def _damaged(path: str, reason: str) -> str:
     )
 
 
-def beneath(prefix: str) -> tuple[str, str]:
+def key_range_beneath(prefix: str) -> tuple[str, str]:
     """The bounds of the keys beneath a key: '0' is the character that follows '/'."""
     return f"{prefix}/", f"{prefix}0"

@@ -22,15 +22,15 @@ from typing import NamedTuple, Protocol
 from headrace.model.errors import HeadraceError
 from headrace.registry.interface import Session
 from headrace.registry.session_files import read_beat, remove_session_file, session_path
-from headrace.registry.sqlite_file import Transaction, TypedErrors
+from headrace.registry.sqlite_file import SqliteErrors, SqliteTransaction
 from headrace.registry.sqlite_keys import delete_keys_of
 from headrace.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.02
-LOOK_SECONDS = 0.1
-AWAY_SECONDS = 1.0
+SESSION_CHECK_SECONDS = 0.1
+PAUSE_DETECTED_SECONDS = 1.0
 CHANGES_KEPT = 10_000
 
 SCHEMA = (
@@ -41,29 +41,29 @@ SCHEMA = (
 )
 
 
-class Listener(Protocol):
+class RegistryChangeListener(Protocol):
     """Who is told, on the loop; the thread asks it for the session that this process holds now."""
 
     @property
     def session(self) -> Session | None: ...
 
-    def heard(self, changed: Sequence[str]) -> None: ...
+    def on_keys_changed(self, changed: Sequence[str]) -> None: ...
 
-    def missed(self) -> None: ...
+    def on_changes_missed(self) -> None: ...
 
-    def found(self, session: Session) -> None: ...
+    def on_session_found(self, session: Session) -> None: ...
 
-    def found_over(self, session: Session) -> None: ...
+    def on_session_over(self, session: Session) -> None: ...
 
 
-class _Pulse(NamedTuple):
+class _Heartbeat(NamedTuple):
     beat: int
     since: float
 
 
 class SqliteFollower:
     def __init__(
-        self, path: str, connection: sqlite3.Connection, latest: int, clock: Clock, listener: Listener
+        self, path: str, connection: sqlite3.Connection, latest: int, clock: Clock, listener: RegistryChangeListener
     ) -> None:
         """`latest`: the number of the last change that need not be told."""
         self._path = path
@@ -73,11 +73,11 @@ class SqliteFollower:
         self._loop = asyncio.get_running_loop()
         self._wake = threading.Event()
         self._is_stopped = False
-        self._asked_for: Session | None = None
+        self._sessions_to_check: Session | None = None
         self._version = -1
         self._seen = latest
         self._timeouts: dict[int, float] = {}
-        self._pulses: dict[int, _Pulse] = {}
+        self._pulses: dict[int, _Heartbeat] = {}
         self._looked = clock.monotonic()
         self._thread = threading.Thread(target=self._run, name="registry", daemon=True)
 
@@ -91,9 +91,9 @@ class SqliteFollower:
         """There is something to read."""
         self._wake.set()
 
-    def ask_for(self, session: Session) -> None:
+    def check_session(self, session: Session) -> None:
         """Tell whether it is still there."""
-        self._asked_for = session
+        self._sessions_to_check = session
         self._wake.set()
 
     def stop(self) -> None:
@@ -109,7 +109,7 @@ class SqliteFollower:
         is_failing = False
         while not self._is_stopped:
             try:
-                with TypedErrors():
+                with SqliteErrors():
                     self._follow()
                 is_failing = False
             except (HeadraceError, OSError) as error:
@@ -121,18 +121,18 @@ class SqliteFollower:
 
     def _follow(self) -> None:
         self._read_changes()
-        if self._asked_for is not None:
-            session, self._asked_for = self._asked_for, None
+        if self._sessions_to_check is not None:
+            session, self._sessions_to_check = self._sessions_to_check, None
             # In a transaction that writes: whoever is about to end the session has done so when this one begins.
-            with Transaction(self._connection):
-                found = is_there(self._connection, session)
-            self._tell(self._listener.found if found else self._listener.found_over, session)
+            with SqliteTransaction(self._connection):
+                found = session_exists(self._connection, session)
+            self._tell(self._listener.on_session_found if found else self._listener.on_session_over, session)
         now = self._clock.monotonic()
-        if now - self._looked >= LOOK_SECONDS:
-            if now - self._looked > AWAY_SECONDS:
+        if now - self._looked >= SESSION_CHECK_SECONDS:
+            if now - self._looked > PAUSE_DETECTED_SECONDS:
                 self._pulses.clear()
             self._looked = now
-            self._look_after_sessions(now)
+            self._check_sessions(now)
 
     def _read_changes(self) -> None:
         (version,) = self._connection.execute("PRAGMA data_version").fetchone()
@@ -142,16 +142,16 @@ class SqliteFollower:
         query = "SELECT number, key FROM changes WHERE number > ? ORDER BY number"
         rows = self._connection.execute(query, (self._seen,)).fetchall()
         if rows and rows[0][0] == self._seen + 1:
-            self._tell(self._listener.heard, [key for _, key in rows])
+            self._tell(self._listener.on_keys_changed, [key for _, key in rows])
         elif rows:
-            self._tell(self._listener.missed)
+            self._tell(self._listener.on_changes_missed)
         self._seen = rows[-1][0] if rows else self._seen
         self._timeouts = dict(self._connection.execute("SELECT id, timeout FROM sessions").fetchall())
         if own is not None and own.id not in self._timeouts:
-            self._tell(self._listener.found_over, own)
+            self._tell(self._listener.on_session_over, own)
         self._version = version  # last: what could not be read is read the next time
 
-    def _look_after_sessions(self, now: float) -> None:
+    def _check_sessions(self, now: float) -> None:
         own = self._listener.session
         for session, timeout in self._timeouts.items():
             if own is not None and session == own.id:
@@ -161,13 +161,16 @@ class SqliteFollower:
             if beat is None:
                 self._end(session, beat, "its process is gone")
             elif pulse is None or pulse.beat != beat:
-                self._pulses[session] = _Pulse(beat, now)
+                self._pulses[session] = _Heartbeat(beat, now)
             elif now - pulse.since > timeout:
                 self._end(session, beat, f"its process was silent for more than {timeout:.1f} s")
 
     def _end(self, session: int, beat: int | None, why: str) -> None:
-        with Transaction(self._connection):
-            if not is_there(self._connection, Session(session)) or read_beat(session_path(self._path, session)) != beat:
+        with SqliteTransaction(self._connection):
+            if (
+                not session_exists(self._connection, Session(session))
+                or read_beat(session_path(self._path, session)) != beat
+            ):
                 return
             end_session(self._connection, session)
         log.info("session %d is over: %s", session, why)
@@ -183,7 +186,7 @@ class SqliteFollower:
 # Within a transaction
 
 
-def is_there(connection: sqlite3.Connection, session: Session) -> bool:
+def session_exists(connection: sqlite3.Connection, session: Session) -> bool:
     return connection.execute("SELECT 1 FROM sessions WHERE id = ?", (session.id,)).fetchone() is not None
 
 

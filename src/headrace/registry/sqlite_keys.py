@@ -25,32 +25,32 @@ from headrace.registry.interface import (
     Check,
     Create,
     Delete,
-    Entry,
     KeyExists,
     KeyNotEmpty,
     NoKey,
-    Operation,
     OutcomeUnknown,
     RegistryConflict,
+    RegistryEntry,
+    RegistryOperation,
     Session,
     SessionLost,
     Set,
     check_key,
 )
-from headrace.registry.sqlite_file import Transaction, TypedErrors, beneath, reopen
-from headrace.registry.watches import Watch, Watches
+from headrace.registry.sqlite_file import SqliteErrors, SqliteTransaction, key_range_beneath, reopen_registry_file
+from headrace.registry.watches import RegisteredWatch, RegisteredWatches
 
 T = TypeVar("T")
 
 
-class Run(Protocol):
+class RunBlocking(Protocol):
     """Runs blocking work off the loop; the Disk door's `run` is one."""
 
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 class _Commit(msgspec.Struct):
-    operations: Sequence[Operation]
+    operations: Sequence[RegistryOperation]
     session: Session | None
     done: bool = False
     refused: HeadraceError | None = None
@@ -60,11 +60,11 @@ class _Commit(msgspec.Struct):
 class SqliteKeys:
     """All of `Registry` but the sessions."""
 
-    def __init__(self, connection: sqlite3.Connection, run: Run) -> None:
+    def __init__(self, connection: sqlite3.Connection, run: RunBlocking) -> None:
         self._connection = connection
         self._run = run
         self._loop = asyncio.get_running_loop()
-        self._watches = Watches()
+        self._watches = RegisteredWatches()
         self._waiting: list[_Commit] = []
         # At most one disk thread works for the registry. The thread lock matters only after a cancellation,
         # when the turn has passed on while the cancelled caller's thread is still busy.
@@ -75,20 +75,20 @@ class SqliteKeys:
         self._session: Session | None = None
         self._is_over = False
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> RegistryEntry | None:
         check_key(key)
         rows = await self._select("WHERE key = ?", key)
         return rows[0] if rows else None
 
-    async def entries(self, prefix: str) -> Sequence[Entry]:
+    async def entries(self, prefix: str) -> Sequence[RegistryEntry]:
         check_key(prefix)
-        return await self._select("WHERE key > ? AND key < ? ORDER BY key", *beneath(prefix))
+        return await self._select("WHERE key > ? AND key < ? ORDER BY key", *key_range_beneath(prefix))
 
     async def children(self, key: str) -> Sequence[str]:
         entries = await self.entries(key)
         return sorted({entry.key[len(key) + 1 :].split("/", 1)[0] for entry in entries})
 
-    async def commit(self, operations: Sequence[Operation]) -> None:
+    async def commit(self, operations: Sequence[RegistryOperation]) -> None:
         for operation in operations:
             check_key(operation.key)
             if isinstance(operation, Create) and operation.session not in (None, self._session):
@@ -97,12 +97,12 @@ class SqliteKeys:
             raise _session_lost()
         commit = _Commit(operations, self._session)
         self._waiting.append(commit)
-        await self._work_off(commit)
+        await self._commit_and_wait(commit)
         assert commit.done
         if commit.refused:
             raise commit.refused
 
-    def watch(self, prefix: str, changed: Callable[[str], None]) -> Watch:
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> RegisteredWatch:
         check_key(prefix)
         return self._watches.add(prefix, changed)
 
@@ -111,34 +111,34 @@ class SqliteKeys:
         async with self._turn:
             return await self._run(work)
 
-    async def _select(self, where: str, *parameters: str) -> list[Entry]:
+    async def _select(self, where: str, *parameters: str) -> list[RegistryEntry]:
         return await self._blocking(lambda: self._query(where, parameters))
 
-    async def _work_off(self, commit: _Commit) -> None:
+    async def _commit_and_wait(self, commit: _Commit) -> None:
         async with self._turn:
             if not commit.done:
                 await self._run(self._commit_waiting)
 
     # From here on in a disk thread.
 
-    def _stands(self, session: Session | None) -> bool:
+    def _session_exists(self, session: Session | None) -> bool:
         """Whether one may commit by this session; asked within the transaction."""
         return session is self._session
 
-    def _note(self, changed: Sequence[str]) -> None:
+    def _record_changes(self, changed: Sequence[str]) -> None:
         """Called within the transaction that changes these keys."""
 
-    def _tell(self, changed: Sequence[str]) -> None:
+    def _notify_changes(self, changed: Sequence[str]) -> None:
         """Called when they are changed for good."""
         self._loop.call_soon_threadsafe(self._watches.tell, changed)
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
         """Use the connection alone, and after a COMMIT that failed a new one."""
-        with self._using_connection, TypedErrors():
+        with self._using_connection, SqliteErrors():
             if self._is_in_doubt:
                 self._connection.close()
-                self._connection = reopen(self._path)
+                self._connection = reopen_registry_file(self._path)
                 self._is_in_doubt = False
             try:
                 yield
@@ -147,10 +147,10 @@ class SqliteKeys:
                 self._loop.call_soon_threadsafe(self._watches.tell_all)
                 raise
 
-    def _query(self, where: str, parameters: Sequence[str]) -> list[Entry]:
+    def _query(self, where: str, parameters: Sequence[str]) -> list[RegistryEntry]:
         with self._exclusive():
             rows = self._connection.execute(f"SELECT key, value, version FROM entries {where}", parameters)
-            return [Entry(*row) for row in rows]
+            return [RegistryEntry(*row) for row in rows]
 
     def _commit_waiting(self) -> None:
         """Commit everything that waits, with one sync."""
@@ -158,11 +158,11 @@ class SqliteKeys:
             commits, self._waiting = self._waiting, []
             changed: list[str] = []
             try:
-                with self._exclusive(), Transaction(self._connection):
+                with self._exclusive(), SqliteTransaction(self._connection):
                     for commit in commits:
                         self._apply(commit)
                     changed = [key for commit in commits if not commit.refused for key in commit.changed]
-                    self._note(changed)
+                    self._record_changes(changed)
             except HeadraceError as error:
                 changed = []
                 for commit in commits:
@@ -171,10 +171,10 @@ class SqliteKeys:
                         commit.refused = error
             for commit in commits:
                 commit.done = True
-            self._tell(changed)
+            self._notify_changes(changed)
 
     def _apply(self, commit: _Commit) -> None:
-        if not self._stands(commit.session):
+        if not self._session_exists(commit.session):
             commit.refused = _session_lost()
             return
         self._connection.execute("SAVEPOINT one")
@@ -188,7 +188,7 @@ class SqliteKeys:
             commit.refused = conflict
         self._connection.execute("RELEASE one")
 
-    def _apply_one(self, operation: Operation) -> None:
+    def _apply_one(self, operation: RegistryOperation) -> None:
         key, execute = operation.key, self._connection.execute
         found = execute("SELECT version FROM entries WHERE key = ?", (key,)).fetchone()
         if isinstance(operation, Create):
@@ -205,12 +205,14 @@ class SqliteKeys:
             case Set(_, value, version):
                 execute("UPDATE entries SET value = ?, version = ? WHERE key = ?", (value, version + 1, key))
             case Delete():
-                if execute("SELECT 1 FROM entries WHERE key > ? AND key < ? LIMIT 1", beneath(key)).fetchone():
+                if execute(
+                    "SELECT 1 FROM entries WHERE key > ? AND key < ? LIMIT 1", key_range_beneath(key)
+                ).fetchone():
                     raise KeyNotEmpty(f"{key} has keys beneath it")
                 execute("DELETE FROM entries WHERE key = ?", (key,))
 
     def _close(self) -> None:
-        with self._using_connection, TypedErrors():
+        with self._using_connection, SqliteErrors():
             self._connection.close()
 
 

@@ -26,22 +26,28 @@ import msgspec
 
 from headrace.registry.interface import VALID_SHARE, RegistryUnavailable, Session, SessionState
 from headrace.registry.session_files import (
-    SessionFile,
+    SessionLockFile,
     read_beat,
     remove_session_file,
     session_files,
     session_path,
 )
-from headrace.registry.sqlite_file import BUSY_SECONDS, Transaction, TypedErrors, connect, open_file
+from headrace.registry.sqlite_file import (
+    BUSY_SECONDS,
+    SqliteErrors,
+    SqliteTransaction,
+    connect_registry_file,
+    open_registry_file,
+)
 from headrace.registry.sqlite_follower import (
     SCHEMA,
     SqliteFollower,
     end_session,
-    is_there,
     latest_change,
     note_changes,
+    session_exists,
 )
-from headrace.registry.sqlite_keys import Run, SqliteKeys
+from headrace.registry.sqlite_keys import RunBlocking, SqliteKeys
 from headrace.runtime.clock import Clock
 from headrace.runtime.permissions import FILE_MODE
 
@@ -49,12 +55,12 @@ BEATS_PER_TIMEOUT = 12
 _RETRY_SECONDS = 0.01
 
 
-class _Held(msgspec.Struct, eq=False):
-    """`beaten`: when the beat was raised last, or a little earlier."""
+class _SharedSession(msgspec.Struct, eq=False):
+    """`last_beat_at`: when the beat was raised last, or a little earlier."""
 
     session: Session
-    file: SessionFile
-    beaten: float
+    file: SessionLockFile
+    last_beat_at: float
     on_state: Callable[[SessionState], None] | None
     next_beat: asyncio.TimerHandle | None = None
     state: SessionState = SessionState.HELD
@@ -66,7 +72,7 @@ class _Held(msgspec.Struct, eq=False):
                 self.on_state(state)
 
 
-class _Opened(NamedTuple):
+class _OpenedFile(NamedTuple):
     """`following` is the connection of the thread that follows the others."""
 
     connection: sqlite3.Connection
@@ -77,17 +83,21 @@ class _Opened(NamedTuple):
 class SharedSqliteRegistry(SqliteKeys):
     """Implements `Registry`. Open it with `await SharedSqliteRegistry.open(path, disk.run, clock, 6.0)`."""
 
-    def __init__(self, path: str, opened: _Opened, run: Run, clock: Clock, session_timeout_seconds: float) -> None:
+    def __init__(
+        self, path: str, opened: _OpenedFile, run: RunBlocking, clock: Clock, session_timeout_seconds: float
+    ) -> None:
         super().__init__(opened.connection, run)
         self._path = path
         self._clock = clock
         self._timeout = session_timeout_seconds
-        self._held: _Held | None = None
+        self._held: _SharedSession | None = None
         self._follower = SqliteFollower(path, opened.following, opened.latest_change, clock, self)
         self._follower.start()
 
     @classmethod
-    async def open(cls, path: str, run: Run, clock: Clock, session_timeout_seconds: float) -> SharedSqliteRegistry:
+    async def open(
+        cls, path: str, run: RunBlocking, clock: Clock, session_timeout_seconds: float
+    ) -> SharedSqliteRegistry:
         """Open or create the file; its folder must exist. Raises `RegistryDamaged` or `RegistryTooNew`."""
         return cls(path, await run(lambda: _open(path, clock)), run, clock, session_timeout_seconds)
 
@@ -98,14 +108,14 @@ class SharedSqliteRegistry(SqliteKeys):
     @property
     def session_valid_until(self) -> float:
         held = self._held
-        return float("-inf") if held is None else held.beaten + VALID_SHARE * self._timeout
+        return float("-inf") if held is None else held.last_beat_at + VALID_SHARE * self._timeout
 
     async def open_session(self, on_state: Callable[[SessionState], None] | None = None) -> Session:
         assert self._session is None, "a session is open already"
         assert self._follower.is_alive(), "the thread that follows the registry has died; stderr says of what"
         began = self._clock.monotonic()
         session, file = await self._blocking(self._begin)
-        self._held = _Held(session, file, began, on_state)
+        self._held = _SharedSession(session, file, began, on_state)
         self._session, self._is_over = session, False
         self._beat_later(self._held)
         if on_state is not None:
@@ -128,44 +138,44 @@ class SharedSqliteRegistry(SqliteKeys):
 
     # What the follower tells, on the loop
 
-    def heard(self, changed: Sequence[str]) -> None:
+    def on_keys_changed(self, changed: Sequence[str]) -> None:
         self._watches.tell(changed)
 
-    def missed(self) -> None:
+    def on_changes_missed(self) -> None:
         self._watches.tell_all()
 
-    def found(self, session: Session) -> None:
+    def on_session_found(self, session: Session) -> None:
         """It was there, after the beat that the question was asked with."""
         held = self._held
         if held is not None and held.session is session and not self._is_late(held):
             held.turn(SessionState.HELD)
 
-    def found_over(self, session: Session) -> None:
+    def on_session_over(self, session: Session) -> None:
         if self._held is not None and self._held.session is session:
             held = self._drop()
             held.file.close()
             held.turn(SessionState.LOST)
 
-    def _beat(self, held: _Held) -> None:
+    def _beat(self, held: _SharedSession) -> None:
         if not self._follower.is_alive():
-            self.found_over(held.session)
+            self.on_session_over(held.session)
             return
         now = self._clock.monotonic()
         if self._is_late(held):
             held.turn(SessionState.DOUBTED)
         held.file.beat()
-        held.beaten = now
+        held.last_beat_at = now
         if held.state is SessionState.DOUBTED:
-            self._follower.ask_for(held.session)
+            self._follower.check_session(held.session)
         self._beat_later(held)
 
-    def _beat_later(self, held: _Held) -> None:
+    def _beat_later(self, held: _SharedSession) -> None:
         held.next_beat = self._loop.call_later(self._timeout / BEATS_PER_TIMEOUT, self._beat, held)
 
-    def _is_late(self, held: _Held) -> bool:
-        return self._clock.monotonic() - held.beaten > VALID_SHARE * self._timeout
+    def _is_late(self, held: _SharedSession) -> bool:
+        return self._clock.monotonic() - held.last_beat_at > VALID_SHARE * self._timeout
 
-    def _drop(self) -> _Held:
+    def _drop(self) -> _SharedSession:
         held = self._held
         assert held is not None
         assert held.next_beat is not None
@@ -175,23 +185,23 @@ class SharedSqliteRegistry(SqliteKeys):
 
     # From here on in a disk thread
 
-    def _stands(self, session: Session | None) -> bool:
-        return super()._stands(session) and (session is None or is_there(self._connection, session))
+    def _session_exists(self, session: Session | None) -> bool:
+        return super()._session_exists(session) and (session is None or session_exists(self._connection, session))
 
-    def _note(self, changed: Sequence[str]) -> None:
+    def _record_changes(self, changed: Sequence[str]) -> None:
         note_changes(self._connection, changed)
 
-    def _tell(self, changed: Sequence[str]) -> None:  # noqa: ARG002  # the follower finds them in their order
+    def _notify_changes(self, changed: Sequence[str]) -> None:  # noqa: ARG002  # the follower finds them in their order
         self._follower.wake()
 
-    def _begin(self) -> tuple[Session, SessionFile]:
+    def _begin(self) -> tuple[Session, SessionLockFile]:
         """The file is locked before others can see the row: they never find a session without its process."""
         with ExitStack() as undo:
-            with self._exclusive(), Transaction(self._connection):
+            with self._exclusive(), SqliteTransaction(self._connection):
                 added = self._connection.execute("INSERT INTO sessions (timeout) VALUES (?)", (self._timeout,))
                 assert added.lastrowid is not None
                 try:
-                    file = SessionFile(session_path(self._path, added.lastrowid))
+                    file = SessionLockFile(session_path(self._path, added.lastrowid))
                 except OSError as error:
                     raise RegistryUnavailable(f"A session cannot be opened: {error}") from error
                 undo.callback(file.close)  # the next session may have the same number
@@ -199,22 +209,22 @@ class SharedSqliteRegistry(SqliteKeys):
         return Session(added.lastrowid), file
 
     def _end(self, session: Session) -> None:
-        with self._exclusive(), Transaction(self._connection):
+        with self._exclusive(), SqliteTransaction(self._connection):
             end_session(self._connection, session.id)
         remove_session_file(self._path, session.id)
         self._follower.wake()
 
 
-def _open(path: str, clock: Clock) -> _Opened:
-    with _OneAtATime(path, clock):
-        connection = open_file(path)
+def _open(path: str, clock: Clock) -> _OpenedFile:
+    with _OpenLock(path, clock):
+        connection = open_registry_file(path)
         try:
-            with TypedErrors(), Transaction(connection):
+            with SqliteErrors(), SqliteTransaction(connection):
                 for statement in SCHEMA:
                     connection.execute(statement)
                 _remove_left_behind(path, connection)
                 latest = latest_change(connection)
-            return _Opened(connection, connect(path), latest)
+            return _OpenedFile(connection, connect_registry_file(path), latest)
         except BaseException:
             connection.close()
             raise
@@ -228,7 +238,7 @@ def _remove_left_behind(path: str, connection: sqlite3.Connection) -> None:
             remove_session_file(path, session)
 
 
-class _OneAtATime:
+class _OpenLock:
     """Processes open the file one after the other: SQLite does not wait where two of them make it at the same time."""
 
     def __init__(self, path: str, clock: Clock) -> None:

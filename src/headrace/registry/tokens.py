@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from headrace.registry.identity import CONFIGS_KEY
-from headrace.registry.interface import BadVersion, Create, Delete, Entry, NoKey, Registry, RegistryDamaged
+from headrace.registry.interface import BadVersion, Create, Delete, NoKey, Registry, RegistryDamaged, RegistryEntry
 
 TOKENS_KEY = f"{CONFIGS_KEY}/tokens"
 
@@ -47,7 +47,7 @@ def token_key(token_id: str) -> str:
     return f"{TOKENS_KEY}/{token_id}"
 
 
-def decode_token(entry: Entry) -> TokenRecord:
+def decode_token(entry: RegistryEntry) -> TokenRecord:
     try:
         return msgspec.json.decode(entry.value, type=TokenRecord)
     except msgspec.MsgspecError as error:

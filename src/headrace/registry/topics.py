@@ -27,25 +27,25 @@ from headrace.registry.interface import (
     Check,
     Create,
     Delete,
-    Entry,
     KeyExists,
     NoKey,
-    Operation,
     Registry,
     RegistryDamaged,
+    RegistryEntry,
+    RegistryOperation,
     Set,
 )
 from headrace.registry.partitions import (
     PARTITIONS_KEY,
     PartitionRecords,
-    chunks,
-    creations,
+    create_operations,
     parse_partition_key,
     partition_key,
+    split_into_commits,
 )
 from headrace.registry.subscription_configs import remove_subscription_configs
 
-__all__ = ["TOPICS_KEY", "TopicRecord", "Topics", "decode_topic", "topic_key"]
+__all__ = ["TOPICS_KEY", "TopicRecord", "TopicRecords", "decode_topic", "topic_key"]
 
 TOPICS_KEY = "/topics"
 TOMBSTONES_KEY = "/deleted-topics"
@@ -55,7 +55,7 @@ TOMBSTONE_MS = 30 * DAY_MS
 TOMBSTONES_MAX = 10_000
 
 
-class Topics:
+class TopicRecords:
     """Creates, changes and deletes topics, each by one compare-and-set."""
 
     def __init__(self, registry: Registry) -> None:
@@ -85,14 +85,14 @@ class Topics:
         """Delete the topic and, in the same commit, the dead-letter topic that was created for it. Returns both.
 
         Each leaves a tombstone of its id: it tells a broker that was down that the topic's logs may be deleted. Logs of
-        an id that has neither a topic nor a tombstone are kept (see storage/stray.py)."""
+        an id that has neither a topic nor a tombstone are kept (see storage/store/stray.py)."""
         while True:
             deleted = [await self._find(name, topic_id)]
             # It cannot be created in between: that changes the version of the topic's key.
             entry = await self._registry.get(topic_key(dead_letter_topic(name)))
             if entry is not None and (record := decode_topic(entry)).dead_letters_of == topic_id:
                 deleted.append((entry, record))
-            operations: list[Operation] = []
+            operations: list[RegistryOperation] = []
             for entry, record in deleted:
                 operations.append(Delete(entry.key, entry.version))
                 operations.append(Create(tombstone_key(record.id), str(now_ms).encode()))
@@ -114,7 +114,7 @@ class Topics:
             for number, entry in enumerate(entries)
             if number >= TOMBSTONES_MAX or now_ms - decode_number(entry) >= TOMBSTONE_MS
         ]
-        for chunk in chunks([Delete(entry.key, entry.version) for entry in expired]):
+        for chunk in split_into_commits([Delete(entry.key, entry.version) for entry in expired]):
             await self._registry.commit(chunk)
 
     async def change_configs(
@@ -143,7 +143,7 @@ class Topics:
             await self._write(topic_id, first, partitions, topic)
         except KeyExists:
             # Left behind by an attempt that was cut off, unless another has grown the topic meanwhile.
-            await self._clear_away(topic_id, first, Check(entry.key, entry.version))
+            await self._remove_surplus_partitions(topic_id, first, Check(entry.key, entry.version))
             await self._write(topic_id, first, partitions, topic)
 
     async def remove_orphaned_partitions(self, topic_ids: Iterable[uuid.UUID]) -> None:
@@ -170,11 +170,11 @@ class Topics:
     async def _existing_ids(self) -> set[uuid.UUID]:
         return {record.id for record in await self.load()}
 
-    async def _clear_away(self, topic_id: uuid.UUID, first: int, not_grown: Check) -> None:
+    async def _remove_surplus_partitions(self, topic_id: uuid.UUID, first: int, not_grown: Check) -> None:
         """Remove partitions beyond the topic's number: as long as that stands they are not part of it."""
         entries = await self._registry.entries(f"{PARTITIONS_KEY}/{topic_id.hex}")
         beyond = [entry for entry in entries if parse_partition_key(entry.key)[1] >= first]
-        for chunk in chunks([Delete(entry.key, entry.version) for entry in beyond]):
+        for chunk in split_into_commits([Delete(entry.key, entry.version) for entry in beyond]):
             await self._registry.commit([not_grown, *chunk])
 
     async def _write(
@@ -182,15 +182,15 @@ class Topics:
         topic_id: uuid.UUID,
         first: int,
         partitions: Sequence[PartitionRecord],
-        topic: Operation,
+        topic: RegistryOperation,
         together_with: Check | Set | None = None,
     ) -> None:
         """In as many commits as it takes, the topic's own key in the last one, unless the partitions were cleared away
         meanwhile as those of nobody."""
-        *before, last = chunks(creations(topic_id, first, partitions))
+        *before, last = split_into_commits(create_operations(topic_id, first, partitions))
         for chunk in before:
             await self._registry.commit(chunk)
-        more: list[Operation] = [Check(partition_key(topic_id, first), 0)] if before else []
+        more: list[RegistryOperation] = [Check(partition_key(topic_id, first), 0)] if before else []
         if together_with is not None:
             more.append(together_with)
         await self._registry.commit([*more, *last, topic])
@@ -207,7 +207,7 @@ class Topics:
                 continue
             return changed
 
-    async def _find(self, name: str, topic_id: uuid.UUID) -> tuple[Entry, TopicRecord]:
+    async def _find(self, name: str, topic_id: uuid.UUID) -> tuple[RegistryEntry, TopicRecord]:
         entry = await self._registry.get(topic_key(name))
         if entry is None:
             raise UnknownTopicOrPartition(f"There is no topic '{name}'")
@@ -225,7 +225,7 @@ def tombstone_key(topic_id: uuid.UUID) -> str:
     return f"{TOMBSTONES_KEY}/{topic_id.hex}"
 
 
-def decode_topic(entry: Entry) -> TopicRecord:
+def decode_topic(entry: RegistryEntry) -> TopicRecord:
     try:
         return msgspec.json.decode(entry.value, type=TopicRecord)
     except msgspec.MsgspecError as error:

@@ -9,19 +9,19 @@ import msgspec
 from headrace.registry.interface import is_beneath
 
 
-class Watches:
+class RegisteredWatches:
     """The watches of one registry object. Used on the loop only."""
 
     def __init__(self) -> None:
         # A dict and not a set: watches are told in the order in which they were set, in every run.
-        self._watches: dict[Watch, None] = {}
+        self._watches: dict[RegisteredWatch, None] = {}
 
-    def add(self, prefix: str, changed: Callable[[str], None]) -> Watch:
-        watch = Watch(prefix, changed, self)
+    def add(self, prefix: str, changed: Callable[[str], None]) -> RegisteredWatch:
+        watch = RegisteredWatch(prefix, changed, self)
         self._watches[watch] = None
         return watch
 
-    def forget(self, watch: Watch) -> None:
+    def forget(self, watch: RegisteredWatch) -> None:
         self._watches.pop(watch, None)
 
     def tell(self, keys: Iterable[str]) -> None:
@@ -38,10 +38,10 @@ class Watches:
                 watch.changed(watch.prefix)
 
 
-class Watch(msgspec.Struct, eq=False):
+class RegisteredWatch(msgspec.Struct, eq=False):
     prefix: str
     changed: Callable[[str], None]
-    watches: Watches
+    watches: RegisteredWatches
 
     def cancel(self) -> None:
         self.watches.forget(self)

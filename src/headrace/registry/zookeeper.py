@@ -23,28 +23,28 @@ from headrace.registry.interface import (
     BadVersion,
     Create,
     Delete,
-    Entry,
     KeyExists,
     KeyNotEmpty,
     NoKey,
-    Operation,
     RegistryConflict,
+    RegistryEntry,
+    RegistryOperation,
     RegistryUnavailable,
     Session,
     SessionLost,
     SessionState,
     check_key,
 )
-from headrace.registry.watches import Watch, Watches
-from headrace.registry.zookeeper_link import ZooKeeperLink
-from headrace.registry.zookeeper_plan import Paths, Step, plan
+from headrace.registry.watches import RegisteredWatch, RegisteredWatches
+from headrace.registry.zookeeper_link import ZooKeeperConnection
+from headrace.registry.zookeeper_plan import ZooKeeperPaths, ZooKeeperStep, plan_transaction
 from headrace.runtime.clock import Clock
 
 SESSION_TIMEOUT_SECONDS = 10.0
 ATTEMPTS_MAX = 20
 
 
-class _Held(msgspec.Struct, eq=False):
+class _ZooKeeperSession(msgspec.Struct, eq=False):
     session: Session
     path: str
     on_state: Callable[[SessionState], None] | None
@@ -61,12 +61,12 @@ class ZooKeeperRegistry:
     """Implements `Registry`. Open it with `await ZooKeeperRegistry.open(*parse_registry_url(text), clock)`."""
 
     def __init__(self, hosts: str, root: str, clock: Clock, session_timeout_seconds: float) -> None:
-        self._paths = Paths(root)
-        self._watches = Watches()
+        self._paths = ZooKeeperPaths(root)
+        self._watches = RegisteredWatches()
         self._watching: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._held: _Held | None = None
+        self._held: _ZooKeeperSession | None = None
         self._is_over = False
-        self._link = ZooKeeperLink(hosts, session_timeout_seconds, self._turn, self._hear, clock)
+        self._link = ZooKeeperConnection(hosts, session_timeout_seconds, self._turn, self._hear, clock)
 
     @classmethod
     async def open(
@@ -92,13 +92,13 @@ class ZooKeeperRegistry:
             return float("-inf")
         return self._link.last_confirmed(self._held.session.id) + VALID_SHARE * self._link.session_timeout_seconds
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> RegistryEntry | None:
         check_key(key)
         await self._link.catch_up()
         (entry,) = await self._read([key])
         return entry
 
-    async def entries(self, prefix: str) -> Sequence[Entry]:
+    async def entries(self, prefix: str) -> Sequence[RegistryEntry]:
         check_key(prefix)
         await self._link.catch_up()
         _, keys = await self._walk(prefix)
@@ -110,12 +110,12 @@ class ZooKeeperRegistry:
         _, keys = await self._walk(key)
         return sorted({other[len(key) + 1 :].split("/", 1)[0] for other in keys})
 
-    async def commit(self, operations: Sequence[Operation]) -> None:
+    async def commit(self, operations: Sequence[RegistryOperation]) -> None:
         held = self._check_session(operations)
         session = None if held is None else held.path
         folders: dict[str, list[str]] = {}
         for _ in range(ATTEMPTS_MAX):
-            failed = await self._link.transact(plan(self._paths, operations, session, folders))
+            failed = await self._link.transact(plan_transaction(self._paths, operations, session, folders))
             if failed is None:
                 deleted = (_parent(operation.key) for operation in operations if isinstance(operation, Delete))
                 self._link.remove_if_empty(self._paths.folder(key) for key in dict.fromkeys(deleted) if key)
@@ -123,7 +123,7 @@ class ZooKeeperRegistry:
             step, error = failed
             conflict = _conflict_of(step, error)
             if conflict is None or isinstance(conflict, KeyNotEmpty):
-                conflict = await self._look_at_folders(step, conflict, operations, folders)
+                conflict = await self._resolve_folder_conflict(step, conflict, operations, folders)
             if conflict is not None:
                 raise conflict
         raise RegistryUnavailable("The registry's folders change too quickly; try again")
@@ -136,7 +136,7 @@ class ZooKeeperRegistry:
             path = self._paths.session(number)
             await self._link.make([path], are_ephemeral=True)
             if await self._link.owner(path) == number == self._link.session_id:
-                self._held, self._is_over = _Held(Session(number), path, on_state), False
+                self._held, self._is_over = _ZooKeeperSession(Session(number), path, on_state), False
                 if on_state is not None:
                     on_state(SessionState.HELD)
                 return self._held.session
@@ -149,7 +149,7 @@ class ZooKeeperRegistry:
         await self._link.stop()
         self._link.start()
 
-    def watch(self, prefix: str, changed: Callable[[str], None]) -> Watch:
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> RegisteredWatch:
         check_key(prefix)
         return self._watches.add(prefix, changed)
 
@@ -164,7 +164,7 @@ class ZooKeeperRegistry:
         await self._link.make([*_with_parents(self._paths.keys), self._paths.sessions])
         await self._link.until(self._watching)
 
-    def _check_session(self, operations: Sequence[Operation]) -> _Held | None:
+    def _check_session(self, operations: Sequence[RegistryOperation]) -> _ZooKeeperSession | None:
         if self._is_over:
             raise SessionLost("The session is over; open a new one")
         session = None if self._held is None else self._held.session
@@ -174,11 +174,11 @@ class ZooKeeperRegistry:
                 raise SessionLost(f"{operation.key}: its session is over")
         return self._held
 
-    async def _look_at_folders(
+    async def _resolve_folder_conflict(
         self,
-        step: Step,
+        step: ZooKeeperStep,
         conflict: RegistryConflict | None,
-        operations: Sequence[Operation],
+        operations: Sequence[RegistryOperation],
         folders: dict[str, list[str]],
     ) -> RegistryConflict | None:
         """Make or note the folders that stood in the way of a commit; the conflict if it was not them."""
@@ -208,9 +208,9 @@ class ZooKeeperRegistry:
             level = [path for path in paths if self._paths.key(path) is None]
         return folders, keys
 
-    async def _read(self, keys: Sequence[str]) -> list[Entry | None]:
+    async def _read(self, keys: Sequence[str]) -> list[RegistryEntry | None]:
         nodes = await self._link.get_all([self._paths.leaf(key) for key in keys])
-        return [None if node is None else Entry(key, *node) for key, node in zip(keys, nodes, strict=True)]
+        return [None if node is None else RegistryEntry(key, *node) for key, node in zip(keys, nodes, strict=True)]
 
     def _turn(self, state: str) -> None:
         held = self._held
@@ -239,7 +239,7 @@ class ZooKeeperRegistry:
             self._watches.tell([key])
 
 
-def _conflict_of(step: Step, error: Exception) -> RegistryConflict | None:
+def _conflict_of(step: ZooKeeperStep, error: Exception) -> RegistryConflict | None:
     """What a step that did not fit means; None when it was only for want of a folder, or for one that is there."""
     operation = step.operation
     if operation is None:

@@ -85,7 +85,7 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]
 
     def _reset_watchers(self) -> None:
         self._child_watchers: dict[str, Any] = {}
-        self._data_watchers = _EveryPath(self._on_event)
+        self._data_watchers = _RecursiveWatch(self._on_event)
 
     def _on_event(self, event: WatchedEvent) -> None:
         self._changed(event.path)
@@ -111,7 +111,7 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]
         return read
 
 
-class _EveryPath:
+class _RecursiveWatch:
     """Stands where kazoo keeps its one-time watches: whatever changed, the same one is told."""
 
     def __init__(self, told: Callable[[WatchedEvent], None]) -> None:

@@ -22,9 +22,9 @@ from kazoo.protocol.states import KazooState
 
 from headrace.registry.interface import CommitTooLarge, OutcomeUnknown, RegistryUnavailable, SessionLost
 from headrace.registry.zookeeper_client import ZooKeeperClient
-from headrace.registry.zookeeper_plan import BYTES_MAX, Step, StepKind, size_of
+from headrace.registry.zookeeper_plan import BYTES_MAX, StepKind, ZooKeeperStep, size_of
 from headrace.runtime.clock import Clock
-from headrace.runtime.eager import in_task
+from headrace.runtime.inline_start import switch_to_task
 
 PATIENCE_SECONDS = 5.0
 """Added to the session's timeout it makes the deadline of a call: kazoo finds out earlier that a connection is dead."""
@@ -32,27 +32,27 @@ PATIENCE_SECONDS = 5.0
 READS_AT_ONCE = 500
 
 
-class ZooKeeperLink:
-    """`turned` is told, on the loop, when the connection is there, when it is not, and when the session was lost;
-    `changed` the path of every node that changes after `watch_beneath`."""
+class ZooKeeperConnection:
+    """`on_connection_state` is told, on the loop, when the connection is there, when it is not, and when the session
+    was lost; `changed` the path of every node that changes after `watch_beneath`."""
 
     def __init__(
         self,
         hosts: str,
         timeout_seconds: float,
-        turned: Callable[[str], None],
+        on_connection_state: Callable[[str], None],
         changed: Callable[[str], None],
         clock: Clock,
     ) -> None:
         self._hosts = hosts
         self._deadline_seconds = timeout_seconds + PATIENCE_SECONDS
         self._loop = asyncio.get_running_loop()
-        self._turned = turned
+        self._on_connection_state = on_connection_state
         self._changed = changed
         self._connected = asyncio.Event()
         self._may_be_behind = True
-        self._client = ZooKeeperClient(hosts, timeout_seconds, self._hear_in_thread, clock)
-        self._client.add_listener(self._turn_in_thread)
+        self._client = ZooKeeperClient(hosts, timeout_seconds, self._on_change_in_thread, clock)
+        self._client.add_listener(self._on_state_in_thread)
 
     @property
     def is_connected(self) -> bool:
@@ -89,7 +89,7 @@ class ZooKeeperLink:
         await self.until(self._connected.wait())
 
     async def until(self, event: Awaitable[object]) -> None:
-        await in_task()  # a request's handler may have come here without a wait
+        await switch_to_task()  # a request's handler may have come here without a wait
         try:
             async with asyncio.timeout(self._deadline_seconds):
                 await event
@@ -136,7 +136,7 @@ class ZooKeeperLink:
         for path in paths:
             self._client.delete_async(path)
 
-    async def transact(self, steps: Sequence[Step]) -> tuple[Step, Exception] | None:
+    async def transact(self, steps: Sequence[ZooKeeperStep]) -> tuple[ZooKeeperStep, Exception] | None:
         """All of them, or the one that did not fit and why."""
         if not self.is_connected:  # what waits in a queue would happen later, when nobody expects it any more
             raise self._unreachable()
@@ -164,7 +164,7 @@ class ZooKeeperLink:
         result = self._client.watch_beneath_async(path)
         result.rawlink(lambda done: self._on_loop(watching, done.exception))
 
-    def _begin(self, steps: Sequence[Step]) -> Any:
+    def _begin(self, steps: Sequence[ZooKeeperStep]) -> Any:
         transaction = self._client.transaction()
         for step in steps:
             match step.kind:
@@ -188,8 +188,8 @@ class ZooKeeperLink:
 
     async def _answer_of(self, result: Any) -> Any:
         future: asyncio.Future[Any] = self._loop.create_future()
-        result.rawlink(lambda done: self._on_loop(_settle, future, done))
-        await in_task()
+        result.rawlink(lambda done: self._on_loop(_resolve, future, done))
+        await switch_to_task()
         async with asyncio.timeout(self._deadline_seconds):
             return await future
 
@@ -203,14 +203,14 @@ class ZooKeeperLink:
             self._connected.set()
         else:
             self._connected.clear()
-        self._turned(state)
+        self._on_connection_state(state)
 
     # From here on in threads of kazoo's, which may do no more than call the loop.
 
-    def _turn_in_thread(self, state: str) -> None:
+    def _on_state_in_thread(self, state: str) -> None:
         self._on_loop(self._turn, state)
 
-    def _hear_in_thread(self, path: str) -> None:
+    def _on_change_in_thread(self, path: str) -> None:
         self._on_loop(self._changed, path)
 
     def _on_loop(self, callback: Callable[..., None], *arguments: Any) -> None:
@@ -218,7 +218,7 @@ class ZooKeeperLink:
             self._loop.call_soon_threadsafe(callback, *arguments)
 
 
-def _settle(future: asyncio.Future[Any], result: Any) -> None:
+def _resolve(future: asyncio.Future[Any], result: Any) -> None:
     if future.done():
         return
     if result.exception is not None:

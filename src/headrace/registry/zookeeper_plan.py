@@ -1,15 +1,4 @@
-"""How keys become ZooKeeper's nodes, and a commit one of its transactions.
-
-    /topics/orders        -> <root>/keys/topics/=orders        a leaf holds the value; its name begins with `=`
-    /topics/orders/x      -> <root>/keys/topics/orders/=x      folders hold nothing, and are no keys
-
-In ZooKeeper a node needs its parents, an ephemeral one has no children, and a version counts from the node's creation.
-So a key and what is beneath it live apart, and each leaf is created and deleted with its key: ZooKeeper's version of it
-is the key's version, and nothing has to be translated.
-
-The price is that `Delete` has to prove that nothing is beneath a key. A folder that can be created is not there; one
-that can be deleted is empty. Both are undone in the same transaction, so that later operations find what they would.
-"""
+"""How a registry on ZooKeeper is named, how keys become nodes, and a commit one transaction."""
 
 from __future__ import annotations
 
@@ -18,7 +7,46 @@ from enum import Enum
 
 import msgspec
 
-from headrace.registry.interface import Check, Create, Delete, Operation, Set
+from headrace.model.errors import InvalidConfig
+from headrace.registry.interface import Check, Create, Delete, RegistryOperation, Set
+
+# How a registry on ZooKeeper is named: `zookeeper://HOST:PORT[,HOST:PORT...]/PATH`.
+
+
+SCHEME = "zookeeper://"
+DEFAULT_PORT = 2181
+
+
+def parse_registry_url(text: str) -> tuple[str, str]:
+    """The hosts, with their ports, and the path beneath which the cluster keeps everything."""
+    hosts, slash, path = text.removeprefix(SCHEME).partition("/")
+    names = path.split("/")
+    if not text.startswith(SCHEME) or not hosts or not slash or any(name in ("", ".", "..") for name in names):
+        raise InvalidConfig(f"a registry is named as zookeeper://HOST:PORT[,HOST:PORT...]/PATH, not '{text}'")
+    return ",".join(_parse_host(host, text) for host in hosts.split(",")), f"/{path}"
+
+
+def _parse_host(text: str, url: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text, str(DEFAULT_PORT)
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) <= 65535:
+        raise InvalidConfig(f"'{text}' in '{url}' is no HOST:PORT")
+    return f"{host}:{port}"
+
+
+# How keys become ZooKeeper's nodes, and a commit one of its transactions.
+#
+#     /topics/orders        -> <root>/keys/topics/=orders        a leaf holds the value; its name begins with `=`
+#     /topics/orders/x      -> <root>/keys/topics/orders/=x      folders hold nothing, and are no keys
+#
+# In ZooKeeper a node needs its parents, an ephemeral one has no children, and a version counts from the node's
+# creation. So a key and what is beneath it live apart, and each leaf is created and deleted with its key: ZooKeeper's
+# version of it is the key's version, and nothing has to be translated.
+#
+# The price is that `Delete` has to prove that nothing is beneath a key. A folder that can be created is not there; one
+# that can be deleted is empty. Both are undone in the same transaction, so that later operations find what they would.
+
 
 BYTES_MAX = 1_000_000
 """A request's size: ZooKeeper closes the connection at 1,048,575 bytes (jute.maxbuffer) and says nothing."""
@@ -33,19 +61,19 @@ class StepKind(Enum):
     DELETE = "delete"
 
 
-class Step(msgspec.Struct, frozen=True):
+class ZooKeeperStep(msgspec.Struct, frozen=True):
     """One operation of ZooKeeper. `operation` is the one of ours that it is part of; None: the session's own check."""
 
     kind: StepKind
     path: str
-    operation: Operation | None
+    operation: RegistryOperation | None
     is_about_folder: bool = False
     value: bytes = b""
     version: int = -1
     is_ephemeral: bool = False
 
 
-class Paths:
+class ZooKeeperPaths:
     """Where a cluster keeps what, beneath its root."""
 
     def __init__(self, root: str) -> None:
@@ -76,37 +104,42 @@ class Paths:
             yield f"{self.keys}/{'/'.join(parts[:depth])}"
 
 
-def plan(
-    paths: Paths, operations: Sequence[Operation], session: str | None, folders: Mapping[str, Sequence[str]]
-) -> list[Step]:
+def plan_transaction(
+    paths: ZooKeeperPaths,
+    operations: Sequence[RegistryOperation],
+    session: str | None,
+    folders: Mapping[str, Sequence[str]],
+) -> list[ZooKeeperStep]:
     """The steps of one transaction. `folders` tells, for keys that are to be deleted, which folders are there: the
     key's own and those beneath it, the outer ones first."""
-    steps = [] if session is None else [Step(StepKind.CHECK, session, None, version=0)]
+    steps = [] if session is None else [ZooKeeperStep(StepKind.CHECK, session, None, version=0)]
     for operation in operations:
         steps.extend(_steps_of(paths, operation, folders))
     return steps
 
 
-def size_of(steps: Sequence[Step]) -> int:
+def size_of(steps: Sequence[ZooKeeperStep]) -> int:
     """What the transaction takes on the wire, and a little more."""
     return sum(_STEP_OVERHEAD_BYTES + len(step.path.encode()) + len(step.value) for step in steps)
 
 
-def _steps_of(paths: Paths, operation: Operation, folders: Mapping[str, Sequence[str]]) -> Iterator[Step]:
+def _steps_of(
+    paths: ZooKeeperPaths, operation: RegistryOperation, folders: Mapping[str, Sequence[str]]
+) -> Iterator[ZooKeeperStep]:
     leaf = paths.leaf(operation.key)
     match operation:
         case Check(_, version):
-            yield Step(StepKind.CHECK, leaf, operation, version=version)
+            yield ZooKeeperStep(StepKind.CHECK, leaf, operation, version=version)
         case Create(_, value, session):
-            yield Step(StepKind.CREATE, leaf, operation, value=value, is_ephemeral=session is not None)
+            yield ZooKeeperStep(StepKind.CREATE, leaf, operation, value=value, is_ephemeral=session is not None)
         case Set(_, value, version):
-            yield Step(StepKind.SET, leaf, operation, value=value, version=version)
+            yield ZooKeeperStep(StepKind.SET, leaf, operation, value=value, version=version)
         case Delete(key, version):
-            yield Step(StepKind.DELETE, leaf, operation, version=version)
+            yield ZooKeeperStep(StepKind.DELETE, leaf, operation, version=version)
             there = folders.get(key, ())
             if not there:
-                yield Step(StepKind.CREATE, paths.folder(key), operation, is_about_folder=True)
+                yield ZooKeeperStep(StepKind.CREATE, paths.folder(key), operation, is_about_folder=True)
             for folder in reversed(there or [paths.folder(key)]):
-                yield Step(StepKind.DELETE, folder, operation, is_about_folder=True)
+                yield ZooKeeperStep(StepKind.DELETE, folder, operation, is_about_folder=True)
             for folder in there:
-                yield Step(StepKind.CREATE, folder, operation, is_about_folder=True)
+                yield ZooKeeperStep(StepKind.CREATE, folder, operation, is_about_folder=True)

@@ -21,7 +21,7 @@ from headrace.runtime.file_pool import FilePool, SystemFile
 from headrace.runtime.permissions import FILE_MODE, FOLDER_MODE, opener
 
 if TYPE_CHECKING:
-    from headrace.runtime.apart import Apart, Pace
+    from headrace.runtime.worker_process import IoPace, WorkerProcess
 
 __all__ = ["Buffer", "DataFolderLocked", "Disk", "DiskFailed", "DiskFull", "File", "SystemDisk"]
 
@@ -135,8 +135,8 @@ class Disk(Protocol):
         """Do blocking work in the disk threads; it has begun on return. Cancelling the wait does not stop it."""
         ...
 
-    async def run_apart(self, work: Callable[..., T], *args: object, bytes_per_second: float) -> T:
-        """Do long work in a process of its own: `work(disk, pace, *args)`, with a disk and a `Pace` of that process.
+    async def run_in_worker_process(self, work: Callable[..., T], *args: object, bytes_per_second: float) -> T:
+        """Do long work in a process of its own: `work(disk, pace, *args)`, with a disk and a `IoPace` of that process.
 
         `work` is a function of a module; it, its arguments, its result and its errors are pickled. Cancelling the wait
         kills it. Raises `WorkerDied` if the process ended before the work did.
@@ -150,7 +150,7 @@ class SystemDisk:
     def __init__(self, threads: int = 4, open_files_max: int = 512) -> None:
         self._pool = FilePool(open_files_max)
         self._threads = DiskThreads(threads, when_done=self._pool.trim)
-        self._apart: Apart | None = None
+        self._worker_process: WorkerProcess | None = None
         self._locks: list[int] = []
 
     def open(self, path: str, *, create: bool = False) -> SystemFile:
@@ -249,23 +249,25 @@ class SystemDisk:
     def run(self, work: Callable[..., T], *args: object) -> asyncio.Future[T]:
         return self._threads.run(work, args)
 
-    async def run_apart(self, work: Callable[..., T], *args: object, bytes_per_second: float) -> T:
-        if self._apart is None:
-            from headrace.runtime.apart import Apart  # the start should not wait for what only this work needs
+    async def run_in_worker_process(self, work: Callable[..., T], *args: object, bytes_per_second: float) -> T:
+        if self._worker_process is None:
+            from headrace.runtime.worker_process import (
+                WorkerProcess,  # the start should not wait for what only this work needs
+            )
 
-            self._apart = Apart()
-        return await self._apart.run(_with_own_disk, (work, *args), bytes_per_second)
+            self._worker_process = WorkerProcess()
+        return await self._worker_process.run(_with_own_disk, (work, *args), bytes_per_second)
 
     def close(self) -> None:
         """Wait for the work in the threads, end what runs apart, and give up the locks."""
-        if self._apart is not None:
-            self._apart.close()
+        if self._worker_process is not None:
+            self._worker_process.close()
         self._threads.close()
         for descriptor in self._locks:
             os.close(descriptor)
         self._locks.clear()
 
 
-def _with_own_disk(pace: Pace, work: Callable[..., T], *args: object) -> T:
+def _with_own_disk(pace: IoPace, work: Callable[..., T], *args: object) -> T:
     """In the worker."""
     return work(SystemDisk(), pace, *args)

@@ -27,7 +27,7 @@ class DataFolderLocked(HeadraceError):
     """Another process uses this data folder."""
 
 
-def typed(error: OSError, action: str, path: str) -> StorageFailure:
+def typed_error(error: OSError, action: str, path: str) -> StorageFailure:
     """The typed form of what the kernel said."""
     kind = DiskFull if error.errno in FULL else DiskFailed
     return kind(f"{action} {path}: {error.strerror or error}")
@@ -41,4 +41,4 @@ def typed_errors(action: str, path: str) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise typed(error, action, path) from error
+        raise typed_error(error, action, path) from error

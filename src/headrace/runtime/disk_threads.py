@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
-Work: TypeAlias = tuple[Callable[..., Any], tuple[object, ...], "asyncio.Future[Any]"]
+DiskWork: TypeAlias = tuple[Callable[..., Any], tuple[object, ...], "asyncio.Future[Any]"]
 
 
 class DiskThreads:
@@ -24,7 +24,7 @@ class DiskThreads:
         assert count > 0
         self._count = count
         self._when_done = when_done
-        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        self._queue: SimpleQueue[DiskWork | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
 
     def run(self, work: Callable[..., T], args: tuple[object, ...]) -> asyncio.Future[T]:

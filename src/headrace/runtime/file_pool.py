@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from headrace.runtime.disk_errors import DiskFailed, typed, typed_errors
+from headrace.runtime.disk_errors import DiskFailed, typed_error, typed_errors
 from headrace.runtime.permissions import FILE_MODE
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class SystemFile:
             return None
         except OSError as error:
             if error.errno != errno.EOPNOTSUPP or not self._nowait:
-                raise typed(error, "read", self.path) from error
+                raise typed_error(error, "read", self.path) from error
             self._nowait = 0  # a file system that lives in memory: always hot
             return self.pread_hot(size, position)
         if count < size:
@@ -251,7 +251,7 @@ class SystemFile:
             os.ftruncate(descriptor, position)
         except OSError as error:
             raise DiskFailed(f"append {self.path}: {cause}; cutting it back: {error}") from cause
-        raise typed(cause, "append", self.path) from cause
+        raise typed_error(cause, "append", self.path) from cause
 
     def _pread(self, size: int, position: int) -> bytes:
         try:
@@ -264,7 +264,7 @@ class SystemFile:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise typed(error, "read", self.path) from error
+            raise typed_error(error, "read", self.path) from error
         return data
 
     def _pwrite(self, data: Buffer, position: int) -> None:
@@ -278,7 +278,7 @@ class SystemFile:
             if written != size:
                 _write_all(descriptor, memoryview(data)[written:], position + written)
         except OSError as error:
-            raise typed(error, "write", self.path) from error
+            raise typed_error(error, "write", self.path) from error
         self._size = max(self._size, position + size)
 
     def _truncate(self, size: int) -> None:

@@ -1,6 +1,6 @@
 """The network door: byte streams that never block, and who may open them.
 
-A `Link` is one connection. Its calls do what can be done at once and raise `BlockingIOError` otherwise; the
+A `ByteStream` is one connection. Its calls do what can be done at once and raise `BlockingIOError` otherwise; the
 caller asks to be called back (`when_readable`, `when_writable`) for as long as it can go on. A broken link
 raises from the `OSError` family. Links own their sockets: measured, that halves the cost of asyncio's
 transports.
@@ -30,7 +30,7 @@ RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 Callback = Callable[[], None]
 
 
-class Link(Protocol):
+class ByteStream(Protocol):
     @property
     def peer(self) -> str:
         """`host:port` of the other end, for logs and quotas."""
@@ -77,9 +77,11 @@ class Listener(Protocol):
 
 
 class Network(Protocol):
-    async def listen(self, host: str, port: int, accept: Callable[[Link], None], backlog: int = 1024) -> Listener: ...
+    async def listen(
+        self, host: str, port: int, accept: Callable[[ByteStream], None], backlog: int = 1024
+    ) -> Listener: ...
 
-    async def connect(self, host: str, port: int, deadline_seconds: float) -> Link:
+    async def connect(self, host: str, port: int, deadline_seconds: float) -> ByteStream:
         """Raises `TimeoutError` at the deadline, `OSError` when refused."""
         ...
 
@@ -87,7 +89,9 @@ class Network(Protocol):
 class SystemNetwork:
     """Real TCP on the running loop."""
 
-    async def listen(self, host: str, port: int, accept: Callable[[Link], None], backlog: int = 1024) -> SystemListener:
+    async def listen(
+        self, host: str, port: int, accept: Callable[[ByteStream], None], backlog: int = 1024
+    ) -> SystemListener:
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         # One address per listener; of a name that has both kinds, the one that every client can reach.
@@ -97,7 +101,7 @@ class SystemNetwork:
             sock.setblocking(False)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             # Accepted sockets inherit both: a system call less for each.
-            _tune(sock)
+            _set_socket_options(sock)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             sock.bind(address)
@@ -107,7 +111,7 @@ class SystemNetwork:
             raise
         return SystemListener(sock, loop, accept)
 
-    async def connect(self, host: str, port: int, deadline_seconds: float) -> SystemLink:
+    async def connect(self, host: str, port: int, deadline_seconds: float) -> SocketStream:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(deadline_seconds):
             refusal: OSError | None = None
@@ -115,9 +119,9 @@ class SystemNetwork:
                 sock = socket.socket(family, kind, protocol)
                 try:
                     sock.setblocking(False)
-                    _tune(sock)
+                    _set_socket_options(sock)
                     await loop.sock_connect(sock, address)
-                    return SystemLink(sock, loop, _name(address))
+                    return SocketStream(sock, loop, _format_address(address))
                 except OSError as error:
                     sock.close()
                     refusal = error
@@ -127,7 +131,7 @@ class SystemNetwork:
             raise refusal or OSError(f"{host} has no address")
 
 
-class SystemLink:
+class SocketStream:
     """One TCP socket; the hot calls are the socket's own where they can be."""
 
     __slots__ = ("_descriptor", "_loop", "_send", "_sendmsg", "_socket", "peer", "receive_into")
@@ -179,7 +183,9 @@ class SystemLink:
 class SystemListener:
     """Hands out links as they come; goes on when the process runs out of descriptors."""
 
-    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop, accept: Callable[[Link], None]) -> None:
+    def __init__(
+        self, sock: socket.socket, loop: asyncio.AbstractEventLoop, accept: Callable[[ByteStream], None]
+    ) -> None:
         self.address: tuple[str, int] = sock.getsockname()[:2]
         self._socket = sock
         self._descriptor = sock.fileno()
@@ -228,7 +234,7 @@ class SystemListener:
                 return
             sock.setblocking(False)
             self._told = False
-            self._accept(SystemLink(sock, self._loop, _name(address)))
+            self._accept(SocketStream(sock, self._loop, _format_address(address)))
 
     def _wait_for_descriptors(self, error: OSError) -> None:
         # The backlog stays readable, so without a pause the loop would spin.
@@ -245,11 +251,11 @@ class SystemListener:
             self._watch()
 
 
-def _tune(sock: socket.socket) -> None:
+def _set_socket_options(sock: socket.socket) -> None:
     # Answers are written whole, so Nagle's delay only costs; keep-alive finds the peers that vanished.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
-def _name(address: tuple[object, ...]) -> str:
+def _format_address(address: tuple[object, ...]) -> str:
     return f"{address[0]}:{address[1]}"

@@ -2,7 +2,7 @@
 
 Folders are created with 0700 and files with 0600, whatever the umask: logs hold messages, the registry holds the
 secrets of webhooks. The modes are given where things are created; a umask would also change what the rest of a process
-that embeds a broker creates. What exists keeps its mode, and `exposed` says how to change it.
+that embeds a broker creates. What exists keeps its mode, and `exposure_warning` says how to change it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def opener(path: str, flags: int) -> int:
     return os.open(path, flags, FILE_MODE)
 
 
-def exposed(path: str) -> str | None:
+def exposure_warning(path: str) -> str | None:
     """A warning if users other than the owner may access this file or folder; None if they may not."""
     mode = os.stat(path).st_mode
     if not mode & _OTHERS:

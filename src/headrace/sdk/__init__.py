@@ -4,8 +4,8 @@ from headrace import Client                 all of it stands there, too, and is 
 """
 
 from headrace.client.errors import CommitInDoubt, DeliveryTimedOut, Unreachable
-from headrace.client.producer import Receipt
-from headrace.client.redrive import DeadLetter
+from headrace.client.produce.producer import Receipt
+from headrace.client.queues.redrive import DeadLetter
 from headrace.model.errors import (
     HeadraceError,
     MessageTooLarge,

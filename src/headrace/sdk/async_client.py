@@ -19,29 +19,29 @@ from contextlib import aclosing
 from typing import Any, Self, TypeVar
 from weakref import WeakSet
 
-from headrace.client.address import parse_addresses
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.admin.subscription_admin import END, START, Position, SubscriptionAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import ClientSettings, Cluster
-from headrace.client.dead_letters import DeadLetterQueue, Selection
+from headrace.client.connections.address import parse_addresses
+from headrace.client.connections.tcp import TcpDialer
+from headrace.client.connections.transport import Transport
 from headrace.client.errors import Unreachable
-from headrace.client.producer import ProducerSettings, Receipt
-from headrace.client.redrive import DeadLetter, Outcome
-from headrace.client.requests import Requests, Responder
-from headrace.client.subscription_admin import END, START, Position, SubscriptionAdmin
-from headrace.client.tcp import TcpDialer
-from headrace.client.transport import Transport
+from headrace.client.produce.producer import ProducerSettings, Receipt
+from headrace.client.queues.dead_letters import DeadLetterQueue, DeadLetterSelection
+from headrace.client.queues.redrive import DeadLetter, RedriveResult
+from headrace.client.queues.requests import Requests, Responder
 from headrace.model.errors import InvalidRequest, TopicAlreadyExists, UnknownTopicOrPartition
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.entropy import SystemEntropy
 from headrace.runtime.network import SystemNetwork
 from headrace.sdk.incoming import Reply
-from headrace.sdk.messages import AsyncMessages, Subscribing
+from headrace.sdk.messages import AsyncMessages, SubscribeOptions
 from headrace.sdk.outgoing import Headers, NewMessage, encode_body, encode_key
-from headrace.sdk.publishing import Publishing
+from headrace.sdk.publishing import MessagePublisher
 from headrace.sdk.streams import AsyncStream, Committing, Start
 from headrace.sdk.times import Duration, Time, duration_seconds
 from headrace.sdk.transaction import AsyncTransaction
-from headrace.sdk.working import Answering, AsyncHandler, Handler, run_handlers
+from headrace.sdk.working import AsyncHandler, Handler, RequestReplier, run_handlers
 
 DEFAULT_ADDRESS = "127.0.0.1:9092"
 
@@ -73,7 +73,7 @@ class AsyncClient:
             dialer = TcpDialer(SystemNetwork(), client_id)
             cluster = _ExplainingCluster(parse_addresses(address), dialer, SystemClock(), SystemEntropy(), settings)
         self.cluster = cluster
-        self._publishing = Publishing(
+        self._publishing = MessagePublisher(
             self.cluster,
             ProducerSettings(
                 compression=compression,
@@ -204,7 +204,7 @@ class AsyncClient:
         whose handler raises comes again, like any message."""
         async with Responder(self.cluster) as responder:
             messages = self.subscribe(topic, subscription, prefetch=concurrency, concurrency=concurrency)
-            answering = Answering(responder, self.cluster.clock)
+            answering = RequestReplier(responder, self.cluster.clock)
             await run_handlers(messages, handler, concurrency, answering)
 
     # --- queues ---
@@ -231,7 +231,7 @@ class AsyncClient:
         if prefetch < 1 or (concurrency is not None and concurrency < 1):
             raise InvalidRequest("prefetch and concurrency are at least 1")
         lease_seconds = None if lease is None else duration_seconds(lease)
-        how = Subscribing(start, prefetch, concurrency, lease_seconds, duration_seconds(max_work))
+        how = SubscribeOptions(start, prefetch, concurrency, lease_seconds, duration_seconds(max_work))
         return self._opened(AsyncMessages(self.cluster, topic, subscription, how, self._publishing.ensure_topic))
 
     async def work(
@@ -283,10 +283,14 @@ class AsyncClient:
         async with aclosing(queue.letters(with_settled=False)) as letters:
             return [letter async for letter, _ in letters]
 
-    async def redrive(self, topic: str, letters: Sequence[DeadLetter] = ()) -> Outcome:
+    async def redrive(self, topic: str, letters: Sequence[DeadLetter] = ()) -> RedriveResult:
         """Send dead letters back to where they come from: these, or all."""
         queue = await self._dead_letter_queue(topic)
-        return Outcome() if queue is None else await queue.redrive(Selection(ids=[letter.id for letter in letters]))
+        return (
+            RedriveResult()
+            if queue is None
+            else await queue.redrive(DeadLetterSelection(ids=[letter.id for letter in letters]))
+        )
 
     # --- streams and topics ---
 
@@ -325,7 +329,7 @@ class AsyncClient:
         """None as long as nothing has died."""
         queue = DeadLetterQueue(self.cluster, topic)
         try:
-            await self.cluster.persist(lambda: self.cluster.topic(queue.name))
+            await self.cluster.call_with_retries(lambda: self.cluster.topic(queue.name))
         except UnknownTopicOrPartition:
             return None
         return queue

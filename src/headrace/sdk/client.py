@@ -19,8 +19,8 @@ from functools import partial
 from typing import Any, Self, TypeVar
 from weakref import WeakSet
 
-from headrace.client.producer import Receipt
-from headrace.client.redrive import DeadLetter, Outcome
+from headrace.client.produce.producer import Receipt
+from headrace.client.queues.redrive import DeadLetter, RedriveResult
 from headrace.sdk.async_client import DEFAULT_ADDRESS, AsyncClient
 from headrace.sdk.incoming import Reply
 from headrace.sdk.loop_thread import LoopThread
@@ -219,7 +219,7 @@ class Client:
         """Those of the topic's messages that nobody could work on, and that were neither sent back nor discarded."""
         return self._call(self._client.dead_letters(topic))
 
-    def redrive(self, topic: str, letters: Sequence[DeadLetter] = ()) -> Outcome:
+    def redrive(self, topic: str, letters: Sequence[DeadLetter] = ()) -> RedriveResult:
         """Send dead letters back to where they come from: these, or all."""
         return self._call(self._client.redrive(topic, letters))
 

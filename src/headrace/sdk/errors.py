@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headrace.client.producer import Receipt
+from headrace.client.produce.producer import Receipt
 from headrace.model.errors import HeadraceError, InvalidRecord, InvalidRecordState
 from headrace.sdk.times import Duration
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
-from headrace.client.offsets import Membership
+from headrace.client.groups.offsets import ConsumerGroupMetadata
 from headrace.model.errors import InvalidRecord
 from headrace.model.message_ids import MessageId
 from headrace.sdk.times import time_of
@@ -27,7 +27,7 @@ class Undecodable(InvalidRecord):
     """The value is not what it was read as."""
 
 
-class Body:
+class Payload:
     """A value and its headers."""
 
     __slots__ = ("raw_headers", "value")
@@ -69,11 +69,11 @@ class Body:
         return "the reply"
 
 
-class Reply(Body):
+class Reply(Payload):
     """The answer to a request."""
 
 
-class Received(Body):
+class Received(Payload):
     """A message with its place in a topic."""
 
     __slots__ = ("id", "raw_key", "timestamp_ms")
@@ -120,5 +120,5 @@ class Record(Received):
 
     __slots__ = ("membership", "stream")
 
-    membership: Membership
+    membership: ConsumerGroupMetadata
     stream: AsyncStream

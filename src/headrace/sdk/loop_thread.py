@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Portal:
+class BlockingPortal:
     """Lets other threads run coroutines on a loop and wait for them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -47,7 +47,7 @@ class Portal:
         return self.call(run())
 
 
-class LoopThread(Portal):
+class LoopThread(BlockingPortal):
     """Runs from `__init__` to `stop`; its thread does not keep the process alive."""
 
     def __init__(self, name: str) -> None:

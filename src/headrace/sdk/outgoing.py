@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from headrace.client.producer import Header
-from headrace.client.schedule import When
+from headrace.client.produce.producer import Header
+from headrace.client.queues.schedule import When
 from headrace.model.errors import InvalidRequest
 from headrace.model.message_headers import DEDUP_ID, PRIORITY, TAGS, TTL, InvalidHeader, check_priority
 from headrace.model.names import delayed_topic
@@ -42,37 +42,37 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     partition: int | None = None
 
 
-class Outgoing(msgspec.Struct, frozen=True):
-    """A message as the producer takes it. `waits_for`: the topic in which it will appear, if it is due later.
-    `placed_by`: what chooses its partition when it has no key."""
+class OutgoingMessage(msgspec.Struct, frozen=True):
+    """A message as the producer takes it. `delayed_for`: the topic in which it will appear, if it is due later.
+    `partitioning_key`: what chooses its partition when it has no key."""
 
     topic: str
-    waits_for: str | None
+    delayed_for: str | None
     value: bytes | None
     key: bytes | None
     headers: list[Header]
     partition: int | None
-    placed_by: bytes | None
+    partitioning_key: bytes | None
 
 
-def outgoing(topic: str, message: NewMessage) -> Outgoing:
+def outgoing_message(topic: str, message: NewMessage) -> OutgoingMessage:
     """Raises `HeadraceError`s for whatever makes no sense."""
     value, headers = encode_body(message.value, message.headers)
-    headers += _treatment(message)
+    headers += _delivery_headers(message)
     when = _when(message)
     if when is not None:
         headers += when.headers()
     key = encode_key(message.key)
     # The same id must come to the same partition: that is where the window of dedup is.
-    placed_by = message.dedup_id.encode() if message.dedup_id is not None and key is None else None
-    return Outgoing(
+    partitioning_key = message.dedup_id.encode() if message.dedup_id is not None and key is None else None
+    return OutgoingMessage(
         topic if when is None else delayed_topic(topic),
         None if when is None else topic,
         value,
         key,
         headers,
         message.partition,
-        placed_by,
+        partitioning_key,
     )
 
 
@@ -116,7 +116,7 @@ def _plain(value: Any) -> Any:
     return dump(mode="json")
 
 
-def _treatment(message: NewMessage) -> list[Header]:
+def _delivery_headers(message: NewMessage) -> list[Header]:
     """The headers that say how the message is to be treated."""
     headers: list[Header] = []
     if message.priority is not None:

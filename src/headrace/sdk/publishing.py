@@ -12,28 +12,28 @@ from typing import Any
 
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicView
-from headrace.client.partitioner import partition_for_key
-from headrace.client.producer import Delivery, Producer, ProducerSettings, Receipt
-from headrace.client.schedule import Schedule, topic_of
-from headrace.client.transactions import TransactionalProducer, TransactionSettings
+from headrace.client.produce.partitioner import partition_for_key
+from headrace.client.produce.producer import Delivery, Producer, ProducerSettings, Receipt
+from headrace.client.queues.schedule import Schedule, topic_of
+from headrace.client.transactions.transactional_producer import TransactionalProducer, TransactionSettings
 from headrace.model.errors import HeadraceError
 from headrace.sdk.errors import PublishFailed
-from headrace.sdk.outgoing import NewMessage, Outgoing, outgoing
+from headrace.sdk.outgoing import NewMessage, OutgoingMessage, outgoing_message
 from headrace.sdk.transaction import AsyncTransaction
 
 
-class Publishing:
+class MessagePublisher:
     """What one client writes."""
 
     def __init__(self, cluster: Cluster, settings: ProducerSettings) -> None:
         self._cluster = cluster
         self._settings = settings
         self._producer: Producer | None = None
-        self._beginning = asyncio.Lock()
+        self._start_lock = asyncio.Lock()
         self._transactional: dict[tuple[str, float], tuple[TransactionalProducer, asyncio.Lock]] = {}
 
     async def publish(self, topic: str, message: NewMessage) -> Receipt:
-        return await (await self._submit(outgoing(topic, message)))
+        return await (await self._submit(outgoing_message(topic, message)))
 
     async def publish_many(self, topic: str, messages: Iterable[Any]) -> list[Receipt]:
         """Raises `PublishFailed` unless all are written."""
@@ -41,7 +41,7 @@ class Publishing:
         for message in messages:
             new = message if isinstance(message, NewMessage) else NewMessage(value=message)
             try:
-                deliveries.append(await self._submit(outgoing(topic, new)))
+                deliveries.append(await self._submit(outgoing_message(topic, new)))
             except HeadraceError as error:
                 deliveries.append(error)
         receipts: list[Receipt | None] = []
@@ -68,22 +68,22 @@ class Publishing:
             settings = TransactionSettings(timeout_seconds, self._settings)
             producer = TransactionalProducer(self._cluster, transactional_id, settings)
             self._transactional[key] = producer, asyncio.Lock()
-        return AsyncTransaction(*self._transactional[key], self.place)
+        return AsyncTransaction(*self._transactional[key], self.choose_partition)
 
     async def ensure_topic(self, topic: str) -> None:
         """Have the topic, as producers make it on first use, or raise that there is none."""
         await self._topic(topic, create=self._settings.create_topics)
 
-    async def place(self, message: Outgoing) -> int | None:
+    async def choose_partition(self, message: OutgoingMessage) -> int | None:
         """The partition, if anything but the key decides on it. Has the topic made in which messages wait for their
         time."""
-        if message.waits_for is not None and message.topic not in self._cluster.view.topics:
-            await self.ensure_topic(message.waits_for)
+        if message.delayed_for is not None and message.topic not in self._cluster.view.topics:
+            await self.ensure_topic(message.delayed_for)
             await self._topic(message.topic, create=True)
-        if message.placed_by is None or message.partition is not None:
+        if message.partitioning_key is None or message.partition is not None:
             return message.partition
         view = await self._topic(message.topic, create=self._settings.create_topics)
-        return partition_for_key(message.placed_by, len(view.partitions))
+        return partition_for_key(message.partitioning_key, len(view.partitions))
 
     async def close(self) -> None:
         for producer, _ in self._transactional.values():
@@ -92,25 +92,25 @@ class Publishing:
         if self._producer is not None:
             await self._producer.close()
 
-    async def _submit(self, message: Outgoing) -> Delivery:
-        producer = self._producer or await self._begin()
+    async def _submit(self, message: OutgoingMessage) -> Delivery:
+        producer = self._producer or await self._producer_started()
         return await producer.submit(
             message.topic,
             message.value,
             key=message.key,
             headers=message.headers,
-            partition=await self.place(message),
+            partition=await self.choose_partition(message),
         )
 
     async def _topic(self, topic: str, *, create: bool) -> TopicView:
-        return await self._cluster.persist(
+        return await self._cluster.call_with_retries(
             lambda: self._cluster.topic(topic, create=create),
             deadline_seconds=self._settings.topic_wait_seconds,
             topics_may_appear=create,
         )
 
-    async def _begin(self) -> Producer:
-        async with self._beginning:
+    async def _producer_started(self) -> Producer:
+        async with self._start_lock:
             if self._producer is None:
                 producer = Producer(self._cluster, self._settings)
                 await producer.__aenter__()

@@ -1,4 +1,4 @@
-"""The wish to stop, and those who wait for what may never come: when the wish is uttered, they wait no longer."""
+"""Requests to stop: who waits for something that may never come is told, and waits no longer."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Stopped(Exception):
+class ClientStopped(Exception):
     """The client was asked to stop while this was waited for."""
 
 
-class Stopping:
+class StopSignal:
     def __init__(self) -> None:
-        self.is_wished = False
+        self.is_requested = False
         self._waiting: set[asyncio.Timeout] = set()
 
-    def wish(self) -> None:
+    def request_stop(self) -> None:
         """On the loop's thread."""
-        self.is_wished = True
+        self.is_requested = True
         for scope in self._waiting:
             scope.reschedule(0.0)
         self._waiting.clear()
 
-    async def unless_stopped(self, wanted: Callable[[], Awaitable[T]]) -> T:
-        """What is waited for; raises `Stopped` when the wish comes first."""
-        if self.is_wished:
-            raise Stopped
+    async def wait_unless_stopped(self, wanted: Callable[[], Awaitable[T]]) -> T:
+        """What is waited for; raises `ClientStopped` if a stop is requested first."""
+        if self.is_requested:
+            raise ClientStopped
         scope = asyncio.timeout(None)
         try:
             async with scope:
@@ -36,7 +36,7 @@ class Stopping:
                 return await wanted()
         except TimeoutError:
             if scope.expired():
-                raise Stopped from None
+                raise ClientStopped from None
             raise
         finally:
             self._waiting.discard(scope)

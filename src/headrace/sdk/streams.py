@@ -19,15 +19,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from typing import Literal, Self, TypeVar
 
 from headrace.client.cluster import Cluster
-from headrace.client.consumer import Consumer, ConsumerSettings
-from headrace.client.fetched import ConsumedRecord
-from headrace.client.fetcher import FetchingRules
-from headrace.client.membership import GroupRules
+from headrace.client.fetch.consumer import Consumer, ConsumerSettings
+from headrace.client.fetch.fetched_records import ConsumedRecord
+from headrace.client.fetch.fetcher import FetchingRules
+from headrace.client.groups.group_member import GroupRules
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import InvalidRequest
 from headrace.model.message_ids import MessageId
 from headrace.sdk.incoming import Record
-from headrace.sdk.stopping import Stopped, Stopping
+from headrace.sdk.stopping import ClientStopped, StopSignal
 
 T = TypeVar("T")
 
@@ -56,15 +56,15 @@ class AsyncStream:
                 start, _COMMIT_SECONDS if self.commits_itself else None, FetchingRules(read_committed=True)
             ),
         )
-        self._stopping = Stopping()
+        self._stopping = StopSignal()
         self._beginning = asyncio.Lock()
-        self._is_begun = False
+        self._is_started = False
         self._is_closed = False
         self._is_entered = False
 
     async def __aenter__(self) -> Self:
         self._is_entered = True
-        await self._begin()
+        await self._ensure_started()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -93,21 +93,21 @@ class AsyncStream:
 
     async def take(self) -> Record | None:
         """The next record; None when this is stopped or closed."""
-        found = await self._next(self._consumer.__anext__)
+        found = await self._next_unless_stopped(self._consumer.__anext__)
         return None if found is None else self._record(found)
 
     async def take_batch(self, records_max: int = 500) -> list[Record]:
         """The next records, at least one; none when this is stopped or closed."""
-        found = await self._next(lambda: self._consumer.poll(records_max))
+        found = await self._next_unless_stopped(lambda: self._consumer.poll(records_max))
         return [self._record(record) for record in found or ()]
 
     async def commit(self, *records: Record) -> None:
         """Let the group have read all up to these; without any, all that was handed out."""
-        await self._consumer.commit(ends_of(records) or None)
+        await self._consumer.commit(end_offsets(records) or None)
 
     def stop(self) -> None:
         """Hand out no more."""
-        self._stopping.wish()
+        self._stopping.request_stop()
 
     async def close(self, *, in_hand_done: bool = False) -> None:
         """Commit if it commits by itself, and leave the group. Unless it is done, what was handed out last comes
@@ -115,12 +115,12 @@ class AsyncStream:
         if not self._is_closed:
             self._is_closed = True
             self.stop()
-            if self._is_begun:
+            if self._is_started:
                 await self._consumer.close(in_hand_done=in_hand_done)
 
     # --- for transactions ---
 
-    def go_back(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def rewind(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Hand out again what lies behind these, as far as the partitions are still ours."""
         for target, offset in offsets.items():
             if target in self._consumer.assignment:
@@ -128,19 +128,19 @@ class AsyncStream:
 
     # --- inside ---
 
-    async def _next(self, wanted: Callable[[], Awaitable[T]]) -> T | None:
+    async def _next_unless_stopped(self, wanted: Callable[[], Awaitable[T]]) -> T | None:
         try:
-            if not self._is_begun:
-                await self._begin()
-            return await self._stopping.unless_stopped(wanted)
-        except Stopped:
+            if not self._is_started:
+                await self._ensure_started()
+            return await self._stopping.wait_unless_stopped(wanted)
+        except ClientStopped:
             return None
 
-    async def _begin(self) -> None:
+    async def _ensure_started(self) -> None:
         async with self._beginning:
-            if not self._is_begun and not self._is_closed:
+            if not self._is_started and not self._is_closed:
                 await self._consumer.__aenter__()
-                self._is_begun = True
+                self._is_started = True
 
     def _record(self, found: ConsumedRecord) -> Record:
         place = MessageId(found.topic, found.partition, found.offset)
@@ -150,7 +150,7 @@ class AsyncStream:
         return record
 
 
-def ends_of(records: Iterable[Record]) -> dict[TopicPartition, int]:
+def end_offsets(records: Iterable[Record]) -> dict[TopicPartition, int]:
     """Behind the last of them, for each partition."""
     ends: dict[TopicPartition, int] = {}
     for record in records:
@@ -159,7 +159,7 @@ def ends_of(records: Iterable[Record]) -> dict[TopicPartition, int]:
     return ends
 
 
-def starts_of(records: Iterable[Record]) -> dict[TopicPartition, int]:
+def start_offsets(records: Iterable[Record]) -> dict[TopicPartition, int]:
     """At the first of them, for each partition."""
     starts: dict[TopicPartition, int] = {}
     for record in records:

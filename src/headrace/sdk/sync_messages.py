@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from headrace.sdk.incoming import Received, Record
-from headrace.sdk.loop_thread import Portal
+from headrace.sdk.loop_thread import BlockingPortal
 from headrace.sdk.messages import AsyncMessage, AsyncMessages
 from headrace.sdk.outgoing import Headers
 from headrace.sdk.streams import AsyncStream
@@ -24,7 +24,7 @@ class Message(Received):
 
     __slots__ = ("_message", "_portal", "attempt")
 
-    def __init__(self, message: AsyncMessage, portal: Portal) -> None:
+    def __init__(self, message: AsyncMessage, portal: BlockingPortal) -> None:
         super().__init__(message.id, message.timestamp_ms, message.raw_key, message.value, message.raw_headers)
         self.attempt = message.attempt
         self._message = message
@@ -62,7 +62,7 @@ class Message(Received):
 class Messages:
     """The messages of a subscription; see `AsyncMessages`."""
 
-    def __init__(self, messages: AsyncMessages, portal: Portal) -> None:
+    def __init__(self, messages: AsyncMessages, portal: BlockingPortal) -> None:
         self._messages = messages
         self._portal = portal
         self._is_entered = False
@@ -96,7 +96,7 @@ class Messages:
 class Stream:
     """The records of topics; see `AsyncStream`."""
 
-    def __init__(self, stream: AsyncStream, portal: Portal) -> None:
+    def __init__(self, stream: AsyncStream, portal: BlockingPortal) -> None:
         self._stream = stream
         self._portal = portal
         self._is_entered = False
@@ -142,7 +142,7 @@ class Stream:
 class Transaction:
     """One transaction; see `AsyncTransaction`."""
 
-    def __init__(self, transaction: AsyncTransaction, portal: Portal) -> None:
+    def __init__(self, transaction: AsyncTransaction, portal: BlockingPortal) -> None:
         self._transaction = transaction
         self._portal = portal
 

@@ -18,22 +18,22 @@ from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
-from headrace.client.transactions import TransactionalProducer
+from headrace.client.transactions.transactional_producer import TransactionalProducer
 from headrace.sdk.incoming import Record
-from headrace.sdk.outgoing import Headers, NewMessage, Outgoing, outgoing
-from headrace.sdk.streams import AsyncStream, check_transactional, ends_of, starts_of
+from headrace.sdk.outgoing import Headers, NewMessage, OutgoingMessage, outgoing_message
+from headrace.sdk.streams import AsyncStream, check_transactional, end_offsets, start_offsets
 from headrace.sdk.times import Duration, Time
 
-Place = Callable[[Outgoing], Awaitable[int | None]]
+ChoosePartition = Callable[[OutgoingMessage], Awaitable[int | None]]
 
 
 class AsyncTransaction:
     """One transaction; made by `AsyncClient.transaction`. Others of the same id wait until it is over."""
 
-    def __init__(self, producer: TransactionalProducer, turn: asyncio.Lock, place: Place) -> None:
+    def __init__(self, producer: TransactionalProducer, lock: asyncio.Lock, choose_partition: ChoosePartition) -> None:
         self._producer = producer
-        self._turn = turn
-        self._place = place
+        self._lock = lock
+        self._choose_partition = choose_partition
         self._acked: dict[AsyncStream, list[Record]] = defaultdict(list)
 
     async def publish(
@@ -53,7 +53,7 @@ class AsyncTransaction:
         partition: int | None = None,
     ) -> None:
         """As `AsyncClient.publish`, but returns when the message is on its way: the commit waits for all of them."""
-        message = outgoing(
+        message = outgoing_message(
             topic,
             NewMessage(
                 value=value,
@@ -74,7 +74,7 @@ class AsyncTransaction:
             message.value,
             key=message.key,
             headers=message.headers,
-            partition=await self._place(message),
+            partition=await self._choose_partition(message),
         )
 
     def ack(self, *records: Record) -> None:
@@ -85,11 +85,11 @@ class AsyncTransaction:
             self._acked[record.stream].append(record)
 
     async def __aenter__(self) -> Self:
-        await self._turn.acquire()
+        await self._lock.acquire()
         try:
             await self._producer.begin()
         except BaseException:
-            self._turn.release()
+            self._lock.release()
             raise
         return self
 
@@ -101,22 +101,22 @@ class AsyncTransaction:
                 await self._commit()
             else:
                 await self._producer.abort_quietly()
-                self._go_back()
+                self._rewind_streams()
         finally:
-            self._turn.release()
+            self._lock.release()
 
     async def _commit(self) -> None:
         try:
             for stream, records in self._acked.items():
                 assert stream.group is not None
                 # As whoever read the oldest of them: if the group has moved on since, another may have it by now.
-                await self._producer.send_offsets(stream.group, ends_of(records), records[0].membership)
+                await self._producer.send_offsets(stream.group, end_offsets(records), records[0].membership)
             await self._producer.commit()
         except BaseException:
             if await self._producer.abort_quietly():
-                self._go_back()
+                self._rewind_streams()
             raise
 
-    def _go_back(self) -> None:
+    def _rewind_streams(self) -> None:
         for stream, records in self._acked.items():
-            stream.go_back(starts_of(records))
+            stream.rewind(start_offsets(records))

@@ -1,7 +1,7 @@
-"""Running a handler for every message of a subscription, so many at a time.
+"""Run a handler for every message of a subscription, so many at a time, until it is stopped.
 
-A coroutine function runs on the loop; an ordinary function runs in a thread, and gets the message's sync twin, so that
-it may block as long as it likes: leases are extended by the loop. Whatever a handler raises is settled as `async with
+A coroutine function runs on the loop. An ordinary function runs in a thread, and gets the message's sync twin, so that
+it may block as long as it likes: the loop extends the leases. Whatever a handler raises is settled as `async with
 message` does it.
 """
 
@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, cast
 
-from headrace.client.requests import Responder
+from headrace.client.queues.requests import Responder
 from headrace.model.errors import HeadraceError
 from headrace.model.message_headers import InvalidHeader, expires_ms_of
 from headrace.runtime.clock import Clock
-from headrace.sdk.loop_thread import Portal
+from headrace.sdk.loop_thread import BlockingPortal
 from headrace.sdk.messages import AsyncMessage, AsyncMessages
 from headrace.sdk.outgoing import encode_body
 from headrace.sdk.sync_messages import Message
@@ -27,7 +27,7 @@ AsyncHandler = Callable[[AsyncMessage], Awaitable[Any]]
 Handler = Callable[[Message], Any]
 
 
-class Answering:
+class RequestReplier:
     """Sends back what handlers return, to whoever asked for it."""
 
     def __init__(self, responder: Responder, clock: Clock) -> None:
@@ -44,14 +44,14 @@ class Answering:
 
 
 async def run_handlers(
-    messages: AsyncMessages, handler: AsyncHandler | Handler, concurrency: int, answering: Answering | None = None
+    messages: AsyncMessages, handler: AsyncHandler | Handler, concurrency: int, answering: RequestReplier | None = None
 ) -> None:
     """Return when the messages end, and every handler that was begun has ended."""
     if _is_async(handler):
         await _run(messages, cast("AsyncHandler", handler), answering)
         return
     loop = asyncio.get_running_loop()
-    portal = Portal(loop)
+    portal = BlockingPortal(loop)
     threads = ThreadPoolExecutor(concurrency, thread_name_prefix="headrace-handler")
 
     async def in_thread(message: AsyncMessage) -> Any:
@@ -68,7 +68,7 @@ def _is_async(handler: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
-async def _run(messages: AsyncMessages, handler: AsyncHandler, answering: Answering | None) -> None:
+async def _run(messages: AsyncMessages, handler: AsyncHandler, answering: RequestReplier | None) -> None:
     failure: HeadraceError | None = None
     async with messages, asyncio.TaskGroup() as tasks:
         try:
@@ -86,7 +86,7 @@ async def _run(messages: AsyncMessages, handler: AsyncHandler, answering: Answer
         raise failure
 
 
-async def _handle(message: AsyncMessage, handler: AsyncHandler, answering: Answering | None) -> None:
+async def _handle(message: AsyncMessage, handler: AsyncHandler, answering: RequestReplier | None) -> None:
     async with message:
         if answering is None:
             await handler(message)

@@ -22,15 +22,15 @@ from headrace import __version__
 from headrace.model.errors import HeadraceError, InvalidConfig
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.permissions import FOLDER_MODE
-from headrace.server.folder_form import folder_of, refuse_other_folder
+from headrace.server.data_layout import broker_folder, reject_single_broker_folder
 from headrace.server.settings import SHARED_REGISTRY, Address, ServeSettings, show_address
 
-QUICK_SECONDS = 10.0
-QUICK_ENDS_MAX = 3
+QUICK_EXIT_SECONDS = 10.0
+QUICK_EXITS_MAX = 3
 BACK_OFF_SECONDS = 0.5
 STOP_SECONDS = 60.0
 PORT_MAX = 65535
-IN_ORDER = (0, -signal.SIGTERM)
+ORDERLY_EXIT_CODES = (0, -signal.SIGTERM)
 """The exit statuses of a broker that was requested to stop; SIGTERM kills it if its handler is not installed yet."""
 
 # -P: do not import modules from the working directory.
@@ -55,17 +55,17 @@ class BrokersSettings(msgspec.Struct, frozen=True):
             raise InvalidConfig(
                 f"the ports of --kafka and --http must be at least {self.count} apart, one for each broker"
             )
-        refuse_other_folder(self.first.data, [one.node_id for one in self.each()])
+        reject_single_broker_folder(self.first.data, [one.node_id for one in self.each()])
 
     def each(self) -> list[ServeSettings]:
         first = self.first
         return [
             msgspec.structs.replace(
                 first,
-                data=folder_of(first.data, first.node_id + number),
-                kafka=_higher(first.kafka, number),
-                http=_higher(first.http, number),
-                advertised=None if first.advertised is None else _higher(first.advertised, number),
+                data=broker_folder(first.data, first.node_id + number),
+                kafka=_offset_port(first.kafka, number),
+                http=_offset_port(first.http, number),
+                advertised=None if first.advertised is None else _offset_port(first.advertised, number),
                 node_id=first.node_id + number,
                 registry=f"{SHARED_REGISTRY}{os.path.join(first.data, 'registry.db')}",
                 is_child=True,
@@ -85,9 +85,9 @@ def run_brokers(settings: BrokersSettings) -> int:
         os.makedirs(settings.first.data, FOLDER_MODE, exist_ok=True)
         return 0 if asyncio.run(_run([BrokerProcess(one) for one in settings.each()])) else 1
     except HeadraceError as error:
-        _tell(f"error: {error.message}")
+        _print_line(f"error: {error.message}")
     except OSError as error:
-        _tell(f"error: {error}")
+        _print_line(f"error: {error}")
     return 1
 
 
@@ -109,7 +109,7 @@ async def _announce(brokers: Sequence[BrokerProcess]) -> None:
     kafka, http, nodes = (",".join(broker.told[name] for broker in brokers) for name in ("kafka", "http", "node"))
     sys.stdout.write(f"ready kafka={kafka} http={http} nodes={nodes} version={__version__}\n")
     sys.stdout.flush()
-    _tell(
+    _print_line(
         f"""
 Headrace {__version__} runs {len(brokers)} brokers on this host
   Kafka clients connect to {kafka}
@@ -121,7 +121,7 @@ Headrace {__version__} runs {len(brokers)} brokers on this host
 
 
 class BrokerProcess:
-    """A child process. `told` is the content of its last `ready` line."""
+    """A child process. `descriptions` is the content of its last `ready` line."""
 
     def __init__(self, settings: ServeSettings) -> None:
         self.is_ready = asyncio.Event()
@@ -136,15 +136,17 @@ class BrokerProcess:
             began = self._clock.monotonic()
             status = await self._run(stop)
             if stop.is_set():
-                return status in IN_ORDER
-            is_quick = self._clock.monotonic() - began < QUICK_SECONDS
+                return status in ORDERLY_EXIT_CODES
+            is_quick = self._clock.monotonic() - began < QUICK_EXIT_SECONDS
             quick_ends = quick_ends + 1 if is_quick else 0
-            if quick_ends == QUICK_ENDS_MAX:
-                _tell(f"error: {self._name} exited {quick_ends} times in a row, status={status}; stopping all brokers")
+            if quick_ends == QUICK_EXITS_MAX:
+                _print_line(
+                    f"error: {self._name} exited {quick_ends} times in a row, status={status}; stopping all brokers"
+                )
                 stop.set()
                 return False
             seconds = BACK_OFF_SECONDS * 2**quick_ends
-            _tell(f"warning: {self._name} exited, status={status}; restarting it in {seconds:.1f} s")
+            _print_line(f"warning: {self._name} exited, status={status}; restarting it in {seconds:.1f} s")
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await stop.wait()
@@ -174,7 +176,7 @@ class BrokerProcess:
             process.terminate()
             await asyncio.wait((ended,), timeout=STOP_SECONDS)
             if not ended.done():
-                _tell(f"warning: {self._name} did not stop within {STOP_SECONDS:.0f} s; killing it")
+                _print_line(f"warning: {self._name} did not stop within {STOP_SECONDS:.0f} s; killing it")
                 process.kill()
 
     async def _hear(self, lines: asyncio.StreamReader) -> None:
@@ -183,7 +185,7 @@ class BrokerProcess:
             if name == "ready":
                 self.told = dict(fact.split("=", 1) for fact in facts)
                 if self.is_ready.is_set():
-                    _tell(f"{self._name} is up again")
+                    _print_line(f"{self._name} is up again")
                 self.is_ready.set()
 
     @property
@@ -220,12 +222,12 @@ def command(settings: ServeSettings) -> list[str]:
     return words
 
 
-def _higher(address: Address, number: int) -> Address:
+def _offset_port(address: Address, number: int) -> Address:
     """Add to the port, except for port 0, with which the system chooses a port for each broker."""
     host, port = address
     return host, port + number if port else 0
 
 
-def _tell(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()

@@ -16,33 +16,33 @@ import sys
 import uvloop
 
 from headrace import __version__
-from headrace.client.address import parse_addresses
 from headrace.client.cluster import ClientSettings, Cluster
-from headrace.client.guarded import GuardedDialer
-from headrace.client.tcp import TcpDialer
-from headrace.doors.health.pages import HEALTH_PATHS, HealthPages
-from headrace.doors.rest.application import ALL_SIDES
+from headrace.client.connections.address import parse_addresses
+from headrace.client.connections.guarded_dialer import GuardedDialer
+from headrace.client.connections.tcp import TcpDialer
 from headrace.http.limits import limits_of_connections
 from headrace.http.listener import HttpListener, TlsFiles
-from headrace.http.routes import Side
+from headrace.http.routes import ForwarderRole
 from headrace.model.errors import HeadraceError
+from headrace.protocols.health.pages import HEALTH_PATHS, HealthPages
+from headrace.protocols.rest.application import ALL_ROLES
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.entropy import SystemEntropy
 from headrace.runtime.limits import raise_open_files_limit
 from headrace.runtime.network import SystemNetwork
 from headrace.runtime.supervise import BackgroundTaskDied, Supervisor
+from headrace.server.broker_health import BrokerHealth
 from headrace.server.browser_guard import BrowserGuard
 from headrace.server.gateway_application import GatewayApplication
 from headrace.server.gateway_metrics import GatewayMetrics
 from headrace.server.gateway_settings import GatewaySettings
-from headrace.server.http_door import FrontDoor
-from headrace.server.listening import cannot_listen
+from headrace.server.http_server import LazyApplication
+from headrace.server.listening import listen_error
 from headrace.server.logs import configure
-from headrace.server.pushing import Pushing
-from headrace.server.reach import Reach
+from headrace.server.pushing import PushService
 from headrace.server.rest import build_gateway_rest
 from headrace.server.settings import show_address
-from headrace.server.watchdog import WEDGED_SECONDS, Watchdog
+from headrace.server.watchdog import WEDGED_SECONDS, LoopWatchdog
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,11 @@ _CONNECTIONS_MAX = 20_000
 _CLIENT = ClientSettings(
     client_id=_CLIENT_ID, dial_timeout_seconds=2.0, request_timeout_seconds=15.0, deadline_seconds=20.0
 )
-_SIDES = {"publish": frozenset({Side.PUBLISH}), "subscribe": frozenset({Side.SUBSCRIBE}), None: ALL_SIDES}
+_SIDES = {
+    "publish": frozenset({ForwarderRole.PUBLISH}),
+    "subscribe": frozenset({ForwarderRole.SUBSCRIBE}),
+    None: ALL_ROLES,
+}
 
 
 def run_gateway(settings: GatewaySettings) -> int:
@@ -78,7 +82,7 @@ async def _run(settings: GatewaySettings) -> None:
     try:
         await gateway.serve()
     finally:
-        await gateway.take_down()
+        await gateway.shut_down()
 
 
 class Gateway:
@@ -89,22 +93,22 @@ class Gateway:
         self._stopping: asyncio.Task[None] | None = None
         dialer = GuardedDialer(TcpDialer(SystemNetwork(), _CLIENT_ID), clock)
         self._cluster = Cluster(parse_addresses(settings.bootstrap), dialer, clock, entropy, _CLIENT)
-        self._reach = Reach(self._cluster)
-        self._pushing = Pushing(lambda: self._cluster, self._supervisor, allows_private=settings.push_private)
+        self._broker_health = BrokerHealth(self._cluster)
+        self._push_service = PushService(lambda: self._cluster, self._supervisor, allows_private=settings.push_private)
         self._rest = build_gateway_rest(
-            self._cluster, with_auth=settings.auth, sides=_SIDES[settings.side], status_of=self._pushing.status
+            self._cluster, with_auth=settings.auth, sides=_SIDES[settings.side], status_of=self._push_service.status
         )
-        application = GatewayApplication(self._rest, self._reach)
-        metrics = GatewayMetrics(application, dialer, self._reach, self._pushing, clock)
+        application = GatewayApplication(self._rest, self._broker_health)
+        metrics = GatewayMetrics(application, dialer, self._broker_health, self._push_service, clock)
         self._health = HealthPages(metrics)
         limits = limits_of_connections(min(raise_open_files_limit() // 2, _CONNECTIONS_MAX))
         guard = None if settings.auth else BrowserGuard((settings.http[0], *settings.http_hosts))
         guards_metrics = settings.auth and not settings.open_metrics
-        front = FrontDoor(self._health, lambda: application, guard, guards_metrics=guards_metrics)
+        front = LazyApplication(self._health, lambda: application, guard, guards_metrics=guards_metrics)
         self._listener = HttpListener(front, limits, clock, entropy, HEALTH_PATHS)
         metrics.listener = self._listener
         self._loop_lag = metrics.loop_lag
-        self._watchdog = Watchdog(clock, WEDGED_SECONDS)
+        self._watchdog = LoopWatchdog(clock, WEDGED_SECONDS)
 
     async def serve(self) -> None:
         """Run until stopped; raise if a background task fails."""
@@ -112,10 +116,10 @@ class Gateway:
         try:
             address = await self._listener.listen(*self._settings.http, tls)
         except OSError as error:
-            raise cannot_listen("--http", self._settings.http, error) from error
+            raise listen_error("--http", self._settings.http, error) from error
         self._health.is_ready = True  # readiness now depends only on the brokers
         self._supervisor.spawn(self._watchdog.run(), "watchdog")
-        self._supervisor.spawn(self._reach.run(), "reach")
+        self._supervisor.spawn(self._broker_health.run(), "reach")
         self._supervisor.spawn(self._loop_lag.run(), "loop lag")
         self._supervisor.spawn(self._begin(*address), "start")
         await self._supervisor.failure()
@@ -125,21 +129,21 @@ class Gateway:
         self._health.is_ready = False
         self._stopping = asyncio.get_running_loop().create_task(self._supervisor.stop())
 
-    async def take_down(self) -> None:
+    async def shut_down(self) -> None:
         self._health.is_ready = False
         await self._supervisor.stop()
         self._listener.stop_listening()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._listener.drain(_DRAIN_SECONDS))
             await asyncio.sleep(0)  # no request starts after this, so there are no new long polls
-            await self._rest.doors.pullers.close()
+            await self._rest.services.pullers.close()
         await self._rest.close()
         log.info("stopped")
 
     async def _begin(self, host: str, port: int) -> None:
-        await self._reach.found.wait()
+        await self._broker_health.found.wait()
         if self._settings.side != "publish":
-            self._pushing.start()
+            self._push_service.start()
         http = show_address(host, port)
         sys.stdout.write(f"ready http={http} bootstrap={self._settings.bootstrap} version={__version__}\n")
         sys.stdout.flush()

@@ -6,37 +6,37 @@ not help the client and would keep its connection open.
 
 from __future__ import annotations
 
-from headrace.doors.rest.application import RestApplication
-from headrace.http.message import Answer, Request
+from headrace.http.message import HttpResponse, Request
 from headrace.http.problem import Problem
 from headrace.http.routes import Verb
-from headrace.server.reach import LOOK_SECONDS, Reach
+from headrace.protocols.rest.application import RestApplication
+from headrace.server.broker_health import CHECK_SECONDS, BrokerHealth
 
 
 class GatewayApplication:
-    def __init__(self, rest: RestApplication, reach: Reach) -> None:
+    def __init__(self, rest: RestApplication, broker_health: BrokerHealth) -> None:
         self.in_flight = 0
         self._rest = rest
-        self._reach = reach
+        self._broker_health = broker_health
 
     def body_limit(self, method: str, path: str) -> int:
         return self._rest.body_limit(method, path)
 
     async def admit(self, request: Request) -> None:
-        if not self._reach.is_there and self._needs_brokers(request):
+        if not self._broker_health.is_there and self._needs_brokers(request):
             raise Problem(
                 503,
                 "no_broker",
                 "no broker is reachable from this gateway",
                 "retry after the time in Retry-After; GET /readyz reports when brokers are reachable again",
-                [("retry-after", str(round(LOOK_SECONDS)))],
+                [("retry-after", str(round(CHECK_SECONDS)))],
             )
         await self._rest.admit(request)
 
     async def admit_metrics(self, request: Request) -> None:
         await self._rest.admit_metrics(request)
 
-    async def answer(self, request: Request) -> Answer:
+    async def answer(self, request: Request) -> HttpResponse:
         self.in_flight += 1
         try:
             return await self._rest.answer(request)

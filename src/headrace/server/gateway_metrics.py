@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from headrace.client.guarded import GuardedDialer
+from headrace.client.connections.guarded_dialer import GuardedDialer
 from headrace.http.listener import HttpListener
 from headrace.runtime.clock import Clock
+from headrace.server.broker_health import BrokerHealth
 from headrace.server.gateway_application import GatewayApplication
-from headrace.server.metrics.doors import CIRCUIT_STATES, add_http, add_pushes
-from headrace.server.metrics.exposition import Exposition, labelled
+from headrace.server.metrics.exposition import Exposition, format_labels
 from headrace.server.metrics.loop_lag import LoopLag
 from headrace.server.metrics.process import add_process
-from headrace.server.pushing import Pushing
-from headrace.server.reach import Reach
+from headrace.server.metrics.protocols import CIRCUIT_STATES, add_http, add_pushes
+from headrace.server.pushing import PushService
 
 
 class GatewayMetrics:
@@ -20,28 +20,33 @@ class GatewayMetrics:
     listener: HttpListener
 
     def __init__(
-        self, application: GatewayApplication, dialer: GuardedDialer, reach: Reach, pushing: Pushing, clock: Clock
+        self,
+        application: GatewayApplication,
+        dialer: GuardedDialer,
+        broker_health: BrokerHealth,
+        pushing: PushService,
+        clock: Clock,
     ) -> None:
         self.loop_lag = LoopLag(clock)
         self._application = application
         self._dialer = dialer
-        self._reach = reach
-        self._pushing = pushing
+        self._broker_health = broker_health
+        self._push_service = pushing
         self._clock = clock
         self._started = clock.monotonic()
 
     def checks(self) -> dict[str, str | None]:
-        return {"brokers": None if self._reach.is_there else "no broker is reachable"}
+        return {"brokers": None if self._broker_health.is_there else "no broker is reachable"}
 
     async def page(self) -> bytes:
         out = Exposition()
         add_process(out, self._clock, self._started, self.loop_lag)
         add_http(out, self.listener)
-        add_pushes(out, self._pushing.pushers or ())
+        add_pushes(out, self._push_service.pushers or ())
         out.add("headrace_http_requests_in_flight", self._application.in_flight)
-        out.add("headrace_brokers_reachable", int(self._reach.is_there))
+        out.add("headrace_brokers_reachable", int(self._broker_health.is_there))
         for address, state in self._dialer.states():
             for one in CIRCUIT_STATES:
-                where = labelled(broker=str(address), state=one)
+                where = format_labels(broker=str(address), state=one)
                 out.add("headrace_broker_circuit_state", int(one == state), where)
         return b"".join(out.pieces())

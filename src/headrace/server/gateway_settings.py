@@ -7,9 +7,9 @@ from typing import Literal, Self
 import msgspec
 
 from headrace.model.errors import InvalidConfig
-from headrace.server.settings import Address, LogFormat, parse_address, refuse_open_http, tls_files
+from headrace.server.settings import Address, LogFormat, parse_address, reject_open_http, tls_files
 
-OneSide = Literal["publish", "subscribe"]
+GatewaySide = Literal["publish", "subscribe"]
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,7 +19,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     bootstrap: str
     http: Address
     http_hosts: tuple[str, ...] = ()
-    side: OneSide | None = None
+    side: GatewaySide | None = None
     auth: bool = False
     open_metrics: bool = False
     tls: tuple[str, str] | None = None
@@ -31,7 +31,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, *, bootstrap: str, http: str, tls: tuple[str | None, str | None], **others: object) -> Self:
         """Build from command-line options; raise `InvalidConfig`."""
-        from headrace.client.address import parse_addresses
+        from headrace.client.connections.address import parse_addresses
 
         try:
             parse_addresses(bootstrap)
@@ -44,4 +44,4 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Reject settings that expose the gateway to other hosts by accident."""
         if not self.insecure:
-            refuse_open_http(self.http, has_tls=self.tls is not None, has_auth=self.auth)
+            reject_open_http(self.http, has_tls=self.tls is not None, has_auth=self.auth)

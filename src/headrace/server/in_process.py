@@ -17,27 +17,27 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from headrace.broker.context import RequestContext
-from headrace.broker.handlers import Handler, Handlers
+from headrace.broker.handlers import RequestHandler, RequestHandlers
+from headrace.broker.request_context import RequestContext
+from headrace.client.connections.transport import Dialer, Transport, VersionRange
 from headrace.client.errors import ConnectionLost
-from headrace.client.transport import Dialer, Transport, VersionRange
 from headrace.model.errors import HeadraceError, RequestTimedOut
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
-from headrace.runtime.eager import Errand, start, start_errand
-from headrace.storage.reading import LogSlice
+from headrace.runtime.inline_start import InlineCoroutine, start_inline, start_inline_coroutine
+from headrace.storage.log.reading import LogSlice
 from headrace.wire.apis import FETCH, LEASE, PRODUCE, SETTLE
-from headrace.wire.codec import decode, encode
+from headrace.wire.codec.codec import decode, encode
 
 log = logging.getLogger(__name__)
 
-_STRAIGHT = frozenset({PRODUCE, FETCH, LEASE, SETTLE})
+_CALLED_DIRECTLY = frozenset({PRODUCE, FETCH, LEASE, SETTLE})
 _WITH_RECORDS = frozenset({FETCH, LEASE})
 _READ_ON_LOOP_MAX = 1 << 18  # bytes in the page cache; copying them takes about 50 us
 _HOST = "127.0.0.1"
 _LISTENER = "in-process"
 
-Running = asyncio.Task[Any] | Errand
+RunningHandler = asyncio.Task[Any] | InlineCoroutine
 
 
 class InProcessDialer:
@@ -45,7 +45,7 @@ class InProcessDialer:
 
     def __init__(
         self,
-        handlers: Handlers,
+        handlers: RequestHandlers,
         here: Callable[[], tuple[str, int]],
         elsewhere: Dialer,
         disk: Disk,
@@ -58,34 +58,34 @@ class InProcessDialer:
         self.client_id = client_id
         self._here = here
         self._elsewhere = elsewhere
-        self._running: set[Running] = set()
+        self._running: set[RunningHandler] = set()
 
     async def dial(self, host: str, port: int, deadline_seconds: float) -> Transport:
         if (host, port) == self._here():
             return InProcessTransport(self, f"{host}:{port}")
         return await self._elsewhere.dial(host, port, deadline_seconds)
 
-    def keep(self, running: Running) -> None:
+    def keep(self, running: RunningHandler) -> None:
         """Keep a reference to the task until it ends: asyncio has only weak ones, and the transport may be gone."""
         self._running.add(running)
         running.add_done_callback(self._running.discard)
 
 
-class _Call:
+class _InProcessCall:
     """A request, its handler, and the future of its response."""
 
     __slots__ = ("answer", "handler", "request", "running", "version")
 
-    def __init__(self, handler: Handler, version: int, request: Any, answer: asyncio.Future[Any]) -> None:
+    def __init__(self, handler: RequestHandler, version: int, request: Any, answer: asyncio.Future[Any]) -> None:
         self.handler = handler
         self.version = version
         self.request = request
         self.answer = answer
-        self.running: Running | None = None
+        self.running: RunningHandler | None = None
 
     def give_up(self) -> None:
         """The caller has stopped waiting for the response."""
-        if self.handler.only_reads and isinstance(self.running, asyncio.Task):
+        if self.handler.is_read_only and isinstance(self.running, asyncio.Task):
             self.running.cancel()
 
 
@@ -99,9 +99,9 @@ class InProcessTransport:
         self._dialer = dialer
         self._loop = asyncio.get_running_loop()
         self._contexts: dict[int, RequestContext] = {}
-        self._farewells: dict[object, Callable[[], None]] = {}
-        self._calls: dict[_Call, None] = {}
-        self._behind: deque[_Call] = deque()  # calls that wait until a handler stops delaying later requests
+        self._close_callbacks: dict[object, Callable[[], None]] = {}
+        self._calls: dict[_InProcessCall, None] = {}
+        self._behind: deque[_InProcessCall] = deque()  # calls that wait until a handler stops delaying later requests
         self._is_held = False
         self._failure: HeadraceError | None = None
 
@@ -110,16 +110,16 @@ class InProcessTransport:
         return self._failure is not None
 
     async def call(self, api_key: int, version: int, request: Any, deadline_seconds: float) -> Any:
-        one = self._begin(api_key, version, request)
-        if one.answer.done():
-            return one.answer.result()
-        timer = self._loop.call_later(deadline_seconds, self._time_out, one, deadline_seconds)
+        call = self._begin(api_key, version, request)
+        if call.answer.done():
+            return call.answer.result()
+        timer = self._loop.call_later(deadline_seconds, self._time_out, call, deadline_seconds)
         try:
-            return await one.answer
+            return await call.answer
         finally:
             timer.cancel()
-            if not one.answer.done() or one.answer.cancelled():
-                one.give_up()
+            if not call.answer.done() or call.answer.cancelled():
+                call.give_up()
 
     def post(self, api_key: int, version: int, request: Any) -> None:
         self._begin(api_key, version, request)
@@ -128,51 +128,51 @@ class InProcessTransport:
         if self._failure is not None:
             return
         self._failure = ConnectionLost(f"the connection to {self.peer} was closed by this client")
-        for one in self._calls:
-            one.give_up()
-            self._end(one, ConnectionLost(self._failure.message))
+        for call in self._calls:
+            call.give_up()
+            self._end(call, ConnectionLost(self._failure.message))
         self._calls.clear()
         self._behind.clear()
-        for farewell in self._farewells.values():
-            farewell()
+        for callback in self._close_callbacks.values():
+            callback()
 
-    def _begin(self, api_key: int, version: int, request: Any) -> _Call:
+    def _begin(self, api_key: int, version: int, request: Any) -> _InProcessCall:
         if self._failure is not None:
             raise self._failure
         handler, version = self._dialer.handlers.find(api_key, version)
-        one = _Call(handler, version, request, self._loop.create_future())
-        self._calls[one] = None
+        call = _InProcessCall(handler, version, request, self._loop.create_future())
+        self._calls[call] = None
         if self._is_held or self._behind:
-            self._behind.append(one)
+            self._behind.append(call)
         else:
-            self._start(one)
-        return one
+            self._start(call)
+        return call
 
-    def _start(self, one: _Call) -> None:
+    def _start(self, call: _InProcessCall) -> None:
         """Run up to the first await as a connection does: outside of any task, including the caller's."""
         task = asyncio.current_task()
         if task is not None:
             asyncio._leave_task(self._loop, task)  # noqa: SLF001 - intended for code that drives coroutines
         try:
-            one.running = self._drive(one.handler, self._carry_out(one))
+            call.running = self._drive(call.handler, self._carry_out(call))
         finally:
             if task is not None:
                 asyncio._enter_task(self._loop, task)  # noqa: SLF001
-        if one.running is not None:
-            self._dialer.keep(one.running)
+        if call.running is not None:
+            self._dialer.keep(call.running)
 
-    def _drive(self, handler: Handler, work: Coroutine[Any, Any, None]) -> Running | None:
-        if handler.is_errand:
-            return start_errand(work, self._loop)
-        outcome = start(work, self._loop)
+    def _drive(self, handler: RequestHandler, work: Coroutine[Any, Any, None]) -> RunningHandler | None:
+        if handler.runs_inline:
+            return start_inline_coroutine(work, self._loop)
+        outcome = start_inline(work, self._loop)
         return None if isinstance(outcome, tuple) else outcome
 
-    async def _carry_out(self, one: _Call) -> None:
-        handler, clock = one.handler, self._dialer.clock
+    async def _carry_out(self, call: _InProcessCall) -> None:
+        handler, clock = call.handler, self._dialer.clock
         began = clock.monotonic()
         outcome: Any
         try:
-            outcome = await self._ask(one)
+            outcome = await self._ask(call)
         except HeadraceError as error:
             outcome = error
         except Exception as error:
@@ -180,21 +180,21 @@ class InProcessTransport:
             log.error("in-process request failed api=%s", handler.api.name, exc_info=error)
             outcome = ConnectionLost(f"{handler.api.name} failed; see the log of the broker")
         handler.time.observe(clock.monotonic() - began)
-        self._calls.pop(one, None)
-        self._end(one, outcome)
+        self._calls.pop(call, None)
+        self._end(call, outcome)
 
-    async def _ask(self, one: _Call) -> Any:
-        handler, version, request = one.handler, one.version, one.request
-        straight = handler.api.key in _STRAIGHT
+    async def _ask(self, call: _InProcessCall) -> Any:
+        handler, version, request = call.handler, call.version, call.request
+        straight = handler.api.key in _CALLED_DIRECTLY
         if not straight:
-            request = _passed_on(request, version)
+            request = _as_received(request, version)
         elif handler.api.key == PRODUCE:
             _own_records(request)
         response = await handler.handle(request, self._context(version))
         if response is None:
             return None
         if not straight:
-            return _passed_on(response, version)
+            return _as_received(response, version)
         if handler.api.key in _WITH_RECORDS:
             await self._load(response.topics if handler.api.key == LEASE else response.responses)
         return response
@@ -203,7 +203,7 @@ class InProcessTransport:
         context = self._contexts.get(version)
         if context is None:
             context = self._contexts[version] = RequestContext(
-                version, self._dialer.client_id, _HOST, _LISTENER, self._hold, self.close, self._farewells
+                version, self._dialer.client_id, _HOST, _LISTENER, self._hold, self.close, self._close_callbacks
             )
         return context
 
@@ -242,22 +242,22 @@ class InProcessTransport:
         records.release()
         return data
 
-    def _time_out(self, one: _Call, seconds: float) -> None:
-        error = RequestTimedOut(f"{self.peer} did not respond to {one.handler.api.name} within {seconds:g} s")
-        one.give_up()
-        self._end(one, error)
+    def _time_out(self, call: _InProcessCall, seconds: float) -> None:
+        error = RequestTimedOut(f"{self.peer} did not respond to {call.handler.api.name} within {seconds:g} s")
+        call.give_up()
+        self._end(call, error)
 
-    def _end(self, one: _Call, outcome: Any) -> None:
-        if one.answer.done():
+    def _end(self, call: _InProcessCall, outcome: Any) -> None:
+        if call.answer.done():
             return
         if isinstance(outcome, Exception):
-            one.answer.set_exception(outcome)
-            one.answer.exception()  # mark it as retrieved: the caller of `post` does not await it
+            call.answer.set_exception(outcome)
+            call.answer.exception()  # mark it as retrieved: the caller of `post` does not await it
         else:
-            one.answer.set_result(outcome)
+            call.answer.set_result(outcome)
 
 
-def _passed_on(message: Any, version: int) -> Any:
+def _as_received(message: Any, version: int) -> Any:
     """Encode and decode a message, as if it went over a connection."""
     data = b"".join(map(_bytes_of, encode(message, version)))
     return decode(type(message), version, memoryview(data))

@@ -8,7 +8,7 @@ from headrace.model.errors import InvalidConfig
 from headrace.server.settings import Address, show_address
 
 
-def cannot_listen(option: str, address: Address, error: OSError) -> InvalidConfig:
+def listen_error(option: str, address: Address, error: OSError) -> InvalidConfig:
     if error.errno == errno.EADDRINUSE:
         return InvalidConfig(
             f"address {show_address(*address)} is in use; stop the other server, or choose another one with {option}"

@@ -20,21 +20,21 @@ import msgspec
 from headrace.model.safe_text import escaped, escaped_json
 from headrace.runtime.request_ids import request_id
 
-Format = Literal["text", "json"]
-FORMATS: tuple[Format, ...] = ("text", "json")
+LogLineFormat = Literal["text", "json"]
+FORMATS: tuple[LogLineFormat, ...] = ("text", "json")
 
-ALIKE_MAX = 10  # per log statement and window
-WINDOW_SECONDS = 10.0
-_PLACES_MAX = 1000
+REPEATS_MAX = 10  # per log statement and window
+REPEAT_WINDOW_SECONDS = 10.0
+_SITES_MAX = 1000
 
 _encode = msgspec.json.Encoder().encode
 
 
-def configure(level: str, style: Format = "text", who: str = "", stream: TextIO | None = None) -> None:
+def configure(level: str, style: LogLineFormat = "text", who: str = "", stream: TextIO | None = None) -> None:
     """Log to the stream, by default stderr. `who` identifies this process among others with the same stream."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines(who) if style == "json" else TextLines(who))
-    handler.addFilter(Repetitions())
+    handler.addFilter(RepetitionFilter())
     root = logging.getLogger()
     for before in root.handlers[:]:
         root.removeHandler(before)
@@ -86,32 +86,32 @@ def _indented(trace: str) -> str:
     return "\n".join(f"  {escaped(line)}" for line in trace.split("\n"))
 
 
-class Repetitions(logging.Filter):
+class RepetitionFilter(logging.Filter):
     """Suppresses repeated lines. It counts per log statement rather than per message, so that a hundred peers that are
     down do not cause a hundred times as many lines."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._places: dict[tuple[str, int], _Place] = {}
+        self._places: dict[tuple[str, int], _LogSite] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         key = record.pathname, record.lineno
         place = self._places.get(key)
         if place is None:
-            if len(self._places) >= _PLACES_MAX:
+            if len(self._places) >= _SITES_MAX:
                 self._places.clear()
-            place = self._places[key] = _Place(record.created)
-        if record.created - place.since >= WINDOW_SECONDS:
-            left_out = max(place.count - ALIKE_MAX, 0)
+            place = self._places[key] = _LogSite(record.created)
+        if record.created - place.since >= REPEAT_WINDOW_SECONDS:
+            left_out = max(place.count - REPEATS_MAX, 0)
             place.since, place.count = record.created, 0
             if left_out:
                 record.msg = f"{record.getMessage()} ({left_out} similar lines suppressed)"
                 record.args = ()
         place.count += 1
-        return place.count <= ALIKE_MAX
+        return place.count <= REPEATS_MAX
 
 
-class _Place:
+class _LogSite:
     __slots__ = ("count", "since")
 
     def __init__(self, since: float) -> None:

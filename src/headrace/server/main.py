@@ -18,25 +18,25 @@ import uvloop
 
 from headrace import __version__
 from headrace.broker.broker import Broker, open_broker
-from headrace.doors.kafka.listener import DoorLimits, KafkaDoor
 from headrace.http.limits import HttpLimits, limits_of_connections
 from headrace.model.broker_configs import BrokerConfig
 from headrace.model.errors import HeadraceError
+from headrace.protocols.kafka.listener import KafkaServer, ListenerLimits
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import SystemDisk
 from headrace.runtime.entropy import SystemEntropy
 from headrace.runtime.limits import raise_open_files_limit
 from headrace.runtime.network import SystemNetwork
-from headrace.runtime.permissions import exposed
+from headrace.runtime.permissions import exposure_warning
 from headrace.runtime.supervise import BackgroundTaskDied, Supervisor
-from headrace.server.folder_form import refuse_folder_of_several
-from headrace.server.http_door import HttpDoor
-from headrace.server.listening import cannot_listen
+from headrace.server.data_layout import reject_multi_broker_folder
+from headrace.server.http_server import HttpServer
+from headrace.server.listening import listen_error
 from headrace.server.logs import configure
-from headrace.server.metrics import Metrics
+from headrace.server.metrics import BrokerMetrics
 from headrace.server.registries import open_registry
 from headrace.server.settings import SHARED_REGISTRY, ServeSettings, show_address
-from headrace.server.watchdog import WEDGED_SECONDS, Watchdog
+from headrace.server.watchdog import WEDGED_SECONDS, LoopWatchdog
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ async def _serve(settings: ServeSettings) -> None:
     if settings.is_child:
         _stop_with_parent(stop)
 
-    refuse_folder_of_several(settings.data)
+    reject_multi_broker_folder(settings.data)
     disk.make_directory(settings.data)
     registry = await open_registry(settings, disk, clock)
     _warn_of_exposed_files(settings)
@@ -103,27 +103,29 @@ async def _serve(settings: ServeSettings) -> None:
         entropy,
         supervisor,
     )
-    door = KafkaDoor("PLAINTEXT", broker.handlers, network, clock, _limits(broker.catalogue.config, descriptors))
-    _follow_limits(door, broker, descriptors)
-    address = await _listen(door, settings)
-    metrics = Metrics(broker, door, clock)
-    http = HttpDoor(settings, broker, metrics, _http_limits(descriptors), supervisor, disk, network, clock, entropy)
+    kafka_server = KafkaServer(
+        "PLAINTEXT", broker.handlers, network, clock, _limits(broker.catalogue.config, descriptors)
+    )
+    _follow_limits(kafka_server, broker, descriptors)
+    address = await _listen(kafka_server, settings)
+    metrics = BrokerMetrics(broker, kafka_server, clock)
+    http = HttpServer(settings, broker, metrics, _http_limits(descriptors), supervisor, disk, network, clock, entropy)
     metrics.http = http
     http_address = await http.listen()
-    supervisor.spawn(door.sweep_for_ever(), "door")
-    supervisor.spawn(Watchdog(clock, WEDGED_SECONDS).run(), "watchdog")
+    supervisor.spawn(kafka_server.run_sweeps(), "door")
+    supervisor.spawn(LoopWatchdog(clock, WEDGED_SECONDS).run(), "watchdog")
     supervisor.spawn(metrics.loop_lag.run(), "loop lag")
     await broker.join(*address)
-    door.start_accepting()
-    await broker.until_led()
+    kafka_server.start_accepting()
+    await broker.wait_for_leaders()
     http.open()
-    _settle_memory()
+    _freeze_garbage_collector()
     _on_signal(stop.set)
     _announce(settings, broker, *http_address)
     try:
-        await _until(stop, supervisor)
+        await _wait_for_stop(stop, supervisor)
     finally:
-        await _take_down(broker, door, http, supervisor)
+        await _take_down(broker, kafka_server, http, supervisor)
 
 
 def _warn_of_exposed_files(settings: ServeSettings) -> None:
@@ -133,7 +135,7 @@ def _warn_of_exposed_files(settings: ServeSettings) -> None:
     if settings.registry is not None and settings.registry.startswith(SHARED_REGISTRY):
         paths.append(os.path.abspath(settings.registry.removeprefix(SHARED_REGISTRY)))
     for path in paths:
-        warning = exposed(path)
+        warning = exposure_warning(path)
         if warning is not None:
             log.warning("%s", warning)
 
@@ -154,18 +156,18 @@ def _stop_with_parent(stop: asyncio.Event) -> None:
     loop.add_reader(pipe, parent_has_ended)
 
 
-async def _listen(door: KafkaDoor, settings: ServeSettings) -> tuple[str, int]:
+async def _listen(kafka_server: KafkaServer, settings: ServeSettings) -> tuple[str, int]:
     """Listen, and return the address to advertise: an IPv4 one, since clients may resolve `localhost` to ::1."""
     try:
-        host, port = await door.listen(*settings.kafka)
+        host, port = await kafka_server.listen(*settings.kafka)
     except OSError as error:
-        raise cannot_listen("--kafka", settings.kafka, error) from error
+        raise listen_error("--kafka", settings.kafka, error) from error
     if settings.advertised is not None:
         return settings.advertised
     return ("127.0.0.1" if host in ("0.0.0.0", "::") else host), port
 
 
-async def _until(stop: asyncio.Event, supervisor: Supervisor) -> None:
+async def _wait_for_stop(stop: asyncio.Event, supervisor: Supervisor) -> None:
     """Wait for a signal; raise if a background task fails first."""
     died: BaseException | None = None
     try:
@@ -181,14 +183,14 @@ async def _until(stop: asyncio.Event, supervisor: Supervisor) -> None:
         raise died
 
 
-async def _take_down(broker: Broker, door: KafkaDoor, http: HttpDoor, supervisor: Supervisor) -> None:
-    await http.begin_to_stop()
-    await broker.cluster.hand_over()
-    door.stop_listening()
+async def _take_down(broker: Broker, kafka_server: KafkaServer, http: HttpServer, supervisor: Supervisor) -> None:
+    await http.begin_shutdown()
+    await broker.cluster.transfer_leadership()
+    kafka_server.stop_listening()
     http.listener.stop_listening()
-    broker.answer_waiting()
+    broker.complete_waiting_requests()
     async with asyncio.TaskGroup() as group:
-        group.create_task(door.drain(_DRAIN_SECONDS))
+        group.create_task(kafka_server.drain(_DRAIN_SECONDS))
         group.create_task(http.listener.drain(_DRAIN_SECONDS))
     await http.close()
     await supervisor.stop()
@@ -196,7 +198,7 @@ async def _take_down(broker: Broker, door: KafkaDoor, http: HttpDoor, supervisor
     log.info("stopped")
 
 
-def _settle_memory() -> None:
+def _freeze_garbage_collector() -> None:
     """Tune the garbage collector: exclude the objects that exist now, which live as long as the process, and collect
     less often. Messages contain no cycles, so reference counting frees them."""
     gc.collect()
@@ -204,17 +206,17 @@ def _settle_memory() -> None:
     gc.set_threshold(20_000, 20, 100)
 
 
-def _follow_limits(door: KafkaDoor, broker: Broker, descriptors: int) -> None:
+def _follow_limits(kafka_server: KafkaServer, broker: Broker, descriptors: int) -> None:
     """Apply changed limits to new connections."""
 
     def follow(config: BrokerConfig) -> None:
-        door.limits = _limits(config, descriptors)
+        kafka_server.limits = _limits(config, descriptors)
 
-    broker.catalogue.on_config.append(follow)
+    broker.catalogue.on_config_change.append(follow)
 
 
-def _limits(config: BrokerConfig, descriptors: int) -> DoorLimits:
-    return DoorLimits(
+def _limits(config: BrokerConfig, descriptors: int) -> ListenerLimits:
+    return ListenerLimits(
         request_bytes_max=config.socket_request_max_bytes,
         budget_bytes=config.queued_max_request_bytes,
         connections_max=min(config.max_connections, _kafka_share(descriptors)),

@@ -10,20 +10,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.broker.subscription_configs import SubscriptionConfigs
+from headrace.broker.queues.subscription_configs import SubscriptionConfigs
 from headrace.runtime.supervise import Supervisor
 
 if TYPE_CHECKING:
     from headrace.client.cluster import Cluster
-    from headrace.push.pusher import PushStatus
-    from headrace.push.pushers import Pushers
+    from headrace.push.pusher import WebhookStatus
+    from headrace.push.pushers import WebhookPushers
 
 
-class Pushing:
+class PushService:
     """`open_cluster` is called once, when push starts."""
 
     def __init__(self, open_cluster: Callable[[], Cluster], supervisor: Supervisor, *, allows_private: bool) -> None:
-        self.pushers: Pushers | None = None
+        self.pushers: WebhookPushers | None = None
         """Iterates over the status of each push subscription; None before push starts."""
         self._open_cluster = open_cluster
         self._supervisor = supervisor
@@ -42,17 +42,17 @@ class Pushing:
         look()
 
     def start(self) -> None:
-        from headrace.push.pushers import Pushers
+        from headrace.push.pushers import WebhookPushers
         from headrace.push.sender import open_sender
 
         if self._is_stopped:
             return
         cluster = self._open_cluster()
         sender = partial(open_sender, cluster.clock, allows_private=self._allows_private)
-        self.pushers = Pushers(cluster, sender)
+        self.pushers = WebhookPushers(cluster, sender)
         self._task = self._supervisor.spawn(self.pushers.run(), "push")
 
-    def status(self, topic: str, subscription: str) -> PushStatus | None:
+    def status(self, topic: str, subscription: str) -> WebhookStatus | None:
         """Return the push status of a subscription in this process, or None if it is not pushed."""
         return None if self.pushers is None else self.pushers.status(topic, subscription)
 

@@ -26,7 +26,7 @@ async def open_registry(settings: ServeSettings, disk: Disk, clock: Clock) -> Re
         path = settings.registry.removeprefix(SHARED_REGISTRY)
         return await SharedSqliteRegistry.open(path, disk.run, clock, settings.session_timeout_seconds)
     from headrace.registry.zookeeper import ZooKeeperRegistry
-    from headrace.registry.zookeeper_url import parse_registry_url
+    from headrace.registry.zookeeper_plan import parse_registry_url
 
     hosts, root = parse_registry_url(settings.registry)
     return await ZooKeeperRegistry.open(hosts, root, clock, settings.session_timeout_seconds)

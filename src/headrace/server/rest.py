@@ -6,13 +6,13 @@ Imported on the first REST request, so that the client library does not slow dow
 from __future__ import annotations
 
 from headrace.broker.broker import Broker
-from headrace.client.address import Address
 from headrace.client.cluster import ClientSettings, Cluster
-from headrace.client.tcp import TcpDialer
-from headrace.doors.rest.access import Gatekeeper, OpenGatekeeper, TokenGatekeeper
-from headrace.doors.rest.application import ALL_SIDES, RestApplication
-from headrace.doors.rest.webhooks import StatusOf
-from headrace.http.routes import Side
+from headrace.client.connections.address import Address
+from headrace.client.connections.tcp import TcpDialer
+from headrace.http.routes import ForwarderRole
+from headrace.protocols.rest.access import AllowAllAuthorizer, Authorizer, TokenAuthorizer
+from headrace.protocols.rest.application import ALL_ROLES, RestApplication
+from headrace.protocols.rest.webhooks import StatusOf
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
 from headrace.runtime.entropy import Entropy
@@ -61,9 +61,9 @@ def build_gateway_rest(
     cluster: Cluster,
     *,
     with_auth: bool,
-    sides: frozenset[Side] = ALL_SIDES,
+    sides: frozenset[ForwarderRole] = ALL_ROLES,
     status_of: StatusOf = lambda *_: None,
 ) -> RestApplication:
     """Build the application of a gateway; `sides` selects the publisher and subscriber parts."""
-    gatekeeper: Gatekeeper = TokenGatekeeper(cluster, cluster.clock) if with_auth else OpenGatekeeper()
-    return RestApplication(cluster, gatekeeper, sides, status_of=status_of, with_auth=with_auth)
+    authorizer: Authorizer = TokenAuthorizer(cluster, cluster.clock) if with_auth else AllowAllAuthorizer()
+    return RestApplication(cluster, authorizer, sides, status_of=status_of, with_auth=with_auth)

@@ -66,10 +66,10 @@ class ServeSettings(msgspec.Struct, frozen=True):
                 f"--kafka {host} is reachable from other hosts without TLS and authentication; "
                 "listen on 127.0.0.1, or use --insecure if the network is trusted"
             )
-        refuse_open_http(self.http, has_tls=self.http_tls is not None, has_auth=self.auth)
+        reject_open_http(self.http, has_tls=self.http_tls is not None, has_auth=self.auth)
 
 
-def refuse_open_http(address: Address, *, has_tls: bool, has_auth: bool) -> None:
+def reject_open_http(address: Address, *, has_tls: bool, has_auth: bool) -> None:
     """Require TLS and authentication for an address that is reachable from other hosts."""
     host, _ = address
     lacking = [what for what, is_there in (("TLS", has_tls), ("authentication", has_auth)) if not is_there]

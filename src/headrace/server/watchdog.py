@@ -22,7 +22,7 @@ WEDGED_SECONDS = 20.0
 EXIT_CODE = 70  # EX_SOFTWARE
 
 
-class Watchdog:
+class LoopWatchdog:
     def __init__(self, clock: Clock, seconds: float, give_up: Callable[[], None] | None = None) -> None:
         self._clock = clock
         self._seconds = seconds

@@ -23,8 +23,8 @@ from pathlib import Path
 import msgspec
 
 from headrace.model.errors import HeadraceError, InvalidConfig
-from headrace.runtime.claims import claim_folder, refuse_taken
-from headrace.runtime.permissions import FOLDER_MODE, exposed
+from headrace.runtime.permissions import FOLDER_MODE, exposure_warning
+from headrace.runtime.resource_lock import check_address_free, lock_folder
 from headrace.server.settings import Address, is_loopback
 
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -40,12 +40,12 @@ TICK_MS = 500
 SESSION_TIMEOUT_MS_MAX = 60_000
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 QUORUM_HOST = "127.0.0.1"
-OTHERS = (
+HELD_BY_OTHERS = (
     "another `headrace zookeeper`, or by servers that remained after it was killed; their process ids are in node-*/pid"
 )
-INSTALL = "install it with `pip install headrace[zookeeper]`"
+INSTALL_HINT = "install it with `pip install headrace[zookeeper]`"
 
 
 class ZooKeeperSettings(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ class ZooKeeperSettings(msgspec.Struct, frozen=True):
             raise InvalidConfig(f"--nodes must be odd, not {self.nodes}: an even number tolerates no more failures")
 
 
-class Node:
+class ZooKeeperServer:
     """One server: its folder, its client address, and its process while it runs."""
 
     def __init__(self, number: int, folder: Path, address: Address) -> None:
@@ -129,27 +129,27 @@ async def _run(settings: ZooKeeperSettings) -> None:
         *(find_java(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
         *("-Dorg.apache.logging.log4j.level=WARN", "-cp", os.pathsep.join(find_jars()), MAIN_CLASS),
     ]
-    lock = claim_folder(settings.data, OTHERS)
-    warning = exposed(settings.data)
+    lock = lock_folder(settings.data, HELD_BY_OTHERS)
+    warning = exposure_warning(settings.data)
     if warning is not None:
         sys.stderr.write(f"warning: {warning}\n")
     try:
-        nodes = prepare(settings)
+        nodes = prepare_ensemble(settings)
         try:
             for node in nodes:
                 await node.start(command, lock)
-            await _watch_over(nodes, stop)
+            await _supervise(nodes, stop)
         finally:
             await _stop(nodes)
     finally:
         os.close(lock)
 
 
-async def _watch_over(nodes: Sequence[Node], stop: asyncio.Event) -> None:
+async def _supervise(nodes: Sequence[ZooKeeperServer], stop: asyncio.Event) -> None:
     """Return when stopped; raise when too few servers are left."""
     async with asyncio.TaskGroup() as group:
         stopped = group.create_task(stop.wait())
-        ready = group.create_task(_until_ready(nodes))
+        ready = group.create_task(_wait_until_ready(nodes))
         endings = {group.create_task(node.ended()): node for node in nodes}
         failure: ZooKeeperEnded | None = None
         announced = False
@@ -157,7 +157,7 @@ async def _watch_over(nodes: Sequence[Node], stop: asyncio.Event) -> None:
             waiting = (stopped, *endings) if announced else (stopped, ready, *endings)
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for ending in [ending for ending in endings if ending.done()]:
-                failure = _tell_of_end(endings.pop(ending), others=len(endings))
+                failure = _report_exit(endings.pop(ending), others=len(endings))
             if failure is None and ready.done() and not announced:
                 announced = True
                 failure = _announce(nodes, is_ready=ready.result())
@@ -167,7 +167,7 @@ async def _watch_over(nodes: Sequence[Node], stop: asyncio.Event) -> None:
         raise failure
 
 
-def _tell_of_end(node: Node, others: int) -> ZooKeeperEnded | None:
+def _report_exit(node: ZooKeeperServer, others: int) -> ZooKeeperEnded | None:
     assert node.process is not None
     what = f"ZooKeeper node {node.number} exited, status={node.process.returncode}; see {node.folder / 'log'}"
     if not others:
@@ -177,7 +177,7 @@ def _tell_of_end(node: Node, others: int) -> ZooKeeperEnded | None:
     return None
 
 
-def _announce(nodes: Sequence[Node], *, is_ready: bool) -> ZooKeeperEnded | None:
+def _announce(nodes: Sequence[ZooKeeperServer], *, is_ready: bool) -> ZooKeeperEnded | None:
     if not is_ready:
         return ZooKeeperEnded(f"ZooKeeper did not start within {START_SECONDS:.0f} s; see {nodes[0].folder / 'log'}")
     sys.stdout.write(f"ready zookeeper={','.join(node.shown for node in nodes)}\n")
@@ -185,21 +185,21 @@ def _announce(nodes: Sequence[Node], *, is_ready: bool) -> ZooKeeperEnded | None
     return None
 
 
-async def _until_ready(nodes: Sequence[Node]) -> bool:
+async def _wait_until_ready(nodes: Sequence[ZooKeeperServer]) -> bool:
     """Wait until every running node accepts client sessions. An open port or `ruok` is not sufficient: both come
     earlier."""
     from kazoo.client import KazooClient
 
     silent = logging.getLogger(f"{__name__}.silent")
     silent.setLevel(logging.CRITICAL)
-    patience = {"max_tries": -1, "delay": LOOK_SECONDS, "max_delay": LOOK_SECONDS}
+    patience = {"max_tries": -1, "delay": POLL_SECONDS, "max_delay": POLL_SECONDS}
     clients = {node: KazooClient(node.shown, logger=silent, connection_retry=patience) for node in nodes}
     for client in clients.values():
         client.start_async()
     try:
         async with asyncio.timeout(START_SECONDS):
             while not all(client.connected for node, client in clients.items() if node.runs):  # noqa: ASYNC110
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)
     except TimeoutError:
         return False
     finally:
@@ -209,7 +209,7 @@ async def _until_ready(nodes: Sequence[Node]) -> bool:
     return True
 
 
-async def _stop(nodes: Sequence[Node]) -> None:
+async def _stop(nodes: Sequence[ZooKeeperServer]) -> None:
     for node in nodes:
         if node.process is not None and node.runs:
             node.process.terminate()
@@ -227,17 +227,17 @@ async def _stop(nodes: Sequence[Node]) -> None:
         (node.folder / "pid").unlink(missing_ok=True)
 
 
-def prepare(settings: ZooKeeperSettings) -> list[Node]:
+def prepare_ensemble(settings: ZooKeeperSettings) -> list[ZooKeeperServer]:
     """Write the configuration of the servers to their folders; raise if ports are in use."""
     host, first_port = settings.listen
     data = Path(settings.data).absolute()
     peers = _peer_ports(data / "ensemble.json", settings.nodes)
     nodes = [
-        Node(number, data / f"node-{number}", (host, first_port + number - 1))
+        ZooKeeperServer(number, data / f"node-{number}", (host, first_port + number - 1))
         for number in range(1, settings.nodes + 1)
     ]
     for address in (*(node.address for node in nodes), *((QUORUM_HOST, port) for pair in peers for port in pair)):
-        refuse_taken(address)
+        check_address_free(address)
     for node in nodes:
         node.folder.mkdir(FOLDER_MODE, exist_ok=True)
         (node.folder / "zoo.cfg").write_text("\n".join(_config(node, peers)) + "\n")
@@ -245,7 +245,7 @@ def prepare(settings: ZooKeeperSettings) -> list[Node]:
     return nodes
 
 
-def _config(node: Node, peers: Sequence[tuple[int, int]]) -> Iterator[str]:
+def _config(node: ZooKeeperServer, peers: Sequence[tuple[int, int]]) -> Iterator[str]:
     host, port = node.address
     yield f"dataDir={node.folder}"
     yield f"clientPortAddress={host}"
@@ -303,7 +303,7 @@ def find_java() -> str:
     found = shutil.which("java", path=os.path.join(home, "bin")) if home else None
     found = found or shutil.which("java")
     if found is None:
-        raise InvalidConfig(f"cannot run ZooKeeper: Java was not found; {INSTALL}")
+        raise InvalidConfig(f"cannot run ZooKeeper: Java was not found; {INSTALL_HINT}")
     return found
 
 
@@ -313,7 +313,9 @@ def find_jars() -> list[str]:
     jars = [str(path) for folder in folders for path in sorted(Path(folder, "jars").glob("*.jar"))]
     needed = [jar for jar in jars if os.path.basename(jar).startswith(JARS)]
     if not any(os.path.basename(jar).startswith("zookeeper-") for jar in needed):
-        raise InvalidConfig(f"cannot run ZooKeeper: its jars, which are part of PySpark, were not found; {INSTALL}")
+        raise InvalidConfig(
+            f"cannot run ZooKeeper: its jars, which are part of PySpark, were not found; {INSTALL_HINT}"
+        )
     return needed
 
 

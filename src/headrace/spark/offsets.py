@@ -68,7 +68,7 @@ class StreamOffset(msgspec.Struct, frozen=True):
         return cls(offsets, dict(written.get(IDS, {})))
 
 
-def share(begin: OffsetMap, end: OffsetMap, limit: int) -> dict[TopicPartition, int]:
+def share_limit(begin: OffsetMap, end: OffsetMap, limit: int) -> dict[TopicPartition, int]:
     """How far each partition may be read so that all together give about `limit` records.
 
     Each gets a share in proportion to what it holds, as in Spark's Kafka source; and at least one record, so that a
@@ -84,7 +84,7 @@ def share(begin: OffsetMap, end: OffsetMap, limit: int) -> dict[TopicPartition, 
     return shared
 
 
-def cut(
+def split_ranges(
     ranges: Iterable[OffsetRange], *, pieces_min: int | None = None, records_max: int | None = None
 ) -> list[OffsetRange]:
     """The ranges without the empty ones, cut so that none is too large and, if they have the records, there are

@@ -1,11 +1,8 @@
-"""What a query was told in options, checked and typed: what cannot be meant is refused before anything is read.
-
-Names and meanings are those of Spark's Kafka source; where that takes the first of several options that say the same
-(a time before offsets), so does this one.
-"""
+"""The options of the data source: names, types, and what is wrong with them."""
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +16,135 @@ from headrace.model.durations import parse_duration, parse_time
 from headrace.model.errors import InvalidConfig
 from headrace.model.names import check_group_id, check_topic_name
 from headrace.model.patterns import compiled
-from headrace.spark.option_names import checked
+
+# The names of the options, and what to say about one that is not among them.
+#
+# Spark does not tell `subscribe` from `SUBSCRIBE`. Options that begin with `kafka.` are those of a Kafka consumer: few
+# mean something to this source; of the others those that do no harm are accepted, so that a job moves over as it is.
+
+
+KNOWN = (
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "includeHeaders",
+    "failOnDataLoss",
+    "onDataLoss",
+    "archive",
+    "groupIdPrefix",
+    "groupId",
+    "columns",
+    "valueFormat",
+    "valueSchema",
+    "onBadValue",
+    "kafka.bootstrap.servers",
+    "kafka.group.id",
+    "kafka.isolation.level",
+    "kafka.security.protocol",
+    "kafka.client.id",
+)
+
+IGNORED = (
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "kafkaConsumer.pollTimeoutMs",
+    *(
+        f"kafka.{name}"
+        for name in (
+            "allow.auto.create.topics",
+            "auto.commit.interval.ms",
+            "check.crcs",
+            "client.dns.lookup",
+            "client.rack",
+            "connections.max.idle.ms",
+            "default.api.timeout.ms",
+            "enable.metrics.push",
+            "exclude.internal.topics",
+            "fetch.max.bytes",
+            "fetch.max.wait.ms",
+            "fetch.min.bytes",
+            "group.instance.id",
+            "group.protocol",
+            "heartbeat.interval.ms",
+            "max.partition.fetch.bytes",
+            "max.poll.interval.ms",
+            "max.poll.records",
+            "metadata.max.age.ms",
+            "metadata.recovery.strategy",
+            "metric.reporters",
+            "metrics.num.samples",
+            "metrics.recording.level",
+            "metrics.sample.window.ms",
+            "partition.assignment.strategy",
+            "receive.buffer.bytes",
+            "reconnect.backoff.max.ms",
+            "reconnect.backoff.ms",
+            "request.timeout.ms",
+            "retry.backoff.max.ms",
+            "retry.backoff.ms",
+            "send.buffer.bytes",
+            "session.timeout.ms",
+            "socket.connection.setup.timeout.max.ms",
+            "socket.connection.setup.timeout.ms",
+        )
+    ),
+)
+
+REJECTED = {
+    "kafka.auto.offset.reset": "say where to start with startingOffsets",
+    "kafka.enable.auto.commit": "Spark keeps the offsets in its checkpoint, and the source commits them",
+    "kafka.key.deserializer": "keys come as bytes",
+    "kafka.value.deserializer": "values come as bytes, or as valueFormat says",
+    "kafka.interceptor.classes": "there is no Kafka consumer for it to look into",
+    "path": "name topics with subscribe",
+    "topic": "a source takes subscribe",
+}
+
+_SECURITY = ("kafka.ssl.", "kafka.sasl.", "kafka.security.providers")
+
+
+def check_options(
+    options: Mapping[str, str],
+    own: Sequence[str] = KNOWN,
+    needless: Sequence[str] = IGNORED,
+    refused: Mapping[str, str] = REJECTED,
+    what: str = "source",
+) -> dict[str, str]:
+    """The options by their lower-case names; raises InvalidConfig for one that cannot be meant."""
+    known = {name.lower(): name for name in (*own, *needless)}
+    given = {name.lower(): value.strip() for name, value in options.items()}
+    for name in given:
+        if name in refused:
+            raise InvalidConfig(f"the option {name} cannot be set: {refused[name]}")
+        if name.startswith(_SECURITY):
+            raise InvalidConfig(f"the option {name} cannot be used: this {what} speaks neither TLS nor SASL")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"; is {known[near[0]]} meant?" if near else ""
+            raise InvalidConfig(f"there is no option {name!r}{hint}")
+    protocol = given.get("kafka.security.protocol", "PLAINTEXT")
+    if protocol.upper() != "PLAINTEXT":
+        raise InvalidConfig(f"kafka.security.protocol is {protocol}: this {what} speaks neither TLS nor SASL")
+    return given
+
+
+# What a query was told in options, checked and typed: what cannot be meant is refused before anything is read.
+#
+# Names and meanings are those of Spark's Kafka source; where that takes the first of several options that say the same
+# (a time before offsets), so does this one.
+
 
 EARLIEST = -2
 LATEST = -1
@@ -40,7 +165,7 @@ _BAD_VALUE_RULES: tuple[BadValueRule, ...] = ("fail", "null")
 Choice = TypeVar("Choice", bound=str)
 
 
-class Subscription(msgspec.Struct, frozen=True):
+class TopicSelection(msgspec.Struct, frozen=True):
     """What is read: topics by name, by pattern, or single partitions. One of the three."""
 
     topics: tuple[str, ...] = ()
@@ -55,7 +180,7 @@ class Subscription(msgspec.Struct, frozen=True):
         return self.topics or tuple(sorted({target.topic for target in self.partitions}))
 
 
-class Place(msgspec.Struct, frozen=True):
+class OffsetSpec(msgspec.Struct, frozen=True):
     """Where reading starts or ends. `numbers` holds offsets or times (ms) by partition, `time_ms` a time for all."""
 
     kind: Literal["earliest", "latest", "group", "offsets", "times"]
@@ -66,9 +191,9 @@ class Place(msgspec.Struct, frozen=True):
 
 class SourceOptions(msgspec.Struct, frozen=True):
     brokers: str
-    subscription: Subscription
-    starting: Place
-    ending: Place
+    subscription: TopicSelection
+    starting: OffsetSpec
+    ending: OffsetSpec
     columns: tuple[str, ...]
     group: str
     read_committed: bool = True
@@ -86,19 +211,19 @@ class SourceOptions(msgspec.Struct, frozen=True):
 
 def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Raises InvalidConfig, with one sentence that says which option is wrong."""
-    return _Parser(checked(options), streaming=streaming).parse()
+    return _OptionsParser(check_options(options), streaming=streaming).parse()
 
 
 def parse_columns(options: Mapping[str, str]) -> tuple[tuple[str, ...], ValueFormat | None, str]:
     """The columns, and how the value is decoded: what can be told before it is known what kind of query it is."""
-    parser = _Parser(checked(options), streaming=True)
+    parser = _OptionsParser(check_options(options), streaming=True)
     value_format, value_schema = parser.value_format()
     return parser.columns(with_raw_value=value_format is not None), value_format, value_schema
 
 
-class _Parser:
+class _OptionsParser:
     def __init__(self, given: Mapping[str, str], *, streaming: bool) -> None:
-        self._given = given
+        self._options = given
         self._streaming = streaming
 
     def parse(self) -> SourceOptions:
@@ -137,7 +262,7 @@ class _Parser:
         return (self._choice("valueFormat", _VALUE_FORMATS, "json") if schema else None), schema
 
     def _text(self, name: str) -> str | None:
-        return self._given.get(name.lower())
+        return self._options.get(name.lower())
 
     def _choice(self, name: str, choices: Sequence[Choice], default: Choice) -> Choice:
         text = self._text(name)
@@ -159,7 +284,7 @@ class _Parser:
             raise InvalidConfig(f"{name} is {text!r}; it must be a whole number above 0")
         return int(text)
 
-    def _subscription(self) -> Subscription:
+    def _subscription(self) -> TopicSelection:
         given = [name for name in ("subscribe", "subscribePattern", "assign") if self._text(name) is not None]
         if len(given) != 1:
             said = " and ".join(given) if given else "none of them"
@@ -167,42 +292,42 @@ class _Parser:
         text = self._text(given[0]) or ""
         if given[0] == "subscribePattern":
             compiled(text)
-            return Subscription(pattern=text)
+            return TopicSelection(pattern=text)
         if given[0] == "assign":
             assigned = _decoded("assign", text, dict[str, list[int]], '{"orders": [0, 1]}')
             targets = {TopicPartition(check_topic_name(t), p) for t, numbers in assigned.items() for p in numbers}
-            return Subscription(partitions=_not_empty(given[0], sorted(targets)))
+            return TopicSelection(partitions=_not_empty(given[0], sorted(targets)))
         names = {name.strip() for name in text.split(",") if name.strip()}
-        return Subscription(topics=_not_empty(given[0], sorted(check_topic_name(name) for name in names)))
+        return TopicSelection(topics=_not_empty(given[0], sorted(check_topic_name(name) for name in names)))
 
-    def _starting(self) -> Place:
+    def _starting(self) -> OffsetSpec:
         if_none = self._choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error") == "latest"
-        place = self._place("starting", "latest" if self._streaming else "earliest", if_none)
-        if not self._streaming and (place.kind == "latest" or (place.kind == "offsets" and LATEST in _numbers(place))):
+        spec = self._offset_spec("starting", "latest" if self._streaming else "earliest", if_none)
+        if not self._streaming and (spec.kind == "latest" or (spec.kind == "offsets" and LATEST in _numbers(spec))):
             raise InvalidConfig("startingOffsets is latest, where a batch query would find nothing")
-        return place
+        return spec
 
-    def _ending(self) -> Place:
-        place = self._place("ending", "latest", latest_if_none=True)
-        if place.kind == "earliest" or (place.kind == "offsets" and EARLIEST in _numbers(place)):
+    def _ending(self) -> OffsetSpec:
+        spec = self._offset_spec("ending", "latest", latest_if_none=True)
+        if spec.kind == "earliest" or (spec.kind == "offsets" and EARLIEST in _numbers(spec)):
             raise InvalidConfig("endingOffsets is earliest, where a batch query would find nothing")
-        if place.kind == "group":
+        if spec.kind == "group":
             raise InvalidConfig("endingOffsets can be latest or offsets by partition; group is for startingOffsets")
-        return place
+        return spec
 
-    def _place(self, which: str, default: Literal["earliest", "latest"], latest_if_none: bool) -> Place:
+    def _offset_spec(self, which: str, default: Literal["earliest", "latest"], latest_if_none: bool) -> OffsetSpec:
         time = self._text(f"{which}Timestamp")
         if time is not None:
-            return Place("times", time_ms=parse_time(time), latest_if_none=latest_if_none)
+            return OffsetSpec("times", time_ms=parse_time(time), latest_if_none=latest_if_none)
         times = self._text(f"{which}OffsetsByTimestamp")
         if times is not None:
             numbers = _by_partition(f"{which}OffsetsByTimestamp", times, smallest=0)
-            return Place("times", numbers, latest_if_none=latest_if_none)
+            return OffsetSpec("times", numbers, latest_if_none=latest_if_none)
         text = self._text(f"{which}Offsets") or default
         match text.lower():
             case "earliest" | "latest" | "group" as kind:
-                return Place(kind)
-        return Place("offsets", _by_partition(f"{which}Offsets", text, smallest=EARLIEST))
+                return OffsetSpec(kind)
+        return OffsetSpec("offsets", _by_partition(f"{which}Offsets", text, smallest=EARLIEST))
 
     def _isolation(self) -> str:
         return self._choice("kafka.isolation.level", ("read_committed", "read_uncommitted"), "read_committed")
@@ -230,7 +355,7 @@ class _Parser:
             raise InvalidConfig("columns names a column twice")
         return _not_empty("columns", [by_name[name.lower()] for name in chosen])
 
-    def _group(self, subscription: Subscription) -> str:
+    def _group(self, subscription: TopicSelection) -> str:
         for name in ("groupId", "kafka.group.id"):
             given = self._text(name)
             if given is not None:
@@ -238,10 +363,10 @@ class _Parser:
         prefix = self._text("groupIdPrefix")
         if prefix is not None:
             check_group_id(prefix)
-        return f"{prefix or 'spark'}-{_short_name(subscription)}"
+        return f"{prefix or 'spark'}-{_group_suffix(subscription)}"
 
 
-def _short_name(subscription: Subscription) -> str:
+def _group_suffix(subscription: TopicSelection) -> str:
     """The same for every run of a query, and another one for a query that reads something else."""
     said = subscription.pattern or ",".join(map(str, subscription.partitions)) or ",".join(subscription.topics)
     readable = re.sub(r"[^a-zA-Z0-9._-]+", "-", said)[:_NAME_LENGTH_MAX].strip("-")
@@ -249,8 +374,8 @@ def _short_name(subscription: Subscription) -> str:
     return f"{readable}-{digest}"
 
 
-def _numbers(place: Place) -> Iterable[int]:
-    return place.numbers.values()
+def _numbers(spec: OffsetSpec) -> Iterable[int]:
+    return spec.numbers.values()
 
 
 def _by_partition(name: str, text: str, *, smallest: int) -> dict[TopicPartition, int]:

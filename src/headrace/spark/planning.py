@@ -7,20 +7,20 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from headrace.client.cluster import Cluster
+from headrace.client.groups.offsets import committed
 from headrace.client.metadata import TopicPartition
-from headrace.client.offsets import committed
-from headrace.columns.link import link
-from headrace.columns.offsets import Bounds, find_bounds, offsets_at, topics_matching
+from headrace.columns.link import sync_cluster
+from headrace.columns.offsets import OffsetBounds, find_bounds, offsets_at, topics_matching
 from headrace.model.errors import InvalidConfig, UnknownTopicOrPartition
 from headrace.model.ids import ZERO_ID, id_to_text
 from headrace.spark.offsets import OffsetMap
-from headrace.spark.options import EARLIEST, LATEST, Place, SourceOptions
+from headrace.spark.options import EARLIEST, LATEST, OffsetSpec, SourceOptions
 
 
 class LogView(msgspec.Struct, frozen=True):
     """The partitions that a query reads, as they were at one moment."""
 
-    bounds: Mapping[TopicPartition, Bounds]
+    bounds: Mapping[TopicPartition, OffsetBounds]
     ids: Mapping[str, str]
     missing: tuple[str, ...] = ()  # topics that were named and are not there
 
@@ -32,7 +32,7 @@ class LogView(msgspec.Struct, frozen=True):
             raise UnknownTopicOrPartition(f"there is no topic {self.missing[0]!r}")
 
 
-def look(options: SourceOptions) -> LogView:
+def describe_log(options: SourceOptions) -> LogView:
     """Ask the brokers; new topics and partitions are in the answer."""
     subscription = options.subscription
     if subscription.pattern is not None:
@@ -41,7 +41,7 @@ def look(options: SourceOptions) -> LogView:
         names = subscription.names or ()
 
     async def ask(cluster: Cluster) -> LogView:
-        await cluster.persist(lambda: cluster.refresh(names))
+        await cluster.call_with_retries(lambda: cluster.refresh(names))
         topics = {name: cluster.view.topics[name] for name in names if name in cluster.view.topics}
         there = {
             TopicPartition(name, number) for name, view in topics.items() for number in range(len(view.partitions))
@@ -51,16 +51,16 @@ def look(options: SourceOptions) -> LogView:
         ids = {name: id_to_text(view.topic_id) for name, view in topics.items() if view.topic_id != ZERO_ID}
         return LogView(bounds, ids, tuple(name for name in names if name not in topics))
 
-    view = link(options.brokers).call(ask)
+    view = sync_cluster(options.brokers).call(ask)
     for target in subscription.partitions:
         if target.topic not in view.missing and target not in view.bounds:
             raise UnknownTopicOrPartition(f"there is no partition {target}, which assign names")
     return view
 
 
-def resolve(place: Place, view: LogView, options: SourceOptions, *, name: str) -> dict[TopicPartition, int]:
+def resolve_offsets(spec: OffsetSpec, view: LogView, options: SourceOptions, *, name: str) -> dict[TopicPartition, int]:
     """The offset of each partition that a place stands for; `name` is the option that tells of it."""
-    match place.kind:
+    match spec.kind:
         case "earliest":
             return {target: bounds.earliest for target, bounds in view.bounds.items()}
         case "latest":
@@ -68,34 +68,34 @@ def resolve(place: Place, view: LogView, options: SourceOptions, *, name: str) -
         case "group":
             return _committed(view, options)
         case "offsets":
-            _check_same(place.numbers, view.bounds, name)
-            return {target: _offset_of(number, view.bounds[target]) for target, number in place.numbers.items()}
+            _check_same(spec.numbers, view.bounds, name)
+            return {target: _offset_of(number, view.bounds[target]) for target, number in spec.numbers.items()}
         case "times":
-            return _at_times(place, view, options, name)
+            return _at_times(spec, view, options, name)
 
 
-def _offset_of(number: int, bounds: Bounds) -> int:
+def _offset_of(number: int, bounds: OffsetBounds) -> int:
     return {EARLIEST: bounds.earliest, LATEST: bounds.latest}.get(number, number)
 
 
 def _committed(view: LogView, options: SourceOptions) -> dict[TopicPartition, int]:
     """Where the group stands; where it has committed nothing, from the start, so that nothing is passed over."""
-    commits = link(options.brokers).call(lambda cluster: committed(cluster, options.group, list(view.bounds)))
+    commits = sync_cluster(options.brokers).call(lambda cluster: committed(cluster, options.group, list(view.bounds)))
     return {
         target: commits[target].offset if target in commits else bounds.earliest
         for target, bounds in view.bounds.items()
     }
 
 
-def _at_times(place: Place, view: LogView, options: SourceOptions, name: str) -> dict[TopicPartition, int]:
-    if place.time_ms is None:
-        _check_same(place.numbers, view.bounds, name)
-        times: OffsetMap = place.numbers
+def _at_times(spec: OffsetSpec, view: LogView, options: SourceOptions, name: str) -> dict[TopicPartition, int]:
+    if spec.time_ms is None:
+        _check_same(spec.numbers, view.bounds, name)
+        times: OffsetMap = spec.numbers
     else:
-        times = dict.fromkeys(view.bounds, place.time_ms)
+        times = dict.fromkeys(view.bounds, spec.time_ms)
     resolved = {}
     for target, offset in offsets_at(options.brokers, times).items():
-        if offset is None and not place.latest_if_none:
+        if offset is None and not spec.latest_if_none:
             raise InvalidConfig(
                 f"{target} has no record at or after {times[target]} ms, which {name} asks for; "
                 "startingOffsetsByTimestampStrategy=latest starts at its end then"

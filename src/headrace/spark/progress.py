@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 
 from headrace.client.cluster import Cluster
-from headrace.client.offsets import Commit, commit
-from headrace.columns.link import link
+from headrace.client.groups.offsets import Commit, commit
+from headrace.columns.link import sync_cluster
 from headrace.model.errors import HeadraceError, InconsistentGroupProtocol, InvalidGroupId
 from headrace.spark.offsets import OffsetMap
 
@@ -19,12 +19,12 @@ DEADLINE_SECONDS = 5.0
 log = logging.getLogger(__name__)
 
 
-class Progress:
+class GroupProgress:
     def __init__(self, brokers: str, group: str) -> None:
         self._brokers = brokers
         self._group = group
         self._committed: OffsetMap = {}
-        self._told = ""
+        self._has_warned = ""
 
     def commit(self, offsets: OffsetMap) -> None:
         """All records before these offsets are done with."""
@@ -34,12 +34,12 @@ class Progress:
             await commit(cluster, self._group, moved, deadline_seconds=DEADLINE_SECONDS)
 
         try:
-            link(self._brokers).call(ask)
+            sync_cluster(self._brokers).call(ask)
         except (InvalidGroupId, InconsistentGroupProtocol):
             raise
         except HeadraceError as error:
-            if error.message != self._told:  # a stream asks every second or so
+            if error.message != self._has_warned:  # a stream asks every second or so
                 log.warning("the progress of group %r was not committed: %s", self._group, error.message)
-            self._told = error.message
+            self._has_warned = error.message
         else:
-            self._committed, self._told = dict(offsets), ""
+            self._committed, self._has_warned = dict(offsets), ""

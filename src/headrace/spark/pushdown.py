@@ -29,7 +29,7 @@ from headrace.spark.offsets import OffsetRange
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class PushedFilters(msgspec.Struct, frozen=True):
     """What a row must be like; None: no matter."""
 
     topics: frozenset[str] | None = None
@@ -57,12 +57,12 @@ class Wanted(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(whole, start=start, end=end) if start < end else None
 
 
-def wanted(filters: Iterable[Filter]) -> Wanted:
+def pushed_filters(filters: Iterable[Filter]) -> PushedFilters:
     """What the filters say together about topic, partition, offset and timestamp."""
-    said = Wanted()
+    said = PushedFilters()
     for one in filters:
         column = ".".join(one.attribute) if hasattr(one, "attribute") else ""
-        low, high = _span(one)
+        low, high = _value_range(one)
         match column:
             case "topic" if isinstance(one, EqualTo | EqualNullSafe | In):
                 said = msgspec.structs.replace(said, topics=_common(said.topics, _values(one)))
@@ -105,7 +105,7 @@ def _values(one: Any) -> Iterable[Any]:
     return one.value if isinstance(one, In) else (one.value,)
 
 
-def _span(one: Filter) -> tuple[int | None, int | None]:
+def _value_range(one: Filter) -> tuple[int | None, int | None]:
     """The smallest and the largest whole number (milliseconds for times) that the filter may take."""
     match one:
         case EqualTo() | EqualNullSafe():

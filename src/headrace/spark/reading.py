@@ -15,17 +15,17 @@ from functools import partial
 import msgspec
 import pyarrow as pa
 
-from headrace.columns.offsets import Bounds, topic_id_of
+from headrace.columns.offsets import OffsetBounds, topic_id_of
 from headrace.columns.scan import RangeOutOfLog, scan
 from headrace.spark.decoding import Decode, decode_column, decode_column_or_null, decoder
-from headrace.spark.loss import archived, fitted, lose
+from headrace.spark.loss import fit_to_log, read_archived, report_data_loss
 from headrace.spark.offsets import OffsetRange
 from headrace.spark.options import RAW_VALUE, SourceOptions
 
 
 def rows(options: SourceOptions, wanted: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows with exactly these columns."""
-    shape = _Shape.of(options, schema)
+    shape = _RowConverter.of(options, schema)
     for batch in _raw_rows(options, wanted, shape.read):
         yield shape.shaped(batch, wanted)
 
@@ -43,7 +43,9 @@ def _is_planned_topic(options: SourceOptions, wanted: OffsetRange) -> bool:
     found = topic_id_of(options.brokers, wanted.target)
     if found in (wanted.topic_id, ""):
         return True
-    lose(options, wanted, f"the topic {wanted.topic} was deleted{'' if found is None else ' and created again'}")
+    report_data_loss(
+        options, wanted, f"the topic {wanted.topic} was deleted{'' if found is None else ' and created again'}"
+    )
     return False
 
 
@@ -65,12 +67,12 @@ def _scanned_rows(options: SourceOptions, wanted: OffsetRange, columns: tuple[st
                 yield batch
             return
         except RangeOutOfLog as error:
-            found = Bounds(error.log_start, max(error.log_start, error.log_end))
-        left = fitted(options, msgspec.structs.replace(left, start=position), found)
+            found = OffsetBounds(error.log_start, max(error.log_start, error.log_end))
+        left = fit_to_log(options, msgspec.structs.replace(left, start=position), found)
         if left is not None and left.start < found.earliest:  # the archive has it, or there had been an error
             end = min(found.earliest, left.end)
             missing = msgspec.structs.replace(left, end=end)
-            yield from archived(options, missing, found.earliest, columns)
+            yield from read_archived(options, missing, found.earliest, columns)
             left = msgspec.structs.replace(left, start=end) if end < left.end else None
 
 
@@ -79,7 +81,7 @@ def _last_offset(batch: pa.RecordBatch) -> int:
     return offset
 
 
-class _Shape(msgspec.Struct, frozen=True):
+class _RowConverter(msgspec.Struct, frozen=True):
     """How rows as they are read become rows as they were asked for."""
 
     read: tuple[str, ...]
@@ -88,7 +90,7 @@ class _Shape(msgspec.Struct, frozen=True):
     bad_is_null: bool
 
     @classmethod
-    def of(cls, options: SourceOptions, schema: pa.Schema) -> _Shape:
+    def of(cls, options: SourceOptions, schema: pa.Schema) -> _RowConverter:
         names = ["value" if name == RAW_VALUE else name for name in schema.names]
         read = tuple(dict.fromkeys((*names, "offset")))
         decode = None

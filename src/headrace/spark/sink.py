@@ -1,11 +1,11 @@
 """Headrace as a sink of Spark: what each (query, batch) writes is read once and as a whole, or not at all.
 
 Each task writes in a transaction of its own and leaves it open (`writing`); the driver commits them all in one step,
-together with the number of the batch and a digest of its offsets (`headrace.client.bundles`). Whoever runs a batch
-again asks for that number first. So it does not matter where a task, an executor, the driver or a broker dies, how
-often, or how a shuffle deals the rows out the next time: the batch was committed, then nothing is written any more, or
-it was not, then nothing of it is read. A number behind the committed one, or the same with another digest, is an error:
-the checkpoint is not the one that the last commit was made from.
+together with the number of the batch and a digest of its offsets (`headrace.client.transactions.joint_commits`).
+Whoever runs a batch again asks for that number first. So it does not matter where a task, an executor, the driver or a
+broker dies, how often, or how a shuffle deals the rows out the next time: the batch was committed, then nothing is
+written any more, or it was not, then nothing of it is read. A number behind the committed one, or the same with another
+digest, is an error: the checkpoint is not the one that the last commit was made from.
 
 Spark builds a sink anew for every batch: the tasks' messages are all that links them with the commit.
 """
@@ -19,14 +19,14 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from headrace.client.bundles import Member, abort_bundle, commit_bundle
-from headrace.columns.link import link
+from headrace.client.transactions.joint_commits import JointCommitMember, abort_joint_commit, commit_jointly
+from headrace.columns.link import sync_cluster
 from headrace.model.errors import HeadraceError, InvalidRequest
 from headrace.runtime.entropy import SystemEntropy
 from headrace.spark.checkpoint import PlannedBatch, planned_batch
 from headrace.spark.sink_columns import columns_of
 from headrace.spark.sink_options import SinkOptions, parse
-from headrace.spark.writing import Share, Written, explained, is_committed, write
+from headrace.spark.writing import TaskCommitMessage, WriteTask, explained, is_committed, write
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -36,14 +36,14 @@ class NoBatchId(HeadraceError):
     """Spark does not say which query and batch a task writes for, so that it cannot be written exactly once."""
 
 
-class Overwriting(InvalidRequest):
+class OverwriteNotSupported(InvalidRequest):
     """A topic cannot be overwritten, only appended to."""
 
 
 def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
     """The sink of `df.write`; raises what is wrong with options or columns."""
     if overwrite:
-        raise Overwriting("a topic cannot be overwritten: write with mode('append')")
+        raise OverwriteNotSupported("a topic cannot be overwritten: write with mode('append')")
     return BatchSink(parse(options, streaming=False), schema)
 
 
@@ -61,8 +61,8 @@ class BatchSink(DataSourceArrowWriter):
         self._columns = columns_of(schema, topic=options.topic, keep_timestamp=options.keep_timestamp)
         self._bundle = f"spark-write-{options.app_id or SystemEntropy().uuid()}"
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        share = Share(self._bundle, self._options.version, _member(_task()))
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommitMessage:
+        share = WriteTask(self._bundle, self._options.version, _member(_task()))
         return write(self._options, self._columns, share, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -78,8 +78,8 @@ class StreamSink(DataSourceStreamArrowWriter):
         self._columns = columns_of(schema, topic=options.topic, keep_timestamp=options.keep_timestamp)
         self._planned = planned_batch(options.checkpoint)  # here, on the driver, where the checkpoint can be read
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        share = share_of(_task(), self._planned) if self._options.exactly_once else Share("", 0, "")
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommitMessage:
+        share = write_task_of(_task(), self._planned) if self._options.exactly_once else WriteTask("", 0, "")
         return write(self._options, self._columns, share, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -89,7 +89,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         _abort(self._options, messages)
 
 
-def share_of(task: TaskContext, planned: PlannedBatch | None = None) -> Share:
+def write_task_of(task: TaskContext, planned: PlannedBatch | None = None) -> WriteTask:
     """What a task of a streaming query writes for. The names are Spark's own and not documented: if a release of Spark
     does without them, nothing is written rather than something twice."""
     query_id, batch_id = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
@@ -99,7 +99,7 @@ def share_of(task: TaskContext, planned: PlannedBatch | None = None) -> Share:
             "be written exactly once; use a release that Headrace is tested with, or the option delivery=at-least-once"
         )
     digest = planned.digest if planned is not None and planned.batch_id == int(batch_id) else ""
-    return Share(f"spark-{query_id}", int(batch_id), _member(task), digest)
+    return WriteTask(f"spark-{query_id}", int(batch_id), _member(task), digest)
 
 
 def _task() -> TaskContext:
@@ -117,15 +117,15 @@ def _member(task: TaskContext) -> str:
 def _commit(options: SinkOptions, sequence: int, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Spark calls it when all tasks are done. The broker may have the batch already, from a driver before this one:
     then it aborts what tasks have written that had asked too early, and all is well."""
-    told = [message for message in messages if isinstance(message, Written)]
+    told = [message for message in messages if isinstance(message, TaskCommitMessage)]
     members = _members(told)
     if not members:
         return
     if any(message.sequence != sequence for message in told):
         raise NoBatchId(f"Spark told a task of batch {sequence} that it was another one; nothing of it is committed")
-    brokers, bundle, digest = link(options.brokers), told[0].bundle, told[0].digest
+    brokers, bundle, digest = sync_cluster(options.brokers), told[0].bundle, told[0].digest
     try:
-        if not brokers.call(lambda cluster: commit_bundle(cluster, bundle, sequence, members, digest)):
+        if not brokers.call(lambda cluster: commit_jointly(cluster, bundle, sequence, members, digest)):
             is_committed(brokers, bundle, sequence, digest)  # raises if it is another batch that was
     except HeadraceError as error:
         raise explained(error, options) from error
@@ -133,11 +133,11 @@ def _commit(options: SinkOptions, sequence: int, messages: Sequence[WriterCommit
 
 def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Spark also aborts what it has committed, if it did not hear of that: the broker knows better."""
-    told = [message for message in messages if isinstance(message, Written)]
+    told = [message for message in messages if isinstance(message, TaskCommitMessage)]
     members = _members(told)
     if members:
-        link(options.brokers).call(lambda cluster: abort_bundle(cluster, told[0].bundle, members))
+        sync_cluster(options.brokers).call(lambda cluster: abort_joint_commit(cluster, told[0].bundle, members))
 
 
-def _members(told: Sequence[Written]) -> list[Member]:
+def _members(told: Sequence[TaskCommitMessage]) -> list[JointCommitMember]:
     return [message.member for message in told if message.member is not None]

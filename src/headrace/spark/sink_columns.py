@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _TIMESTAMP: Final = ARROW_SCHEMA.field("timestamp").type
 _WHOLE: Final = ("tinyint", "smallint", "int", "bigint")
-_TAKEN: Final = {
+_COLUMN_TYPES: Final = {
     "value": ("binary", "string"),
     "key": ("binary", "string"),
     "headers": ("array<struct<key:string,value:binary>>",),
@@ -42,11 +42,11 @@ _TAKEN: Final = {
 }
 
 
-class UnfitColumns(InvalidRequest):
+class InvalidColumns(InvalidRequest):
     """The rows cannot be written as records: a column is missing, or of a type that has no meaning here."""
 
 
-class UnfitRow(InvalidRequest):
+class InvalidRow(InvalidRequest):
     """A row cannot be written as a record."""
 
 
@@ -65,29 +65,29 @@ class SinkColumns(msgspec.Struct, frozen=True):
 
 
 def columns_of(schema: StructType, *, topic: str | None, keep_timestamp: bool) -> SinkColumns:
-    """Find the columns; raises UnfitColumns. A `topic` that is set for all rows goes before the column."""
+    """Find the columns; raises InvalidColumns. A `topic` that is set for all rows goes before the column."""
     found: dict[str, int] = {}
-    names = {name.lower(): name for name in _TAKEN}
+    names = {name.lower(): name for name in _COLUMN_TYPES}
     for position, field in enumerate(schema.fields):
         name = names.get(field.name.lower())
         if name is None or (name == "timestamp" and not keep_timestamp) or (name == "topic" and topic is not None):
             continue
         if name in found:
-            raise UnfitColumns(f"there are two columns {name!r}; which one is meant?")
+            raise InvalidColumns(f"there are two columns {name!r}; which one is meant?")
         kind = field.dataType.simpleString()
-        if not _is_one_of(kind, _TAKEN[name]):
-            raise UnfitColumns(f"column {field.name!r} must be {_or(_TAKEN[name])}, not {kind}")
+        if not _is_one_of(kind, _COLUMN_TYPES[name]):
+            raise InvalidColumns(f"column {field.name!r} must be {_or(_COLUMN_TYPES[name])}, not {kind}")
         found[name] = position
     if "value" not in found:
-        raise UnfitColumns(f"there is no column 'value' among {schema.fieldNames()}; every record needs one")
+        raise InvalidColumns(f"there is no column 'value' among {schema.fieldNames()}; every record needs one")
     if topic is None and "topic" not in found:
-        raise UnfitColumns("nothing says where to write: set the option 'topic', or give the rows a column 'topic'")
+        raise InvalidColumns("nothing says where to write: set the option 'topic', or give the rows a column 'topic'")
     if keep_timestamp and "timestamp" not in found:
-        raise UnfitColumns("keepTimestamp=true needs a column 'timestamp'")
+        raise InvalidColumns("keepTimestamp=true needs a column 'timestamp'")
     return SinkColumns(deliver_at=found.pop("deliverAt", None), **found)
 
 
-class Shaper:
+class RecordColumnsBuilder:
     """Makes columns of records from rows: value, key, headers and timestamp as they are encoded, and topic and
     partition for the way."""
 
@@ -96,11 +96,11 @@ class Shaper:
         self._topic = topic
 
     def shape(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Raises UnfitRow."""
+        """Raises InvalidRow."""
         try:
             return self._shaped(rows)
         except pa.ArrowInvalid as error:  # a number that does not fit into the type that it must have
-            raise UnfitRow(f"a row cannot be a record: {error}") from error
+            raise InvalidRow(f"a row cannot be a record: {error}") from error
 
     def _shaped(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         columns = self._columns
@@ -114,7 +114,7 @@ class Shaper:
         if columns.timestamp is not None:
             shaped["timestamp"] = rows.column(columns.timestamp).cast(_TIMESTAMP)
             if shaped["timestamp"].null_count:
-                raise UnfitRow("a row has no 'timestamp', which keepTimestamp=true asks for")
+                raise InvalidRow("a row has no 'timestamp', which keepTimestamp=true asks for")
         if columns.partition is not None:
             shaped["partition"] = rows.column(columns.partition).cast(pa.int32())
         return pa.RecordBatch.from_pydict(shaped)
@@ -128,7 +128,7 @@ class Shaper:
             return pa.nulls(len(rows), HEADERS_TYPE)
         headers = rows.column(position).cast(HEADERS_TYPE)
         if pc.list_flatten(headers).field("key").null_count:
-            raise UnfitRow("a header has no name: its 'key' is null")
+            raise InvalidRow("a header has no name: its 'key' is null")
         return headers
 
     def _topics(self, rows: pa.RecordBatch, delays: list[pa.Array]) -> pa.Array:
@@ -139,7 +139,7 @@ class Shaper:
             assert self._columns.topic is not None
             topics = rows.column(self._columns.topic).cast(pa.string())
             if topics.null_count:
-                raise UnfitRow("a row has no topic: the column 'topic' is null there, and no option 'topic' is set")
+                raise InvalidRow("a row has no topic: the column 'topic' is null there, and no option 'topic' is set")
         if not delays:
             return topics
         waits = pc.is_valid(pc.coalesce(*delays))
@@ -190,7 +190,7 @@ def _delays(column: pa.Array) -> pa.Array:
             try:
                 parse_duration(text)
             except InvalidDuration as error:
-                raise UnfitRow(f"in column 'delay', {error.message}") from error
+                raise InvalidRow(f"in column 'delay', {error.message}") from error
         return column.cast(pa.string())
     if pa.types.is_duration(column.type):
         ms = column.cast(pa.duration("ms"), safe=False).cast(pa.int64())
@@ -211,7 +211,7 @@ def _within(numbers: pa.Array, highest: int, column: str, range_: str) -> pa.Arr
     ends = pc.min_max(numbers)
     for end in (ends["min"].as_py(), ends["max"].as_py()):
         if end is not None and not 0 <= end <= highest:
-            raise UnfitRow(f"column {column!r} must lie {range_}; a row has {end}")
+            raise InvalidRow(f"column {column!r} must lie {range_}; a row has {end}")
     return numbers.cast(pa.string())
 
 

@@ -11,8 +11,8 @@ import msgspec
 from headrace.model.durations import parse_duration
 from headrace.model.errors import InvalidConfig
 from headrace.model.names import check_topic_name
-from headrace.spark.option_names import checked
-from headrace.wire.compression import NAMES as CODEC_NAMES
+from headrace.spark.options import check_options
+from headrace.wire.batches.compression import NAMES as CODEC_NAMES
 
 EXACTLY_ONCE: Final = "exactly-once"
 AT_LEAST_ONCE: Final = "at-least-once"
@@ -21,7 +21,7 @@ _CODECS: Final = {name: codec for codec, name in CODEC_NAMES.items()}
 _APP_ID: Final = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 _BATCH_BYTES: Final = (1024, 100 * 1024 * 1024)
 
-OWN: Final = (
+KNOWN: Final = (
     "kafka.bootstrap.servers",
     "topic",
     "delivery",
@@ -35,7 +35,7 @@ OWN: Final = (
     "checkpointLocation",  # Spark's own, which it hands on
 )
 
-NEEDLESS: Final = (
+IGNORED: Final = (
     "includeHeaders",
     "queryName",
     *(
@@ -69,7 +69,7 @@ NEEDLESS: Final = (
     ),
 )
 
-REFUSED: Final = {
+REJECTED: Final = {
     "kafka.transactional.id": "the sink names its transactions by the query",
     "kafka.transaction.timeout.ms": "say it with transactionTimeout",
     "kafka.key.serializer": "keys are text or bytes",
@@ -99,7 +99,7 @@ class SinkOptions(msgspec.Struct, frozen=True):
 
 def parse(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """Raises InvalidConfig, with one sentence that says which option is wrong."""
-    given = checked(options, OWN, NEEDLESS, REFUSED, "sink")
+    given = check_options(options, KNOWN, IGNORED, REJECTED, "sink")
     brokers = given.get("kafka.bootstrap.servers")
     if not brokers:
         raise InvalidConfig("say where the brokers are: kafka.bootstrap.servers is missing")

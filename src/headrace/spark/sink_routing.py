@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from headrace.client.metadata import TopicPartition
 from headrace.columns.encode import partitions_of
 from headrace.runtime.entropy import Entropy
-from headrace.spark.sink_columns import UnfitRow
+from headrace.spark.sink_columns import InvalidRow
 
 
-class Part(NamedTuple):
+class PartitionRows(NamedTuple):
     """The rows at these indexes (None: all of them) go to one partition."""
 
     target: TopicPartition
@@ -26,16 +26,16 @@ class Part(NamedTuple):
     indexes: pa.Array | None
 
 
-class Router:
-    """`count_of` tells how many partitions a topic has."""
+class RowRouter:
+    """`total_offset_count` tells how many partitions a topic has."""
 
     def __init__(self, count_of: Callable[[str], int], batch_bytes: int, entropy: Entropy) -> None:
         self._count_of = count_of
         self._batch_bytes = batch_bytes
         self._entropy = entropy
 
-    def parts(self, rows: pa.RecordBatch) -> Iterator[Part]:
-        """The rows by topic and partition. Raises UnfitRow for a partition that is not there."""
+    def parts(self, rows: pa.RecordBatch) -> Iterator[PartitionRows]:
+        """The rows by topic and partition. Raises InvalidRow for a partition that is not there."""
         topics = rows.column("topic")
         names = pc.unique(topics).to_pylist()
         for name in names:
@@ -56,27 +56,27 @@ class Router:
         ends = pc.min_max(named)
         for end in (ends["min"].as_py(), ends["max"].as_py()):
             if end is not None and not 0 <= end < count:
-                raise UnfitRow(f"a row is for partition {end} of topic {topic!r}, which has 0 to {count - 1}")
+                raise InvalidRow(f"a row is for partition {end} of topic {topic!r}, which has 0 to {count - 1}")
         return pc.coalesce(named, self._by_key(rows, count)) if named.null_count else named
 
-    def _dealt(self, rows: pa.RecordBatch, topic: str, count: int) -> Iterator[Part]:
+    def _dealt(self, rows: pa.RecordBatch, topic: str, count: int) -> Iterator[PartitionRows]:
         """About a batch for each partition in turn."""
         each = max(1, len(rows) * self._batch_bytes // max(1, rows.nbytes))
         first = self._any(count)
         for turn, position in enumerate(range(0, len(rows), each)):
-            yield Part(TopicPartition(topic, (first + turn) % count), rows.slice(position, each), None)
+            yield PartitionRows(TopicPartition(topic, (first + turn) % count), rows.slice(position, each), None)
 
     def _any(self, count: int) -> int:
         return self._entropy.integer(0, count - 1)
 
 
-def _parts(rows: pa.RecordBatch, topic: str, numbers: pa.Array) -> Iterator[Part]:
+def _parts(rows: pa.RecordBatch, topic: str, numbers: pa.Array) -> Iterator[PartitionRows]:
     counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(numbers).to_pylist()}
     if len(counts) == 1:
-        yield Part(TopicPartition(topic, next(iter(counts))), rows, None)
+        yield PartitionRows(TopicPartition(topic, next(iter(counts))), rows, None)
         return
     order = pc.array_sort_indices(numbers)  # stable: each partition's rows keep their order
     position = 0
     for number in sorted(counts):
-        yield Part(TopicPartition(topic, number), rows, order.slice(position, counts[number]))
+        yield PartitionRows(TopicPartition(topic, number), rows, order.slice(position, counts[number]))
         position += counts[number]

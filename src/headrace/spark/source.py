@@ -18,11 +18,11 @@ from headrace.columns.offsets import offsets_at
 from headrace.columns.schema import ARROW_SCHEMA, SPARK_DDL
 from headrace.model.errors import InvalidConfig
 from headrace.spark.decoding import decoder, value_ddl
-from headrace.spark.loss import fitted
-from headrace.spark.offsets import OffsetRange, cut
+from headrace.spark.loss import fit_to_log
+from headrace.spark.offsets import OffsetRange, split_ranges
 from headrace.spark.options import RAW_VALUE, SourceOptions, parse, parse_columns
-from headrace.spark.planning import look, resolve
-from headrace.spark.pushdown import Wanted, after_time, wanted
+from headrace.spark.planning import describe_log, resolve_offsets
+from headrace.spark.pushdown import PushedFilters, after_time, pushed_filters
 from headrace.spark.reading import rows
 
 _DDL = {column.split(" ", 1)[0]: column for column in SPARK_DDL.split(", ", len(ARROW_SCHEMA) - 1)}
@@ -61,12 +61,12 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = parse(options, streaming=False)
         self._schema = checked_schema(self._options, schema)
-        self._wanted = Wanted()
+        self._wanted = PushedFilters()
         # Not a method: Spark refuses a reader that has one when the session does not push filters down.
         self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
 
     def take(self, filters: list[Filter]) -> list[Filter]:
-        self._wanted = wanted(filters)
+        self._wanted = pushed_filters(filters)
         return filters  # all of them: Spark checks them again
 
     def partitions(self) -> list[InputPartition]:
@@ -79,22 +79,22 @@ class BatchReader(DataSourceReader):
 
     def _ranges(self) -> list[OffsetRange]:
         options = self._options
-        view = look(options)
+        view = describe_log(options)
         view.check_complete()
-        starts = resolve(options.starting, view, options, name="startingOffsets")
-        ends = resolve(options.ending, view, options, name="endingOffsets")
+        starts = resolve_offsets(options.starting, view, options, name="startingOffsets")
+        ends = resolve_offsets(options.ending, view, options, name="endingOffsets")
         ranges = []
         for target in sorted(filter(self._wanted.takes, view.bounds)):
             whole = OffsetRange(*target, starts[target], ends[target], view.ids.get(target.topic, ""))
             narrowed = self._wanted.narrowed(whole) if whole.size else whole
-            fit = None if narrowed is None else fitted(options, narrowed, view.bounds[target])
+            fit = None if narrowed is None else fit_to_log(options, narrowed, view.bounds[target])
             if fit is not None:
                 ranges.append(fit)
         if self._wanted.time_ms_min is not None and ranges:
             ranges = list(
                 after_time(ranges, self._wanted.time_ms_min, lambda t: view.bounds[t].earliest, self._offsets_at)
             )
-        return cut(ranges, pieces_min=options.partitions_min, records_max=options.records_per_partition_max)
+        return split_ranges(ranges, pieces_min=options.partitions_min, records_max=options.records_per_partition_max)
 
     def _offsets_at(self, times_ms: dict[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         return offsets_at(self._options.brokers, times_ms)

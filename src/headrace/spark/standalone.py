@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 
 from headrace.model.errors import HeadraceError, InvalidConfig
-from headrace.runtime.claims import claim_folder, refuse_taken
+from headrace.runtime.resource_lock import check_address_free, lock_folder
 from headrace.spark.session import LOOPBACK, environment
 
 MASTER_CLASS: Final = "org.apache.spark.deploy.master.Master"
@@ -32,11 +32,11 @@ WORKER_CLASS: Final = "org.apache.spark.deploy.worker.Worker"
 DAEMON_MEMORY: Final = "-Xmx512m"
 START_SECONDS: Final = 90.0
 STOP_SECONDS: Final = 15.0
-OTHERS: Final = (
+PORT_IN_USE_HINT: Final = (
     "another `headrace pipeline cluster`, or by processes that one left behind when it was killed: their ids stand in "
     "*/pid"
 )
-LOOK_SECONDS: Final = 0.2
+POLL_SECONDS: Final = 0.2
 
 _LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 _MEMORY = re.compile(r"[1-9][0-9]{0,8}[kmgt]", re.IGNORECASE)
@@ -130,8 +130,8 @@ async def _run(settings: StandaloneSettings, data: Path) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    refuse_taken(settings.listen)
-    lock = claim_folder(str(data), OTHERS)
+    check_address_free(settings.listen)
+    lock = lock_folder(str(data), PORT_IN_USE_HINT)
     started: list[Daemon] = []
     try:
         ui_port = _free_port()
@@ -175,7 +175,7 @@ async def _until_ready(workers: int, ui_port: int) -> bool:
     try:
         async with asyncio.timeout(START_SECONDS):
             while await _workers_alive(ui_port) < workers:  # noqa: ASYNC110
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)
     except TimeoutError:
         return False
     return True

@@ -22,34 +22,34 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from headrace.client.metadata import TopicPartition
-from headrace.columns.offsets import Bounds
+from headrace.columns.offsets import OffsetBounds
 from headrace.runtime.clock import Clock, SystemClock
 from headrace.spark.errors import DataLost
-from headrace.spark.loss import fitted, log, lose
-from headrace.spark.offsets import OffsetMap, OffsetRange, StreamOffset, cut, share
+from headrace.spark.loss import fit_to_log, log, report_data_loss
+from headrace.spark.offsets import OffsetMap, OffsetRange, StreamOffset, share_limit, split_ranges
 from headrace.spark.options import parse
-from headrace.spark.planning import LogView, look, resolve
-from headrace.spark.progress import Progress
+from headrace.spark.planning import LogView, describe_log, resolve_offsets
+from headrace.spark.progress import GroupProgress
 from headrace.spark.reading import rows
 from headrace.spark.source import checked_schema
 
-_GONE = Bounds(0, 0)
+_EMPTY_BOUNDS = OffsetBounds(0, 0)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str], schema: StructType, clock: Clock | None = None) -> None:
         self._options = parse(options, streaming=True)
         self._schema = checked_schema(self._options, schema)
-        self._progress = Progress(self._options.brokers, self._options.group)
+        self._progress = GroupProgress(self._options.brokers, self._options.group)
         self._clock = clock or SystemClock()
         self._seen: LogView | None = None
         self._until: LogView | None = None
         self._triggered_at: float | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        view = look(self._options)
+        view = describe_log(self._options)
         view.check_complete()
-        offsets = resolve(self._options.starting, view, self._options, name="startingOffsets")
+        offsets = resolve_offsets(self._options.starting, view, self._options, name="startingOffsets")
         return StreamOffset(offsets, view.ids).to_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -60,11 +60,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._until = look(self._options)
+        self._until = describe_log(self._options)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         began = StreamOffset.from_dict(start)
-        view = self._seen = self._until or look(self._options)
+        view = self._seen = self._until or describe_log(self._options)
         self._progress.commit({target: at for target, at in began.offsets.items() if target in view.bounds})
         self._check_nothing_gone(began, view)
         begin, end = self._effective_starts(began, view), view.latest()
@@ -72,7 +72,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._may_wait(sum(max(0, end[target] - begin[target]) for target in end)):
                 return start
             if self._options.offsets_per_trigger_max is not None:
-                end = share(begin, end, self._options.offsets_per_trigger_max)
+                end = share_limit(begin, end, self._options.offsets_per_trigger_max)
         self._triggered_at = self._clock.monotonic()
         return StreamOffset(end, view.ids).to_dict()
 
@@ -82,18 +82,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         began, ended = StreamOffset.from_dict(start), StreamOffset.from_dict(end)
         # The first batch after a restart may be one of before, which is planned without a question for the latest.
-        view = self._seen or look(self._options)
+        view = self._seen or describe_log(self._options)
         ranges = []
         for target, at in ended.offsets.items():
             whole = OffsetRange(*target, _start_of(target, began, ended), at, ended.ids.get(target.topic, ""))
             if whole.size and _is_anew(target, ended, view.ids):
                 # These offsets are those of a topic that is gone; the new one is read from its start by the next batch.
-                lose(self._options, whole, f"the topic {target.topic} was deleted and created again")
+                report_data_loss(self._options, whole, f"the topic {target.topic} was deleted and created again")
                 continue
-            fit = fitted(self._options, whole, view.bounds.get(target, _GONE)) if whole.size else None
+            fit = fit_to_log(self._options, whole, view.bounds.get(target, _EMPTY_BOUNDS)) if whole.size else None
             if fit is not None:
                 ranges.append(fit)
-        pieces = cut(
+        pieces = split_ranges(
             ranges, pieces_min=self._options.partitions_min, records_max=self._options.records_per_partition_max
         )
         return [InputPartition(piece) for piece in pieces]

@@ -2,11 +2,11 @@
 
     rows -> windows -> columns of records -> rows of each partition -> batches -> brokers
 
-The transaction is a member of the write's bundle (`headrace.client.bundles`): all tasks commit as one, or none does. A
-task that finds its batch committed already, since the driver died between that and its own note of it, writes nothing.
-It fails if a later batch is committed, or this one with other offsets: skipping it would lose its rows.
-A task that fails aborts what it wrote; one that is killed leaves that to the attempt after it, to the bundle's next
-commit, or to the transaction's timeout, whichever comes first.
+The transaction is a member of the write's bundle (`headrace.client.transactions.joint_commits`): all tasks commit as
+one, or none does. A task that finds its batch committed already, since the driver died between that and its own note of
+it, writes nothing. It fails if a later batch is committed, or this one with other offsets: skipping it would lose its
+rows. A task that fails aborts what it wrote; one that is killed leaves that to the attempt after it, to the bundle's
+next commit, or to the transaction's timeout, whichever comes first.
 
 Without a bundle (`delivery=at-least-once`) rows are there as soon as they are written, and twice if a task is repeated.
 """
@@ -23,12 +23,17 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from headrace.client.batch_writer import Author, BatchWriter, ReadyBatch, lone
-from headrace.client.bundles import Member, MemberTransaction, abort_bundle, describe_bundle
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition, TopicView
+from headrace.client.produce.batch_writer import BatchProducer, BatchWriter, ReadyBatch, idempotent_producer
+from headrace.client.transactions.joint_commits import (
+    JointCommitMember,
+    MemberTransaction,
+    abort_joint_commit,
+    describe_joint_commit,
+)
 from headrace.columns.encode import encode_batches
-from headrace.columns.link import Link, link
+from headrace.columns.link import SyncCluster, sync_cluster
 from headrace.model.errors import (
     HeadraceError,
     InvalidConfig,
@@ -41,9 +46,9 @@ from headrace.model.errors import (
 )
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.entropy import SystemEntropy
-from headrace.spark.sink_columns import Shaper, SinkColumns
+from headrace.spark.sink_columns import RecordColumnsBuilder, SinkColumns
 from headrace.spark.sink_options import SinkOptions
-from headrace.spark.sink_routing import Part, Router
+from headrace.spark.sink_routing import PartitionRows, RowRouter
 
 WINDOW_BYTES: Final = 8 * 1024 * 1024
 """So much of a task's rows is parted by partition at a time: enough that many partitions get batches worth sending."""
@@ -51,7 +56,7 @@ WINDOW_BYTES: Final = 8 * 1024 * 1024
 _TOPIC_WAIT_SECONDS: Final = 10.0
 _ABORT_SECONDS: Final = 5.0
 _SEQUENCES: Final = 0x80000000
-_LOST: Final = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping, InvalidTransactionState)
+_TRANSACTION_LOST: Final = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping, InvalidTransactionState)
 
 
 class TransactionLost(HeadraceError):
@@ -62,7 +67,7 @@ class AnotherBatchCommitted(HeadraceError):
     """The number of a batch, or a later one, was committed with other rows: the checkpoint is an older one."""
 
 
-class Share(msgspec.Struct, frozen=True):
+class WriteTask(msgspec.Struct, frozen=True):
     """A task's part of a write: `member` of the bundle, in its commit number `sequence`. `digest` names the offsets of
     the batch; empty if they are unknown."""
 
@@ -72,10 +77,10 @@ class Share(msgspec.Struct, frozen=True):
     digest: str = ""
 
 
-class Written(WriterCommitMessage):
+class TaskCommitMessage(WriterCommitMessage):
     """What a task tells the driver. No member: it had nothing to write, or no need to, or no transaction for it."""
 
-    def __init__(self, share: Share, member: Member | None = None, records: int = 0) -> None:
+    def __init__(self, share: WriteTask, member: JointCommitMember | None = None, records: int = 0) -> None:
         self.bundle = share.bundle
         self.sequence = share.sequence
         self.digest = share.digest
@@ -83,18 +88,20 @@ class Written(WriterCommitMessage):
         self.records = records
 
 
-def write(options: SinkOptions, columns: SinkColumns, share: Share, rows: Iterator[pa.RecordBatch]) -> Written:
+def write(
+    options: SinkOptions, columns: SinkColumns, share: WriteTask, rows: Iterator[pa.RecordBatch]
+) -> TaskCommitMessage:
     """Returns when all rows are acknowledged."""
     windows = _windows(rows, WINDOW_BYTES)
     window = next(windows, None)
     if window is None:
-        return Written(share)
-    brokers = link(options.brokers)
+        return TaskCommitMessage(share)
+    brokers = sync_cluster(options.brokers)
     if options.exactly_once and is_committed(brokers, share.bundle, share.sequence, share.digest):
         for _ in windows:
             pass
-        return Written(share)
-    task = _Task(brokers, options, columns, share)
+        return TaskCommitMessage(share)
+    task = _TaskWriter(brokers, options, columns, share)
     try:
         task.begin()
         while window is not None:
@@ -115,7 +122,7 @@ def explained(error: HeadraceError, options: SinkOptions) -> HeadraceError:
             f"the broker does not let a transaction be open for {seconds:g} s: lower the option transactionTimeout, "
             "or raise the broker's transaction.max.timeout.ms"
         )
-    if isinstance(error, _LOST):
+    if isinstance(error, _TRANSACTION_LOST):
         return TransactionLost(
             f"nothing of this batch was committed: {error.message} (the transactions of a batch may be open for "
             f"{seconds:g} s; if it takes longer, raise the option transactionTimeout, or make smaller batches)"
@@ -123,19 +130,19 @@ def explained(error: HeadraceError, options: SinkOptions) -> HeadraceError:
     return error
 
 
-class _Task:
-    def __init__(self, brokers: Link, options: SinkOptions, columns: SinkColumns, share: Share) -> None:
+class _TaskWriter:
+    def __init__(self, brokers: SyncCluster, options: SinkOptions, columns: SinkColumns, share: WriteTask) -> None:
         self._brokers = brokers
         self._options = options
-        self._share = share
-        self._shaper = Shaper(columns, options.topic)
-        self._router = Router(self._partition_count, options.batch_bytes_max, SystemEntropy())
+        self._task_spec = share
+        self._shaper = RecordColumnsBuilder(columns, options.topic)
+        self._router = RowRouter(self._partition_count, options.batch_bytes_max, SystemEntropy())
         self._clock = SystemClock()
         self._counts: dict[str, int] = {}
         self._sequences: dict[TopicPartition, int] = defaultdict(int)
         self._records = 0
-        self._member: Member | None = None
-        self._author: Author | None = None
+        self._member: JointCommitMember | None = None
+        self._producer: BatchProducer | None = None
         self._writer: BatchWriter | None = None
         self._is_finished = False
 
@@ -148,10 +155,10 @@ class _Task:
         self._brokers.call(lambda _: self._put(ready))
         self._records += len(rows)
 
-    def finish(self) -> Written:
+    def finish(self) -> TaskCommitMessage:
         self._brokers.call(lambda _: self._flush())
         self._is_finished = True
-        return Written(self._share, self._member, self._records)
+        return TaskCommitMessage(self._task_spec, self._member, self._records)
 
     def close(self) -> None:
         self._brokers.call(self._close)
@@ -161,15 +168,15 @@ class _Task:
             self._counts[topic] = self._brokers.call(lambda cluster: _partition_count(cluster, topic))
         return self._counts[topic]
 
-    def _encoded(self, part: Part) -> list[ReadyBatch]:
-        assert self._author is not None
+    def _encoded(self, part: PartitionRows) -> list[ReadyBatch]:
+        assert self._producer is not None
         first = self._sequences[part.target]
         batches = encode_batches(
             part.rows,
             part.indexes,
             now_ms=self._clock.now_ms(),
-            producer_id=self._author.identity.producer_id,
-            producer_epoch=self._author.identity.epoch,
+            producer_id=self._producer.identity.producer_id,
+            producer_epoch=self._producer.identity.epoch,
             base_sequence=first,
             is_transactional=self._options.exactly_once,
             compression=self._options.compression,
@@ -182,20 +189,20 @@ class _Task:
 
     async def _begin(self, cluster: Cluster) -> None:
         if self._options.exactly_once:
-            share, timeout_seconds = self._share, self._options.transaction_timeout_seconds
+            share, timeout_seconds = self._task_spec, self._options.transaction_timeout_seconds
             transaction = MemberTransaction(cluster, share.bundle, share.member, timeout_seconds)
             self._member = await transaction.begin()
-            self._author = transaction
+            self._producer = transaction
         else:
-            self._author = await lone(cluster)
-        self._writer = await BatchWriter(cluster, self._author).__aenter__()
+            self._producer = await idempotent_producer(cluster)
+        self._writer = await BatchWriter(cluster, self._producer).__aenter__()
 
     async def _put(self, ready: Iterable[tuple[TopicPartition, list[ReadyBatch]]]) -> None:
-        assert self._author is not None
+        assert self._producer is not None
         assert self._writer is not None
-        await self._author.enlist([target for target, _ in ready])
+        await self._producer.enlist([target for target, _ in ready])
         for target, batches in ready:
-            await self._writer.put(target, batches)
+            await self._writer.append(target, batches)
 
     async def _flush(self) -> None:
         assert self._writer is not None
@@ -208,13 +215,13 @@ class _Task:
         if self._member is not None and not self._is_finished:
             with suppress(HeadraceError, TimeoutError):
                 async with asyncio.timeout(_ABORT_SECONDS):
-                    await abort_bundle(cluster, self._share.bundle, [self._member])
+                    await abort_joint_commit(cluster, self._task_spec.bundle, [self._member])
 
 
-def is_committed(brokers: Link, bundle: str, sequence: int, digest: str) -> bool:
+def is_committed(brokers: SyncCluster, bundle: str, sequence: int, digest: str) -> bool:
     """Whether this batch is the one that was committed last. Raises `AnotherBatchCommitted` if a later one was, or
     another one under this number; digests are compared where both are known."""
-    last = brokers.call(lambda cluster: describe_bundle(cluster, bundle))
+    last = brokers.call(lambda cluster: describe_joint_commit(cluster, bundle))
     if last.sequence < sequence:
         return False
     if last.sequence == sequence and (not digest or not last.digest or digest == last.digest):
@@ -235,9 +242,9 @@ async def _partition_count(cluster: Cluster, topic: str) -> int:
         return await cluster.topic(topic)
 
     try:
-        view = await cluster.persist(lambda: cluster.topic(topic))
+        view = await cluster.call_with_retries(lambda: cluster.topic(topic))
     except UnknownTopicOrPartition:
-        view = await cluster.persist(make, deadline_seconds=_TOPIC_WAIT_SECONDS, topics_may_appear=True)
+        view = await cluster.call_with_retries(make, deadline_seconds=_TOPIC_WAIT_SECONDS, topics_may_appear=True)
     return len(view.partitions)
 
 

@@ -23,7 +23,7 @@ class CorruptBatch(CorruptMessage):
     """A stored batch is damaged; it is not served and its log is quarantined."""
 
 
-class CopyRefused(CorruptMessage):
+class InvalidFollowerAppend(CorruptMessage):
     """What a leader has sent is damaged, or does not follow what this replica holds; nothing of it was taken."""
 
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from headrace.testkit.history import NEVER, Commit, Found, History, Send
+from headrace.testkit.history import NEVER, CommitOperation, History, OffsetFetchOperation, SendOperation
 
 SHOWN_BYTES = 24
 
@@ -37,18 +37,18 @@ class Anomaly(NamedTuple):
         return f"{self.kind} in partition {self.partition}: {self.detail}"
 
 
-Place = tuple[int, int]
+RecordPosition = tuple[int, int]
 Rule = Callable[[History], Iterator[Anomaly]]
 
 
-def judge(history: History) -> list[Anomaly]:
+def find_anomalies(history: History) -> list[Anomaly]:
     """Everything that is wrong with it."""
     return [anomaly for rule in RULES for anomaly in rule(history)]
 
 
 def inconsistent_offsets(history: History) -> Iterator[Anomaly]:
-    held: dict[Place, bytes] = {}
-    for place, value in _told(history):
+    held: dict[RecordPosition, bytes] = {}
+    for place, value in _reported_positions(history):
         if held.setdefault(place, value) != value:
             yield Anomaly(
                 "inconsistent offset", place[0], f"offset {place[1]} held {_show(held[place])} and {_show(value)}"
@@ -70,7 +70,7 @@ def lost_writes(history: History) -> Iterator[Anomaly]:
             )
 
 
-def unseen(history: History) -> Iterator[Anomaly]:
+def find_unseen(history: History) -> Iterator[Anomaly]:
     final = {partition: {value for _, value in log} for partition, log in history.final.items()}
     for send in history.sends:
         # A send that was acknowledged without an offset may lie below the deleted offset.
@@ -81,7 +81,7 @@ def unseen(history: History) -> Iterator[Anomaly]:
             )
 
 
-def vanished(history: History) -> Iterator[Anomaly]:
+def find_vanished(history: History) -> Iterator[Anomaly]:
     final = {(partition, offset) for partition, log in history.final.items() for offset, _ in log}
     for place in dict.fromkeys(place for place, _ in _polled(history)):
         if place not in final and place[1] >= history.deleted.get(place[0], 0):
@@ -89,8 +89,8 @@ def vanished(history: History) -> Iterator[Anomaly]:
 
 
 def duplicates(history: History) -> Iterator[Anomaly]:
-    places: dict[bytes, Place] = {}
-    for place, value in _told(history):
+    places: dict[bytes, RecordPosition] = {}
+    for place, value in _reported_positions(history):
         if places.setdefault(value, place) != place:
             yield Anomaly("duplicate", place[0], f"{_show(value)} lies at {places[value]} and at {place}")
 
@@ -119,7 +119,7 @@ def nonmonotonic_polls(history: History) -> Iterator[Anomaly]:
 
 
 def nonmonotonic_sends(history: History) -> Iterator[Anomaly]:
-    last: dict[tuple[str, int], Send] = {}
+    last: dict[tuple[str, int], SendOperation] = {}
     for send in _acknowledged(history):  # in the order in which they began
         before = last.get((send.client, send.partition))
         if before is not None and send.offset <= before.offset:
@@ -129,7 +129,7 @@ def nonmonotonic_sends(history: History) -> Iterator[Anomaly]:
 
 
 def real_time_order(history: History) -> Iterator[Anomaly]:
-    sends = defaultdict[int, list[Send]](list)
+    sends = defaultdict[int, list[SendOperation]](list)
     for send in _acknowledged(history):
         sends[send.partition].append(send)
     for partition, began in sends.items():
@@ -151,7 +151,7 @@ def lost_commits(history: History) -> Iterator[Anomaly]:
 
     A commit has taken effect when it is acknowledged, or when somebody has found it, whichever comes first.
     """
-    commits = defaultdict[tuple[str, int], list[Commit]](list)
+    commits = defaultdict[tuple[str, int], list[CommitOperation]](list)
     for commit in history.commits:
         commits[commit.group, commit.partition].append(commit)
     first_found = dict[tuple[int, int], int]()
@@ -189,8 +189,8 @@ def group_skips(history: History) -> Iterator[Anomaly]:
 RULES: tuple[Rule, ...] = (
     inconsistent_offsets,
     lost_writes,
-    unseen,
-    vanished,
+    find_unseen,
+    find_vanished,
     duplicates,
     unexpected,
     nonmonotonic_polls,
@@ -205,22 +205,22 @@ def _show(value: bytes) -> str:
     return repr(value[:SHOWN_BYTES]) + ("" if len(value) <= SHOWN_BYTES else "...")
 
 
-def _commit_detail(found: Found, possible: set[int]) -> str:
+def _commit_detail(found: OffsetFetchOperation, possible: set[int]) -> str:
     return f"{found.client} found {found.offset} committed by {found.group}; it can only be one of {sorted(possible)}"
 
 
-def _acknowledged(history: History) -> Iterator[Send]:
+def _acknowledged(history: History) -> Iterator[SendOperation]:
     """The sends whose places are known."""
     return (send for send in history.sends if send.is_ok and send.offset >= 0)
 
 
-def _polled(history: History) -> Iterator[tuple[Place, bytes]]:
+def _polled(history: History) -> Iterator[tuple[RecordPosition, bytes]]:
     for poll in history.polls:
         for offset, value in poll.records:
             yield (poll.partition, offset), value
 
 
-def _read(history: History) -> Iterator[tuple[Place, bytes]]:
+def _read(history: History) -> Iterator[tuple[RecordPosition, bytes]]:
     """Everything that anybody was given, also in the end."""
     yield from _polled(history)
     for partition, log in history.final.items():
@@ -228,7 +228,7 @@ def _read(history: History) -> Iterator[tuple[Place, bytes]]:
             yield (partition, offset), value
 
 
-def _told(history: History) -> Iterator[tuple[Place, bytes]]:
+def _reported_positions(history: History) -> Iterator[tuple[RecordPosition, bytes]]:
     """Everything that the broker said about what lies where."""
     yield from _read(history)
     for send in _acknowledged(history):

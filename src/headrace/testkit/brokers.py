@@ -20,21 +20,21 @@ from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from headrace.broker.broker import Broker, open_broker
-from headrace.broker.membership import NodeIdTaken
-from headrace.doors.kafka.listener import DoorLimits, KafkaDoor
+from headrace.broker.cluster.membership import NodeIdTaken
+from headrace.protocols.kafka.listener import KafkaServer, ListenerLimits
 from headrace.registry.interface import RegistryConflict, RegistryUnavailable
 from headrace.runtime.disk_errors import DiskFailed, DiskFull
 from headrace.runtime.supervise import BackgroundTaskDied, Supervisor
-from headrace.storage.segment import LOG
-from headrace.testkit.disk import Operation, SimulatedPowerCut
-from headrace.testkit.registry import SimRegistry, SimRegistryState
-from headrace.testkit.world import Host, World
+from headrace.storage.segments.segment import LOG
+from headrace.testkit.disk import DiskOperation, SimulatedPowerCut
+from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
+from headrace.testkit.world import SimHost, World
 
 DATA = "/data"
 PORT = 9092
 DRAIN_SECONDS = 10.0
-GIVING_UP = (RegistryUnavailable, RegistryConflict, NodeIdTaken)
-NOT_STARTING = (*GIVING_UP, DiskFull)
+MAY_GIVE_UP_ON = (RegistryUnavailable, RegistryConflict, NodeIdTaken)
+MAY_FAIL_TO_START = (*MAY_GIVE_UP_ON, DiskFull)
 
 
 class BrokerFailed(Exception):
@@ -47,11 +47,11 @@ class SimBroker:
     def __init__(
         self,
         world: World,
-        host: Host,
+        host: SimHost,
         settings: Mapping[str, str] | None = None,
         *,
         node_id: int = 1,
-        registry: SimRegistryState | None = None,
+        registry: SimRegistryEnsemble | None = None,
         on_open: Callable[[Broker], None] | None = None,
     ) -> None:
         self.host = host
@@ -64,12 +64,12 @@ class SimBroker:
         self._world = world
         self._settings = dict(settings or {})
         # As durable as SQLite is: a commit happens as a whole, or not at all.
-        self._registry = registry or SimRegistryState()
+        self._registry = registry or SimRegistryEnsemble()
         self._may_give_up = registry is not None
         self._on_open = on_open
         self._process: _Process | None = None
         self._next_may_fail = False
-        world.loop.set_exception_handler(_tell_of_failures)
+        world.loop.set_exception_handler(_report_failure)
 
     @property
     def address(self) -> str:
@@ -138,7 +138,7 @@ class SimBroker:
         if self._process is not None:
             self._process.check()
 
-    def fail_next_sync(self, pattern: str = "*", operation: Operation = "sync") -> None:
+    def fail_next_sync(self, pattern: str = "*", operation: DiskOperation = "sync") -> None:
         """Let a sync, of this run or of the next start, fail once: a log may then fail, which ends with this run of the
         broker; a start may fail as a whole."""
         if self._process is None:
@@ -170,7 +170,7 @@ class SimBroker:
             await process.close(broker)
         except Exception as error:
             cause = error.__cause__ if isinstance(error, BackgroundTaskDied) else error
-            excuses = GIVING_UP if process.settled.done() else process.excuses_at_start
+            excuses = MAY_GIVE_UP_ON if process.settled.done() else process.expected_start_errors
             if not (self._may_give_up and isinstance(cause, excuses)):
                 self._fail(error)
                 return
@@ -204,7 +204,7 @@ class SimBroker:
         self._world.loop.halt(failure)
 
 
-def _tell_of_failures(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _report_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """A power cut is nobody's failure: whoever would have heard of it is gone."""
     if not isinstance(context.get("exception"), SimulatedPowerCut):
         loop.default_exception_handler(context)
@@ -215,7 +215,7 @@ class _Process:
 
     def __init__(
         self,
-        host: Host,
+        host: SimHost,
         node_id: int,
         registry: SimRegistry,
         settings: dict[str, str],
@@ -235,11 +235,11 @@ class _Process:
         self._damaged = damaged
         self._supervisor = Supervisor()
         self.broker: Broker | None = None
-        self._door: KafkaDoor | None = None
+        self._door: KafkaServer | None = None
 
     @property
-    def excuses_at_start(self) -> tuple[type[Exception], ...]:
-        return (*NOT_STARTING, DiskFailed) if self.may_fail else NOT_STARTING
+    def expected_start_errors(self) -> tuple[type[Exception], ...]:
+        return (*MAY_FAIL_TO_START, DiskFailed) if self.may_fail else MAY_FAIL_TO_START
 
     async def open(self) -> Broker:
         host, supervisor = self._host, self._supervisor
@@ -258,12 +258,12 @@ class _Process:
         self.check()
         if self._on_open is not None:
             self._on_open(broker)
-        self._door = KafkaDoor("PLAINTEXT", broker.handlers, host.network, host.clock, DoorLimits())
+        self._door = KafkaServer("PLAINTEXT", broker.handlers, host.network, host.clock, ListenerLimits())
         address = await self._door.listen(host.name, PORT)
-        supervisor.spawn(self._door.sweep_for_ever(), "door")
+        supervisor.spawn(self._door.run_sweeps(), "door")
         await broker.join(*address)
         self._door.start_accepting()
-        await broker.until_led()
+        await broker.wait_for_leaders()
         return broker
 
     async def serve(self) -> None:
@@ -277,9 +277,9 @@ class _Process:
 
     async def close(self, broker: Broker) -> None:
         assert self._door is not None
-        await broker.cluster.hand_over()
+        await broker.cluster.transfer_leadership()
         self._door.stop_listening()
-        broker.answer_waiting()
+        broker.complete_waiting_requests()
         await self._door.drain(DRAIN_SECONDS)
         await self._supervisor.stop()
         await broker.stop()

@@ -26,6 +26,6 @@ class SimClock:
         """Move the wall clock, forward or back, as an operator or a time server does."""
         self._offset_ms += by_ms
 
-    def set_right(self) -> None:
+    def correct_wall_clock(self) -> None:
         """Undo all jumps, as a time server does in the end."""
         self._offset_ms = self._start_ms

@@ -9,7 +9,7 @@
 Watched all the time, at the moment when it would go wrong: one broker at most leads a partition in one epoch, one
 process at most acts as the controller of one epoch (I11), and none does while its session is in doubt (I13). A broker
 whose session has timed out while it was paused answers no heartbeat, OffsetFetch or ListOffsets (I13).
-A violation ends the run with `InvariantBroken`.
+A violation ends the run with `InvariantViolated`.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from typing import Any
 from uuid import UUID
 
 from headrace.broker.broker import Broker
-from headrace.broker.context import RequestContext
-from headrace.broker.handlers import Handle
+from headrace.broker.handlers import HandlerFunction
 from headrace.broker.partition import Partition
+from headrace.broker.request_context import RequestContext
 from headrace.model.partition_record import PartitionRecord
 from headrace.registry.brokers import CONTROLLER_EPOCH_KEY, CONTROLLER_KEY, LIVE_KEY
-from headrace.registry.interface import Check, Create, Entry, Operation, SessionState, is_beneath
+from headrace.registry.interface import Check, Create, RegistryEntry, RegistryOperation, SessionState, is_beneath
 from headrace.registry.partitions import PARTITIONS_KEY, decode_partition, parse_partition_key, partition_key
 from headrace.registry.topics import TOPICS_KEY, decode_topic
 from headrace.testkit.brokers import SimBroker
-from headrace.testkit.history import Replica
-from headrace.testkit.registry import SimRegistry, SimRegistryState
+from headrace.testkit.history import ReplicaContents
+from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
 from headrace.testkit.world import World
 from headrace.wire.apis import HEARTBEAT, LIST_OFFSETS, OFFSET_FETCH
-from headrace.wire.batch import parse_header
-from headrace.wire.messages.list_offsets import ListOffsetsResponse
+from headrace.wire.batches.batch import parse_header
+from headrace.wire.messages.fetch import ListOffsetsResponse
 
 SESSION_SECONDS = 2.0
 REGISTRY_DELAY = (0.0001, 0.003)
@@ -44,13 +44,13 @@ ROOMY = 1 << 40
 RESTART_SECONDS = 0.2
 
 
-class InvariantBroken(Exception):
+class InvariantViolated(Exception):
     """What may never be, was."""
 
 
 class SimCluster:
     def __init__(self, world: World, size: int, settings: Mapping[str, str]) -> None:
-        self.registry = SimRegistryState(world.seed)
+        self.registry = SimRegistryEnsemble(world.seed)
         self.registry.session_timeout_seconds = SESSION_SECONDS
         self.registry.delay_seconds = REGISTRY_DELAY
         self.registry.on_commit = self._on_commit
@@ -93,7 +93,7 @@ class SimCluster:
         for broker in self.brokers.values():
             broker.host.disk.capacity_bytes = ROOMY
             broker.host.disk.crash_after(ROOMY)
-            broker.host.disk.forget_failures()
+            broker.host.disk.clear_failures()
             self.reconnect(broker)
             if broker.may_fail:
                 broker.kill()  # as its alarm asks an operator to do
@@ -139,7 +139,7 @@ class SimCluster:
 
     # The registry's backup
 
-    def back_up_registry(self) -> dict[str, Entry]:
+    def back_up_registry(self) -> dict[str, RegistryEntry]:
         """All keys but those that belong to a session."""
         return {
             key: entry
@@ -147,7 +147,7 @@ class SimCluster:
             if key != CONTROLLER_KEY and not is_beneath(key, LIVE_KEY)
         }
 
-    def restore_registry(self, copy: Mapping[str, Entry]) -> None:
+    def restore_registry(self, copy: Mapping[str, RegistryEntry]) -> None:
         """Replace the registry by a backup. All brokers are down; no session survives. Leader epochs of the lost
         history may be used again: a broker that starts first cannot know them all. But none leads in an epoch that its
         own log has (`_on_lead`), and replicas with two histories show at the end (`diverged`)."""
@@ -161,13 +161,13 @@ class SimCluster:
 
     # How they are
 
-    def unwell(self) -> list[str]:
+    def unhealthy_partitions(self) -> list[str]:
         """The partitions that are not led by a broker that is up, not in sync with all their replicas, or missing."""
         live = {broker.node_id: broker.broker.identity.epoch for broker in self.brokers.values() if broker.broker}
         found = [f"{topic}-{index} has no record" for topic, index in self._missing()]
         for topic, index, record in self.places():
-            is_led = record.leader in live and live[record.leader] == record.leader_broker_epoch
-            if not is_led or set(record.isr) != set(record.replicas) or record.adding or record.removing:
+            is_leader_here = record.leader in live and live[record.leader] == record.leader_broker_epoch
+            if not is_leader_here or set(record.isr) != set(record.replicas) or record.adding or record.removing:
                 found.append(f"{topic}-{index}: {record}")
         return found
 
@@ -192,7 +192,7 @@ class SimCluster:
         """Who leads, once for each partition."""
         return [record.leader for _, _, record in self.places() if record.leader in self.brokers]
 
-    def unlike(self) -> list[str]:
+    def diverged_partitions(self) -> list[str]:
         """The partitions whose replicas do not all have the same end, or do not all know that it is committed."""
         found = []
         for topic, index, record in self.places():
@@ -202,13 +202,13 @@ class SimCluster:
                 found.append(f"{topic}-{index}: {ends}")
         return found
 
-    def replicas(self, topic: str, index: int) -> dict[int, Replica]:
+    def replicas(self, topic: str, index: int) -> dict[int, ReplicaContents]:
         """What each broker that holds the partition has of it, read from its disk."""
         found = {}
         for node_id in self.brokers:
             partition = self.replica(node_id, topic, index)
             if partition is not None:
-                found[node_id] = Replica(partition.high_watermark, tuple(_batches(partition)))
+                found[node_id] = ReplicaContents(partition.high_watermark, tuple(_batches(partition)))
         return found
 
     def _missing(self) -> Iterator[tuple[str, int]]:
@@ -240,13 +240,15 @@ class SimCluster:
 
     def _on_open(self, node_id: int, broker: Broker) -> None:
         start = node_id, broker.identity.epoch
-        broker.catalogue.on_lead.append(partial(self._on_lead, start))
+        broker.catalogue.on_leadership_gained.append(partial(self._on_lead, start))
         assert isinstance(broker.registry, SimRegistry)
         for handler in broker.handlers:
             if handler.api.key in (HEARTBEAT, LIST_OFFSETS, OFFSET_FETCH):
                 handler.handle = partial(self._handle, broker.registry, handler.handle)
 
-    async def _handle(self, registry: SimRegistry, handle: Handle, request: Any, context: RequestContext) -> Any:
+    async def _handle(
+        self, registry: SimRegistry, handle: HandlerFunction, request: Any, context: RequestContext
+    ) -> Any:
         response = await handle(request, context)
         if registry.has_missed_the_end and 0 in _error_codes(response):
             self._break(f"a broker answers {type(request).__name__} although its session has timed out (I13)")
@@ -262,7 +264,7 @@ class SimCluster:
             self._break(f"{first} and {start} lead {partition.topic}-{partition.index} in epoch {lead[2]} (I11)")
 
     def _on_commit(
-        self, client: SimRegistry, operations: Sequence[Operation], session_state: SessionState | None
+        self, client: SimRegistry, operations: Sequence[RegistryOperation], session_state: SessionState | None
     ) -> None:
         for operation in operations:
             acts = isinstance(operation, Check) and operation.key == CONTROLLER_EPOCH_KEY
@@ -275,7 +277,7 @@ class SimCluster:
                     self._break(f"two processes act as the controller of epoch {operation.version} (I11)")
 
     def _break(self, what: str) -> None:
-        self._world.loop.halt(InvariantBroken(what))
+        self._world.loop.halt(InvariantViolated(what))
 
 
 def _error_codes(response: Any) -> list[int]:

@@ -18,19 +18,19 @@ from headrace.testkit.anomalies import (
     Anomaly,
     Rule,
     duplicates,
+    find_vanished,
     inconsistent_offsets,
     nonmonotonic_polls,
-    vanished,
 )
-from headrace.testkit.history import History, Mark
+from headrace.testkit.history import History, WatermarkOperation
 
 
-def judge_replicated(history: History) -> list[Anomaly]:
+def find_replicated_anomalies(history: History) -> list[Anomaly]:
     """Everything that is wrong with a topic that plain producers write to."""
     return [anomaly for rule in (*RULES, *REPLICATED) for anomaly in rule(history)]
 
 
-def judge_copy(source: History, copy: History, original: Callable[[bytes], bytes]) -> list[Anomaly]:
+def find_copy_anomalies(source: History, copy: History, original: Callable[[bytes], bytes]) -> list[Anomaly]:
     """Everything that is wrong with the copy of a topic, made by transactions. `original` tells of what a copied value
     is the copy: each attempt to copy writes another value."""
     found = [anomaly for rule in (*COPIED, *REPLICATED) for anomaly in rule(copy)]
@@ -53,9 +53,9 @@ def diverged(history: History) -> Iterator[Anomaly]:
                 yield Anomaly("diverged", partition, f"brokers {a} and {b} differ at {at}, below {end}")
 
 
-def marks_back(history: History) -> Iterator[Anomaly]:
+def nonmonotonic_watermarks(history: History) -> Iterator[Anomaly]:
     """Whoever asks after another was answered is told no less."""
-    marks = defaultdict[tuple[str, int], list[Mark]](list)
+    marks = defaultdict[tuple[str, int], list[WatermarkOperation]](list)
     for mark in history.marks:  # in the order in which they ended
         marks[mark.what, mark.partition].append(mark)
     for (what, partition), told in marks.items():
@@ -86,5 +86,5 @@ def _miscopied(partition: int, wanted: Sequence[bytes], found: Sequence[bytes]) 
         yield Anomaly("copied out of order", partition, f"{found} instead of {wanted}")
 
 
-REPLICATED: tuple[Rule, ...] = (diverged, marks_back)
-COPIED: tuple[Rule, ...] = (inconsistent_offsets, vanished, duplicates, nonmonotonic_polls, aborted_reads)
+REPLICATED: tuple[Rule, ...] = (diverged, nonmonotonic_watermarks)
+COPIED: tuple[Rule, ...] = (inconsistent_offsets, find_vanished, duplicates, nonmonotonic_polls, aborted_reads)

@@ -1,6 +1,6 @@
 """A disk in memory that forgets what was not synced, as real ones do.
 
-`crash` is a power cut, or with `keep_page_cache` a kill -9; then `reopen` gives the disk that the next
+`crash` is a power cut, or with `keep_page_cache` a kill -9; then `reopen_registry_file` gives the disk that the next
 process finds. What was synced survives: bytes by `File.sync`, names by `sync_directory`. All else is kept,
 lost, torn or mixed, page by page and name by name (see `pages` and `folders`); `crash_after` makes any
 change of the disk the last.
@@ -23,15 +23,15 @@ from random import Random
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from headrace.runtime.disk import LOCK_NAME, Buffer, DataFolderLocked, DiskFailed
-from headrace.runtime.disk_errors import typed, typed_errors
+from headrace.runtime.disk_errors import typed_error, typed_errors
 from headrace.runtime.disk_threads import deliver
-from headrace.testkit.folders import Folder, Tree
+from headrace.testkit.folders import SimFileTree, SimFolder
 from headrace.testkit.loop import SimLoop
 from headrace.testkit.pages import FileNode
 
 T = TypeVar("T")
 
-Operation: TypeAlias = Literal[
+DiskOperation: TypeAlias = Literal[
     "create", "append", "pwrite", "pread", "truncate", "sync", "make", "rename", "remove", "sync_directory"
 ]
 
@@ -43,8 +43,8 @@ class SimulatedPowerCut(BaseException):
 
 
 @dataclass(slots=True)
-class _Fault:
-    operation: Operation
+class _InjectedFault:
+    operation: DiskOperation
     pattern: str
     error: int
 
@@ -63,10 +63,10 @@ class SimDisk:
             self.on_power_cut = loop.halt
         self._seed = seed
         self._random = Random(f"disk {seed}")
-        self._tree = Tree()
+        self._tree = SimFileTree()
         self._digest = hashlib.blake2b(digest_size=16)
         self._used_bytes = 0
-        self._faults: list[_Fault] = []
+        self._faults: list[_InjectedFault] = []
         self._locked: set[str] = set()
         self._power_cut_at = -1
         self._dead = False
@@ -106,11 +106,11 @@ class SimDisk:
         disk._used_bytes = sum(len(node.content) for node in self._tree.files().values())
         return disk
 
-    def fail_next(self, operation: Operation, pattern: str = "*", error: int = errno.EIO) -> None:
+    def fail_next(self, operation: DiskOperation, pattern: str = "*", error: int = errno.EIO) -> None:
         """Let the next such operation on a path like `pattern` fail once."""
-        self._faults.append(_Fault(operation, pattern, error))
+        self._faults.append(_InjectedFault(operation, pattern, error))
 
-    def forget_failures(self) -> None:
+    def clear_failures(self) -> None:
         """Let nothing fail that `fail_next` has named and that is still to come."""
         self._faults.clear()
 
@@ -165,7 +165,7 @@ class SimDisk:
             self.make_directory(parent)
             with typed_errors("make directory", path):
                 self.change("make", path)
-                self._tree.add(path, Folder())
+                self._tree.add(path, SimFolder())
             self.sync_directory(parent)
 
     def make_directories(self, parent: str, names: Sequence[str]) -> None:
@@ -174,7 +174,7 @@ class SimDisk:
             if not self.exists(path):
                 with typed_errors("make directory", path):
                     self.change("make", path)
-                    self._tree.add(path, Folder())
+                    self._tree.add(path, SimFolder())
         self.sync_directory(parent)
 
     def rename(self, source: str, target: str) -> None:
@@ -195,7 +195,7 @@ class SimDisk:
         self.check_alive()
         with typed_errors("remove tree", path):
             for name, node in sorted(self._tree.folder(path).entries.items()):
-                if isinstance(node, Folder):
+                if isinstance(node, SimFolder):
                     self.remove_tree(f"{path}/{name}")
                 else:
                     self.remove(f"{path}/{name}")
@@ -247,7 +247,7 @@ class SimDisk:
         loop.call_later(before, self._work, loop, after, future, work, args)
         return future
 
-    async def run_apart(self, work: Callable[..., T], *args: object, bytes_per_second: float) -> T:
+    async def run_in_worker_process(self, work: Callable[..., T], *args: object, bytes_per_second: float) -> T:
         """As in a process of its own, but in no time: each of its changes can be the last one before a power cut."""
         assert bytes_per_second > 0
         return await self.run(work, self, _no_pace, *args)
@@ -258,7 +258,7 @@ class SimDisk:
         if self._dead:
             raise SimulatedPowerCut
 
-    def change(self, operation: Operation, path: str, *details: object) -> None:
+    def change(self, operation: DiskOperation, path: str, *details: object) -> None:
         """Say what is about to change. It may be the end, or fail."""
         self.check_alive()
         if self.operations == self._power_cut_at:
@@ -269,9 +269,9 @@ class SimDisk:
             raise cut
         self.operations += 1
         self._note(operation, path, *details)
-        self.fail_if_told(operation, path)
+        self.fail_if_injected(operation, path)
 
-    def fail_if_told(self, operation: Operation, path: str) -> None:
+    def fail_if_injected(self, operation: DiskOperation, path: str) -> None:
         for fault in self._faults:
             if fault.operation == operation and fnmatchcase(path, fault.pattern):
                 self._faults.remove(fault)
@@ -351,13 +351,13 @@ class SimFile:
             # A part was written and then cut off again, and both may reach the platter.
             self._node.write(data[: self._disk.part(len(data))], position)
             self._node.truncate(position)
-            raise typed(error, "append", self.path) from error
+            raise typed_error(error, "append", self.path) from error
         return position
 
     def pread(self, size: int, position: int) -> bytes:
         self._check_usable()
         with typed_errors("read", self.path):
-            self._disk.fail_if_told("pread", self.path)
+            self._disk.fail_if_injected("pread", self.path)
         self._node.warm = True
         if self._node.rotten:
             self._disk.report_damage(self.path, self._node, position, size)

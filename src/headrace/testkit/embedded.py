@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from typing import Self
 
 from headrace.broker.broker import Broker, open_broker
-from headrace.doors.kafka.listener import DoorLimits, KafkaDoor
 from headrace.http.limits import HttpLimits
+from headrace.protocols.kafka.listener import KafkaServer, ListenerLimits
 from headrace.registry.sqlite import SqliteRegistry
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import SystemDisk
@@ -28,8 +28,8 @@ from headrace.runtime.entropy import SystemEntropy
 from headrace.runtime.network import SystemNetwork
 from headrace.runtime.supervise import Supervisor
 from headrace.sdk.loop_thread import LoopThread
-from headrace.server.http_door import HttpDoor
-from headrace.server.metrics import Metrics
+from headrace.server.http_server import HttpServer
+from headrace.server.metrics import BrokerMetrics
 from headrace.server.settings import ServeSettings
 
 _HOST = "127.0.0.1"
@@ -119,15 +119,15 @@ class _Running:
     def __init__(
         self,
         broker: Broker,
-        door: KafkaDoor,
-        http: HttpDoor,
+        kafka_server: KafkaServer,
+        http: HttpServer,
         ports: tuple[int, int],
         disk: SystemDisk,
         supervisor: Supervisor,
     ) -> None:
         self.ports = ports
         self._broker = broker
-        self._door = door
+        self._door = kafka_server
         self._http = http
         self._disk = disk
         self._supervisor = supervisor
@@ -141,26 +141,26 @@ class _Running:
         broker = await open_broker(
             folder, _NODE_ID, None, settings, registry, disk, network, clock, entropy, supervisor
         )
-        door = KafkaDoor("PLAINTEXT", broker.handlers, network, clock, DoorLimits())
-        _, port = await door.listen(_HOST, ports[0])
-        metrics = Metrics(broker, door, clock)
+        kafka_server = KafkaServer("PLAINTEXT", broker.handlers, network, clock, ListenerLimits())
+        _, port = await kafka_server.listen(_HOST, ports[0])
+        metrics = BrokerMetrics(broker, kafka_server, clock)
         at = ServeSettings(data=folder, http=(_HOST, ports[1]))
-        http = HttpDoor(at, broker, metrics, HttpLimits(), supervisor, disk, network, clock, entropy)
+        http = HttpServer(at, broker, metrics, HttpLimits(), supervisor, disk, network, clock, entropy)
         metrics.http = http
         _, http_port = await http.listen()
-        supervisor.spawn(door.sweep_for_ever(), "door")
+        supervisor.spawn(kafka_server.run_sweeps(), "door")
         await broker.join(_HOST, port)
-        door.start_accepting()
-        await broker.until_led()
+        kafka_server.start_accepting()
+        await broker.wait_for_leaders()
         http.open()
-        return cls(broker, door, http, (port, http_port), disk, supervisor)
+        return cls(broker, kafka_server, http, (port, http_port), disk, supervisor)
 
     async def close(self) -> None:
-        await self._http.begin_to_stop()
-        await self._broker.cluster.hand_over()
+        await self._http.begin_shutdown()
+        await self._broker.cluster.transfer_leadership()
         self._door.stop_listening()
         self._http.listener.stop_listening()
-        self._broker.answer_waiting()
+        self._broker.complete_waiting_requests()
         await self._door.drain(_DRAIN_SECONDS)
         await self._http.listener.drain(_DRAIN_SECONDS)
         await self._http.close()

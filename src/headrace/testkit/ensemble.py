@@ -17,11 +17,11 @@ from headrace.registry.interface import (
     Check,
     Create,
     Delete,
-    Entry,
     KeyExists,
     KeyNotEmpty,
     NoKey,
-    Operation,
+    RegistryEntry,
+    RegistryOperation,
     Session,
     SessionLost,
     SessionState,
@@ -32,10 +32,10 @@ from headrace.registry.interface import (
 if TYPE_CHECKING:
     from headrace.testkit.registry import SimRegistry
 
-OnCommit = Callable[["SimRegistry", Sequence[Operation], SessionState | None], None]
+OnCommit = Callable[["SimRegistry", Sequence[RegistryOperation], SessionState | None], None]
 
 
-class SimRegistryState:
+class SimRegistryEnsemble:
     """The ensemble. `on_commit` sees every attempt to commit, with the state of its client's session (None: it never
     had one) at the moment when it was decided."""
 
@@ -47,10 +47,10 @@ class SimRegistryState:
         self.split_seconds = 0.0
         self.on_commit: OnCommit | None = None
         self.random = Random(f"registry {seed}")
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, RegistryEntry] = {}
         self.clients: list[SimRegistry] = []
         self._holders: dict[str, int] = {}
-        self._sessions: dict[int, _Session] = {}
+        self._sessions: dict[int, _EnsembleSession] = {}
         self._sessions_opened = 0
         self._timed_out: set[int] = set()
 
@@ -60,13 +60,13 @@ class SimRegistryState:
     def open_session(self, client: SimRegistry) -> Session:
         self._sessions_opened += 1
         session = Session(self._sessions_opened)
-        self._sessions[session.id] = _Session(client, float("inf"))
-        self.hear_of(session)
+        self._sessions[session.id] = _EnsembleSession(client, float("inf"))
+        self.record_ping(session)
         if self.session_timeout_seconds is not None:
             self._wait_for_silence(session)
         return session
 
-    def hear_of(self, session: Session) -> bool:
+    def record_ping(self, session: Session) -> bool:
         """A sign of life. False when it comes too late."""
         self.expire_silent()
         if session.id not in self._sessions:
@@ -96,15 +96,15 @@ class SimRegistryState:
         for key in gone:
             del self._holders[key]
         self._tell(gone)
-        ended.client.hear_of_the_end(session)
+        ended.client.on_session_ended(session)
 
     def expire_holder(self, key: str) -> None:
         """End the session that holds an ephemeral key, if one does."""
         if key in self._holders:
             self.expire(Session(self._holders[key]))
 
-    def commit(self, operations: Sequence[Operation], session: Session | None) -> None:
-        if session is not None and not self.hear_of(session):
+    def commit(self, operations: Sequence[RegistryOperation], session: Session | None) -> None:
+        if session is not None and not self.record_ping(session):
             raise SessionLost(f"Session {session.id} is over; open a new one")
         entries, holders = dict(self.entries), dict(self._holders)
         for operation in operations:
@@ -124,12 +124,14 @@ class SimRegistryState:
 
 
 @dataclass(slots=True)
-class _Session:
+class _EnsembleSession:
     client: SimRegistry
     ends_at: float
 
 
-def _apply(entries: dict[str, Entry], holders: dict[str, int], operation: Operation, session: Session | None) -> None:
+def _apply(
+    entries: dict[str, RegistryEntry], holders: dict[str, int], operation: RegistryOperation, session: Session | None
+) -> None:
     key, found = operation.key, entries.get(operation.key)
     if isinstance(operation, Create):
         if operation.session is not None and operation.session != session:
@@ -138,7 +140,7 @@ def _apply(entries: dict[str, Entry], holders: dict[str, int], operation: Operat
             raise KeyExists(f"{key} exists already")
         if operation.session is not None:
             holders[key] = operation.session.id
-        entries[key] = Entry(key, operation.value, 0)
+        entries[key] = RegistryEntry(key, operation.value, 0)
         return
     if not found:
         raise NoKey(f"{key} does not exist")
@@ -146,7 +148,7 @@ def _apply(entries: dict[str, Entry], holders: dict[str, int], operation: Operat
         raise BadVersion(f"{key} has version {found.version}, not {operation.version}")
     match operation:
         case Set(_, value, version):
-            entries[key] = Entry(key, value, version + 1)
+            entries[key] = RegistryEntry(key, value, version + 1)
         case Delete():
             if any(is_beneath(other, key) for other in entries):
                 raise KeyNotEmpty(f"{key} has keys beneath it")

@@ -18,43 +18,43 @@ from headrace.testkit.pages import FileNode
 
 
 @dataclass(eq=False, slots=True)
-class Folder:
+class SimFolder:
     entries: dict[str, Node] = field(default_factory=dict)  # what a program sees
     durable: dict[str, Node] = field(default_factory=dict)
 
 
-Node: TypeAlias = FileNode | Folder
+Node: TypeAlias = FileNode | SimFolder
 
 
 @dataclass(eq=False, slots=True)
-class _Change:
+class _PendingNameChange:
     """The name in this folder now means that node, or nothing; a renamed node leaves its old name with it."""
 
-    folder: Folder
+    folder: SimFolder
     name: str
     node: Node | None
-    left: Folder | None = None
+    left: SimFolder | None = None
 
 
-class Tree:
+class SimFileTree:
     def __init__(self) -> None:
-        self.root = Folder()
-        self._pending: list[_Change] = []
-        self._homes: dict[Node, tuple[Folder, str]] = {}  # where a node is found after a power cut
+        self.root = SimFolder()
+        self._pending: list[_PendingNameChange] = []
+        self._homes: dict[Node, tuple[SimFolder, str]] = {}  # where a node is found after a power cut
 
     def find(self, path: str) -> Node | None:
         node: Node = self.root
         for name in _names(path):
-            if not isinstance(node, Folder) or name not in node.entries:
+            if not isinstance(node, SimFolder) or name not in node.entries:
                 return None
             node = node.entries[name]
         return node
 
-    def folder(self, path: str) -> Folder:
+    def folder(self, path: str) -> SimFolder:
         node = self.find(path)
         if node is None:
             raise _error(errno.ENOENT, path)
-        if not isinstance(node, Folder):
+        if not isinstance(node, SimFolder):
             raise _error(errno.ENOTDIR, path)
         return node
 
@@ -62,14 +62,14 @@ class Tree:
         node = self.find(path)
         if node is None:
             raise _error(errno.ENOENT, path)
-        if isinstance(node, Folder):
+        if isinstance(node, SimFolder):
             raise _error(errno.EISDIR, path)
         return node
 
     def add(self, path: str, node: Node) -> None:
         folder, name = self._place(path)
         folder.entries[name] = node
-        self._pending.append(_Change(folder, name, node))
+        self._pending.append(_PendingNameChange(folder, name, node))
 
     def remove(self, path: str) -> Node:
         folder, name = self._place(path)
@@ -77,7 +77,7 @@ class Tree:
             raise _error(errno.ENOENT, path)
         node = folder.entries.pop(name)
         _mark_moved(node)
-        self._pending.append(_Change(folder, name, None))
+        self._pending.append(_PendingNameChange(folder, name, None))
         return node
 
     def rename(self, source: str, target: str) -> Node | None:
@@ -90,16 +90,16 @@ class Tree:
         replaced = target_folder.entries.get(target_name)
         if replaced is node:
             return None
-        if isinstance(replaced, Folder) and replaced.entries:
+        if isinstance(replaced, SimFolder) and replaced.entries:
             raise _error(errno.ENOTEMPTY, target)
         if replaced is not None:
-            if isinstance(replaced, Folder) != isinstance(node, Folder):
+            if isinstance(replaced, SimFolder) != isinstance(node, SimFolder):
                 raise _error(errno.ENOTDIR, target)
             _mark_moved(replaced)
         _mark_moved(node)
         del folder.entries[name]
         target_folder.entries[target_name] = node
-        self._pending.append(_Change(target_folder, target_name, node, left=folder))
+        self._pending.append(_PendingNameChange(target_folder, target_name, node, left=folder))
         return replaced
 
     def lose(self, path: str) -> Node:
@@ -118,7 +118,7 @@ class Tree:
         for file in self.files().values():
             file.sync()
 
-    def sync(self, folder: Folder) -> None:
+    def sync(self, folder: SimFolder) -> None:
         """Make this folder's names durable; a rename into it takes along what its old folder has pending."""
         folders = {id(folder)}
         folders.update(id(change.left) for change in self._pending if change.left and change.folder is folder)
@@ -138,7 +138,7 @@ class Tree:
         self._pending.clear()
         paths = []
         for path, node in _walk(self.root, ""):
-            if isinstance(node, Folder):
+            if isinstance(node, SimFolder):
                 node.entries = dict(node.durable)
             else:
                 node.lose_power(random, keep_chance)
@@ -150,13 +150,13 @@ class Tree:
         folders = [("", self.root)]
         for path, folder in folders:
             for name, node in sorted(folder.entries.items()):
-                if isinstance(node, Folder):
+                if isinstance(node, SimFolder):
                     folders.append((f"{path}/{name}", node))
                 else:
                     found[f"{path}/{name}"] = node
         return found
 
-    def _apply(self, change: _Change) -> None:
+    def _apply(self, change: _PendingNameChange) -> None:
         if change.node is None:
             change.folder.durable.pop(change.name, None)
             return
@@ -166,24 +166,24 @@ class Tree:
         change.folder.durable[change.name] = change.node
         self._homes[change.node] = (change.folder, change.name)
 
-    def _place(self, path: str) -> tuple[Folder, str]:
+    def _place(self, path: str) -> tuple[SimFolder, str]:
         parent, name = posixpath.split(posixpath.normpath(path))
         if not name:
             raise _error(errno.EINVAL, path)
         return self.folder(parent), name
 
 
-def _walk(folder: Folder, path: str) -> Iterator[tuple[str, Node]]:
+def _walk(folder: SimFolder, path: str) -> Iterator[tuple[str, Node]]:
     yield path, folder
     for name, node in sorted(folder.durable.items()):
-        if isinstance(node, Folder):
+        if isinstance(node, SimFolder):
             yield from _walk(node, f"{path}/{name}")
         else:
             yield f"{path}/{name}", node
 
 
 def _mark_moved(node: Node) -> None:
-    if isinstance(node, Folder):
+    if isinstance(node, SimFolder):
         for child in node.entries.values():
             _mark_moved(child)
     else:

@@ -14,7 +14,7 @@ NEVER = 1 << 62
 
 
 @dataclass(slots=True)
-class Operation:
+class ClientOperation:
     """`ended` is the moment of success; an operation that never ended may take effect at any time."""
 
     client: str
@@ -28,7 +28,7 @@ class Operation:
 
 
 @dataclass(slots=True)
-class Send(Operation):
+class SendOperation(ClientOperation):
     """A value on its way into the log; `offset` is known once the broker has told it, and may be -1 even then."""
 
     value: bytes = b""
@@ -36,7 +36,7 @@ class Send(Operation):
 
 
 @dataclass(slots=True)
-class Commit(Operation):
+class CommitOperation(ClientOperation):
     """A group's wish to remember that it has read up to `offset`."""
 
     group: str = ""
@@ -44,7 +44,7 @@ class Commit(Operation):
 
 
 @dataclass(slots=True)
-class Found(Operation):
+class OffsetFetchOperation(ClientOperation):
     """What the broker said that a group had committed; -1: nothing."""
 
     group: str = ""
@@ -52,7 +52,7 @@ class Found(Operation):
 
 
 @dataclass(slots=True)
-class Mark(Operation):
+class WatermarkOperation(ClientOperation):
     """Where a broker said that the log of a partition starts, or up to where it can be read."""
 
     what: str = ""
@@ -60,7 +60,7 @@ class Mark(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class ReplicaContents:
     """One broker's copy of a partition at the end: every batch by its first offset, byte for byte."""
 
     high_watermark: int
@@ -68,7 +68,7 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
-class Poll:
+class PolledRecords:
     """Records of one partition that a client got in one go, as (offset, value). `group`: it reads for a group."""
 
     client: str
@@ -83,58 +83,60 @@ class History:
     """Of one topic. `has_gaps`: its readers see committed transactions only, and pass by what else is in the log.
     `aborted`: what was written in transactions that were told to be aborted."""
 
-    sends: list[Send] = field(default_factory=list)
-    polls: list[Poll] = field(default_factory=list)
-    commits: list[Commit] = field(default_factory=list)
-    found: list[Found] = field(default_factory=list)
+    sends: list[SendOperation] = field(default_factory=list)
+    polls: list[PolledRecords] = field(default_factory=list)
+    commits: list[CommitOperation] = field(default_factory=list)
+    found: list[OffsetFetchOperation] = field(default_factory=list)
     final: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)  # the log of each partition, at the end
-    marks: list[Mark] = field(default_factory=list)
-    replicas: dict[int, dict[int, Replica]] = field(default_factory=dict)  # by partition and node id, at the end
+    marks: list[WatermarkOperation] = field(default_factory=list)
+    replicas: dict[int, dict[int, ReplicaContents]] = field(
+        default_factory=dict
+    )  # by partition and node id, at the end
     aborted: set[bytes] = field(default_factory=set)
     deleted: dict[int, int] = field(default_factory=dict)
     """by partition: records below this offset may have been deleted on purpose (DeleteRecords)"""
     has_gaps: bool = False
     now: int = 0
 
-    def begin_send(self, client: str, partition: int, value: bytes) -> Send:
-        send = Send(client, partition, self._tick(), value=value)
+    def begin_send(self, client: str, partition: int, value: bytes) -> SendOperation:
+        send = SendOperation(client, partition, self._tick(), value=value)
         self.sends.append(send)
         return send
 
-    def begin_commit(self, client: str, group: str, partition: int, offset: int) -> Commit:
-        commit = Commit(client, partition, self._tick(), group=group, offset=offset)
+    def begin_commit(self, client: str, group: str, partition: int, offset: int) -> CommitOperation:
+        commit = CommitOperation(client, partition, self._tick(), group=group, offset=offset)
         self.commits.append(commit)
         return commit
 
-    def begin_look(self, client: str, group: str, partition: int) -> Found:
+    def begin_offset_fetch(self, client: str, group: str, partition: int) -> OffsetFetchOperation:
         """A client asks what the group has committed; note only what was answered."""
-        return Found(client, partition, self._tick(), group=group)
+        return OffsetFetchOperation(client, partition, self._tick(), group=group)
 
-    def end_send(self, send: Send, offset: int) -> None:
+    def end_send(self, send: SendOperation, offset: int) -> None:
         send.offset, send.ended = offset, self._tick()
 
-    def end_commit(self, commit: Commit) -> None:
+    def end_commit(self, commit: CommitOperation) -> None:
         commit.ended = self._tick()
 
-    def end_look(self, look: Found, offset: int) -> None:
+    def end_offset_fetch(self, look: OffsetFetchOperation, offset: int) -> None:
         look.offset, look.ended = offset, self._tick()
         self.found.append(look)
 
-    def begin_mark(self, client: str, what: str, partition: int) -> Mark:
+    def begin_mark(self, client: str, what: str, partition: int) -> WatermarkOperation:
         """A client asks for a log's start or end; note only what was answered."""
-        return Mark(client, partition, self._tick(), what=what)
+        return WatermarkOperation(client, partition, self._tick(), what=what)
 
-    def end_mark(self, mark: Mark, offset: int) -> None:
+    def end_mark(self, mark: WatermarkOperation, offset: int) -> None:
         mark.offset, mark.ended = offset, self._tick()
         self.marks.append(mark)
 
-    def polled(self, client: str, records: Iterable[tuple[int, int, bytes]], group: str = "") -> None:
+    def record_poll(self, client: str, records: Iterable[tuple[int, int, bytes]], group: str = "") -> None:
         """One answer to one client, as (partition, offset, value)."""
         moment, by_partition = self._tick(), dict[int, list[tuple[int, bytes]]]()
         for partition, offset, value in records:
             by_partition.setdefault(partition, []).append((offset, value))
         for partition, found in by_partition.items():
-            self.polls.append(Poll(client, partition, moment, tuple(found), group))
+            self.polls.append(PolledRecords(client, partition, moment, tuple(found), group))
 
     @property
     def digest(self) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from headrace.runtime.disk import Buffer, File
 
 if TYPE_CHECKING:
-    from headrace.testkit.network import Fabric
+    from headrace.testkit.network import NetworkFabric
 
 Callback = Callable[[], None]
 
@@ -27,21 +27,21 @@ FIN = object()
 RESET = object()
 
 
-class Stream:
-    """One direction of a connection. `is_answering`: from the one that was called to its caller."""
+class SimChannel:
+    """One direction of a connection. `carries_responses`: from the one that was called to its caller."""
 
-    def __init__(self, fabric: Fabric, source: str, target: str, *, is_answering: bool = False) -> None:
+    def __init__(self, fabric: NetworkFabric, source: str, target: str, *, carries_responses: bool = False) -> None:
         self.source = source
         self.target = target
-        self.is_answering = is_answering
+        self.carries_responses = carries_responses
         self.vanished = False  # nothing arrives any more, and nobody is told
         self._fabric = fabric
         self._wire: deque[object] = deque()  # under way
         self._waiting: deque[object] = deque()  # arrived where the path was cut
         self._in_window = 0  # bytes taken from the writer that the reader has not read
         self._last_arrival = 0.0
-        self.reader: SimLink
-        self.writer: SimLink
+        self.reader: SimByteStream
+        self.writer: SimByteStream
 
     @property
     def over(self) -> bool:
@@ -51,10 +51,10 @@ class Stream:
         return self._fabric.window_bytes - self._in_window
 
     def take(self, data: bytes) -> None:
-        if self.is_answering and self._fabric.loses_answer(self.source):
+        if self.carries_responses and self._fabric.loses_response(self.source):
             self._fabric.note("lose answer", self.source, self.target)
             self.carry(RESET)
-            self.writer.break_off()
+            self.writer.reset_by_fault()
             return
         self._in_window += len(data)
         taken = 0
@@ -95,10 +95,12 @@ class Stream:
         self.reader.arrived(piece)
 
 
-class SimLink:
+class SimByteStream:
     """Implements `headrace.runtime.network.Link`."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, name: str, peer: str, inward: Stream, outward: Stream) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, name: str, peer: str, inward: SimChannel, outward: SimChannel
+    ) -> None:
         self.name = name
         self.peer = peer
         self._inward = inward
@@ -107,8 +109,8 @@ class SimLink:
         self._ended = False
         self._broken = False
         self.closed = False
-        self._reading = _Watch(loop, self._is_readable)
-        self._writing = _Watch(loop, self._is_writable)
+        self._reading = _ReadinessWatch(loop, self._is_readable)
+        self._writing = _ReadinessWatch(loop, self._is_writable)
         inward.reader = outward.writer = self
 
     def receive_into(self, buffer: bytearray | memoryview, /) -> int:
@@ -143,7 +145,7 @@ class SimLink:
     def abort(self) -> None:
         self._end(RESET)
 
-    def break_off(self) -> None:
+    def reset_by_fault(self) -> None:
         """The connection was reset from outside."""
         if not self.closed:
             self._broken = True
@@ -158,7 +160,7 @@ class SimLink:
 
     def arrived(self, piece: object) -> None:
         if piece is RESET:
-            self.break_off()
+            self.reset_by_fault()
         elif self.closed:
             if piece is not FIN:
                 self._outward.carry(RESET)  # bytes for nobody
@@ -203,7 +205,7 @@ class SimLink:
         return not self.closed and (self._broken or self._outward.room() > 0)
 
 
-class _Watch:
+class _ReadinessWatch:
     """Calls back once per turn of the loop for as long as the condition holds."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, condition: Callable[[], bool]) -> None:

@@ -25,14 +25,14 @@ Ts = TypeVarTuple("Ts")
 TURN_SECONDS = 1e-6  # a turn of the loop takes a little time, else one that polls would stop the clock
 
 
-class Life:
+class HostRun:
     """What belongs to one run of one host: all tasks and callbacks that begin inside it."""
 
     def __init__(self) -> None:
         self.ended = False
 
 
-_life: ContextVar[Life | None] = ContextVar("life", default=None)
+_life: ContextVar[HostRun | None] = ContextVar("life", default=None)
 _NOBODY = Context()
 
 
@@ -62,10 +62,10 @@ class SimLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []  # a heap
         self._timers_set = 0
         self._halted: BaseException | None = None
-        self._births = 0
-        self._living: dict[asyncio.Task[Any], Life | None] = {}
+        self._serials = 0
+        self._live_tasks: dict[asyncio.Task[Any], HostRun | None] = {}
         self._lives_ended = 0
-        self._held: dict[Life, list[asyncio.Handle]] = {}  # what lives that are paused would have run
+        self._held: dict[HostRun, list[asyncio.Handle]] = {}  # what lives that are paused would have run
 
     def __del__(self) -> None:
         pass  # it holds nothing real, so one that was not closed is no leak
@@ -85,13 +85,13 @@ class SimLoop(asyncio.BaseEventLoop):
                 handle.cancel()
             self.stop()
 
-    def begin(self, life: Life, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+    def begin(self, life: HostRun, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         """Start a task that, with all that it begins, ends when this life does."""
         context = copy_context()
         context.run(_life.set, life)
         return context.run(self.create_task, coroutine, name=name)
 
-    def end(self, life: Life) -> None:
+    def end(self, life: HostRun) -> None:
         """Drop the tasks and callbacks of a life: they just never go on, so nobody of them cleans up."""
         life.ended = True
         self._lives_ended += 1
@@ -100,7 +100,7 @@ class SimLoop(asyncio.BaseEventLoop):
             if _has_ended(handle):
                 handle.cancel()
 
-    def pause(self, life: Life, seconds: float) -> None:
+    def pause(self, life: HostRun, seconds: float) -> None:
         """Let nothing of a life run for so long, as SIGSTOP does; then all that was due meanwhile, at once."""
         assert life not in self._held, "paused already"
         self._held[life] = []
@@ -111,7 +111,7 @@ class SimLoop(asyncio.BaseEventLoop):
         its timers and callbacks run."""
         self._now += seconds
 
-    def is_paused(self, life: Life) -> bool:
+    def is_paused(self, life: HostRun) -> bool:
         return life in self._held
 
     def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
@@ -128,16 +128,16 @@ class SimLoop(asyncio.BaseEventLoop):
     def finish(self) -> None:
         """Cancel what still runs, oldest first, and close the loop. After a halt nothing runs any more."""
         if self._halted is None:
-            living = [task for task, life in self._living.items() if life is None or not life.ended]
+            living = [task for task, life in self._live_tasks.items() if life is None or not life.ended]
             for task in living:
                 task.cancel()
             if living:
                 self.run_until_complete(asyncio.wait(living))
             self.run_until_complete(self.shutdown_asyncgens())
         self.close()
-        for task in list(self._living):
-            _bury(task)
-        self._living.clear()
+        for task in list(self._live_tasks):
+            _drop_task(task)
+        self._live_tasks.clear()
 
     def create_future(self) -> asyncio.Future[Any]:
         return _SimFuture(loop=self)
@@ -154,14 +154,14 @@ class SimLoop(asyncio.BaseEventLoop):
         elif self._halted is None:
             super().call_exception_handler(context)
 
-    def next_birth(self) -> int:
-        self._births += 1
-        return self._births
+    def next_serial(self) -> int:
+        self._serials += 1
+        return self._serials
 
     def keep(self, task: asyncio.Task[Any]) -> None:
         """Hold the task while it lives, so that the garbage collector has no say in what runs."""
-        self._living[task] = _life.get()
-        task.add_done_callback(self._living.pop)
+        self._live_tasks[task] = _life.get()
+        task.add_done_callback(self._live_tasks.pop)
 
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
@@ -207,7 +207,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._ready.clear()
         self._ready.extend(ready)
 
-    def _resume(self, life: Life) -> None:
+    def _resume(self, life: HostRun) -> None:
         self._ready.extend(self._held.pop(life, ()))
 
     def _write_to_self(self) -> None:
@@ -219,22 +219,22 @@ class _SimFuture(asyncio.Future[Any]):
 
     def __init__(self, *, loop: SimLoop) -> None:
         super().__init__(loop=loop)
-        self._birth = loop.next_birth()
+        self._serial = loop.next_serial()
 
     def __hash__(self) -> int:
-        return self._birth
+        return self._serial
 
 
 class _SimTask(asyncio.Task[Any]):
     def __init__(self, coroutine: Coroutine[Any, Any, Any], *, loop: SimLoop, **options: Any) -> None:
-        self._birth = loop.next_birth()  # first: the base class puts the new task into a set
+        self._serial = loop.next_serial()  # first: the base class puts the new task into a set
         super().__init__(coroutine, loop=loop, **options)
 
     def __hash__(self) -> int:
-        return self._birth
+        return self._serial
 
 
-def _life_of(handle: asyncio.Handle) -> Life | None:
+def _life_of(handle: asyncio.Handle) -> HostRun | None:
     context: Context = handle._context  # type: ignore[attr-defined]
     return context.get(_life)
 
@@ -244,7 +244,7 @@ def _has_ended(handle: asyncio.Handle) -> bool:
     return life is not None and life.ended
 
 
-def _bury(task: asyncio.Task[Any]) -> None:
+def _drop_task(task: asyncio.Task[Any]) -> None:
     """Drop a task that a halt left waiting, here and not whenever the garbage collector finds it."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     coroutine = task.get_coro()

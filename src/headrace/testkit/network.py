@@ -15,8 +15,8 @@ from collections.abc import Callable
 from contextvars import Context, copy_context
 from random import Random
 
-from headrace.runtime.network import Link
-from headrace.testkit.links import SimLink, Stream
+from headrace.runtime.network import ByteStream
+from headrace.testkit.links import SimByteStream, SimChannel
 
 LOCAL_NAMES = frozenset({"", "localhost", "127.0.0.1", "0.0.0.0", "::1", "::"})
 PIECE_SECONDS = 10e-6  # between two pieces, so that a reader sees them apart
@@ -24,7 +24,7 @@ FIRST_PORT = 20_000
 FIRST_CLIENT_PORT = 40_000
 
 
-class Fabric:
+class NetworkFabric:
     """What the doors of all hosts share."""
 
     def __init__(self, seed: int, loop: asyncio.AbstractEventLoop) -> None:
@@ -40,7 +40,7 @@ class Fabric:
         self._cuts: set[tuple[str, str]] = set()
         self._rates: dict[tuple[str, str], float] = {}
         self._loss_chances: dict[str, float] = {}
-        self._streams: list[Stream] = []
+        self._streams: list[SimChannel] = []
         self._healing: list[asyncio.Future[None]] = []
         self._last_port = FIRST_PORT
         self._last_client_port = FIRST_CLIENT_PORT
@@ -70,16 +70,16 @@ class Fabric:
         self._last_port += 1
         return self._last_port
 
-    def connect(self, source: str, target: str, port: int) -> tuple[SimLink, SimLink]:
+    def connect(self, source: str, target: str, port: int) -> tuple[SimByteStream, SimByteStream]:
         """Both ends of a new connection, the caller's first."""
         self._last_client_port += 1
         caller, called = f"{source}:{self._last_client_port}", f"{target}:{port}"
-        there, back = Stream(self, source, target), Stream(self, target, source, is_answering=True)
+        there, back = SimChannel(self, source, target), SimChannel(self, target, source, carries_responses=True)
         self._streams = [stream for stream in self._streams if not stream.over] + [there, back]
         self.note("connect", caller, called)
         return (
-            SimLink(self.loop, caller, called, inward=back, outward=there),
-            SimLink(self.loop, called, caller, inward=there, outward=back),
+            SimByteStream(self.loop, caller, called, inward=back, outward=there),
+            SimByteStream(self.loop, called, caller, inward=there, outward=back),
         )
 
     def cut(self, source: str, target: str) -> None:
@@ -106,14 +106,14 @@ class Fabric:
     def speed_up(self) -> None:
         self._rates.clear()
 
-    def lose_answers(self, host: str, chance: float) -> None:
+    def lose_responses(self, host: str, chance: float) -> None:
         self._loss_chances[host] = chance
 
-    def loses_answer(self, host: str) -> bool:
+    def loses_response(self, host: str) -> bool:
         chance = self._loss_chances.get(host, 0.0)
         return chance > 0 and self._random.random() < chance
 
-    def links(self, host: str, other: str | None = None) -> list[SimLink]:
+    def links(self, host: str, other: str | None = None) -> list[SimByteStream]:
         """The ends at `host`, of all its connections or of those to one other host."""
         return [stream.reader for stream in self._streams if stream.target == host and other in (None, stream.source)]
 
@@ -128,11 +128,13 @@ class Fabric:
 class HostNetwork:
     """One host's door. Implements `headrace.runtime.network.Network`."""
 
-    def __init__(self, fabric: Fabric, host: str) -> None:
+    def __init__(self, fabric: NetworkFabric, host: str) -> None:
         self.host = host
         self._fabric = fabric
 
-    async def listen(self, host: str, port: int, accept: Callable[[Link], None], backlog: int = 1024) -> SimListener:
+    async def listen(
+        self, host: str, port: int, accept: Callable[[ByteStream], None], backlog: int = 1024
+    ) -> SimListener:
         if host not in LOCAL_NAMES and host != self.host:
             raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL), host)
         address = (self.host, port or self._fabric.next_port())
@@ -142,7 +144,7 @@ class HostNetwork:
         self._fabric.listeners[address] = listener
         return listener
 
-    async def connect(self, host: str, port: int, deadline_seconds: float) -> SimLink:
+    async def connect(self, host: str, port: int, deadline_seconds: float) -> SimByteStream:
         fabric, target = self._fabric, self.host if host in LOCAL_NAMES else host
         async with asyncio.timeout(deadline_seconds):
             await asyncio.sleep(fabric.delay())
@@ -165,14 +167,14 @@ class SimNetwork(HostNetwork):
     """The network, with its faults, and the door of the host "localhost"."""
 
     def __init__(self, seed: int, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(Fabric(seed, loop), "localhost")
+        super().__init__(NetworkFabric(seed, loop), "localhost")
 
     @property
     def digest(self) -> str:
         return self._fabric.digest
 
     @property
-    def fabric(self) -> Fabric:
+    def fabric(self) -> NetworkFabric:
         """For its settings: delays, window, pieces."""
         return self._fabric
 
@@ -198,16 +200,16 @@ class SimNetwork(HostNetwork):
         """No path is slow any more."""
         self._fabric.speed_up()
 
-    def lose_answers(self, host: str, chance: float) -> None:
+    def lose_responses(self, host: str, chance: float) -> None:
         """From now on, break a connection to this host instead of carrying what it answers, so often: its peer never
         learns that the request took effect. 0 ends it."""
-        self._fabric.lose_answers(host, chance)
+        self._fabric.lose_responses(host, chance)
 
     def reset(self, a: str, b: str) -> None:
         """Break all connections between two hosts; both ends learn it when they next use them."""
         self._fabric.note("reset", a, b)
         for link in self._fabric.links(a, b) + self._fabric.links(b, a):
-            link.break_off()
+            link.reset_by_fault()
 
     def crash(self, host: str, *, silently: bool = False) -> None:
         """End all that a host has open. Its peers see a reset, or nothing if `silently` (half-open)."""
@@ -224,12 +226,14 @@ class SimNetwork(HostNetwork):
 class SimListener:
     """Implements `headrace.runtime.network.Listener`."""
 
-    def __init__(self, fabric: Fabric, address: tuple[str, int], accept: Callable[[Link], None], backlog: int) -> None:
+    def __init__(
+        self, fabric: NetworkFabric, address: tuple[str, int], accept: Callable[[ByteStream], None], backlog: int
+    ) -> None:
         self.address = address
         self._fabric = fabric
         self._accept = accept
         self._backlog = backlog
-        self._waiting: deque[SimLink] = deque()
+        self._waiting: deque[SimByteStream] = deque()
         self._callers: list[asyncio.Future[None]] = []  # whose handshake waits for room in the backlog
         self._context = copy_context()  # of the host that listens, not of those that call
         self._paused = False
@@ -243,7 +247,7 @@ class SimListener:
         if self._fabric.listeners.get(self.address) is not self:
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
 
-    def offer(self, link: SimLink) -> None:
+    def offer(self, link: SimByteStream) -> None:
         self._waiting.append(link)
         self._fabric.loop.call_soon(self._accept_waiting, context=self._context)
 

@@ -29,10 +29,10 @@ from typing import Any, TypeVar
 
 from headrace.registry.interface import (
     VALID_SHARE,
-    Entry,
-    Operation,
     OutcomeUnknown,
     RegistryConflict,
+    RegistryEntry,
+    RegistryOperation,
     RegistryUnavailable,
     Session,
     SessionLost,
@@ -40,9 +40,9 @@ from headrace.registry.interface import (
     check_key,
     is_beneath,
 )
-from headrace.testkit.ensemble import SimRegistryState
+from headrace.testkit.ensemble import SimRegistryEnsemble
 
-__all__ = ["SimRegistry", "SimRegistryState"]
+__all__ = ["SimRegistry", "SimRegistryEnsemble"]
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ LATE_SECONDS = 0.1  # only a pause makes a callback so late
 PINGS_MISSED = 2  # in a row, before a client takes its connection for dead
 
 
-class _Connection:
+class _SimConnection:
     """`is_cut`: nothing gets through. `dropped`: the client has noticed it."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class _Connection:
 
 
 @dataclass(eq=False, slots=True)
-class _Held:
+class _SimSession:
     """A session as its holder sees it. What the holder is told, it is told in its own context."""
 
     session: Session
@@ -80,19 +80,19 @@ class _Held:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Unseen:
+class _UnappliedCommit:
     """A commit that a client's server has not applied yet: all keys as they are after it, and those that it changed."""
 
-    entries: dict[str, Entry]
+    entries: dict[str, RegistryEntry]
     keys: Sequence[str]
 
 
 @dataclass(eq=False, slots=True)
-class _Watch:
+class _SimWatch:
     prefix: str
     changed: Callable[[str], None]
     context: Context
-    siblings: dict[_Watch, None]
+    siblings: dict[_SimWatch, None]
 
     def cancel(self) -> None:
         self.siblings.pop(self, None)
@@ -101,20 +101,20 @@ class _Watch:
 class SimRegistry:
     """Implements `Registry`. `unavailable = True` makes every call fail, as an ensemble without a majority does."""
 
-    def __init__(self, state: SimRegistryState | None = None) -> None:
-        self.state = state if state is not None else SimRegistryState()
+    def __init__(self, state: SimRegistryEnsemble | None = None) -> None:
+        self.state = state if state is not None else SimRegistryEnsemble()
         self.unavailable = False
         self._is_cut_off = False
-        self._connection = _Connection()
-        self._watches: dict[_Watch, None] = {}
-        self._held: _Held | None = None
+        self._connection = _SimConnection()
+        self._watches: dict[_SimWatch, None] = {}
+        self._held: _SimSession | None = None
         self._is_over = False
         self._last_sent = 0.0
         self._last_heard = 0.0
         self._woken_at = 0.0
         self.behind_seconds = self.state.random.uniform(0, limit) if (limit := self.state.behind_seconds) else 0.0
         self._seen = self.state.entries  # by the server that this client is connected to
-        self._unseen: deque[_Unseen] = deque()
+        self._unseen: deque[_UnappliedCommit] = deque()
         self.state.clients.append(self)
 
     @property
@@ -136,18 +136,18 @@ class SimRegistry:
         held = self._held
         return held is not None and held.state is SessionState.HELD and self.state.has_timed_out(held.session)
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> RegistryEntry | None:
         check_key(key)
         return await self._ask(lambda: self._seen.get(key))
 
-    async def entries(self, prefix: str) -> Sequence[Entry]:
+    async def entries(self, prefix: str) -> Sequence[RegistryEntry]:
         check_key(prefix)
         return await self._ask(lambda: [entry for key, entry in sorted(self._seen.items()) if is_beneath(key, prefix)])
 
     async def children(self, key: str) -> Sequence[str]:
         return sorted({entry.key[len(key) + 1 :].split("/", 1)[0] for entry in await self.entries(key)})
 
-    async def commit(self, operations: Sequence[Operation]) -> None:
+    async def commit(self, operations: Sequence[RegistryOperation]) -> None:
         for operation in operations:
             check_key(operation.key)
         if self.state.on_commit is not None:
@@ -177,7 +177,7 @@ class SimRegistry:
         began = asyncio.get_running_loop().time()
         session = await self._ask(lambda: self.state.open_session(self))
         self._see_all()
-        self._held, self._is_over = _Held(session, on_state, copy_context(), began), False
+        self._held, self._is_over = _SimSession(session, on_state, copy_context(), began), False
         if on_state is not None:
             on_state(SessionState.HELD)
         self._ping_later(self._held)
@@ -194,9 +194,9 @@ class SimRegistry:
         """End a session from outside, as an ensemble does that hears nothing any more."""
         self.state.expire(session)
 
-    def watch(self, prefix: str, changed: Callable[[str], None]) -> _Watch:
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> _SimWatch:
         check_key(prefix)
-        watch = _Watch(prefix, changed, copy_context(), self._watches)
+        watch = _SimWatch(prefix, changed, copy_context(), self._watches)
         self._watches[watch] = None
         return watch
 
@@ -228,14 +228,14 @@ class SimRegistry:
 
     def hear(self, keys: Sequence[str]) -> None:
         """What the ensemble has committed; the client's server learns of it now or, if it lags, later."""
-        unseen = _Unseen(self.state.entries, keys)
+        unseen = _UnappliedCommit(self.state.entries, keys)
         self._unseen.append(unseen)
         if self.behind_seconds:
             asyncio.get_running_loop().call_later(self.behind_seconds, self._see, unseen, context=Context())
         else:
             self._see_all()
 
-    def hear_of_the_end(self, session: Session) -> None:
+    def on_session_ended(self, session: Session) -> None:
         """The ensemble hangs up; the client comes back at once, and is told."""
         held = self._held
         if held is not None and held.session == session and not self._connection.is_cut:
@@ -246,7 +246,7 @@ class SimRegistry:
         if self._unseen:
             self._see(self._unseen[-1])
 
-    def _see(self, last: _Unseen) -> None:
+    def _see(self, last: _UnappliedCommit) -> None:
         """The server catches up to this commit, unless it has done so; watches are told while the connection holds."""
         while last in self._unseen:
             self._seen, keys = (unseen := self._unseen.popleft()).entries, unseen.keys
@@ -269,7 +269,7 @@ class SimRegistry:
         await connection.dropped.wait()
         raise RegistryUnavailable("The registry cannot be reached")
 
-    async def _send(self, connection: _Connection) -> None:
+    async def _send(self, connection: _SimConnection) -> None:
         """Return when a request arrives; whether it does, `connection` says."""
         now = asyncio.get_running_loop().time()
         self._last_sent = max(now + self.state.delay(), self._last_sent + STEP_SECONDS) if self._takes_time else now
@@ -278,7 +278,7 @@ class SimRegistry:
         if self.unavailable or was_dropped:
             raise RegistryUnavailable("The registry cannot be reached")
 
-    async def _hear_back(self, connection: _Connection) -> bool:
+    async def _hear_back(self, connection: _SimConnection) -> bool:
         """Return when the answer is there; False when it never comes."""
         if self._takes_time:
             arrived = asyncio.Event()
@@ -316,7 +316,7 @@ class SimRegistry:
         self._last_heard = max(self._woken_at, self._last_heard + STEP_SECONDS)
         self._call_at(self._last_heard, callback, *arguments, context=context)
 
-    def _tell(self, connection: _Connection, watch: _Watch, key: str) -> None:
+    def _tell(self, connection: _SimConnection, watch: _SimWatch, key: str) -> None:
         if watch in self._watches and not connection.is_cut:
             watch.changed(key)
 
@@ -335,8 +335,8 @@ class SimRegistry:
     def _come_back(self) -> None:
         if self._is_cut_off or not self._connection.dropped.is_set():
             return
-        self._connection = _Connection()
-        if self._held is not None and self.state.hear_of(self._held.session):
+        self._connection = _SimConnection()
+        if self._held is not None and self.state.record_ping(self._held.session):
             self._held.pings_missed = 0
             self._held.confirmed = asyncio.get_running_loop().time()
             self._held.turn(SessionState.HELD)
@@ -344,19 +344,19 @@ class SimRegistry:
             self._lose(self._held)
         self._tell_of_everything()
 
-    def _lose(self, held: _Held) -> None:
+    def _lose(self, held: _SimSession) -> None:
         if held is self._held:
             self._held, self._is_over = None, True
             held.turn(SessionState.LOST)
             self._tell_of_everything()
 
-    def _ping_later(self, held: _Held) -> None:
+    def _ping_later(self, held: _SimSession) -> None:
         if self.state.session_timeout_seconds is not None:
             interval = self.state.session_timeout_seconds / PINGS_PER_TIMEOUT
             when = asyncio.get_running_loop().time() + interval
             self._call_at(when, self._ping, held, context=held.context)
 
-    def _ping(self, held: _Held) -> None:
+    def _ping(self, held: _SimSession) -> None:
         if held is not self._held:
             return
         if self._is_cut_off or self.unavailable:
@@ -365,7 +365,7 @@ class SimRegistry:
                 self._drop()
         elif self._connection.dropped.is_set():
             self._tell_in_order(self._come_back, context=held.context)
-        elif self.state.hear_of(held.session):
+        elif self.state.record_ping(held.session):
             held.pings_missed = 0
             held.confirmed = asyncio.get_running_loop().time()
         self._ping_later(held)

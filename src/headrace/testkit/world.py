@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from headrace.testkit.clock import SimClock
 from headrace.testkit.disk import SimDisk, SimulatedPowerCut
 from headrace.testkit.entropy import SeededEntropy
-from headrace.testkit.loop import Life, SimLoop
+from headrace.testkit.loop import HostRun, SimLoop
 from headrace.testkit.network import SimNetwork
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class World:
         self._past = hashlib.blake2b(digest_size=16)
         self.loop = SimLoop(seed, shuffle=shuffle)
         self.network = SimNetwork(seed, self.loop)
-        self.hosts: dict[str, Host] = {}
+        self.hosts: dict[str, SimHost] = {}
         self.local = self.host(LOCAL)
 
     @property
@@ -55,10 +55,10 @@ class World:
     def entropy(self) -> SeededEntropy:
         return self.local.entropy
 
-    def host(self, name: str) -> Host:
+    def host(self, name: str) -> SimHost:
         """The host of this name; a new one the first time."""
         if name not in self.hosts:
-            self.hosts[name] = Host(self, name)
+            self.hosts[name] = SimHost(self, name)
         return self.hosts[name]
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
@@ -95,7 +95,7 @@ class World:
         return whole.hexdigest()
 
 
-class Host:
+class SimHost:
     """One machine: its own disk, wall clock, chance and address."""
 
     def __init__(self, world: World, name: str) -> None:
@@ -149,7 +149,7 @@ class Host:
         self._connect()
 
     def _connect(self) -> None:
-        self._life = Life()
+        self._life = HostRun()
         self.network = self._world.network.at(self.name)
         if self.name != LOCAL:
             self.disk.on_power_cut = self._power_cut

@@ -9,114 +9,182 @@ from typing import Any, Final
 
 import msgspec
 
-from headrace.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from headrace.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
-from headrace.wire.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
-from headrace.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
-from headrace.wire.messages.alter_delayed import AlterDelayedRequest, AlterDelayedResponse
-from headrace.wire.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
+from headrace.wire.codec.schema import layout
+from headrace.wire.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
-from headrace.wire.messages.alter_share_group_offsets import (
-    AlterShareGroupOffsetsRequest,
-    AlterShareGroupOffsetsResponse,
-)
-from headrace.wire.messages.alter_subscriptions import AlterSubscriptionsRequest, AlterSubscriptionsResponse
-from headrace.wire.messages.alter_tokens import AlterTokensRequest, AlterTokensResponse
-from headrace.wire.messages.alter_user_scram_credentials import (
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
-)
-from headrace.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from headrace.wire.messages.check_token import CheckTokenRequest, CheckTokenResponse
-from headrace.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
-from headrace.wire.messages.consumer_group_heartbeat import (
+from headrace.wire.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from headrace.wire.messages.create_acls import CreateAclsRequest, CreateAclsResponse
-from headrace.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
-from headrace.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
-from headrace.wire.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
-from headrace.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
-from headrace.wire.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
-from headrace.wire.messages.delete_share_group_offsets import (
-    DeleteShareGroupOffsetsRequest,
-    DeleteShareGroupOffsetsResponse,
+from headrace.wire.messages.delays import (
+    AlterDelayedRequest,
+    AlterDelayedResponse,
+    ListDelayedRequest,
+    ListDelayedResponse,
 )
-from headrace.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
-from headrace.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
-from headrace.wire.messages.describe_bundle import DescribeBundleRequest, DescribeBundleResponse
-from headrace.wire.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
-from headrace.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from headrace.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
-from headrace.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
-from headrace.wire.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
-from headrace.wire.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
-from headrace.wire.messages.describe_pushes import DescribePushesRequest, DescribePushesResponse
-from headrace.wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
-from headrace.wire.messages.describe_share_group_offsets import (
-    DescribeShareGroupOffsetsRequest,
-    DescribeShareGroupOffsetsResponse,
-)
-from headrace.wire.messages.describe_subscriptions import DescribeSubscriptionsRequest, DescribeSubscriptionsResponse
-from headrace.wire.messages.describe_topic_partitions import (
-    DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsResponse,
-)
-from headrace.wire.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
-from headrace.wire.messages.describe_user_scram_credentials import (
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
-)
-from headrace.wire.messages.drain_broker import DrainBrokerRequest, DrainBrokerResponse
-from headrace.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
-from headrace.wire.messages.end_bundle import EndBundleRequest, EndBundleResponse
-from headrace.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
-from headrace.wire.messages.fetch import FetchRequest, FetchResponse
-from headrace.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from headrace.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from headrace.wire.messages.incremental_alter_configs import (
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
-from headrace.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from headrace.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from headrace.wire.messages.lease import LeaseRequest, LeaseResponse
-from headrace.wire.messages.lease_offsets import LeaseOffsetsRequest, LeaseOffsetsResponse
-from headrace.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
-from headrace.wire.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
-from headrace.wire.messages.list_delayed import ListDelayedRequest, ListDelayedResponse
-from headrace.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from headrace.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from headrace.wire.messages.list_partition_reassignments import (
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-)
-from headrace.wire.messages.list_tokens import ListTokensRequest, ListTokensResponse
-from headrace.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from headrace.wire.messages.message_status import MessageStatusRequest, MessageStatusResponse
-from headrace.wire.messages.metadata import MetadataRequest, MetadataResponse
-from headrace.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
-from headrace.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
-from headrace.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
-from headrace.wire.messages.offset_for_leader_epoch import (
+from headrace.wire.messages.fetch import (
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from headrace.wire.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+from headrace.wire.messages.groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from headrace.wire.messages.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
 from headrace.wire.messages.produce import ProduceRequest, ProduceResponse
-from headrace.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from headrace.wire.messages.settle import SettleRequest, SettleResponse
-from headrace.wire.messages.share_acknowledge import ShareAcknowledgeRequest, ShareAcknowledgeResponse
-from headrace.wire.messages.share_fetch import ShareFetchRequest, ShareFetchResponse
-from headrace.wire.messages.share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
-from headrace.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
-from headrace.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from headrace.wire.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
-from headrace.wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
-from headrace.wire.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
-from headrace.wire.schema import layout
+from headrace.wire.messages.queues import (
+    AlterSubscriptionsRequest,
+    AlterSubscriptionsResponse,
+    DescribePushesRequest,
+    DescribePushesResponse,
+    DescribeSubscriptionsRequest,
+    DescribeSubscriptionsResponse,
+    LeaseOffsetsRequest,
+    LeaseOffsetsResponse,
+    LeaseRequest,
+    LeaseResponse,
+    MessageStatusRequest,
+    MessageStatusResponse,
+    SettleRequest,
+    SettleResponse,
+)
+from headrace.wire.messages.replicas import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DrainBrokerRequest,
+    DrainBrokerResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from headrace.wire.messages.security import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from headrace.wire.messages.share_groups import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsResponse,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareFetchRequest,
+    ShareFetchResponse,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+)
+from headrace.wire.messages.tokens import (
+    AlterTokensRequest,
+    AlterTokensResponse,
+    CheckTokenRequest,
+    CheckTokenResponse,
+    ListTokensRequest,
+    ListTokensResponse,
+)
+from headrace.wire.messages.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from headrace.wire.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    DescribeBundleRequest,
+    DescribeBundleResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndBundleRequest,
+    EndBundleResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 
 
 class Api(msgspec.Struct, frozen=True):

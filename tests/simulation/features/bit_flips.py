@@ -15,7 +15,7 @@ from tests.simulation.features.storage_faults import WEIGHT, DamagingFeature, Vi
 
 from headrace.testkit.brokers import SimBroker
 from headrace.testkit.disk import SimDisk
-from headrace.wire.batch import parse_header
+from headrace.wire.batches.batch import parse_header
 
 DERIVED = (".index", ".timeindex", ".checkpoint")
 DERIVED_CHANCE = 0.15

@@ -33,13 +33,13 @@ from tests.simulation.features.feature import (
 from tests.simulation.features.unclean import Elector, UncleanElections
 
 from headrace.broker.partition import Partition
-from headrace.client.admin import NewTopic, ResourceType, TopicAdmin
-from headrace.client.errors import only, raise_for
-from headrace.model.configs import as_text, attribute
+from headrace.client.admin.topic_admin import NewTopic, ResourceType, TopicAdmin
+from headrace.client.errors import only_result, raise_for_code
+from headrace.model.configs import attribute_name, value_text
 from headrace.model.errors import HeadraceError
 from headrace.testkit.anomalies import Anomaly
 from headrace.testkit.history import History
-from headrace.wire.messages.describe_configs import (
+from headrace.wire.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
@@ -202,8 +202,8 @@ class ConfigChanges(Feature):
         resource = DescribeConfigsResource(ResourceType.TOPIC, TOPIC, configuration_keys=None)
         request = DescribeConfigsRequest(resources=[resource])
         response: DescribeConfigsResponse = await self.scenario.watcher.cluster.call(request, node_id=node_id)
-        result = only(response.results)
-        raise_for(result.error_code, result.error_message)
+        result = only_result(response.results)
+        raise_for_code(result.error_code, result.error_message)
         return {one.name: one.value for one in result.configs}
 
     def _not_in_force(self) -> list[str]:
@@ -254,7 +254,7 @@ class ConfigChanges(Feature):
 
 def _works_by(partition: Partition, name: str) -> set[str]:
     """The values in the configuration of the partition and, of what concerns the log alone, in that of its log."""
-    held = {as_text(getattr(partition.config, attribute(name)))}
+    held = {value_text(getattr(partition.config, attribute_name(name)))}
     if name in ("flush.messages", "segment.bytes"):
-        held.add(as_text(getattr(partition.log.config, attribute(name))))
+        held.add(value_text(getattr(partition.log.config, attribute_name(name))))
     return held

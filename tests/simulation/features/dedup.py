@@ -16,10 +16,10 @@ from tests.simulation.features.feature import (
     stored,
 )
 
-from headrace.client.admin import NewTopic, TopicAdmin
-from headrace.client.producer import ProducerSettings
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
+from headrace.client.produce.producer import ProducerSettings
 from headrace.model.message_headers import DEDUP_ID
-from headrace.testkit.anomalies import Anomaly, duplicates, unexpected, unseen
+from headrace.testkit.anomalies import Anomaly, duplicates, find_unseen, unexpected
 from headrace.testkit.history import History
 
 if TYPE_CHECKING:
@@ -67,5 +67,5 @@ class Dedup(Feature):
         note_final(self.history, stored(self.scenario.cluster, TOPIC))
 
     def anomalies(self) -> Iterator[Anomaly]:
-        for rule in (duplicates, unexpected, unseen):
+        for rule in (duplicates, unexpected, find_unseen):
             yield from rule(self.history)

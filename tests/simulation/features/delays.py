@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.features.feature import Draft, Feature, TopicWriter, create_topic, stored
 
-from headrace.client.admin import NewTopic, TopicAdmin
-from headrace.client.schedule import Schedule
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
+from headrace.client.queues.schedule import Schedule
 from headrace.model.errors import HeadraceError, InvalidRecordState
 from headrace.model.message_headers import DELIVER_AT, REPEAT
 from headrace.model.message_ids import MessageId
@@ -64,7 +64,7 @@ class Delays(Feature):
     async def recover(self, healed: Mapping[int, int]) -> None:
         await super().recover(healed)
         for broker in self.scenario.cluster.brokers.values():
-            broker.host.clock.set_right()
+            broker.host.clock.correct_wall_clock()
         schedule = Schedule(self.scenario.watcher.cluster, TOPIC)
         while True:
             try:

@@ -14,11 +14,11 @@ from tests.simulation.clients import IMPATIENT, Client
 from tests.simulation.features.feature import Fault, Mover
 from tests.simulation.features.storage_faults import PARTITIONS, WEIGHT, StorageFeature
 
-from headrace.client.admin import TopicAdmin
+from headrace.client.admin.topic_admin import TopicAdmin
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import HeadraceError
 from headrace.testkit.brokers import DATA, SimBroker
-from headrace.testkit.disk import Operation
+from headrace.testkit.disk import DiskOperation
 
 FILES = (
     "*.log",
@@ -93,7 +93,7 @@ class FailingSyncs(StorageFeature):
     def faults(self) -> list[Fault]:
         return [*[self._fail_at_run_time] * WEIGHT, self._fail_at_start, self._fail_at_stop]
 
-    def _draw(self) -> tuple[str, Operation]:
+    def _draw(self) -> tuple[str, DiskOperation]:
         if self.random.random() < 0.3:
             return self.random.choice(FOLDERS), "sync_directory"
         return self.random.choice(FILES), "sync"

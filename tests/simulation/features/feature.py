@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests.simulation.clients import IMPATIENT, PATIENT, Client
 
-from headrace.client.admin import NewTopic, TopicAdmin
-from headrace.client.cluster_admin import ClusterAdmin
+from headrace.client.admin.cluster_admin import ClusterAdmin
+from headrace.client.admin.subscription_admin import SubscriptionAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.metadata import TopicPartition
-from headrace.client.producer import Delivery, Header, Producer, ProducerSettings
-from headrace.client.subscription_admin import SubscriptionAdmin
+from headrace.client.produce.producer import Delivery, Header, Producer, ProducerSettings
 from headrace.model.errors import HeadraceError, TopicAlreadyExists
 from headrace.testkit.anomalies import (
     Anomaly,
@@ -30,8 +30,8 @@ from headrace.testkit.anomalies import (
     unexpected,
 )
 from headrace.testkit.cluster import SimCluster
-from headrace.testkit.history import History, Send
-from headrace.wire.batch import parse_header, read_records
+from headrace.testkit.history import History, SendOperation
+from headrace.wire.batches.batch import parse_header, read_records
 
 if TYPE_CHECKING:
     from tests.simulation.cluster_scenario import ClusterScenario
@@ -125,7 +125,7 @@ class Sent:
     draft: Draft
     began_seconds: float
     ended_seconds: float | None = None
-    send: Send | None = None
+    send: SendOperation | None = None
 
 
 class TopicWriter(Client):
@@ -156,7 +156,7 @@ class TopicWriter(Client):
                             under_way.create_task(self._settle(send, delivery))
                 await self.think(self.pause_seconds)
 
-    async def submit(self, producer: Producer, draft: Draft) -> tuple[Send, Delivery]:
+    async def submit(self, producer: Producer, draft: Draft) -> tuple[SendOperation, Delivery]:
         value, partition, key, headers, timestamp_ms = draft
         send = self.begin(draft)
         delivery = await producer.submit(
@@ -164,16 +164,16 @@ class TopicWriter(Client):
         )
         return send, delivery
 
-    def begin(self, draft: Draft) -> Send:
+    def begin(self, draft: Draft) -> SendOperation:
         self.sent[draft.value] = sent = Sent(draft, asyncio.get_running_loop().time())
         sent.send = self.history.begin_send(self.name, draft.partition, draft.value)
         return sent.send
 
-    def end(self, send: Send, offset: int) -> None:
+    def end(self, send: SendOperation, offset: int) -> None:
         self.history.end_send(send, offset)
         self.sent[send.value].ended_seconds = asyncio.get_running_loop().time()
 
-    async def _settle(self, send: Send, delivery: Delivery) -> None:
+    async def _settle(self, send: SendOperation, delivery: Delivery) -> None:
         with suppress(HeadraceError):  # then it may be in the log or not, now or later
             self.end(send, (await delivery).offset)
 

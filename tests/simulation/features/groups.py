@@ -15,19 +15,26 @@ from tests.simulation.clients import IMPATIENT, PARTITIONS, Client, told
 from tests.simulation.clients import TOPIC as ORDERS
 from tests.simulation.features.feature import LONG_MAX, Draft, Feature, TopicWriter
 
-from headrace.client.admin import NewTopic, TopicAdmin
-from headrace.client.consumer import Consumer, ConsumerSettings
-from headrace.client.errors import raise_for
+from headrace.client.admin.subscription_admin import START, Position, SubscriptionAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
+from headrace.client.errors import raise_for_code
+from headrace.client.fetch.consumer import Consumer, ConsumerSettings
+from headrace.client.groups.offsets import END, Commit, ConsumerGroupMetadata, commit, committed, find_offsets
 from headrace.client.metadata import TopicPartition
-from headrace.client.offsets import END, Commit, Membership, commit, committed, find_offsets
-from headrace.client.subscription_admin import START, Position, SubscriptionAdmin
 from headrace.model.errors import HeadraceError
 from headrace.testkit.anomalies import Anomaly
 from headrace.testkit.history import History
-from headrace.wire.batch import parse_header, read_records
-from headrace.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
-from headrace.wire.messages.share_acknowledge import AcknowledgePartition, AcknowledgeTopic, ShareAcknowledgeRequest
-from headrace.wire.messages.share_fetch import AcknowledgementBatch, FetchPartition, FetchTopic, ShareFetchRequest
+from headrace.wire.batches.batch import parse_header, read_records
+from headrace.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequest, TopicPartitions
+from headrace.wire.messages.share_groups import (
+    AcknowledgementBatch,
+    AcknowledgePartition,
+    AcknowledgeTopic,
+    FetchPartition,
+    FetchTopic,
+    ShareAcknowledgeRequest,
+    ShareFetchRequest,
+)
 
 if TYPE_CHECKING:
     from tests.simulation.cluster_scenario import ClusterScenario
@@ -77,9 +84,9 @@ class ConsumerProtocolMember(Client):
         )
         try:
             answer: Any = await self.cluster.call_coordinator(GROUP, request)
-            raise_for(answer.error_code, answer.error_message)
+            raise_for_code(answer.error_code, answer.error_message)
         except HeadraceError as error:
-            self.cluster.doubt_coordinator(GROUP, error)
+            self.cluster.forget_coordinator_on_error(GROUP, error)
             raise
         self.epoch = answer.member_epoch
         if answer.assignment is not None:
@@ -88,21 +95,21 @@ class ConsumerProtocolMember(Client):
     async def _read(self) -> None:
         """From where the group stands, which is looked up each time."""
         targets = [TopicPartition(ORDERS, index) for index in sorted(self.owned)]
-        looks = [self.history.begin_look(self.name, GROUP, target.partition) for target in targets]
+        looks = [self.history.begin_offset_fetch(self.name, GROUP, target.partition) for target in targets]
         found = await committed(self.cluster, GROUP, targets)
         offsets = {target: found[target].offset if target in found else 0 for target in targets}
         for look in looks:
             target = TopicPartition(ORDERS, look.partition)
-            self.history.end_look(look, found[target].offset if target in found else -1)
+            self.history.end_offset_fetch(look, found[target].offset if target in found else -1)
         settings = ConsumerSettings(commit_seconds=None)
         async with Consumer(self.cluster, partitions=offsets, settings=settings) as consumer:
             records = await consumer.poll(50, timeout_seconds=0.5)
-            self.history.polled(self.name, told(records), GROUP)
+            self.history.record_poll(self.name, told(records), GROUP)
             ends = {target: consumer.position(target) for target in targets}
         moved = {target: end for target, end in ends.items() if end > offsets[target]}
         commits = [self.history.begin_commit(self.name, GROUP, target.partition, end) for target, end in moved.items()]
         if moved:
-            who = Membership(self.epoch, self.member_id)
+            who = ConsumerGroupMetadata(self.epoch, self.member_id)
             await commit(self.cluster, GROUP, {target: Commit(end) for target, end in moved.items()}, who)
             for one in commits:
                 self.history.end_commit(one)
@@ -127,12 +134,12 @@ class ShareMember(Client):
                 try:
                     await self._fetch(partition)
                 except HeadraceError:
-                    self.cluster.distrust()
+                    self.cluster.invalidate_metadata()
             await self.think(0.1)
 
     async def _fetch(self, index: int) -> None:
         topic = await self.cluster.topic(SHARED)
-        asked = FetchTopic(topic.topic_id, [FetchPartition(index, [])])
+        requested = FetchTopic(topic.topic_id, [FetchPartition(index, [])])
         request = ShareFetchRequest(
             group_id=SHARE_GROUP,
             member_id=self.name,
@@ -141,7 +148,7 @@ class ShareMember(Client):
             min_bytes=1,
             max_records=self.random.choice((1, 20)),
             batch_size=20,
-            topics=[asked],
+            topics=[requested],
             forgotten_topics_data=[],
         )
         leader = (await self.cluster.partition(SHARED, index)).leader
@@ -149,7 +156,7 @@ class ShareMember(Client):
         began = self.history.now
         response: Any = await self._call(request, leader)
         for data in [data for one in response.responses for data in one.partitions]:
-            raise_for(data.error_code, data.error_message)
+            raise_for_code(data.error_code, data.error_message)
             values = dict(_records(bytes(data.records or b"")))
             ranges = [(one.first_offset, one.last_offset) for one in data.acquired_records]
             for number, (first, last) in enumerate(ranges, 1):
@@ -168,11 +175,11 @@ class ShareMember(Client):
     async def _acknowledge(self, request: ShareAcknowledgeRequest, leader: int) -> None:
         response: Any = await self._call(request, leader)
         for data in [data for one in response.responses for data in one.partitions]:
-            raise_for(data.error_code, data.error_message)
+            raise_for_code(data.error_code, data.error_message)
 
     async def _call(self, request: Any, leader: int) -> Any:
         response: Any = await self.cluster.call(request, node_id=leader)
-        raise_for(response.error_code, response.error_message)
+        raise_for_code(response.error_code, response.error_message)
         return response
 
 

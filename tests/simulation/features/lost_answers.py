@@ -18,8 +18,8 @@ class LostAnswers(Feature):
         names = [one.host.name for one in self.random.sample(brokers, self.random.randint(1, len(brokers)))]
         try:
             for name in names:
-                self.scenario.world.network.lose_answers(name, self.random.choice(CHANCES))
+                self.scenario.world.network.lose_responses(name, self.random.choice(CHANCES))
             await asyncio.sleep(self.random.choice((0.3, 1.0, 3.0)))
         finally:
             for name in names:
-                self.scenario.world.network.lose_answers(name, 0.0)
+                self.scenario.world.network.lose_responses(name, 0.0)

@@ -34,7 +34,7 @@ class LostFolders(DamagingFeature):
     async def _lose_everything(self) -> None:
         """Of one broker, while all partitions of all topics have another replica that has everything."""
         cluster = self.scenario.cluster
-        if not all(feature.may_replace_disk for feature in self.scenario.features) or cluster.unwell():
+        if not all(feature.may_replace_disk for feature in self.scenario.features) or cluster.unhealthy_partitions():
             return
         broker = self.random.choice(list(cluster.brokers.values()))
         if self.random.random() < 0.5:

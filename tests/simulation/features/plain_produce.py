@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import raise_for
-from headrace.wire.batch import Record, build_batch
+from headrace.client.errors import raise_for_code
+from headrace.wire.batches.batch import BatchRecord, build_batch
 from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
 NAMES_UNTIL = 12
@@ -18,7 +18,7 @@ TIMEOUT_MS = 3000
 ALL, LEADER = -1, 1
 
 
-async def produce(cluster: Cluster, topic: str, partition: int, records: Sequence[Record], acks: int) -> int:
+async def produce(cluster: Cluster, topic: str, partition: int, records: Sequence[BatchRecord], acks: int) -> int:
     """Send one batch; return its base offset. After an error it may be in the log or not, now or later."""
     data = PartitionProduceData(index=partition, records=memoryview(build_batch(list(records))))
     topics = [TopicProduceData(name=topic, partition_data=[data])]
@@ -27,6 +27,6 @@ async def produce(cluster: Cluster, topic: str, partition: int, records: Sequenc
     response: ProduceResponse = await cluster.call(request, node_id=leader, version_max=NAMES_UNTIL)
     told = response.responses[0].partition_responses[0]
     if told.error_code:
-        cluster.distrust()
-    raise_for(told.error_code, told.error_message)
+        cluster.invalidate_metadata()
+    raise_for_code(told.error_code, told.error_message)
     return told.base_offset

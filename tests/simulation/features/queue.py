@@ -50,8 +50,8 @@ from tests.simulation.features.queue_rules import (
     overtaken,
 )
 
-from headrace.client.admin import NewTopic, TopicAdmin
-from headrace.client.subscription_admin import START, Position, SubscriptionAdmin
+from headrace.client.admin.subscription_admin import START, Position, SubscriptionAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.model.message_headers import PRIORITY
 from headrace.model.names import dead_letter_topic
 from headrace.testkit.anomalies import Anomaly

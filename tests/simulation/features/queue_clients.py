@@ -10,14 +10,14 @@ from tests.simulation.clients import IMPATIENT, PATIENT, Client
 from tests.simulation.cluster_workers import Worker
 from tests.simulation.features.feature import TopicWriter
 
-from headrace.client.admin import TopicAdmin
-from headrace.client.leased import Message, Receipt
-from headrace.client.settling import REJECT
-from headrace.client.subscription import Subscription
-from headrace.client.transactions import TransactionalProducer, TransactionSettings
+from headrace.client.admin.topic_admin import TopicAdmin
+from headrace.client.queues.leased_messages import LeasedMessage, LeaseReceipt
+from headrace.client.queues.settling import REJECT
+from headrace.client.queues.subscription import Subscription
+from headrace.client.transactions.transactional_producer import TransactionalProducer, TransactionSettings
 from headrace.model.errors import HeadraceError
 from headrace.testkit.clock import START_MS
-from headrace.testkit.history import Send
+from headrace.testkit.history import SendOperation
 
 POISON = b"poison"
 TRANSACTION_SECONDS = 5.0
@@ -31,7 +31,7 @@ class Delivered(NamedTuple):
     """A message that a worker was given. `granted_seconds`: when the broker leased it, in virtual time.
     `settles_before`: how many acks and rejects had been sent when the worker took it."""
 
-    receipt: Receipt
+    receipt: LeaseReceipt
     key: bytes | None
     value: bytes
     headers: dict[str, bytes | None]
@@ -60,7 +60,7 @@ class QueueWorker(Worker):
     settings = replace(PATIENT, metadata_age_seconds_max=WORKER_METADATA_SECONDS)
     log: QueueLog
 
-    def receive(self, message: Message) -> None:
+    def receive(self, message: LeasedMessage) -> None:
         super().receive(message)
         granted_seconds = (message.leased_until_ms - START_MS) / 1000 - LEASE_SECONDS
         one = Delivered(
@@ -73,7 +73,7 @@ class QueueWorker(Worker):
         )
         self.log.delivered.append(one)
 
-    async def settle(self, subscription: Subscription, message: Message) -> None:
+    async def settle(self, subscription: Subscription, message: LeasedMessage) -> None:
         if not (message.value or b"").startswith(POISON):
             await super().settle(subscription, message)
         elif self.random.random() < 0.7:
@@ -81,11 +81,11 @@ class QueueWorker(Worker):
         else:
             await subscription.nack([message], delay_seconds=0.1)
 
-    async def ack(self, receipt: Receipt) -> None:
+    async def ack(self, receipt: LeaseReceipt) -> None:
         self.log.settles.append((receipt.id.partition, receipt.id.offset))
         await super().ack(receipt)
 
-    async def _reject(self, receipt: Receipt) -> None:
+    async def _reject(self, receipt: LeaseReceipt) -> None:
         place = receipt.id.partition, receipt.id.offset
         self.log.settles.append(place)
         if await self.settle_once(receipt, REJECT):
@@ -118,7 +118,7 @@ class TransactionWriter(JobWriter):
     async def _transaction(self, producer: TransactionalProducer) -> bool:
         """Whether another one may follow."""
         await producer.begin()
-        sends: list[tuple[Send, int]] = []
+        sends: list[tuple[SendOperation, int]] = []
         for _ in range(self.random.choice(self.counts)):
             self.number += 1
             draft = self.draft(self, self.number)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from tests.simulation.clients import IMPATIENT, Client
 from tests.simulation.features.feature import Fault, Feature
 
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.model.errors import HeadraceError
 from headrace.registry.brokers import CONTROLLER_KEY
 

@@ -13,23 +13,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import UUID
 
-from headrace.cli.log_inventory import Inventory
+from headrace.cli.log_inventory import LogInventory
 from headrace.cli.registry import _restore_counters, plan_for, raise_producer_ids, write_plan
 from headrace.model.topic_record import TopicRecord
-from headrace.registry.interface import Entry
+from headrace.registry.interface import RegistryEntry
 from headrace.runtime.disk import Disk, SystemDisk
-from headrace.storage.segment import LOG
-from headrace.storage.stray import STRAY, STRAY_FOLDER, stray_logs
-from headrace.storage.topic_files import TOPIC_FILE, TOPICS
+from headrace.storage.segments.segment import LOG
+from headrace.storage.store.stray import STRAY, STRAY_FOLDER, stray_logs
+from headrace.storage.store.topic_files import TOPIC_FILE, TOPICS
 from headrace.testkit.brokers import DATA
 from headrace.testkit.cluster import SimCluster
-from headrace.testkit.registry import SimRegistry, SimRegistryState
+from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
 
 Names = Mapping[UUID, str]
 """Names of topics, for those whose file was not written before the crash: an operator gives them with --as."""
 
 
-async def rebuild(cluster: SimCluster, entries: Mapping[str, Entry], names: Names) -> dict[str, Entry]:
+async def rebuild(cluster: SimCluster, entries: Mapping[str, RegistryEntry], names: Names) -> dict[str, RegistryEntry]:
     """What the registry holds after `headrace registry rebuild --from-logs --yes`. All brokers are down."""
     registry, inventory = _registry_of(entries), _inventory(cluster, names, is_adoption=False)
     plan = await plan_for(registry, inventory)
@@ -38,7 +38,7 @@ async def rebuild(cluster: SimCluster, entries: Mapping[str, Entry], names: Name
     return registry.state.entries
 
 
-async def adopt(cluster: SimCluster, entries: Mapping[str, Entry], names: Names) -> dict[str, Entry]:
+async def adopt(cluster: SimCluster, entries: Mapping[str, RegistryEntry], names: Names) -> dict[str, RegistryEntry]:
     """What the registry holds after `headrace log adopt --all`. All brokers are down."""
     registry, inventory = _registry_of(entries), _inventory(cluster, names, is_adoption=True)
     plan = await plan_for(registry, inventory, adopts=True)
@@ -48,14 +48,14 @@ async def adopt(cluster: SimCluster, entries: Mapping[str, Entry], names: Names)
     return registry.state.entries
 
 
-def _registry_of(entries: Mapping[str, Entry]) -> SimRegistry:
-    state = SimRegistryState()
+def _registry_of(entries: Mapping[str, RegistryEntry]) -> SimRegistry:
+    state = SimRegistryEnsemble()
     state.entries = dict(entries)
     return SimRegistry(state)
 
 
-def _inventory(cluster: SimCluster, names: Names, *, is_adoption: bool) -> Inventory:
-    inventory, disk = Inventory(), SystemDisk()
+def _inventory(cluster: SimCluster, names: Names, *, is_adoption: bool) -> LogInventory:
+    inventory, disk = LogInventory(), SystemDisk()
     with TemporaryDirectory() as parent:
         for node_id, broker in cluster.brokers.items():
             folder = Path(parent) / str(node_id)

@@ -27,12 +27,12 @@ from tests.simulation.features.feature import (
 )
 from tests.simulation.features.plain_produce import LEADER, produce
 
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import HeadraceError
 from headrace.testkit.anomalies import Anomaly
 from headrace.testkit.history import History
-from headrace.wire.batch import Record
+from headrace.wire.batches.batch import BatchRecord
 
 if TYPE_CHECKING:
     from tests.simulation.cluster_scenario import ClusterScenario
@@ -84,7 +84,7 @@ class LeaderWriter(Client):
             for value in values:
                 self.history.begin_send(self.name, partition, value)
             timestamp_ms = self.cluster.clock.now_ms() - self.age_ms
-            records = [Record(value=value, timestamp_ms=timestamp_ms) for value in values]
+            records = [BatchRecord(value=value, timestamp_ms=timestamp_ms) for value in values]
             with suppress(HeadraceError):
                 await produce(self.cluster, TOPIC, partition, records, LEADER)
             await self.think(0.12)

@@ -2,7 +2,7 @@
 
 Topics that were created since, leader epochs, in-sync sets, the starts of brokers and producer ids are older then. The
 operator runs `headrace registry rebuild` before the start, or starts without it and adopts the stray logs later. What
-docs/operations.md, decision 024 and `broker/older_registry.py` promise:
+docs/operations.md, decision 024 and `broker/cluster/older_registry.py` promise:
 
 - No log is deleted. A log that the registry does not know moves to `stray/`, and is back with all its records when its
   topic is adopted.
@@ -18,7 +18,7 @@ docs/operations.md, decision 024 and `broker/older_registry.py` promise:
   `__consumer_offsets`, cannot be adopted: if the copy lacks one that others depend on, the operator runs `rebuild`.
 - Without `rebuild`, a broker that starts first may see nothing in its folder that shows the rollback. It then uses
   leader epochs again in which another broker, still down, has written (seed 151 showed it). That broker sets its log
-  aside at its start (`broker/foreign_logs.py`), so that no two logs diverge within an epoch.
+  aside at its start (`broker/cluster/foreign_logs.py`), so that no two logs diverge within an epoch.
 - A stray log may stay where the registry knows the partition, but does not place it on this broker (an operator drained
   the broker while it was down, seed 1162), or where it was set aside because of another history: decision 024 leaves
   both to an operator. One whose topic the registry does not know is adopted, also if the response to the creation was
@@ -49,24 +49,24 @@ from tests.simulation.features.feature import (
 )
 from tests.simulation.features.registry_tools import adopt, rebuild
 
-from headrace.client.admin import NewTopic, TopicAdmin
-from headrace.client.errors import raise_for
-from headrace.client.producer import Delivery, Producer
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
+from headrace.client.errors import raise_for_code
+from headrace.client.produce.producer import Delivery, Producer
 from headrace.model.errors import HeadraceError
 from headrace.model.partition_record import PartitionRecord
 from headrace.model.topic_record import TopicRecord
 from headrace.registry.brokers import BROKERS_KEY, CONTROLLER_EPOCH_KEY
-from headrace.registry.interface import Entry, is_beneath
+from headrace.registry.counters import PRODUCER_IDS_KEY
+from headrace.registry.interface import RegistryEntry, is_beneath
 from headrace.registry.partitions import PARTITIONS_KEY, decode_partition, partition_key
-from headrace.registry.producer_ids import PRODUCER_IDS_KEY
 from headrace.registry.topics import TOMBSTONES_KEY, TOPICS_KEY, decode_topic
-from headrace.storage.folder import folder_name
-from headrace.storage.stray import stray_logs
-from headrace.testkit.anomalies import Anomaly, unseen
+from headrace.storage.store.data_folder import folder_name
+from headrace.storage.store.stray import stray_logs
+from headrace.testkit.anomalies import Anomaly, find_unseen
 from headrace.testkit.brokers import DATA, SimBroker
 from headrace.testkit.cluster_anomalies import diverged
-from headrace.testkit.history import History, Send
-from headrace.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from headrace.testkit.history import History, SendOperation
+from headrace.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
     from tests.simulation.cluster_scenario import ClusterScenario
@@ -84,7 +84,7 @@ ALONE_SECONDS = 10.0
 RESTORED = (TOPICS_KEY, PARTITIONS_KEY, TOMBSTONES_KEY, BROKERS_KEY, PRODUCER_IDS_KEY, CONTROLLER_EPOCH_KEY)
 """What may differ between the copy and the registry: the promises above cover it."""
 
-Entries = Mapping[str, Entry]
+Entries = Mapping[str, RegistryEntry]
 
 
 ANY_CLOCK = {"message.timestamp.after.max.ms": LONG_MAX}
@@ -157,7 +157,7 @@ class LateWriter(TopicWriter):
             await self.think(0.1)
         await super().work()
 
-    async def submit(self, producer: Producer, draft: Draft) -> tuple[Send, Delivery]:
+    async def submit(self, producer: Producer, draft: Draft) -> tuple[SendOperation, Delivery]:
         send = self.begin(draft)
         return send, await producer.submit(f"{LATE}{draft.partition}", draft.value, partition=0)
 
@@ -172,7 +172,7 @@ class IdCollector(Client):
         while not self.is_done:
             with suppress(HeadraceError):
                 response: InitProducerIdResponse = await self.cluster.call(InitProducerIdRequest())
-                raise_for(response.error_code)
+                raise_for_code(response.error_code)
                 self.ids.append(response.producer_id)
             await self.think(0.2)
 
@@ -197,7 +197,7 @@ class RolledBackRegistry(Feature):
         writer = client(TopicWriter, "ledger-writer", self.history)
         writer.topic, writer.draft, writer.pause_seconds = TOPIC, self._draft, 0.15
         if self.accepts_loss:  # an idempotent writer waits after a loss, and nobody would write in a reused epoch
-            writer.producing = replace(TopicWriter.producing, idempotent=False)
+            writer.producing = replace(TopicWriter.producing, idempotent=False, delivery_timeout_seconds=10.0)
         self.writers = [writer]
         self.operator = client(RegistryOperator, "registry-operator", self.history)
         self.operator.feature = self
@@ -284,7 +284,7 @@ class RolledBackRegistry(Feature):
     async def recover(self, healed: Mapping[int, int]) -> None:
         self.creator.is_done = True
         await self.scenario.until_none(lambda: self.scenario.at_work(self.operator, self.creator))
-        await self.scenario.until_none(self.scenario.cluster.unwell)
+        await self.scenario.until_none(self.scenario.cluster.unhealthy_partitions)
         await super().recover(healed)
 
     def _logs(self) -> set[tuple[int, str]]:
@@ -330,7 +330,7 @@ class RolledBackRegistry(Feature):
     def anomalies(self) -> Iterator[Anomaly]:
         for history in (self.history, self.late_history):
             is_kept = history is self.late_history or not self.accepts_loss
-            for rule in (*WITHOUT_GAPS, unseen, diverged) if is_kept else (diverged,):
+            for rule in (*WITHOUT_GAPS, find_unseen, diverged) if is_kept else (diverged,):
                 yield from rule(history)
         for name in self.lost_logs:
             yield Anomaly("log deleted", 0, name)
@@ -356,7 +356,7 @@ def _is_usable(copy: Entries, now: Entries) -> bool:
     )
 
 
-def _older_for_ledger(copy: Entries, now: Entries) -> dict[str, Entry]:
+def _older_for_ledger(copy: Entries, now: Entries) -> dict[str, RegistryEntry]:
     """A copy in which of all partitions only those of `ledger` have changed since, as have all counters."""
     ledger = f"{PARTITIONS_KEY}/{_topics(copy)[TOPIC].id.hex}"
     older = (ledger, BROKERS_KEY, PRODUCER_IDS_KEY, CONTROLLER_EPOCH_KEY)

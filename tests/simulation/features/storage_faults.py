@@ -29,17 +29,17 @@ from tests.simulation.features.feature import (
 )
 
 from headrace.broker.partition import Partition
-from headrace.client.admin import NewTopic, TopicAdmin
-from headrace.client.consumer import Consumer
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
+from headrace.client.fetch.consumer import Consumer
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import HeadraceError
 from headrace.model.partition_record import PartitionRecord
-from headrace.storage.log import Log
-from headrace.storage.scrub import scrub_step
+from headrace.storage.log.log import Log
+from headrace.storage.store.scrub import scrub_step
 from headrace.testkit.anomalies import Anomaly
 from headrace.testkit.brokers import DATA, SimBroker
 from headrace.testkit.cluster import SimCluster
-from headrace.testkit.cluster_anomalies import judge_replicated
+from headrace.testkit.cluster_anomalies import find_replicated_anomalies
 from headrace.testkit.history import History
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Rereader(Client):
     async def _read(self, consumer: Consumer, name: str) -> None:
         records = [*await consumer.poll(self.random.randint(1, 50), timeout_seconds=0.5)]
         while records and not self.is_done:
-            self.history.polled(name, told(records))
+            self.history.record_poll(name, told(records))
             await self.think(0.1)
             records = [*await consumer.poll(self.random.randint(1, 50), timeout_seconds=0.5)]
 
@@ -153,7 +153,7 @@ class StorageFeature(Feature):
         self.history.replicas = {index: cluster.replicas(self.topic, index) for index in range(PARTITIONS)}
 
     def anomalies(self) -> Iterator[Anomaly]:
-        yield from judge_replicated(self.history)
+        yield from find_replicated_anomalies(self.history)
 
     async def start_again(self, broker: SimBroker) -> None:
         await asyncio.sleep(self.random.choice(DOWN_SECONDS))
@@ -239,8 +239,8 @@ class DamagingFeature(StorageFeature):
 
 def is_whole(record: PartitionRecord) -> bool:
     """Whether every replica has everything."""
-    has_all = set(record.isr) == set(record.replicas) and not record.adding and not record.removing
-    return has_all and len(record.replicas) > 1
+    has_latest_data = set(record.isr) == set(record.replicas) and not record.adding and not record.removing
+    return has_latest_data and len(record.replicas) > 1
 
 
 def _may_be_damaged(partition: Partition) -> bool:

@@ -37,18 +37,18 @@ from tests.simulation.features.queue_clients import LEASE_SECONDS, QueueLog, Que
 from tests.simulation.features.queue_rules import come_back, delivered_unwanted, not_settled
 
 from headrace.broker.partition import Partition
-from headrace.client.admin import NewTopic, TopicAdmin
-from headrace.client.cluster_admin import ClusterAdmin
+from headrace.client.admin.cluster_admin import ClusterAdmin
+from headrace.client.admin.subscription_admin import START, Position, SubscriptionAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.metadata import TopicPartition
-from headrace.client.producer import ProducerSettings
-from headrace.client.subscription import Subscription
-from headrace.client.subscription_admin import START, Position, SubscriptionAdmin
-from headrace.client.transactions import TransactionalProducer, TransactionSettings
+from headrace.client.produce.producer import ProducerSettings
+from headrace.client.queues.subscription import Subscription
+from headrace.client.transactions.transactional_producer import TransactionalProducer, TransactionSettings
 from headrace.model.errors import HeadraceError
 from headrace.testkit.anomalies import Anomaly
 from headrace.testkit.cluster import SimCluster
 from headrace.testkit.history import History
-from headrace.wire.batch import Record
+from headrace.wire.batches.batch import BatchRecord
 
 if TYPE_CHECKING:
     from tests.simulation.cluster_scenario import ClusterScenario
@@ -115,7 +115,7 @@ class GapWorker(QueueWorker):
     async def _publish_one(self, key: bytes, number: int) -> int:
         value = f"{self.name}-{self.rounds}-{number}".encode() + b"." * 50
         send = self.history.begin_send(self.name, 0, value)
-        record = Record(key, value, WANTED, self.cluster.clock.now_ms())
+        record = BatchRecord(key, value, WANTED, self.cluster.clock.now_ms())
         offset = await produce(self.cluster, TOPIC, 0, [record], ALL)
         self.history.end_send(send, offset)
         return offset
@@ -163,7 +163,7 @@ class GapWorker(QueueWorker):
         others = [node_id for node_id in place.replicas if node_id != place.leader]
         await admin.move({TARGET: [*self.random.sample(others, len(others)), place.leader]})
         await admin.prefer([TARGET])
-        self.cluster.distrust()
+        self.cluster.invalidate_metadata()
 
     async def _lease_for_a_while(self, subscription: Subscription) -> None:
         with suppress(TimeoutError):

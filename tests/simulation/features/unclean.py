@@ -26,18 +26,18 @@ from tests.simulation.features.feature import (
 )
 from tests.simulation.features.queue_clients import QueueLog, QueueWorker
 
-from headrace.client.admin import NewTopic, TopicAdmin
-from headrace.client.cluster_admin import ClusterAdmin
+from headrace.client.admin.cluster_admin import ClusterAdmin
+from headrace.client.admin.subscription_admin import START, Position, SubscriptionAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.metadata import TopicPartition
-from headrace.client.subscription_admin import START, Position, SubscriptionAdmin
 from headrace.model.errors import HeadraceError
 from headrace.model.partition_record import NO_LEADER, PartitionRecord
-from headrace.registry.interface import Entry, Operation, SessionState, Set, is_beneath
+from headrace.registry.interface import RegistryEntry, RegistryOperation, SessionState, Set, is_beneath
 from headrace.registry.partitions import PARTITIONS_KEY, decode_partition, partition_key
 from headrace.testkit.anomalies import Anomaly
 from headrace.testkit.brokers import SimBroker
 from headrace.testkit.cluster import SimCluster
-from headrace.testkit.history import History, Send
+from headrace.testkit.history import History, SendOperation
 from headrace.testkit.registry import SimRegistry
 
 if TYPE_CHECKING:
@@ -89,17 +89,19 @@ class UncleanElections:
         if any(self._is_unaware(broker, partition) for broker in self._cluster.brokers.values()):
             self._sent_to_replaced.add(value)
 
-    def may_lose(self, send: Send) -> bool:
+    def may_lose(self, send: SendOperation) -> bool:
         return send.began <= self.last_tried or send.value in self._sent_to_replaced
 
-    def _note_commit(self, client: SimRegistry, operations: Sequence[Operation], state: SessionState | None) -> None:
+    def _note_commit(
+        self, client: SimRegistry, operations: Sequence[RegistryOperation], state: SessionState | None
+    ) -> None:
         if self._on_commit is not None:
             self._on_commit(client, operations, state)
         for operation in operations:
             entry = self._cluster.registry.entries.get(operation.key)
             if entry is None or not isinstance(operation, Set) or not is_beneath(operation.key, PARTITIONS_KEY):
                 continue
-            record = decode_partition(Entry(operation.key, operation.value, operation.version))
+            record = decode_partition(RegistryEntry(operation.key, operation.value, operation.version))
             if record.unclean_epoch > decode_partition(entry).unclean_epoch:
                 self.last_tried = self._history.now
                 known = self._tried.get(operation.key)

@@ -31,15 +31,15 @@ from tests.simulation.features.plain_produce import LEADER, produce
 from tests.simulation.features.queue_clients import LEASE_SECONDS, POISON, QueueLog, QueueWorker
 from tests.simulation.features.queue_rules import come_back, dead_places, dead_twice, not_dead, not_settled
 
-from headrace.client.admin import NewTopic, TopicAdmin
-from headrace.client.subscription_admin import START, Position, SubscriptionAdmin
+from headrace.client.admin.subscription_admin import START, Position, SubscriptionAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.model.errors import HeadraceError
 from headrace.model.names import dead_letter_topic
 from headrace.model.partition_record import PartitionRecord
 from headrace.testkit.anomalies import Anomaly
 from headrace.testkit.brokers import SimBroker
 from headrace.testkit.history import History
-from headrace.wire.batch import Record
+from headrace.wire.batches.batch import BatchRecord
 
 if TYPE_CHECKING:
     from tests.simulation.cluster_scenario import ClusterScenario
@@ -73,9 +73,9 @@ class BurstWriter(Client):
                 self.number += 1
                 value = f"{self.name}-{self.number}".encode() + b"." * BURST_BYTES
                 self.history.begin_send(self.name, 0, value)
-                under_way.create_task(self._write(Record(value=value, timestamp_ms=self.cluster.clock.now_ms())))
+                under_way.create_task(self._write(BatchRecord(value=value, timestamp_ms=self.cluster.clock.now_ms())))
 
-    async def _write(self, record: Record) -> None:
+    async def _write(self, record: BatchRecord) -> None:
         with suppress(HeadraceError):
             await produce(self.cluster, TOPIC, 0, [record], LEADER)
 

@@ -11,11 +11,11 @@ import pyarrow.dataset as ds
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.archive.rows import (
+from tests.unit.archive.archive_support import (
     TOPIC,
     TOPIC_ID,
-    BreakingPlace,
-    BrokenOff,
+    CrashingStorage,
+    ProcessCrashed,
     add,
     archive_in,
     in_place,
@@ -32,7 +32,7 @@ from headrace.archive.errors import (
     ArchiveOfAnotherTopic,
     NotInArchive,
 )
-from headrace.archive.place import LocalPlace
+from headrace.archive.place import LocalArchiveStorage
 from headrace.model.errors import InvalidTopic
 
 
@@ -144,7 +144,7 @@ def test_a_reader_goes_on_when_files_are_merged_under_its_hands(tmp_path: Path) 
 # --- broken off at every step ---
 
 
-def live(place: BreakingPlace) -> None:
+def live(place: CrashingStorage) -> None:
     """An archiver's life: two files, a merge, one more; it goes on from wherever it finds the archive."""
     catalogue = Archive("there", place).open(TOPIC)
     catalogue.settle()
@@ -161,7 +161,7 @@ def live(place: BreakingPlace) -> None:
 
 
 def steps_in_all(folder: Path) -> int:
-    place = BreakingPlace(LocalPlace(folder))
+    place = CrashingStorage(LocalArchiveStorage(folder))
     live(place)
     return place.steps
 
@@ -192,8 +192,8 @@ def test_an_archiver_that_dies_at_any_step_is_taken_up_by_the_next(tmp_path: Pat
 def _live_and_die(folder: Path, deaths: list[tuple[int, bool]]) -> None:
     seen: list[int] = []
     for step, after in deaths:
-        with suppress(BrokenOff):
-            live(BreakingPlace(LocalPlace(folder), step, after=after))
+        with suppress(ProcessCrashed):
+            live(CrashingStorage(LocalArchiveStorage(folder), step, after=after))
         now = offsets_in(archive_in(folder).open(TOPIC).read(0, 0, 100))
         assert now == list(range(len(now)))
         assert len(now) >= len(seen), "what was archived is lost"
@@ -201,7 +201,7 @@ def _live_and_die(folder: Path, deaths: list[tuple[int, bool]]) -> None:
         assert len(set(plain)) == len(plain), "a plain reader sees a row twice"
         assert set(plain) <= set(now)
         seen = now
-    live(BreakingPlace(LocalPlace(folder)))
+    live(CrashingStorage(LocalArchiveStorage(folder)))
     catalogue = archive_in(folder).open(TOPIC)
     assert (
         pa.Table.from_batches(catalogue.read(0, 0, 100))
@@ -213,12 +213,12 @@ def _live_and_die(folder: Path, deaths: list[tuple[int, bool]]) -> None:
 
 
 def test_a_file_that_was_not_put_in_place_is_read_all_the_same(tmp_path: Path) -> None:
-    class Dying(LocalPlace):
+    class Dying(LocalArchiveStorage):
         def move(self, source: str, target: str) -> None:
-            raise BrokenOff
+            raise ProcessCrashed
 
     catalogue = Archive("there", Dying(tmp_path)).open(TOPIC)
-    with pytest.raises(BrokenOff):
+    with pytest.raises(ProcessCrashed):
         add(catalogue, 0, 0, 10)
     assert in_place(tmp_path) == []
     assert offsets_in(archive_in(tmp_path).read(TOPIC, 0, 0, 10)) == list(range(10))
@@ -228,18 +228,18 @@ def test_a_file_that_was_not_put_in_place_is_read_all_the_same(tmp_path: Path) -
 
 
 def test_a_part_that_was_merged_before_it_was_put_in_place_does_not_come_back(tmp_path: Path) -> None:
-    class Dying(LocalPlace):
+    class Dying(LocalArchiveStorage):
         def move(self, source: str, target: str) -> None:
-            raise BrokenOff
+            raise ProcessCrashed
 
     catalogue = archive_in(tmp_path).open(TOPIC)
     add(catalogue, 0, 0, 10)
-    with pytest.raises(BrokenOff):
+    with pytest.raises(ProcessCrashed):
         add(Archive("there", Dying(tmp_path)).open(TOPIC), 0, 10, 20)
     late = archive_in(tmp_path).open(TOPIC)
     catalogue.refresh()
     catalogue.merge(staged(catalogue, 0, 0, 19), catalogue.files(0, 0, 20))
-    late._put_in_place(late.files(0, 10, 20))
+    late._move_to_final_names(late.files(0, 10, 20))
     assert plain_offsets(tmp_path) == list(range(20))
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.unit.archive.rows import TOPIC, TOPIC_ID, add, archive_in, in_place, offsets_in, rows_of, staged
+from tests.unit.archive.archive_support import TOPIC, TOPIC_ID, add, archive_in, in_place, offsets_in, rows_of, staged
 
-from headrace.archive.compaction import LEFT_BEHIND_MS, compact, runs, sweep
+from headrace.archive.compaction import LEFT_BEHIND_MS, compact, mergeable_runs, sweep
 from headrace.archive.errors import ArchiveDamaged
 
 NOW_MS = 1_800_000_000_000
@@ -32,10 +32,10 @@ def test_a_file_is_not_made_larger_than_the_target(tmp_path: Path) -> None:
     catalogue = archive_in(tmp_path).open(TOPIC)
     files = add(catalogue, 0, *range(0, 71, 10))
     size = max(file.bytes for file in files)
-    assert [len(run) for run in runs(catalogue, size * 3)] == [3, 3]
-    assert runs(catalogue, size) == []
-    assert [len(run) for run in runs(catalogue, size * 100, files_min=7)] == [7]
-    assert runs(catalogue, size * 100, files_min=8) == []
+    assert [len(run) for run in mergeable_runs(catalogue, size * 3)] == [3, 3]
+    assert mergeable_runs(catalogue, size) == []
+    assert [len(run) for run in mergeable_runs(catalogue, size * 100, files_min=7)] == [7]
+    assert mergeable_runs(catalogue, size * 100, files_min=8) == []
 
 
 def test_offsets_that_were_never_archived_stay_a_gap(tmp_path: Path) -> None:

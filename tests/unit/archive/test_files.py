@@ -10,23 +10,23 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.archive.rows import TOPIC, TOPIC_ID, add, archive_in, offsets_in, rows_of, staged
+from tests.unit.archive.archive_support import TOPIC, TOPIC_ID, add, archive_in, offsets_in, rows_of, staged
 
 from headrace.archive.errors import ArchiveDamaged
-from headrace.archive.place import LocalPlace
+from headrace.archive.place import LocalArchiveStorage
 from headrace.archive.reading import check_digest, read_file
-from headrace.archive.writing import COMPRESSIONS, FileRules, Subject, write_file
+from headrace.archive.writing import COMPRESSIONS, FileContents, FileOptions, write_file
 from headrace.columns.schema import ARROW_SCHEMA, schema_of
 
-SMALL_GROUPS = FileRules(row_group_bytes=1)
+SMALL_GROUPS = FileOptions(row_group_bytes=1)
 
 
-def subject_of(first: int, last: int) -> Subject:
-    return Subject(TOPIC, TOPIC_ID, 2, first, last)
+def subject_of(first: int, last: int) -> FileContents:
+    return FileContents(TOPIC, TOPIC_ID, 2, first, last)
 
 
 def test_rows_come_back_as_they_were_with_nulls_and_headers(tmp_path: Path) -> None:
-    place = LocalPlace(tmp_path)
+    place = LocalArchiveStorage(tmp_path)
     batches = [rows_of(2, range(10, 40)), rows_of(2, []), rows_of(2, [41, 45, 60])]
     file = write_file(place, subject_of(10, 99), batches, SMALL_GROUPS)
     found = [batch for batch, _ in read_file(place, TOPIC, file, 0, 1000)]
@@ -37,7 +37,7 @@ def test_rows_come_back_as_they_were_with_nulls_and_headers(tmp_path: Path) -> N
 
 
 def test_a_file_says_what_it_is(tmp_path: Path) -> None:
-    file = write_file(LocalPlace(tmp_path), subject_of(10, 19), [rows_of(2, range(10, 20))])
+    file = write_file(LocalArchiveStorage(tmp_path), subject_of(10, 19), [rows_of(2, range(10, 20))])
     path = tmp_path / TOPIC / file.staged
     about = pq.ParquetFile(path).metadata
     assert {name: value for name, value in about.metadata.items() if name.startswith(b"headrace.")} == {
@@ -55,13 +55,13 @@ def test_a_file_says_what_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_every_compression_can_be_read(tmp_path: Path, compression: str) -> None:
-    place = LocalPlace(tmp_path)
-    file = write_file(place, subject_of(0, 9), [rows_of(2, range(10))], FileRules(compression=compression))
+    place = LocalArchiveStorage(tmp_path)
+    file = write_file(place, subject_of(0, 9), [rows_of(2, range(10))], FileOptions(compression=compression))
     assert offsets_in(batch for batch, _ in read_file(place, TOPIC, file, 0, 10)) == list(range(10))
 
 
 def test_a_range_without_rows_is_a_file_without_rows(tmp_path: Path) -> None:
-    place = LocalPlace(tmp_path)
+    place = LocalArchiveStorage(tmp_path)
     file = write_file(place, subject_of(5, 7), [])
     assert (file.records, file.timestamp_min, file.timestamp_max) == (0, None, None)
     assert list(read_file(place, TOPIC, file, 0, 100)) == []
@@ -70,7 +70,7 @@ def test_a_range_without_rows_is_a_file_without_rows(tmp_path: Path) -> None:
 
 @given(st.integers(-2, 45), st.integers(-2, 45))
 def test_any_range_can_be_read(tmp_path_factory: pytest.TempPathFactory, start: int, end: int) -> None:
-    place = LocalPlace(tmp_path_factory.mktemp("archive"))
+    place = LocalArchiveStorage(tmp_path_factory.mktemp("archive"))
     offsets = [0, 1, 2, 5, 9, 10, 11, 30, 31, 39]
     batches = [rows_of(2, offsets[at : at + 3]) for at in range(0, 10, 3)]
     file = write_file(place, subject_of(0, 42), batches, SMALL_GROUPS)
@@ -80,7 +80,7 @@ def test_any_range_can_be_read(tmp_path_factory: pytest.TempPathFactory, start: 
 
 
 def test_row_groups_outside_the_range_are_not_read(tmp_path: Path) -> None:
-    place = LocalPlace(tmp_path)
+    place = LocalArchiveStorage(tmp_path)
     batches = [rows_of(2, range(at, at + 100)) for at in range(0, 1000, 100)]
     file = write_file(place, subject_of(0, 999), batches, SMALL_GROUPS)
     path = tmp_path / TOPIC / file.staged
@@ -94,7 +94,7 @@ def test_row_groups_outside_the_range_are_not_read(tmp_path: Path) -> None:
 
 
 def test_only_the_columns_that_are_asked_for_come_in_that_order(tmp_path: Path) -> None:
-    place = LocalPlace(tmp_path)
+    place = LocalArchiveStorage(tmp_path)
     file = write_file(place, subject_of(0, 9), [rows_of(2, range(10))])
     ((batch, _),) = read_file(place, TOPIC, file, 3, 5, ["headers", "key"])
     assert batch.schema.equals(schema_of(["headers", "key"]), check_metadata=True)
@@ -104,7 +104,7 @@ def test_only_the_columns_that_are_asked_for_come_in_that_order(tmp_path: Path) 
 @pytest.mark.parametrize("offsets", [[4], [21], [12, 11], [10, 12, 30]])
 def test_rows_in_disorder_or_outside_the_range_are_a_bug(tmp_path: Path, offsets: list[int]) -> None:
     with pytest.raises(AssertionError):
-        write_file(LocalPlace(tmp_path), subject_of(10, 20), [rows_of(2, offsets)])
+        write_file(LocalArchiveStorage(tmp_path), subject_of(10, 20), [rows_of(2, offsets)])
     assert list((tmp_path / TOPIC / "_headrace/tmp").iterdir()) == []
 
 

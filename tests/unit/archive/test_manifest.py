@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.archive.rows import TOPIC, TOPIC_ID
+from tests.unit.archive.archive_support import TOPIC, TOPIC_ID
 
 from headrace.archive import manifest as manifest_module
 from headrace.archive.errors import ArchiveConflict, ArchiveDamaged, ArchiveOfAnotherTopic
-from headrace.archive.manifest import FORMAT, ArchivedFile, Entry, Files, Manifest
+from headrace.archive.manifest import FORMAT, ArchivedFile, ArchivedFiles, ArchiveManifest, Entry
 from headrace.archive.names import file_name
-from headrace.archive.place import LocalPlace
+from headrace.archive.place import LocalArchiveStorage
 
 
 def file_of(partition: int, first: int, last: int) -> ArchivedFile:
@@ -26,8 +26,8 @@ def entry_of(*added: ArchivedFile, removed: tuple[str, ...] = (), topic_id: str 
     return Entry(FORMAT, TOPIC, topic_id, "writer", added, removed)
 
 
-def opened(folder: Path) -> Manifest:
-    manifest = Manifest(LocalPlace(folder), TOPIC)
+def opened(folder: Path) -> ArchiveManifest:
+    manifest = ArchiveManifest(LocalArchiveStorage(folder), TOPIC)
     manifest.load()
     return manifest
 
@@ -97,19 +97,19 @@ def test_a_snapshot_that_goes_while_it_is_looked_for_is_no_harm(
     for number in range(4):
         manifest.append(entry_of(file_of(0, number, number)))
 
-    class Busy(LocalPlace):
+    class Busy(LocalArchiveStorage):
         def read(self, name: str) -> bytes:
             if name.endswith(f"{3:020d}.snapshot.json"):
                 self.delete(name)
             return super().read(name)
 
-    late = Manifest(Busy(tmp_path), TOPIC)
+    late = ArchiveManifest(Busy(tmp_path), TOPIC)
     late.load()
     assert list(late.files) == list(manifest.files)
 
 
 def test_entries_of_two_topics_of_one_name_are_not_folded(tmp_path: Path) -> None:
-    place = LocalPlace(tmp_path)
+    place = LocalArchiveStorage(tmp_path)
     for number, topic_id in enumerate((TOPIC_ID, "another")):
         entry = entry_of(file_of(0, number, number), topic_id=topic_id)
         place.create(f"{TOPIC}/_headrace/{number:020d}.json", msgspec.json.encode(entry))
@@ -119,13 +119,13 @@ def test_entries_of_two_topics_of_one_name_are_not_folded(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"format": 1}', b'{"format": 99, "topic": "orders"}', b"{}"])
 def test_an_entry_that_cannot_be_read_is_named(tmp_path: Path, data: bytes) -> None:
-    LocalPlace(tmp_path).create(f"{TOPIC}/_headrace/{0:020d}.json", data)
+    LocalArchiveStorage(tmp_path).create(f"{TOPIC}/_headrace/{0:020d}.json", data)
     with pytest.raises(ArchiveDamaged, match=r"orders/_headrace/00000000000000000000.json"):
         opened(tmp_path)
 
 
 def test_an_entry_that_contradicts_those_before_is_named(tmp_path: Path) -> None:
-    place = LocalPlace(tmp_path)
+    place = LocalArchiveStorage(tmp_path)
     for number in range(2):
         place.create(f"{TOPIC}/_headrace/{number:020d}.json", msgspec.json.encode(entry_of(file_of(0, 0, 9))))
     with pytest.raises(ArchiveDamaged, match="contradicts"):
@@ -139,10 +139,12 @@ def test_files_are_found_by_the_offsets_they_cover(sizes: list[int], start: int,
         offset += data.draw(st.integers(0, 2))
         files.append(file_of(0, offset, offset + size - 1))
         offset += size
-    found = Files(data.draw(st.permutations(files)))
+    found = ArchivedFiles(data.draw(st.permutations(files)))
     assert list(found) == files
-    assert list(found.within(0, start, end)) == [f for f in files if f.first < end and f.last >= start and start < end]
-    assert found.reaching(0, start) == next((f for f in files if f.last >= start), None)
-    assert all(found.named(f.name) == f for f in files)
-    assert found.named(file_name(0, 0, 10**9)) is None
-    assert list(found.within(1, 0, 100)) == []
+    assert list(found.files_within(0, start, end)) == [
+        f for f in files if f.first < end and f.last >= start and start < end
+    ]
+    assert found.file_at_or_after(0, start) == next((f for f in files if f.last >= start), None)
+    assert all(found.file_named(f.name) == f for f in files)
+    assert found.file_named(file_name(0, 0, 10**9)) is None
+    assert list(found.files_within(1, 0, 100)) == []

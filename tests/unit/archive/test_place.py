@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.archive.errors import PlaceRefused
-from headrace.archive.place import LocalPlace, Place, RemotePlace, place_of
+from headrace.archive.errors import ArchiveStorageUnusable
+from headrace.archive.place import ArchiveStorage, LocalArchiveStorage, RemoteArchiveStorage, open_storage
 
 
 @pytest.fixture(params=["folder", "pyarrow"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return LocalPlace(tmp_path) if request.param == "folder" else RemotePlace(tmp_path.as_uri())
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> ArchiveStorage:
+    return LocalArchiveStorage(tmp_path) if request.param == "folder" else RemoteArchiveStorage(tmp_path.as_uri())
 
 
 def test_of_those_who_create_a_name_one_succeeds(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_of_those_who_create_a_name_one_succeeds(tmp_path: Path) -> None:
 
     def create(number: int) -> None:
         barrier.wait()
-        if LocalPlace(tmp_path).create("a/b/entry.json", b"%d" % number * 1000):
+        if LocalArchiveStorage(tmp_path).create("a/b/entry.json", b"%d" % number * 1000):
             won.append(number)
 
     threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
@@ -35,13 +35,13 @@ def test_of_those_who_create_a_name_one_succeeds(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "a/b").iterdir()] == ["entry.json"]
 
 
-def test_what_is_there_is_not_created_again(place: Place) -> None:
+def test_what_is_there_is_not_created_again(place: ArchiveStorage) -> None:
     assert place.create("topic/entry", b"one")
     assert not place.create("topic/entry", b"two")
     assert place.read("topic/entry") == b"one"
 
 
-def test_files_are_written_moved_listed_and_deleted(place: Place) -> None:
+def test_files_are_written_moved_listed_and_deleted(place: ArchiveStorage) -> None:
     with place.writing("topic/tmp/a.token") as file:
         file.write(b"rows")
     place.move("topic/tmp/a.token", "topic/a")
@@ -65,7 +65,7 @@ def test_files_are_written_moved_listed_and_deleted(place: Place) -> None:
         place.move("topic/a", "topic/b")
 
 
-def test_a_file_whose_writer_fails_is_gone(place: Place) -> None:
+def test_a_file_whose_writer_fails_is_gone(place: ArchiveStorage) -> None:
     def write() -> None:
         with place.writing("topic/a") as file:
             file.write(b"half of it")
@@ -79,13 +79,13 @@ def test_a_file_whose_writer_fails_is_gone(place: Place) -> None:
 def test_a_place_is_named_by_a_path_or_a_uri(tmp_path: Path) -> None:
     spaced = tmp_path / "with space"
     for location in (str(spaced), spaced.as_uri()):
-        found = place_of(location)
-        assert isinstance(found, LocalPlace)
+        found = open_storage(location)
+        assert isinstance(found, LocalArchiveStorage)
         assert found.root == spaced
         assert found.exclusive
-    assert not RemotePlace(tmp_path.as_uri()).exclusive
-    with pytest.raises(PlaceRefused, match="cannot be opened"):
-        place_of("nosuch://bucket/prefix")
+    assert not RemoteArchiveStorage(tmp_path.as_uri()).exclusive
+    with pytest.raises(ArchiveStorageUnusable, match="cannot be opened"):
+        open_storage("nosuch://bucket/prefix")
 
 
 def test_a_file_system_without_hard_links_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +93,6 @@ def test_a_file_system_without_hard_links_is_refused(tmp_path: Path, monkeypatch
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr("os.link", link)
-    with pytest.raises(PlaceRefused, match="hard links"):
-        LocalPlace(tmp_path).create("entry", b"data")
+    with pytest.raises(ArchiveStorageUnusable, match="hard links"):
+        LocalArchiveStorage(tmp_path).create("entry", b"data")
     assert list(tmp_path.iterdir()) == []

@@ -7,11 +7,20 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-from tests.unit.archive.rows import TOPIC, TOPIC_ID, BrokenOff, add, archive_in, in_place, offsets_in, staged
+from tests.unit.archive.archive_support import (
+    TOPIC,
+    TOPIC_ID,
+    ProcessCrashed,
+    add,
+    archive_in,
+    in_place,
+    offsets_in,
+    staged,
+)
 
 from headrace.archive.catalogue import Archive
-from headrace.archive.place import LocalPlace
-from headrace.archive.verification import Gap, gaps, repair, verify
+from headrace.archive.place import LocalArchiveStorage
+from headrace.archive.verification import UnarchivedRange, gaps, repair, verify
 
 NOW_MS = 1_800_000_000_000
 
@@ -60,18 +69,18 @@ def test_gaps_are_told_but_are_no_damage(tmp_path: Path) -> None:
     add(catalogue, 0, 0, 10)
     catalogue.add(TOPIC_ID, [staged(catalogue, 0, 15, 19), staged(catalogue, 1, 3, 4)], gaps=True)
     assert list(verify(catalogue)) == []
-    assert list(gaps(catalogue)) == [Gap(TOPIC, 0, 10, 14)]
+    assert list(gaps(catalogue)) == [UnarchivedRange(TOPIC, 0, 10, 14)]
 
 
 def test_repair_puts_in_place_and_sets_aside(tmp_path: Path) -> None:
-    class Dying(LocalPlace):
+    class Dying(LocalArchiveStorage):
         def move(self, source: str, target: str) -> None:
-            raise BrokenOff
+            raise ProcessCrashed
 
     catalogue = archive_in(tmp_path).open(TOPIC)
     (sound,) = add(catalogue, 0, 0, 10)
     dying = Archive("there", Dying(tmp_path)).open(TOPIC)
-    with suppress(BrokenOff):
+    with suppress(ProcessCrashed):
         add(dying, 0, 10, 20)
     stray = "p00007-00000000000000000000-00000000000000000009.parquet"
     shutil.copy(tmp_path / TOPIC / sound.name, tmp_path / TOPIC / stray)

@@ -1,4 +1,4 @@
-"""Tests of the broker run in virtual time: an `async def` test that takes a `house` runs in its world."""
+"""Tests of the broker run in virtual time: an `async def` test that takes a `simulated_broker` runs in its world."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import inspect
 from collections.abc import Iterator
 
 import pytest
-from tests.unit.broker.house import House
+from tests.unit.broker.simulated_broker import SimulatedBroker
 
 from headrace.testkit.world import World
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
+def simulated_broker() -> Iterator[SimulatedBroker]:
     world = World(seed=1)
-    house = House(world)
-    world.run(house.open())
-    yield house
-    world.run(house.pass_time(1))  # whatever is under way shall end
-    house.check()
+    simulated_broker = SimulatedBroker(world)
+    world.run(simulated_broker.open())
+    yield simulated_broker
+    world.run(simulated_broker.pass_time(1))  # whatever is under way shall end
+    simulated_broker.check()
     world.close()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    house = pyfuncitem.funcargs.get("house")
-    if not isinstance(house, House) or not inspect.iscoroutinefunction(pyfuncitem.obj):
+    simulated_broker = pyfuncitem.funcargs.get("simulated_broker")
+    if not isinstance(simulated_broker, SimulatedBroker) or not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
-    house.world.run(pyfuncitem.obj(**arguments))
+    simulated_broker.world.run(pyfuncitem.obj(**arguments))
     return True

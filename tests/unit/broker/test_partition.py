@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.broker.asking import batch, produce
-from tests.unit.broker.house import House
+from tests.unit.broker.broker_requests import batch, produce
+from tests.unit.broker.simulated_broker import SimulatedBroker
 
 from headrace.broker.partition import Partition
 from headrace.model.errors import (
@@ -18,7 +18,7 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.model.partition_record import PartitionRecord
-from headrace.wire.batch import parse_header
+from headrace.wire.batches.batch import parse_header
 
 
 class Watching:
@@ -26,16 +26,16 @@ class Watching:
         self.moves: list[int] = []
         self.commits = 0
 
-    def on_moved(self, new_bytes: int) -> None:
+    def on_data_available(self, new_bytes: int) -> None:
         self.moves.append(new_bytes)
 
-    def on_committed(self) -> None:
+    def on_high_watermark(self) -> None:
         self.commits += 1
 
 
-async def a_partition(house: House, **configs: str) -> Partition:
-    await house.make_topic("t", 1, **configs)
-    return house.partition("t")
+async def a_partition(simulated_broker: SimulatedBroker, **configs: str) -> Partition:
+    await simulated_broker.make_topic("t", 1, **configs)
+    return simulated_broker.partition("t")
 
 
 def append(partition: Partition, *values: bytes, now_ms: int = 0) -> int:
@@ -49,8 +49,8 @@ def waiting(partition: Partition, end_offset: int, deadline: float = 1e9) -> asy
     return wait
 
 
-async def test_the_high_watermark_follows_the_flush_and_not_the_append(house: House) -> None:
-    partition = await a_partition(house)
+async def test_the_high_watermark_follows_the_flush_and_not_the_append(simulated_broker: SimulatedBroker) -> None:
+    partition = await a_partition(simulated_broker)
     end = append(partition, b"a", b"b")
     assert (end, partition.log.end_offset, partition.high_watermark) == (2, 2, 0)
     await waiting(partition, end)
@@ -58,26 +58,26 @@ async def test_the_high_watermark_follows_the_flush_and_not_the_append(house: Ho
     assert partition.committed(2, 0.0) is None
 
 
-async def test_after_a_restart_everything_that_is_left_is_committed(house: House) -> None:
-    partition = await a_partition(house)
+async def test_after_a_restart_everything_that_is_left_is_committed(simulated_broker: SimulatedBroker) -> None:
+    partition = await a_partition(simulated_broker)
     await waiting(partition, append(partition))
-    house.kill()
-    await house.open()
-    assert house.partition("t").high_watermark == 1
+    simulated_broker.kill()
+    await simulated_broker.open()
+    assert simulated_broker.partition("t").high_watermark == 1
 
 
-async def test_waits_end_in_the_order_of_their_offsets(house: House) -> None:
-    partition = await a_partition(house)
+async def test_waits_end_in_the_order_of_their_offsets(simulated_broker: SimulatedBroker) -> None:
+    partition = await a_partition(simulated_broker)
     ended: list[int] = []
     for number in range(5):
         wait = waiting(partition, append(partition))
         wait.add_done_callback(lambda _, number=number: ended.append(number))  # type: ignore[misc]
-    await house.pass_time(0.1)
+    await simulated_broker.pass_time(0.1)
     assert ended == [0, 1, 2, 3, 4]
 
 
-async def test_a_watcher_hears_of_every_move_until_it_looks_away(house: House) -> None:
-    partition, watcher = await a_partition(house), Watching()
+async def test_a_watcher_hears_of_every_move_until_it_looks_away(simulated_broker: SimulatedBroker) -> None:
+    partition, watcher = await a_partition(simulated_broker), Watching()
     partition.watch(watcher)
     partition.watch(watcher)
     size = len(batch(b"value"))
@@ -89,16 +89,16 @@ async def test_a_watcher_hears_of_every_move_until_it_looks_away(house: House) -
     assert watcher.moves == [size]
 
 
-async def test_a_watcher_is_never_told_of_too_few_bytes(house: House) -> None:
+async def test_a_watcher_is_never_told_of_too_few_bytes(simulated_broker: SimulatedBroker) -> None:
     """Else a reader that waits for many bytes would stand still though they are there."""
-    partition, watcher = await a_partition(house), Watching()
-    house.host.disk.delay_seconds = (0.5, 0.5)
+    partition, watcher = await a_partition(simulated_broker), Watching()
+    simulated_broker.host.disk.delay_seconds = (0.5, 0.5)
     first = waiting(partition, append(partition))
-    await house.turn()  # its flush has begun
+    await simulated_broker.turn()  # its flush has begun
     second = waiting(partition, append(partition, b"x" * 1000))
     await first
     partition.watch(watcher)
-    await house.turn()  # so has the next, and this comes too late for it
+    await simulated_broker.turn()  # so has the next, and this comes too late for it
     third = waiting(partition, append(partition))
     await second
     assert not third.done()
@@ -108,27 +108,27 @@ async def test_a_watcher_is_never_told_of_too_few_bytes(house: House) -> None:
     assert watcher.moves[1] >= len(batch(b"value"))
 
 
-async def test_retention_does_not_make_new_bytes_look_like_fewer(house: House) -> None:
-    partition = await a_partition(house, segment_bytes="200", retention_ms="1000")
+async def test_retention_does_not_make_new_bytes_look_like_fewer(simulated_broker: SimulatedBroker) -> None:
+    partition = await a_partition(simulated_broker, segment_bytes="200", retention_ms="1000")
     watcher = Watching()
     for _ in range(20):
-        await waiting(partition, append(partition, now_ms=house.host.clock.now_ms()))
+        await waiting(partition, append(partition, now_ms=simulated_broker.host.clock.now_ms()))
     partition.watch(watcher)
     size_before = partition.log.size_bytes
-    await house.pass_time(10)
-    assert await house.broker.store.enforce_retention(house.host.clock.now_ms() + 10**6) > 0
+    await simulated_broker.pass_time(10)
+    assert await simulated_broker.broker.store.enforce_retention(simulated_broker.host.clock.now_ms() + 10**6) > 0
     assert partition.log.size_bytes < size_before
     await waiting(partition, append(partition))
     assert watcher.moves[-1] >= len(batch(b"value"))
 
 
-async def test_readers_hear_of_a_commit_before_its_producers_do(house: House) -> None:
-    partition = await a_partition(house)
+async def test_readers_hear_of_a_commit_before_its_producers_do(simulated_broker: SimulatedBroker) -> None:
+    partition = await a_partition(simulated_broker)
     wait = waiting(partition, append(partition))
 
     class Reading(Watching):
-        def on_moved(self, new_bytes: int) -> None:
-            super().on_moved(new_bytes)
+        def on_data_available(self, new_bytes: int) -> None:
+            super().on_data_available(new_bytes)
             assert not wait.done()
             assert partition.high_watermark == 1
 
@@ -138,8 +138,8 @@ async def test_readers_hear_of_a_commit_before_its_producers_do(house: House) ->
     assert len(watcher.moves) == 1
 
 
-async def test_time_that_is_up_ends_only_that_wait(house: House) -> None:
-    partition = await a_partition(house)
+async def test_time_that_is_up_ends_only_that_wait(simulated_broker: SimulatedBroker) -> None:
+    partition = await a_partition(simulated_broker)
     end = append(partition)
     soon, late = waiting(partition, end, deadline=5.0), waiting(partition, end, deadline=50.0)
     partition.expire(4.9)
@@ -151,57 +151,59 @@ async def test_time_that_is_up_ends_only_that_wait(house: House) -> None:
     partition.expire(100.0)
 
 
-async def test_where_the_topic_does_not_wait_for_the_disk_an_append_is_committed_at_once(house: House) -> None:
-    partition = await a_partition(house, flush_messages="1000")
+async def test_where_the_topic_does_not_wait_for_the_disk_an_append_is_committed_at_once(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    partition = await a_partition(simulated_broker, flush_messages="1000")
     end = append(partition)
     assert partition.high_watermark == 1
     assert partition.committed(end, 0.0) is None
-    await house.pass_time(60)
+    await simulated_broker.pass_time(60)
     assert partition.log.flushed_offset == 0
 
 
-async def test_flush_messages_bounds_how_many_records_the_disk_may_be_behind(house: House) -> None:
-    partition = await a_partition(house, flush_messages="3")
+async def test_flush_messages_bounds_how_many_records_the_disk_may_be_behind(simulated_broker: SimulatedBroker) -> None:
+    partition = await a_partition(simulated_broker, flush_messages="3")
     append(partition)
     append(partition)
-    await house.pass_time(1)
+    await simulated_broker.pass_time(1)
     assert partition.log.flushed_offset == 0
     append(partition)
-    await house.pass_time(1)
+    await simulated_broker.pass_time(1)
     assert partition.log.flushed_offset == 3
 
 
-async def test_flush_ms_bounds_how_long_the_disk_may_be_behind(house: House) -> None:
-    partition = await a_partition(house, flush_messages="1000", flush_ms="5000")
+async def test_flush_ms_bounds_how_long_the_disk_may_be_behind(simulated_broker: SimulatedBroker) -> None:
+    partition = await a_partition(simulated_broker, flush_messages="1000", flush_ms="5000")
     append(partition)
-    await house.pass_time(4)
+    await simulated_broker.pass_time(4)
     append(partition)
     assert partition.log.flushed_offset == 0
-    await house.pass_time(2)
+    await simulated_broker.pass_time(2)
     assert partition.log.flushed_offset == 2
     append(partition)
-    await house.pass_time(6)
+    await simulated_broker.pass_time(6)
     assert partition.log.flushed_offset == 3
 
 
-async def test_a_topic_may_change_its_mind_about_the_disk(house: House) -> None:
-    partition = await a_partition(house, flush_messages="1000")
+async def test_a_topic_may_change_its_mind_about_the_disk(simulated_broker: SimulatedBroker) -> None:
+    partition = await a_partition(simulated_broker, flush_messages="1000")
     append(partition)
-    catalogue = house.broker.catalogue
+    catalogue = simulated_broker.broker.catalogue
     await catalogue.change_configs("t", lambda _: {})
     assert partition.high_watermark == 1
     await waiting(partition, append(partition))
     assert partition.log.flushed_offset == partition.high_watermark == 2
     await catalogue.change_configs("t", lambda _: {"flush.messages": "10"})
-    await house.pass_time(0.1)  # until the topic's file says so
+    await simulated_broker.pass_time(0.1)  # until the topic's file says so
     append(partition)
     assert partition.high_watermark == 3
 
 
-async def test_a_log_that_fails_ends_all_waits(house: House) -> None:
-    partition, watcher = await a_partition(house), Watching()
+async def test_a_log_that_fails_ends_all_waits(simulated_broker: SimulatedBroker) -> None:
+    partition, watcher = await a_partition(simulated_broker), Watching()
     partition.watch(watcher)
-    house.host.disk.fail_next("sync", "*.log")
+    simulated_broker.host.disk.fail_next("sync", "*.log")
     waits = [waiting(partition, append(partition)) for _ in range(3)]
     for wait in waits:
         with pytest.raises(StorageFailure):
@@ -213,11 +215,11 @@ async def test_a_log_that_fails_ends_all_waits(house: House) -> None:
         partition.committed(1, 1e9)
 
 
-async def test_a_partition_that_retires_ends_all_waits_and_wakes_its_readers(house: House) -> None:
-    partition, watcher = await a_partition(house), Watching()
+async def test_a_partition_that_retires_ends_all_waits_and_wakes_its_readers(simulated_broker: SimulatedBroker) -> None:
+    partition, watcher = await a_partition(simulated_broker), Watching()
     partition.watch(watcher)
     wait = waiting(partition, append(partition))
-    await house.delete_topic("t")
+    await simulated_broker.delete_topic("t")
     with pytest.raises(UnknownTopicOrPartition):
         await wait
     assert watcher.moves == [0]
@@ -228,23 +230,25 @@ async def test_a_partition_that_retires_ends_all_waits_and_wakes_its_readers(hou
 
 
 @pytest.mark.parametrize("is_retired", [False, True])
-async def test_the_flush_timer_of_a_retired_partition_flushes_nothing(house: House, is_retired: bool) -> None:
-    partition = await a_partition(house, flush_messages="1000", flush_ms="1000")
+async def test_the_flush_timer_of_a_retired_partition_flushes_nothing(
+    simulated_broker: SimulatedBroker, is_retired: bool
+) -> None:
+    partition = await a_partition(simulated_broker, flush_messages="1000", flush_ms="1000")
     append(partition)
     if is_retired:
         partition.retire()  # its log is still open: without the check, the timer would flush it
-    await house.pass_time(5)
+    await simulated_broker.pass_time(5)
     assert partition.log.flushed_offset == (0 if is_retired else 1)
 
 
-async def test_producers_that_are_silent_for_long_are_forgotten(house: House) -> None:
-    await house.restart(producer_id_expiration_ms="5000")
-    await house.make_topic("t")
-    await produce(house, "t", b"a", producer_id=7, producer_epoch=0, base_sequence=0)
-    partition = house.partition("t")
-    await house.pass_time(3)
+async def test_producers_that_are_silent_for_long_are_forgotten(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.restart(producer_id_expiration_ms="5000")
+    await simulated_broker.make_topic("t")
+    await produce(simulated_broker, "t", b"a", producer_id=7, producer_epoch=0, base_sequence=0)
+    partition = simulated_broker.partition("t")
+    await simulated_broker.pass_time(3)
     assert len(partition.state.producers) == 1
-    await house.pass_time(4)
+    await simulated_broker.pass_time(4)
     assert len(partition.state.producers) == 0
 
 
@@ -254,21 +258,21 @@ async def test_producers_that_are_silent_for_long_are_forgotten(house: House) ->
 LED = PartitionRecord(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=5, leader_broker_epoch=1)
 
 
-async def a_led_partition(house: House, **configs: str) -> Partition:
+async def a_led_partition(simulated_broker: SimulatedBroker, **configs: str) -> Partition:
     """In epoch 5, with brokers 2 and 3 in sync as far as the registry knows."""
-    partition = await a_partition(house, **configs)
+    partition = await a_partition(simulated_broker, **configs)
     partition.lead(1, LED, 0.0)
     return partition
 
 
 def fetches(partition: Partition, node_id: int, offset: int, start_offset: int = 0) -> None:
-    partition.note_fetch(node_id, 1, offset, start_offset, 0.0)
+    partition.record_follower_fetch(node_id, 1, offset, start_offset, 0.0)
 
 
-async def test_the_high_watermark_waits_for_every_follower_in_sync(house: House) -> None:
-    partition = await a_led_partition(house)
+async def test_the_high_watermark_waits_for_every_follower_in_sync(simulated_broker: SimulatedBroker) -> None:
+    partition = await a_led_partition(simulated_broker)
     wait = waiting(partition, append(partition, b"a"))
-    await house.pass_time(1)
+    await simulated_broker.pass_time(1)
     assert (partition.log.flushed_offset, partition.high_watermark) == (1, 0)
     fetches(partition, 2, 1)
     assert partition.high_watermark == 0
@@ -277,44 +281,46 @@ async def test_the_high_watermark_waits_for_every_follower_in_sync(house: House)
     await wait
 
 
-async def test_a_follower_that_is_faster_than_the_leaders_disk_does_not_commit_for_it(house: House) -> None:
-    partition = await a_led_partition(house)
-    house.host.disk.delay_seconds = (1.0, 1.0)
+async def test_a_follower_that_is_faster_than_the_leaders_disk_does_not_commit_for_it(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    partition = await a_led_partition(simulated_broker)
+    simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
     append(partition, b"a")
     for node_id in (2, 3):
         fetches(partition, node_id, 1)
     assert partition.high_watermark == 0
-    await house.pass_time(3)
+    await simulated_broker.pass_time(3)
     assert partition.high_watermark == 1
 
 
-async def test_a_commit_is_told_to_consumers_and_an_append_to_those_who_copy(house: House) -> None:
-    partition = await a_led_partition(house)
+async def test_a_commit_is_told_to_consumers_and_an_append_to_those_who_copy(simulated_broker: SimulatedBroker) -> None:
+    partition = await a_led_partition(simulated_broker)
     reader, copier = Watching(), Watching()
     partition.watch(reader)
-    partition.watch(copier, copies=True)
+    partition.watch(copier, is_follower=True)
     append(partition, b"a")
     assert (reader.moves, len(copier.moves), copier.commits) == ([], 1, 0)
-    await house.pass_time(1)
+    await simulated_broker.pass_time(1)
     for node_id in (2, 3):
         fetches(partition, node_id, 1)
     assert (len(reader.moves), len(copier.moves), copier.commits) == (1, 1, 1)
-    partition.tell_copiers()
+    partition.notify_followers()
     assert (len(reader.moves), copier.commits) == (1, 2)
 
 
-async def test_those_who_copy_are_heard_again_when_the_replicas_change(house: House) -> None:
+async def test_those_who_copy_are_heard_again_when_the_replicas_change(simulated_broker: SimulatedBroker) -> None:
     """One that is given back before it has heard that it was taken away says nothing by itself."""
-    partition = await a_led_partition(house)
+    partition = await a_led_partition(simulated_broker)
     copier = Watching()
-    partition.watch(copier, copies=True)
+    partition.watch(copier, is_follower=True)
     partition.update(replace(LED, replicas=(1, 2), isr=(1, 2)))
     partition.update(replace(LED, isr=(1, 2)))
     assert copier.commits == 2
 
 
-async def test_acks_of_one_waits_for_the_own_disk_only(house: House) -> None:
-    partition = await a_led_partition(house)
+async def test_acks_of_one_waits_for_the_own_disk_only(simulated_broker: SimulatedBroker) -> None:
+    partition = await a_led_partition(simulated_broker)
     end = append(partition, b"a")
     here = partition.durable(end, 1e9)
     assert here is not None
@@ -322,24 +328,24 @@ async def test_acks_of_one_waits_for_the_own_disk_only(house: House) -> None:
     assert (partition.high_watermark, partition.durable(end, 1e9)) == (0, None)
 
 
-async def test_a_smaller_in_sync_set_lets_the_high_watermark_go_on(house: House) -> None:
-    partition = await a_led_partition(house, min_insync_replicas="2")
+async def test_a_smaller_in_sync_set_lets_the_high_watermark_go_on(simulated_broker: SimulatedBroker) -> None:
+    partition = await a_led_partition(simulated_broker, min_insync_replicas="2")
     append(partition, b"a")
-    await house.pass_time(1)
+    await simulated_broker.pass_time(1)
     fetches(partition, 2, 1)
     partition.update(replace(LED, isr=(1, 2)))
     assert partition.high_watermark == 1
     append(partition, b"b")
-    await house.pass_time(1)
+    await simulated_broker.pass_time(1)
     for eligible in ((2,), ()):
         partition.update(replace(LED, isr=(1,), elr=eligible))
         assert partition.high_watermark == 1, "too few are left to commit anything"
     with pytest.raises(NotEnoughReplicas, match=r"t-0 has 1 in-sync replicas, fewer than min.insync.replicas=2"):
-        partition.ensure_enough()
+        partition.ensure_min_isr()
 
 
-async def test_an_epoch_has_one_lead(house: House) -> None:
-    partition = await a_led_partition(house)
+async def test_an_epoch_has_one_lead(simulated_broker: SimulatedBroker) -> None:
+    partition = await a_led_partition(simulated_broker)
     partition.follow(6)
     with pytest.raises(AssertionError):
         partition.lead(1, LED, 0.0)
@@ -351,11 +357,13 @@ async def test_an_epoch_has_one_lead(house: House) -> None:
 
 
 @pytest.mark.parametrize("ending", ["follow", "lead again", "retire"])
-async def test_the_end_of_a_lead_ends_every_wait_and_wakes_all_who_watch(house: House, ending: str) -> None:
-    partition = await a_led_partition(house)
+async def test_the_end_of_a_lead_ends_every_wait_and_wakes_all_who_watch(
+    simulated_broker: SimulatedBroker, ending: str
+) -> None:
+    partition = await a_led_partition(simulated_broker)
     reader, copier = Watching(), Watching()
     partition.watch(reader)
-    partition.watch(copier, copies=True)
+    partition.watch(copier, is_follower=True)
     end = append(partition, b"a")
     waits = [waiting(partition, end), partition.durable(end, 1e9)]
     if ending == "follow":
@@ -376,10 +384,10 @@ async def test_the_end_of_a_lead_ends_every_wait_and_wakes_all_who_watch(house: 
             partition.committed(end, 1e9)
 
 
-async def test_a_new_lead_counts_only_what_was_fetched_in_it(house: House) -> None:
-    partition = await a_led_partition(house)
+async def test_a_new_lead_counts_only_what_was_fetched_in_it(simulated_broker: SimulatedBroker) -> None:
+    partition = await a_led_partition(simulated_broker)
     append(partition, b"a")
-    await house.pass_time(1)
+    await simulated_broker.pass_time(1)
     fetches(partition, 2, 1)
     partition.lead(1, replace(LED, leader_epoch=6), 0.0)
     fetches(partition, 3, 1)
@@ -388,38 +396,38 @@ async def test_a_new_lead_counts_only_what_was_fetched_in_it(house: House) -> No
     assert (partition.high_watermark, partition.is_settled) == (1, True)
 
 
-async def test_what_a_follower_is_told_counts_as_far_as_it_is_on_its_disk(house: House) -> None:
-    partition = await a_led_partition(house)
-    house.host.disk.delay_seconds = (1.0, 1.0)
+async def test_what_a_follower_is_told_counts_as_far_as_it_is_on_its_disk(simulated_broker: SimulatedBroker) -> None:
+    partition = await a_led_partition(simulated_broker)
+    simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
     append(partition, b"a")
     partition.follow(6)
-    partition.follow_watermark(5)
+    partition.follow_high_watermark(5)
     assert partition.high_watermark == 0
-    await house.pass_time(3)
+    await simulated_broker.pass_time(3)
     assert partition.high_watermark == 1, "the flush lets what was told come true"
-    partition.follow_watermark(0)
+    partition.follow_high_watermark(0)
     assert partition.high_watermark == 1, "it never goes back"
 
 
-async def test_what_an_earlier_leader_told_does_not_come_true_in_a_new_epoch(house: House) -> None:
-    partition = await a_led_partition(house)
-    house.host.disk.delay_seconds = (1.0, 1.0)
+async def test_what_an_earlier_leader_told_does_not_come_true_in_a_new_epoch(simulated_broker: SimulatedBroker) -> None:
+    partition = await a_led_partition(simulated_broker)
+    simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
     append(partition, b"a")
     partition.follow(6)
-    partition.follow_watermark(1)
+    partition.follow_high_watermark(1)
     partition.follow(7)
-    await house.pass_time(3)
+    await simulated_broker.pass_time(3)
     assert partition.high_watermark == 0
 
 
-async def test_a_cut_takes_the_high_watermark_along(house: House) -> None:
-    partition = await a_led_partition(house)
+async def test_a_cut_takes_the_high_watermark_along(simulated_broker: SimulatedBroker) -> None:
+    partition = await a_led_partition(simulated_broker)
     append(partition, b"a")
     append(partition, b"b")
-    await house.pass_time(1)
+    await simulated_broker.pass_time(1)
     for node_id in (2, 3):
         fetches(partition, node_id, 2)
     partition.follow(6)
     await partition.log.truncate(1)
-    partition.was_cut()
+    partition.on_truncated()
     assert partition.high_watermark == 1

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.unit.archive.rows import TOPIC, TOPIC_ID, add, archive_in, in_place, staged
-from tests.unit.pipeline.broker_stage import Brokers, Sent, StageRun
+from tests.unit.archive.archive_support import TOPIC, TOPIC_ID, add, archive_in, in_place, staged
+from tests.unit.pipeline.in_process_run import Brokers, InProcessRun, Sent
 
 from headrace.cli.main import main
 from headrace.pipeline.archiving import ArchiveJob, ArchiveSettings
@@ -149,7 +149,7 @@ def records(count: int, first: int = 0) -> list[Sent]:
 
 def archive(brokers: Brokers, topic: str, folder: Path) -> None:
     settings = msgspec.convert({"topics": [topic], "path": "archive", "file_records": 7}, ArchiveSettings)
-    ArchiveJob(settings, folder).once(StageRun(brokers.address, folder))
+    ArchiveJob(settings, folder).once(InProcessRun(brokers.address, folder))
 
 
 @pytest.fixture

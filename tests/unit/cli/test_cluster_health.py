@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.cli.cluster_health import Finding, judge
-from headrace.client.address import Address
-from headrace.client.cluster_admin import BrokerView, ClusterMembers, PartitionPlace
+from headrace.cli.cluster_health import HealthProblem, find_problems
+from headrace.client.admin.cluster_admin import BrokerView, ClusterMembers, PartitionReplicas
+from headrace.client.connections.address import Address
 from headrace.client.metadata import TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
@@ -20,8 +20,8 @@ def members(*node_ids: int, controller_id: int = 1, draining: int | None = None)
     return ClusterMembers("c", controller_id, brokers)
 
 
-def place(leader: int, *in_sync: int, moving: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())) -> PartitionPlace:
-    return PartitionPlace(ORDERS, leader, 3, (1, 2, 3), in_sync, (), *moving)
+def place(leader: int, *in_sync: int, moving: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())) -> PartitionReplicas:
+    return PartitionReplicas(ORDERS, leader, 3, (1, 2, 3), in_sync, (), *moving)
 
 
 @pytest.mark.parametrize(
@@ -38,31 +38,31 @@ def place(leader: int, *in_sync: int, moving: tuple[tuple[int, ...], tuple[int, 
     ],
 )
 def test_a_partition_is_named_with_the_worst_that_is_true_of_it(
-    partition: PartitionPlace, min_insync: int, problems: list[str]
+    partition: PartitionReplicas, min_insync: int, problems: list[str]
 ) -> None:
-    findings = judge(members(1, 2, 3), [partition], {"orders": min_insync})
+    findings = find_problems(members(1, 2, 3), [partition], {"orders": min_insync})
     assert [found.problem for found in findings] == problems
     assert all(found.is_grave == (found.problem != "reassigning") for found in findings)
 
 
 def test_an_offline_partition_says_for_whom_it_waits() -> None:
-    waiting = PartitionPlace(ORDERS, -1, 3, (1, 2, 3), (2,), (3,))
-    (found,) = judge(members(1, 2, 3), [waiting], {})
+    waiting = PartitionReplicas(ORDERS, -1, 3, (1, 2, 3), (2,), (3,))
+    (found,) = find_problems(members(1, 2, 3), [waiting], {})
     assert found.detail == "it has no leader; eligible once up: brokers 2, 3"
 
 
 def test_brokers_that_are_down_are_missed_only_if_they_hold_something() -> None:
-    findings = judge(members(1, 2), [place(1, 1, 2)], {})
+    findings = find_problems(members(1, 2), [place(1, 1, 2)], {})
     assert findings[1].detail == "out of sync: broker 3"
-    assert findings[0] == Finding("broker missing", "broker 3", "it is down; replicas on it: 1")
-    assert judge(members(1, 2, 3), [], {}) == []
+    assert findings[0] == HealthProblem("broker missing", "broker 3", "it is down; replicas on it: 1")
+    assert find_problems(members(1, 2, 3), [], {}) == []
 
 
 def test_a_cluster_without_a_controller_is_ill() -> None:
-    (found,) = judge(members(1, 2, 3, controller_id=-1), [], {})
+    (found,) = find_problems(members(1, 2, 3, controller_id=-1), [], {})
     assert (found.problem, found.is_grave) == ("no controller", True)
 
 
 def test_a_drain_is_told_with_what_is_left_and_is_no_illness() -> None:
-    (found,) = judge(members(1, 2, 3, draining=3), [place(1, 1, 2, 3)], {})
-    assert found == Finding("draining", "broker 3", "replicas still on it: 1", is_grave=False)
+    (found,) = find_problems(members(1, 2, 3, draining=3), [place(1, 1, 2, 3)], {})
+    assert found == HealthProblem("draining", "broker 3", "replicas still on it: 1", is_grave=False)

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from headrace.cli.cluster_plan import heading_for, read_plan, spread_over
-from headrace.client.address import Address
-from headrace.client.cluster_admin import BrokerView, PartitionPlace
+from headrace.cli.cluster_reassign import read_plan, spread_over, target_replicas
+from headrace.client.admin.cluster_admin import BrokerView, PartitionReplicas
+from headrace.client.connections.address import Address
 from headrace.client.metadata import TopicPartition
 
 
@@ -40,7 +40,7 @@ def test_anything_else_is_refused_with_a_reason(plan: bytes, why: str) -> None:
 
 def test_partitions_that_move_already_are_counted_where_they_go() -> None:
     target = TopicPartition("orders", 0)
-    moving = PartitionPlace(target, 1, 1, (3, 1, 2), (1, 2), (), (3,), (2,))
-    assert heading_for(moving) == (3, 1)
+    moving = PartitionReplicas(target, 1, 1, (3, 1, 2), (1, 2), (), (3,), (2,))
+    assert target_replicas(moving) == (3, 1)
     brokers = [BrokerView(node_id, Address("host", 9092), None, is_draining=False) for node_id in (1, 3)]
     assert spread_over([moving], brokers) == {}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.unit.client.scripted import in_world
+from tests.unit.client.scripted_cluster import in_world
 
-from headrace.cli.cluster_progress import wait_until_none
+from headrace.cli.cluster_reassign import wait_until_none
 from headrace.testkit.world import World
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import click
 import pytest
 
-from headrace.cli.group_reset import parse_partitions, parse_place, plan, read_offsets
+from headrace.cli.group_reset import parse_partitions, parse_reset_position, plan_resets, read_offsets
 from headrace.cli.main import main
-from headrace.cli.where import FROM_END, FROM_START, Where
-from headrace.client.group_admin import PartitionLag
+from headrace.cli.where import FROM_END, FROM_START, StartPosition
+from headrace.client.admin.group_admin import PartitionLag
 from headrace.client.metadata import TopicPartition
 
 FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
-class Noon:
+class FixedClock:
     def monotonic(self) -> float:
         return 0.0
 
@@ -31,20 +31,20 @@ def lag(target: TopicPartition, committed: int | None = 5) -> PartitionLag:
     [
         ("earliest", FROM_START),
         ("latest", FROM_END),
-        ("1700000000000", Where("time", 1_700_000_000_000)),
-        ("2023-11-14T22:13:20Z", Where("time", 1_700_000_000_000)),
-        ("1h-ago", Where("time", 1_699_996_400_000)),
-        ("99999d-ago", Where("time", 0)),
+        ("1700000000000", StartPosition("time", 1_700_000_000_000)),
+        ("2023-11-14T22:13:20Z", StartPosition("time", 1_700_000_000_000)),
+        ("1h-ago", StartPosition("time", 1_699_996_400_000)),
+        ("99999d-ago", StartPosition("time", 0)),
     ],
 )
-def test_places(text: str, where: Where) -> None:
-    assert parse_place(text, Noon()) == where
+def test_places(text: str, where: StartPosition) -> None:
+    assert parse_reset_position(text, FixedClock()) == where
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-ago", "1x-ago", "+5", "now"])
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(click.UsageError):
-        parse_place(text, Noon())
+        parse_reset_position(text, FixedClock())
 
 
 def test_partitions_are_named_one_by_one_or_all() -> None:
@@ -56,24 +56,24 @@ def test_partitions_are_named_one_by_one_or_all() -> None:
 
 
 def test_offsets_outside_the_log_are_moved_to_its_ends_with_a_remark() -> None:
-    low, high = plan([lag(FIRST), lag(SECOND)], {FIRST: 1, SECOND: 11})
+    low, high = plan_resets([lag(FIRST), lag(SECOND)], {FIRST: 1, SECOND: 11})
     assert (low.new, high.new) == (3, 10)
     assert "before the start" in (low.remark or "")
     assert "after the end" in (high.remark or "")
     for place in (3, 10):
-        (inside,) = plan([lag(FIRST)], {FIRST: place})
+        (inside,) = plan_resets([lag(FIRST)], {FIRST: place})
         assert (inside.new, inside.remark) == (place, None)
 
 
 def test_a_partition_without_a_commit_cannot_be_shifted_and_stays() -> None:
-    (move,) = plan([lag(FIRST, None)], {})
+    (move,) = plan_resets([lag(FIRST, None)], {})
     assert move.new is None
     assert move.row()["lag"] is None
     assert "no committed offset" in (move.remark or "")
 
 
 def test_a_row_shows_the_lag_that_would_be() -> None:
-    (move,) = plan([lag(FIRST)], {FIRST: 4})
+    (move,) = plan_resets([lag(FIRST)], {FIRST: 4})
     row = move.row()
     assert (row["now"], row["new"], row["lag"]) == (5, 4, 6)
 

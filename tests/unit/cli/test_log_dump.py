@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.cli.stored import StoredLog, batch_of
+from tests.unit.cli.stored_log import StoredLog, batch_of
 
 from headrace.cli.main import main
-from headrace.wire.batch import HEADER_SIZE, TRANSACTIONAL
-from headrace.wire.control import Marker, build_marker
+from headrace.wire.batches.batch import HEADER_SIZE, TRANSACTIONAL
+from headrace.wire.batches.control import Marker, build_marker
 
 
 def dump(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> list[dict[str, Any]]:

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.cli.stored import StoredLog, batch_of
+from tests.unit.cli.stored_log import StoredLog, batch_of
 
 from headrace.cli.main import main
 from headrace.runtime.disk import SystemDisk
-from headrace.storage.gaps import Gaps
-from headrace.storage.recovery import write_start_offset
-from headrace.wire.batch import HEADER_SIZE, Record, build_batch, set_crc
-from headrace.wire.control import Marker, build_marker
+from headrace.storage.log.recovery import write_start_offset
+from headrace.storage.segments.gaps import CleanedGaps
+from headrace.wire.batches.batch import HEADER_SIZE, BatchRecord, build_batch, set_crc
+from headrace.wire.batches.control import Marker, build_marker
 
 
 def verify(log: StoredLog, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, list[dict[str, Any]], str]:
@@ -159,7 +159,7 @@ def test_a_file_that_is_shorter_than_its_checkpoint_says_and_a_broken_checkpoint
 
 
 def sparse(*offsets: int) -> bytearray:
-    return build_batch([Record(key=b"k", value=b"v", offset=offset) for offset in offsets], base_offset=offsets[0])
+    return build_batch([BatchRecord(key=b"k", value=b"v", offset=offset) for offset in offsets], base_offset=offsets[0])
 
 
 def test_a_compacted_segment_has_the_gaps_that_are_listed_and_no_others(
@@ -170,7 +170,7 @@ def test_a_compacted_segment_has_the_gaps_that_are_listed_and_no_others(
     log.first.write_bytes(sparse(1, 3) + sparse(7, 9))
     log.flush(12)
     assert verify(log, capsys)[0] == 1
-    gaps = Gaps(0, 12)
+    gaps = CleanedGaps(0, 12)
     gaps.note(1, 4)
     gaps.note(7, 10)
     listed = log.first.with_suffix(".gaps")

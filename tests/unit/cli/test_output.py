@@ -8,8 +8,8 @@ import pytest
 
 from headrace.cli import main
 from headrace.cli.consume import choose_printer
-from headrace.cli.output import chat, echo, print_rows, print_table, to_json
-from headrace.client.fetched import ConsumedRecord
+from headrace.cli.output import echo, print_rows, print_status, print_table, to_json
+from headrace.client.fetch.fetched_records import ConsumedRecord
 
 CLEAR = "a\x1b[2J\nforged\x9b31m"
 SHOWN = "a\\x1b[2J\\nforged\\x9b31m"
@@ -22,7 +22,7 @@ def record(value: bytes, key: bytes | None = None) -> ConsumedRecord:
 def test_tables_and_lines_escape_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     print_table([{"name": CLEAR, "tags": [CLEAR]}], ("name", "tags"))
     echo(f"name {CLEAR}")
-    chat(f"{CLEAR} was deleted")
+    print_status(f"{CLEAR} was deleted")
     seen = capsys.readouterr()
     assert seen.out.splitlines()[1:] == [f"{SHOWN}  {SHOWN}", f"name {SHOWN}"]
     assert seen.err == f"{SHOWN} was deleted\n"

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from headrace.cli.checkup import check_clock, check_data
 from headrace.cli.envelope import envelope_of, read_envelope
-from headrace.cli.failure import Failure, NobodyThere, failure_of
+from headrace.cli.failure import BrokersUnreachable, CommandFailed, failure_of_error
 from headrace.cli.output import print_rows, to_json
 from headrace.cli.record_format import compile_format
 from headrace.cli.settings import parse_settings
 from headrace.cli.stdin import read_lines
-from headrace.cli.where import FROM_END, FROM_START, Where, parse_where
+from headrace.cli.where import FROM_END, FROM_START, StartPosition, parse_start_position
 from headrace.client.errors import Unreachable
-from headrace.client.fetched import ConsumedRecord
+from headrace.client.fetch.fetched_records import ConsumedRecord
 from headrace.model.errors import GroupNotEmpty, HeadraceError, UnknownTopicOrPartition
 from headrace.testkit.world import World
 
@@ -34,26 +34,26 @@ RECORD = ConsumedRecord("orders", 3, 7, 1700000000000, b"k", b"v", [("a", b"1"),
         ("start", FROM_START),
         ("beginning", FROM_START),
         ("end", FROM_END),
-        ("500", Where("offset", 500)),
-        ("+500", Where("after_start", 500)),
-        ("-10", Where("before_end", 10)),
-        ("@1700000000000", Where("time", 1700000000000)),
-        ("@2023-11-14T22:13:20Z", Where("time", 1700000000000)),
+        ("500", StartPosition("offset", 500)),
+        ("+500", StartPosition("after_start", 500)),
+        ("-10", StartPosition("before_end", 10)),
+        ("@1700000000000", StartPosition("time", 1700000000000)),
+        ("@2023-11-14T22:13:20Z", StartPosition("time", 1700000000000)),
     ],
 )
-def test_places_to_begin(text: str, where: Where) -> None:
-    assert parse_where(text) == where
+def test_places_to_begin(text: str, where: StartPosition) -> None:
+    assert parse_start_position(text) == where
 
 
 def test_a_time_without_a_zone_is_local() -> None:
     local = datetime(2026, 11, 15, 10, 0).astimezone(UTC)
-    assert parse_where("@2026-11-15T10:00") == Where("time", int(local.timestamp() * 1000))
+    assert parse_start_position("@2026-11-15T10:00") == StartPosition("time", int(local.timestamp() * 1000))
 
 
 @pytest.mark.parametrize("text", ["", "now", "+", "-x", "@soon", "1.5", "@"])
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        parse_where(text)
+        parse_start_position(text)
 
 
 @pytest.mark.parametrize(
@@ -118,14 +118,14 @@ def test_rows_are_a_table_or_lines_of_json(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("error", "kind", "step"),
     [
-        (Unreachable("cannot connect to x:1"), NobodyThere, "--server"),
-        (UnknownTopicOrPartition("There is no topic x."), Failure, "topic list"),
-        (GroupNotEmpty(), Failure, "group describe"),
-        (FileNotFoundError(2, "No such file", "x.toml"), Failure, "x.toml"),
+        (Unreachable("cannot connect to x:1"), BrokersUnreachable, "--server"),
+        (UnknownTopicOrPartition("There is no topic x."), CommandFailed, "topic list"),
+        (GroupNotEmpty(), CommandFailed, "group describe"),
+        (FileNotFoundError(2, "No such file", "x.toml"), CommandFailed, "x.toml"),
     ],
 )
-def test_every_error_names_the_next_step(error: HeadraceError | OSError, kind: type[Failure], step: str) -> None:
-    failure = failure_of(error)
+def test_every_error_names_the_next_step(error: HeadraceError | OSError, kind: type[CommandFailed], step: str) -> None:
+    failure = failure_of_error(error)
     assert type(failure) is kind
     assert step in failure.format_message()
 

@@ -18,7 +18,7 @@ from tests.unit.pipeline.fakes import TOML, FakeJob
 from headrace.cli.main import main
 from headrace.model.errors import UnknownTopicOrPartition
 from headrace.pipeline import jobs
-from headrace.pipeline.job import Outcome, Progress, Run
+from headrace.pipeline.job import JobProgress, JobResult, JobRun
 from headrace.pipeline.state import Process, Status, WorkFolder
 
 
@@ -38,7 +38,7 @@ def lines(text: str) -> list[Any]:
 def died(name: str = "orders") -> None:
     work = WorkFolder(Path("headrace-pipelines", name))
     work.path.mkdir(parents=True)
-    work.keep(Status(name, "fake", "once", "running", Process.own(), 1, 2, progress=Progress(1, 4)))
+    work.keep(Status(name, "fake", "once", "running", Process.own(), 1, 2, progress=JobProgress(1, 4)))
     gone = json.loads((work.path / "status.json").read_text())
     gone["process"]["boot"] = "an earlier one"
     (work.path / "status.json").write_text(json.dumps(gone))
@@ -100,18 +100,18 @@ def test_a_run_tells_what_came_of_it(capsys: pytest.CaptureFixture[str]) -> None
 def test_the_exit_code_says_that_the_job_said_no(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(FakeJob, "work", staticmethod(lambda run: Outcome(False, "2 findings")))
+    monkeypatch.setattr(FakeJob, "work", staticmethod(lambda run: JobResult(False, "2 findings")))
     assert main(["pipeline", "run", "orders.toml"]) == 1
     assert lines(capsys.readouterr().out)[0]["ok"] is False
     assert main(["pipeline", "status", "orders"]) == 1
 
 
 def test_a_job_runs_without_a_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    seen: list[Run] = []
+    seen: list[JobRun] = []
 
-    def work(run: Run) -> Outcome:
+    def work(run: JobRun) -> JobResult:
         seen.append(run)
-        return Outcome(True, "done")
+        return JobResult(True, "done")
 
     monkeypatch.setattr(FakeJob, "work", staticmethod(work))
     monkeypatch.setenv("HEADRACE_SERVER", "env:1")
@@ -158,7 +158,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(
 def test_a_failure_is_one_line_with_the_next_step(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def work(run: Run) -> Outcome:
+    def work(run: JobRun) -> JobResult:
         raise UnknownTopicOrPartition("there is no topic orders")
 
     monkeypatch.setattr(FakeJob, "work", staticmethod(work))
@@ -189,7 +189,7 @@ def test_status_of_a_run_that_died_says_so_and_fails(capsys: pytest.CaptureFixtu
 def test_of_a_summary_with_a_table_the_last_line_is_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(FakeJob, "work", staticmethod(lambda run: Outcome(True, "CHECK  FOUND\nlog  0\nall is well")))
+    monkeypatch.setattr(FakeJob, "work", staticmethod(lambda run: JobResult(True, "CHECK  FOUND\nlog  0\nall is well")))
     main(["pipeline", "run", "orders.toml"])
     capsys.readouterr()
     main(["pipeline", "list"])
@@ -202,10 +202,10 @@ def test_stop_waits_until_the_run_has_ended(
     started = threading.Event()
     exit_codes: list[int] = []
 
-    def work(run: Run) -> Outcome:
+    def work(run: JobRun) -> JobResult:
         started.set()
-        wait_until(lambda: run.must_stop, "a stop is asked for")
-        return Outcome(True, "as far as it came")
+        wait_until(lambda: run.stop_requested, "a stop is asked for")
+        return JobResult(True, "as far as it came")
 
     def stop() -> None:
         started.wait()
@@ -247,10 +247,10 @@ def test_what_the_cluster_is_told_reaches_it(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_pipeline_that_runs_is_not_run_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def work(run: Run) -> Outcome:
+    def work(run: JobRun) -> JobResult:
         assert main(["pipeline", "run", "orders.toml"]) == 1
         assert f"is run by process {os.getpid()}" in capsys.readouterr().err
-        return Outcome(True, "done")
+        return JobResult(True, "done")
 
     monkeypatch.setattr(FakeJob, "work", staticmethod(work))
     assert main(["pipeline", "run", "orders.toml"]) == 0

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
-from headrace.cli.log_inventory import Inventory
+from headrace.cli.log_inventory import LogInventory
 from headrace.cli.registry import plan_for, raise_producer_ids
-from headrace.machines.registry_rebuild import PRODUCER_ID_MARGIN, LogEnd
+from headrace.machines.controller.registry_rebuild import PRODUCER_ID_MARGIN, LogEnd
 from headrace.model.topic_record import TopicRecord
 from headrace.registry.brokers import decode_number
+from headrace.registry.counters import PRODUCER_IDS_KEY
 from headrace.registry.interface import Create
-from headrace.registry.producer_ids import PRODUCER_IDS_KEY
 from headrace.registry.topics import tombstone_key
-from headrace.testkit.registry import SimRegistry, SimRegistryState
+from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
 from headrace.testkit.world import World
 
 ID = UUID(int=1)
@@ -22,15 +22,15 @@ ID = UUID(int=1)
 def simulated(test: Callable[[SimRegistry], Awaitable[None]]) -> Callable[[], None]:
     def run() -> None:
         world = World(seed=1)
-        world.run(test(SimRegistry(SimRegistryState())))  # type: ignore[arg-type]
+        world.run(test(SimRegistry(SimRegistryEnsemble())))  # type: ignore[arg-type]
         world.close()
 
     run.__name__ = test.__name__
     return run
 
 
-def inventory() -> Inventory:
-    found = Inventory()
+def inventory() -> LogInventory:
+    found = LogInventory()
     found.topics[ID] = TopicRecord(name="orders", id=ID, partitions=1, created_ms=0)
     found.logs[ID, 0] = {1: LogEnd(0, 5)}
     return found

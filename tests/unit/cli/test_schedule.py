@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.unit.client.simulated import client, start_broker
+from tests.unit.client.simulated_server import client, start_broker
 
 from headrace.cli.main import main
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
-from headrace.client.consumer import Consumer
+from headrace.client.fetch.consumer import Consumer
 from headrace.model.errors import InvalidRecordState
 from headrace.testkit.world import World
 

@@ -28,7 +28,7 @@ NOT_AT_THE_START = (
     "headrace.native.library",
     "headrace.push",
     "headrace.registry.sqlite_shared",
-    "headrace.runtime.apart",
+    "headrace.runtime.worker_process",
     "headrace.sdk",
     "headrace.server.brokers",
     "headrace.server.metrics.exposition",

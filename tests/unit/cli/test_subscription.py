@@ -7,20 +7,20 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.unit.client.simulated import client, start_broker
+from tests.unit.client.simulated_server import client, start_broker
 
-from headrace.cli.failure import failure_of
+from headrace.cli.failure import failure_of_error
 from headrace.cli.main import main
 from headrace.cli.subscription import parse_position
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.admin.subscription_admin import END, START, Position
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
-from headrace.client.producer import Producer
-from headrace.client.subscription_admin import END, START, Position
+from headrace.client.produce.producer import Producer
 from headrace.model.errors import HeadraceError
 from headrace.testkit.world import World
 
 
-class Stage:
+class SubscriptionCommandRunner:
     """Commands run one after the other against a broker with the topic orders, which has a, b and c."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,7 +47,7 @@ class Stage:
                 try:
                     return await work(cluster)
                 except HeadraceError as error:
-                    raise failure_of(error) from error
+                    raise failure_of_error(error) from error
 
         return self.world.run(scenario())
 
@@ -61,22 +61,22 @@ class Stage:
 
 
 @pytest.fixture
-def stage(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Stage]:
-    stage = Stage(monkeypatch, capsys)
-    yield stage
-    stage.world.close()
+def harness(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[SubscriptionCommandRunner]:
+    harness = SubscriptionCommandRunner(monkeypatch, capsys)
+    yield harness
+    harness.world.close()
 
 
-def test_a_subscription_is_made_and_shown(stage: Stage) -> None:
-    rows = stage.run("create", "orders", "billing", "--at", "start")
+def test_a_subscription_is_made_and_shown(harness: SubscriptionCommandRunner) -> None:
+    rows = harness.run("create", "orders", "billing", "--at", "start")
     assert rows == [
         {"topic": "orders", "partition": 0, "floor": 0},
         {"topic": "orders", "partition": 1, "floor": 0},
     ]
-    assert stage.run("create", "orders", "audit")[0]["floor"] == 3, "at the end, if nothing is said"
-    listed = [(row["subscription"], row["topic"], row["partitions"], row["backlog"]) for row in stage.run("list")]
+    assert harness.run("create", "orders", "audit")[0]["floor"] == 3, "at the end, if nothing is said"
+    listed = [(row["subscription"], row["topic"], row["partitions"], row["backlog"]) for row in harness.run("list")]
     assert listed == [("audit", "orders", 2, 0), ("billing", "orders", 2, 3)]
-    described = stage.run("describe", "billing")
+    described = harness.run("describe", "billing")
     assert [(row["partition"], row["floor"], row["end"], row["backlog"]) for row in described] == [
         (0, 0, 3, 3),
         (1, 0, 0, 0),
@@ -85,90 +85,90 @@ def test_a_subscription_is_made_and_shown(stage: Stage) -> None:
     assert described[1]["oldest"] is None
 
 
-def test_tables_are_for_people(stage: Stage) -> None:
-    stage.run("create", "orders", "billing", "--at", "start")
-    stage.run("list", "-o", "table")
-    assert stage.told.splitlines()[0].split() == [
+def test_tables_are_for_people(harness: SubscriptionCommandRunner) -> None:
+    harness.run("create", "orders", "billing", "--at", "start")
+    harness.run("list", "-o", "table")
+    assert harness.told.splitlines()[0].split() == [
         *("SUBSCRIPTION", "TOPIC", "PARTITIONS", "BACKLOG", "LEASED", "WAITING", "DYING", "OLDEST")
     ]
-    stage.run("pull", "orders", "billing", "-o", "table")
-    heading, line = stage.told.splitlines()
+    harness.run("pull", "orders", "billing", "-o", "table")
+    heading, line = harness.told.splitlines()
     assert heading.split() == ["RECEIPT", "ATTEMPT", "KEY", "VALUE"]
     assert line.split()[1:] == ["1", "k", "a"]
 
 
-def test_it_may_be_configured_as_it_is_made(stage: Stage) -> None:
-    stage.run("create", "orders", "billing", "--at", "start", "--set", "headrace.key.concurrency=1")
-    assert [row["value"] for row in stage.run("pull", "orders", "billing", "-n", "10")] == ["a"]
-    said = stage.fail("create", "orders", "x", "--set", "headrace.nonsense=1")
+def test_it_may_be_configured_as_it_is_made(harness: SubscriptionCommandRunner) -> None:
+    harness.run("create", "orders", "billing", "--at", "start", "--set", "headrace.key.concurrency=1")
+    assert [row["value"] for row in harness.run("pull", "orders", "billing", "-n", "10")] == ["a"]
+    said = harness.fail("create", "orders", "x", "--set", "headrace.nonsense=1")
     assert "headrace.nonsense" in said
     assert "docs/queues.md describes all settings" in said
 
 
-def test_messages_are_pulled_with_receipts_and_settled_by_them(stage: Stage) -> None:
-    stage.run("create", "orders", "billing", "--at", "start")
-    first, second, third = stage.run("pull", "orders", "billing", "-n", "10", "--wait", "1s", "--lease", "10m")
+def test_messages_are_pulled_with_receipts_and_settled_by_them(harness: SubscriptionCommandRunner) -> None:
+    harness.run("create", "orders", "billing", "--at", "start")
+    first, second, third = harness.run("pull", "orders", "billing", "-n", "10", "--wait", "1s", "--lease", "10m")
     assert (first["value"], first["key"], first["headers"]) == ("a", "k", [["h", "1"]])
     assert (first["id"], first["attempt"]) == ("orders:0:0", 1)
-    stage.run("ack", "billing", first["receipt"])
-    assert "1 of 1 messages settled" in stage.said
-    stage.run("ack", "billing", second["receipt"], "--nack", "--delay", "1h", "--reason", "busy")
-    stage.run("ack", "billing", third["receipt"], "--reject", "--reason", "broken")
-    states = [stage.run("status", f"orders:0:{offset}")[0] for offset in range(3)]
+    harness.run("ack", "billing", first["receipt"])
+    assert "1 of 1 messages settled" in harness.said
+    harness.run("ack", "billing", second["receipt"], "--nack", "--delay", "1h", "--reason", "busy")
+    harness.run("ack", "billing", third["receipt"], "--reject", "--reason", "broken")
+    states = [harness.run("status", f"orders:0:{offset}")[0] for offset in range(3)]
     assert [(row["state"], row["how"]) for row in states][:2] == [("settled", "ack"), ("waiting", None)]
     assert (states[1]["reason"], states[1]["attempts"]) == ("busy", 1)
     assert states[2]["state"] in ("dying", "settled")
-    said = stage.fail("ack", "billing", first["receipt"])
+    said = harness.fail("ack", "billing", first["receipt"])
     assert "0 of 1 messages settled" in said
     assert "orders:0:0:" in said
 
 
-def test_a_pull_can_ack_at_once(stage: Stage) -> None:
-    stage.run("create", "orders", "billing", "--at", "start")
-    assert len(stage.run("pull", "orders", "billing", "-n", "10", "--ack")) == 3
-    assert stage.run("pull", "orders", "billing") == []
-    assert [row["backlog"] for row in stage.run("list")] == [0]
+def test_a_pull_can_ack_at_once(harness: SubscriptionCommandRunner) -> None:
+    harness.run("create", "orders", "billing", "--at", "start")
+    assert len(harness.run("pull", "orders", "billing", "-n", "10", "--ack")) == 3
+    assert harness.run("pull", "orders", "billing") == []
+    assert [row["backlog"] for row in harness.run("list")] == [0]
 
 
-def test_a_pull_that_takes_nothing_says_so(stage: Stage) -> None:
-    stage.run("create", "orders", "billing")
-    assert stage.run("pull", "orders", "billing") == []
-    assert "no message is available" in stage.said
+def test_a_pull_that_takes_nothing_says_so(harness: SubscriptionCommandRunner) -> None:
+    harness.run("create", "orders", "billing")
+    assert harness.run("pull", "orders", "billing") == []
+    assert "no message is available" in harness.said
 
 
-def test_a_pull_by_a_wrong_name_makes_no_subscription(stage: Stage) -> None:
-    assert "there is no subscription 'biling'" in stage.fail("pull", "orders", "biling")
-    assert stage.run("list") == []
+def test_a_pull_by_a_wrong_name_makes_no_subscription(harness: SubscriptionCommandRunner) -> None:
+    assert "there is no subscription 'biling'" in harness.fail("pull", "orders", "biling")
+    assert harness.run("list") == []
 
 
-def test_peeking_takes_nothing(stage: Stage) -> None:
-    stage.run("create", "orders", "billing", "--at", "start")
-    stage.run("pull", "orders", "billing")
-    rows = stage.run("peek", "orders", "billing", "-n", "2")
+def test_peeking_takes_nothing(harness: SubscriptionCommandRunner) -> None:
+    harness.run("create", "orders", "billing", "--at", "start")
+    harness.run("pull", "orders", "billing")
+    rows = harness.run("peek", "orders", "billing", "-n", "2")
     assert [(row["id"], row["state"], row["value"]) for row in rows] == [
         ("orders:0:0", "leased", "a"),
         ("orders:0:1", "ready", "b"),
     ]
-    assert len(stage.run("peek", "orders", "billing")) == 3
+    assert len(harness.run("peek", "orders", "billing")) == 3
 
 
-def test_a_subscription_is_moved_when_that_is_confirmed(stage: Stage) -> None:
-    stage.run("create", "orders", "billing")
-    assert "Use --yes" in stage.fail("seek", "orders", "billing", "--to", "start")
-    assert stage.run("seek", "orders", "billing", "--to", "start", "--dry-run")[0]["floor"] == 3
-    assert stage.run("seek", "orders", "billing", "--to", "1", "-p", "0", "--yes") == [
+def test_a_subscription_is_moved_when_that_is_confirmed(harness: SubscriptionCommandRunner) -> None:
+    harness.run("create", "orders", "billing")
+    assert "Use --yes" in harness.fail("seek", "orders", "billing", "--to", "start")
+    assert harness.run("seek", "orders", "billing", "--to", "start", "--dry-run")[0]["floor"] == 3
+    assert harness.run("seek", "orders", "billing", "--to", "1", "-p", "0", "--yes") == [
         {"topic": "orders", "partition": 0, "floor": 1}
     ]
-    assert stage.run("seek", "orders", "billing", "--to", "@0", "--yes")[0]["floor"] == 0
+    assert harness.run("seek", "orders", "billing", "--to", "@0", "--yes")[0]["floor"] == 0
 
 
-def test_a_subscription_is_deleted_when_that_is_confirmed(stage: Stage) -> None:
-    stage.run("create", "orders", "billing", "--at", "start")
-    assert "Use --yes" in stage.fail("delete", "orders", "billing")
-    stage.run("delete", "orders", "billing", "--dry-run")
-    assert "would be deleted; 3 messages" in stage.said
-    stage.run("delete", "orders", "billing", "--yes")
-    assert stage.run("list") == []
+def test_a_subscription_is_deleted_when_that_is_confirmed(harness: SubscriptionCommandRunner) -> None:
+    harness.run("create", "orders", "billing", "--at", "start")
+    assert "Use --yes" in harness.fail("delete", "orders", "billing")
+    harness.run("delete", "orders", "billing", "--dry-run")
+    assert "would be deleted; 3 messages" in harness.said
+    harness.run("delete", "orders", "billing", "--yes")
+    assert harness.run("list") == []
 
 
 @pytest.mark.parametrize(
@@ -189,9 +189,11 @@ def test_a_subscription_is_deleted_when_that_is_confirmed(stage: Stage) -> None:
         (("status", "orders:0:99"), "message 99 does not exist"),
     ],
 )
-def test_mistakes_are_told_in_one_line(stage: Stage, arguments: tuple[str, ...], said: str) -> None:
-    stage.run("create", "orders", "other")
-    told = stage.fail(*arguments)
+def test_mistakes_are_told_in_one_line(
+    harness: SubscriptionCommandRunner, arguments: tuple[str, ...], said: str
+) -> None:
+    harness.run("create", "orders", "other")
+    told = harness.fail(*arguments)
     assert told.startswith("error: ")
     assert said in told
 

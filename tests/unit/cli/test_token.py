@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.unit.client.simulated import client, start_broker
+from tests.unit.client.simulated_server import client, start_broker
 
-from headrace.cli.failure import failure_of
+from headrace.cli.failure import failure_of_error
 from headrace.cli.main import main
+from headrace.client.admin.tokens import check_tokens
 from headrace.client.cluster import Cluster
-from headrace.client.tokens import check_tokens
 from headrace.model.errors import HeadraceError
 from headrace.model.tokens import Scope, hash_secret, parse_token
 from headrace.testkit.world import World
@@ -38,7 +38,7 @@ def run(world: World, monkeypatch: pytest.MonkeyPatch) -> Run:
         try:
             return world.run(scenario())
         except HeadraceError as error:
-            raise failure_of(error) from error
+            raise failure_of_error(error) from error
 
     monkeypatch.setattr("headrace.cli.token.with_cluster", with_cluster)
     return lambda *arguments: main(["token", *arguments])

@@ -11,23 +11,36 @@ from typing import Any, NoReturn
 from urllib.error import URLError
 
 import pytest
-from tests.unit.client.simulated import client, start_broker
+from tests.unit.client.simulated_server import client, start_broker
 
-from headrace.cli.failure import failure_of
+from headrace.cli.failure import failure_of_error
 from headrace.cli.main import main
-from headrace.cli.top import JsonShow, Show, TopView
-from headrace.cli.top_look import GroupSeen, Look, look
-from headrace.cli.top_metrics import Samples, scrape
-from headrace.cli.top_rows import Sort, Summary, Table, summarize, tables
-from headrace.cli.top_screen import age, frame, screen_lines, size, table_lines
-from headrace.client.address import Address
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.cli.top import JsonTopOutput, TopMonitor, TopOutput
+from headrace.cli.top_view import (
+    ClusterSample,
+    GroupSample,
+    MetricsPage,
+    Sort,
+    Summary,
+    Table,
+    age,
+    frame,
+    sample_cluster,
+    scrape,
+    screen_lines,
+    size,
+    summarize,
+    table_lines,
+    tables,
+)
+from headrace.client.admin.group_admin import GroupAdmin
+from headrace.client.admin.subscription_admin import START, PartitionBacklog, Position, SubscriptionAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
-from headrace.client.group_admin import GroupAdmin
+from headrace.client.connections.address import Address
+from headrace.client.groups.offsets import Commit, commit
 from headrace.client.metadata import ClusterView, Node, PartitionView, TopicPartition, TopicView
-from headrace.client.offsets import Commit, commit
-from headrace.client.producer import Producer
-from headrace.client.subscription_admin import START, PartitionBacklog, Position, SubscriptionAdmin
+from headrace.client.produce.producer import Producer
 from headrace.model.errors import HeadraceError
 from headrace.model.ids import ZERO_ID
 from headrace.testkit.world import World
@@ -41,10 +54,10 @@ def topic(name: str, *in_sync: tuple[int, ...], leader: int = 1) -> TopicView:
     return TopicView(name, ZERO_ID, False, tuple(partitions))
 
 
-def seen(at: float = 0.0, *topics: TopicView, **more: Any) -> Look:
+def seen(at: float = 0.0, *topics: TopicView, **more: Any) -> ClusterSample:
     nodes = {node_id: Node(node_id, Address(f"host{node_id}", 9092)) for node_id in (1, 2)}
     view = ClusterView("c", 1, nodes, {one.name: one for one in topics})
-    return Look(at, NOW_MS, view, **more)
+    return ClusterSample(at, NOW_MS, view, **more)
 
 
 def backlog(subscription: str, topic: str, end: int, count: int, **more: Any) -> PartitionBacklog:
@@ -52,7 +65,9 @@ def backlog(subscription: str, topic: str, end: int, count: int, **more: Any) ->
     return PartitionBacklog(subscription, TopicPartition(topic, 0), end - count, end, count, **counts)
 
 
-def rows_of(kind: str, now: Look, before: Look | None, sort: Sort = "lag", count: int | None = None) -> Table:
+def rows_of(
+    kind: str, now: ClusterSample, before: ClusterSample | None, sort: Sort = "lag", count: int | None = None
+) -> Table:
     (table,) = [table for table in tables(now, before, sort, count) if table.kind == kind]
     return table
 
@@ -108,8 +123,8 @@ def test_subscriptions_are_summed_over_their_partitions() -> None:
 
 def test_groups_have_lag_where_the_end_is_known() -> None:
     target, gone = TopicPartition("orders", 0), TopicPartition("gone", 0)
-    before = seen(0.0, ends={target: 90}, groups={"g": GroupSeen("Stable", 2, {target: 10})})
-    now = seen(4.0, ends={target: 100}, groups={"g": GroupSeen("Stable", 2, {target: 30, gone: 7})})
+    before = seen(0.0, ends={target: 90}, groups={"g": GroupSample("Stable", 2, {target: 10})})
+    now = seen(4.0, ends={target: 100}, groups={"g": GroupSample("Stable", 2, {target: 30, gone: 7})})
     (row,) = rows_of("group", now, before).rows
     assert (row["lag"], row["members"], row["out_per_s"]) == (70, 2, pytest.approx(27 / 4))
 
@@ -154,8 +169,8 @@ kafka_consumergroup_lag{consumergroup="a \\"b\\\\ \\n",topic="t",partition="0"} 
 
 def test_metrics_add_what_the_wire_does_not_tell() -> None:
     orders = topic("orders", (1, 2))
-    before = seen(0.0, orders, metrics={"h:1": Samples(PAGE % (10.0, 1.0, 100, 1000))})
-    now = seen(2.0, orders, metrics={"h:1": Samples(PAGE % (11.0, 1.5, 200, 5000))})
+    before = seen(0.0, orders, metrics={"h:1": MetricsPage(PAGE % (10.0, 1.0, 100, 1000))})
+    now = seen(2.0, orders, metrics={"h:1": MetricsPage(PAGE % (11.0, 1.5, 200, 5000))})
     first, second = rows_of("broker", now, before).rows
     assert (first["cpu"], first["memory"]) == (0.5, 52_000_000)
     assert first["fsync_ms"] == pytest.approx(5.0)
@@ -165,7 +180,7 @@ def test_metrics_add_what_the_wire_does_not_tell() -> None:
 
 
 def test_labels_are_read_as_they_were_meant() -> None:
-    ((labels, value),) = Samples(PAGE % (1, 1, 1, 1)).all("kafka_consumergroup_lag")
+    ((labels, value),) = MetricsPage(PAGE % (1, 1, 1, 1)).all("kafka_consumergroup_lag")
     assert labels == {"consumergroup": 'a "b\\ \n', "topic": "t", "partition": "0"}
     assert value == 3
 
@@ -181,7 +196,7 @@ def test_the_screen_is_drawn_within_its_bounds() -> None:
         orders,
         ends={TopicPartition(orders.name, 0): 12_345},
         backlogs=[backlog(f"s{number}", "orders", 100, number) for number in range(30)],
-        groups={"g\x1b[2J": GroupSeen("Stable", 1, {})},
+        groups={"g\x1b[2J": GroupSample("Stable", 1, {})},
         troubles=["offsets: nobody leads it"],
     )
     for height in (1, 5, 10, 24, 80):
@@ -219,7 +234,7 @@ def test_numbers_are_for_people() -> None:
 # Against a broker
 
 
-class Stage:
+class TopCommandRunner:
     """A broker with the topic orders, a subscription and a group."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,7 +254,7 @@ class Stage:
                 try:
                     return await work(cluster)
                 except HeadraceError as error:
-                    raise failure_of(error) from error
+                    raise failure_of_error(error) from error
 
         return self.world.run(scenario())
 
@@ -255,14 +270,14 @@ class Stage:
 
 
 @pytest.fixture
-def stage(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Stage]:
-    stage = Stage(monkeypatch, capsys)
-    yield stage
-    stage.world.close()
+def harness(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[TopCommandRunner]:
+    harness = TopCommandRunner(monkeypatch, capsys)
+    yield harness
+    harness.world.close()
 
 
-def test_one_look_is_printed_as_json(stage: Stage) -> None:
-    rows = stage.run()
+def test_one_look_is_printed_as_json(harness: TopCommandRunner) -> None:
+    rows = harness.run()
     by_kind = {row["kind"]: row for row in rows}
     assert set(by_kind) == {"cluster", "broker", "topic", "subscription", "group"}
     assert by_kind["cluster"]["under_replicated"] == 0
@@ -272,29 +287,31 @@ def test_one_look_is_printed_as_json(stage: Stage) -> None:
     assert len({row["at_ms"] for row in rows}) == 1
 
 
-def test_one_look_is_printed_as_a_table(stage: Stage) -> None:
-    stage.run("-o", "table")
-    assert re.search(r"^TOPIC +PARTITIONS", stage.told, re.MULTILINE)
-    assert re.search(r"^billing +orders +3 ", stage.told, re.MULTILINE)
-    assert re.search(r"^readers +\S+ +0 +2 ", stage.told, re.MULTILINE)
+def test_one_look_is_printed_as_a_table(harness: TopCommandRunner) -> None:
+    harness.run("-o", "table")
+    assert re.search(r"^TOPIC +PARTITIONS", harness.told, re.MULTILINE)
+    assert re.search(r"^billing +orders +3 ", harness.told, re.MULTILINE)
+    assert re.search(r"^readers +\S+ +0 +2 ", harness.told, re.MULTILINE)
 
 
-def test_looking_changes_nothing(stage: Stage) -> None:
-    stage.run()
+def test_looking_changes_nothing(harness: TopCommandRunner) -> None:
+    harness.run()
 
     async def groups(cluster: Cluster) -> list[str]:
         return [group.group for group in await GroupAdmin(cluster).list()]
 
-    assert stage.with_cluster("", groups) == ["readers"]
-    assert stage.run()[-1]["lag"] == 2
+    assert harness.with_cluster("", groups) == ["readers"]
+    assert harness.run()[-1]["lag"] == 2
 
 
-def test_metrics_that_cannot_be_had_are_a_trouble_and_no_failure(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scrape(_address: str) -> Samples:
+def test_metrics_that_cannot_be_had_are_a_trouble_and_no_failure(
+    harness: TopCommandRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scrape(_address: str) -> MetricsPage:
         raise ConnectionRefusedError(ECONNREFUSED, "nobody listens there")
 
-    monkeypatch.setattr("headrace.cli.top_look.scrape", scrape)
-    assert stage.run("--http", "127.0.0.1:1")[0]["troubles"] == ["metrics of 127.0.0.1:1: nobody listens there"]
+    monkeypatch.setattr("headrace.cli.top_view.scrape", scrape)
+    assert harness.run("--http", "127.0.0.1:1")[0]["troubles"] == ["metrics of 127.0.0.1:1: nobody listens there"]
 
 
 async def test_of_an_address_where_nobody_listens_just_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,54 +323,56 @@ async def test_of_an_address_where_nobody_listens_just_that_is_told(monkeypatch:
         await scrape("127.0.0.1:1")
 
 
-class Kept(Show):
+class RecordingOutput(TopOutput):
     """Keeps what it is shown, and presses keys."""
 
     def __init__(self, *keys: str) -> None:
-        self.shown: list[tuple[Look, Sort, Summary]] = []
+        self.shown: list[tuple[ClusterSample, Sort, Summary]] = []
         self._keys = list(keys)
 
-    def show(self, seen: Look, summary: Summary, tables: Any, sort: Sort) -> None:
+    def show(self, seen: ClusterSample, summary: Summary, tables: Any, sort: Sort) -> None:
         self.shown.append((seen, sort, summary))
         if self._keys:
-            asyncio.get_running_loop().call_later(0.5, self.view.press, self._keys.pop(0))
+            asyncio.get_running_loop().call_later(0.5, self.view.on_key, self._keys.pop(0))
 
-    def watch(self, view: TopView) -> None:
+    def watch(self, view: TopMonitor) -> None:
         self.view = view
 
 
-def test_keys_sort_at_once_and_end_it(stage: Stage) -> None:
-    kept = Kept("s", "x", "q")
+def test_keys_sort_at_once_and_end_it(harness: TopCommandRunner) -> None:
+    kept = RecordingOutput("s", "x", "q")
 
     async def work(cluster: Cluster) -> None:
-        view = TopView(cluster, (), "lag", 20)
+        view = TopMonitor(cluster, (), "lag", 20)
         kept.watch(view)
         await view.run(kept, 2.0, once=False)
 
-    stage.with_cluster("", work)
+    harness.with_cluster("", work)
     assert [sort for _, sort, _ in kept.shown] == ["lag", "rate", "rate"]
     assert len({id(seen) for seen, _, _ in kept.shown}) == 1, "without another look"
 
 
-def test_a_cluster_that_is_gone_for_a_while_is_looked_at_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_is_gone_for_a_while_is_looked_at_again(
+    harness: TopCommandRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outcomes: list[HeadraceError | None] = [None, HeadraceError("nobody answers"), None]
 
-    async def unsteady(cluster: Cluster, http: Any = ()) -> Look:
+    async def unsteady(cluster: Cluster, http: Any = ()) -> ClusterSample:
         outcome = outcomes.pop(0)
         if outcome is not None:
             raise outcome
-        return await look(cluster, http)
+        return await sample_cluster(cluster, http)
 
-    monkeypatch.setattr("headrace.cli.top.look", unsteady)
-    kept = Kept()
+    monkeypatch.setattr("headrace.cli.top.sample_cluster", unsteady)
+    kept = RecordingOutput()
 
     async def work(cluster: Cluster) -> None:
-        view = TopView(cluster, (), "lag", 20)
+        view = TopMonitor(cluster, (), "lag", 20)
         kept.watch(view)
-        asyncio.get_running_loop().call_later(5.0, view.press, "q")
+        asyncio.get_running_loop().call_later(5.0, view.on_key, "q")
         await view.run(kept, 2.0, once=False)
 
-    stage.with_cluster("", work)
+    harness.with_cluster("", work)
     assert [summary.troubles for _, _, summary in kept.shown] == [
         [],
         ["nobody answers; the data shown is stale"],
@@ -363,6 +382,6 @@ def test_a_cluster_that_is_gone_for_a_while_is_looked_at_again(stage: Stage, mon
 
 def test_json_rows_can_be_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
     now = seen(0.0, topic("orders", (1, 2)))
-    JsonShow().show(now, summarize(now), tables(now, None, "lag", None), "lag")
+    JsonTopOutput().show(now, summarize(now), tables(now, None, "lag", None), "lag")
     kinds = [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()]
     assert kinds == ["cluster", "broker", "broker", "topic"]

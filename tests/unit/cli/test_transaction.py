@@ -6,9 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from tests.unit.cli.stage import play
-from tests.unit.client.scripted import ScriptedBroker
-from tests.unit.client.test_transaction_admin import (
+from tests.unit.cli.scripted_command import run_command
+from tests.unit.client.admin.test_transaction_admin import (
     coordinated_by,
     listing,
     markers_written,
@@ -16,12 +15,11 @@ from tests.unit.client.test_transaction_admin import (
     requests,
     transaction,
 )
+from tests.unit.client.scripted_cluster import ScriptedBroker
 
 from headrace.cli.main import main
 from headrace.wire import apis
-from headrace.wire.messages.describe_bundle import DescribeBundleResponse
-from headrace.wire.messages.end_bundle import BundleMember
-from headrace.wire.messages.init_producer_id import InitProducerIdResponse
+from headrace.wire.messages.transactions import BundleMember, DescribeBundleResponse, InitProducerIdResponse
 
 MODULE = "headrace.cli.transaction"
 HANGING = ("--topic", "orders", "--partition", "0", "--start-offset", "12")
@@ -34,16 +32,16 @@ def rows(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 def test_the_list_is_filtered_by_the_broker(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[ScriptedBroker] = []
+    requested: list[ScriptedBroker] = []
 
     def prepare(broker: ScriptedBroker) -> None:
-        asked.append(broker)
+        requested.append(broker)
         broker.script(apis.LIST_TRANSACTIONS, listing("tx"))
 
     options = ("--state", "ongoing", "--producer-id", "7", "--older-than", "1h30m")
-    assert play(monkeypatch, MODULE, prepare, "transaction", "list", *options) == 0
+    assert run_command(monkeypatch, MODULE, prepare, "transaction", "list", *options) == 0
     assert rows(capsys) == [{"transactional_id": "tx", "state": "Ongoing", "producer_id": 7, "coordinator": 1}]
-    (request,) = requests(asked[0], apis.LIST_TRANSACTIONS)
+    (request,) = requests(requested[0], apis.LIST_TRANSACTIONS)
     assert (request.state_filters, request.producer_id_filters) == (["Ongoing"], [7])
     assert request.duration_filter == 5_400_000
 
@@ -53,11 +51,11 @@ def test_a_description_has_the_partitions(monkeypatch: pytest.MonkeyPatch, capsy
         broker.script(apis.FIND_COORDINATOR, coordinated_by(1))
         broker.script(apis.DESCRIBE_TRANSACTIONS, transaction("Ongoing", 0, 1))
 
-    assert play(monkeypatch, MODULE, prepare, "transaction", "describe", "tx") == 0
+    assert run_command(monkeypatch, MODULE, prepare, "transaction", "describe", "tx") == 0
     (row,) = rows(capsys)
     assert (row["state"], row["producer_epoch"], row["timeout_ms"]) == ("Ongoing", 3, 1234)
     assert row["partitions"] == [{"topic": "orders", "partition": 0}, {"topic": "orders", "partition": 1}]
-    assert play(monkeypatch, MODULE, prepare, "transaction", "describe", "tx", "-o", "table") == 0
+    assert run_command(monkeypatch, MODULE, prepare, "transaction", "describe", "tx", "-o", "table") == 0
     assert "timeout ms        1234" in capsys.readouterr().out
 
 
@@ -70,9 +68,9 @@ def test_a_bundle_is_shown_with_what_it_has_committed_last(
         broker.script(apis.DESCRIBE_BUNDLE, DescribeBundleResponse(sequence=17, members=members))
 
     member = {"transactional_id": "headrace-bundle:spark-1#0", "producer_id": 7, "producer_epoch": 3}
-    assert play(monkeypatch, MODULE, prepare, "transaction", "bundle", "spark-1") == 0
+    assert run_command(monkeypatch, MODULE, prepare, "transaction", "bundle", "spark-1") == 0
     assert rows(capsys) == [{"bundle": "spark-1", "sequence": 17, "members": [member]}]
-    assert play(monkeypatch, MODULE, prepare, "transaction", "bundle", "spark-1", "-o", "table") == 0
+    assert run_command(monkeypatch, MODULE, prepare, "transaction", "bundle", "spark-1", "-o", "table") == 0
     shown = capsys.readouterr().out
     assert "sequence          17" in shown
     assert "headrace-bundle:spark-1#0" in shown
@@ -85,7 +83,7 @@ def test_a_bundle_of_which_nothing_is_known_is_said_to_be_so(
         broker.script(apis.FIND_COORDINATOR, coordinated_by(1))
         broker.script(apis.DESCRIBE_BUNDLE, DescribeBundleResponse())
 
-    assert play(monkeypatch, MODULE, prepare, "transaction", "bundle", "spark-1") == 1
+    assert run_command(monkeypatch, MODULE, prepare, "transaction", "bundle", "spark-1") == 1
     assert "has no joint commit" in capsys.readouterr().err
 
 
@@ -93,16 +91,16 @@ def test_a_bundle_of_which_nothing_is_known_is_said_to_be_so(
 def test_an_abort_fences_the_producer_unless_it_is_a_trial(
     options: tuple[str, ...], fenced: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[ScriptedBroker] = []
+    requested: list[ScriptedBroker] = []
 
     def prepare(broker: ScriptedBroker) -> None:
-        asked.append(broker)
+        requested.append(broker)
         broker.script(apis.FIND_COORDINATOR, coordinated_by(1), coordinated_by(1))
         broker.script(apis.DESCRIBE_TRANSACTIONS, transaction("Ongoing", 0))
         broker.script(apis.INIT_PRODUCER_ID, InitProducerIdResponse(producer_id=7, producer_epoch=4))
 
-    assert play(monkeypatch, MODULE, prepare, "transaction", "abort", "tx", *options) == 0
-    assert asked[0].count(apis.INIT_PRODUCER_ID) == fenced
+    assert run_command(monkeypatch, MODULE, prepare, "transaction", "abort", "tx", *options) == 0
+    assert requested[0].count(apis.INIT_PRODUCER_ID) == fenced
     assert f"producer 7 with epoch 3 {'is' if fenced else 'would be'} fenced" in capsys.readouterr().err
 
 
@@ -113,7 +111,7 @@ def test_hanging_ones_are_shown_with_what_it_takes_to_end_them(
         broker.script(apis.DESCRIBE_PRODUCERS, open_at(12))
         broker.script(apis.LIST_TRANSACTIONS, listing())
 
-    assert play(monkeypatch, MODULE, prepare, "transaction", "find-hanging", "--topic", "orders") == 0
+    assert run_command(monkeypatch, MODULE, prepare, "transaction", "find-hanging", "--topic", "orders") == 0
     captured = capsys.readouterr()
     row = json.loads(captured.out)
     assert (row["topic"], row["partition"], row["start_offset"], row["producer_id"]) == ("orders", 0, 12, 7)
@@ -124,16 +122,16 @@ def test_hanging_ones_are_shown_with_what_it_takes_to_end_them(
 def test_a_hanging_one_is_ended_by_a_marker_unless_it_is_a_trial(
     options: tuple[str, ...], written: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[ScriptedBroker] = []
+    requested: list[ScriptedBroker] = []
 
     def prepare(broker: ScriptedBroker) -> None:
-        asked.append(broker)
+        requested.append(broker)
         broker.script(apis.DESCRIBE_PRODUCERS, open_at(12))
         broker.script(apis.LIST_TRANSACTIONS, listing())
         broker.script(apis.WRITE_TXN_MARKERS, markers_written())
 
-    assert play(monkeypatch, MODULE, prepare, "transaction", "abort", *HANGING, *options) == 0
-    assert asked[0].count(apis.WRITE_TXN_MARKERS) == written
+    assert run_command(monkeypatch, MODULE, prepare, "transaction", "abort", *HANGING, *options) == 0
+    assert requested[0].count(apis.WRITE_TXN_MARKERS) == written
 
 
 def test_nothing_is_ended_where_no_transaction_begins(
@@ -142,7 +140,7 @@ def test_nothing_is_ended_where_no_transaction_begins(
     def prepare(broker: ScriptedBroker) -> None:
         broker.script(apis.DESCRIBE_PRODUCERS, open_at(11))
 
-    assert play(monkeypatch, MODULE, prepare, "transaction", "abort", *HANGING, "--yes") == 1
+    assert run_command(monkeypatch, MODULE, prepare, "transaction", "abort", *HANGING, "--yes") == 1
     assert "find-hanging" in capsys.readouterr().err
 
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.client.address import Address, parse_address, parse_addresses
-from headrace.client.backoff import Backoff
-from headrace.client.errors import OtherRefusal, raise_for, refusal
+from headrace.client.connections.address import Address, parse_address, parse_addresses
+from headrace.client.connections.backoff import Backoff
+from headrace.client.errors import UnknownErrorCode, error_of_code, raise_for_code
 from headrace.model import errors
 from headrace.model.errors import HeadraceError
 from headrace.testkit.entropy import SeededEntropy
@@ -55,22 +55,22 @@ def test_pauses_grow() -> None:
 
 
 def test_every_code_of_the_model_comes_back_as_its_class() -> None:
-    assert isinstance(refusal(6), errors.NotLeader)
-    assert isinstance(refusal(42), errors.InvalidRequest)
-    assert isinstance(refusal(56), errors.StorageFailure)
-    assert isinstance(refusal(5), errors.LeaderNotAvailable)
-    assert refusal(36, "there is one").message == "there is one"
-    assert refusal(36).message == "A topic with this name already exists."
+    assert isinstance(error_of_code(6), errors.NotLeader)
+    assert isinstance(error_of_code(42), errors.InvalidRequest)
+    assert isinstance(error_of_code(56), errors.StorageFailure)
+    assert isinstance(error_of_code(5), errors.LeaderNotAvailable)
+    assert error_of_code(36, "there is one").message == "there is one"
+    assert error_of_code(36).message == "A topic with this name already exists."
 
 
 def test_a_code_without_a_name_keeps_its_number() -> None:
-    error = refusal(117)
-    assert isinstance(error, OtherRefusal)
+    error = error_of_code(117)
+    assert isinstance(error, UnknownErrorCode)
     assert error.number == 117
     assert "117" in error.message
 
 
 def test_zero_is_success() -> None:
-    raise_for(0)
+    raise_for_code(0)
     with pytest.raises(HeadraceError):
-        raise_for(-1)
+        raise_for_code(-1)

@@ -6,16 +6,16 @@ import asyncio
 from random import Random
 
 import pytest
-from tests.unit.client.scripted import in_world
-from tests.unit.client.simulated import ADDRESS, client, start_broker
+from tests.unit.client.scripted_cluster import in_world
+from tests.unit.client.simulated_server import ADDRESS, client, start_broker
 
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.admin.group_admin import GroupAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import ClientSettings, Cluster
-from headrace.client.consumer import Consumer
-from headrace.client.group_admin import GroupAdmin
-from headrace.client.membership import GroupRules
-from headrace.client.producer import Producer
-from headrace.client.tcp import TcpDialer
+from headrace.client.connections.tcp import TcpDialer
+from headrace.client.fetch.consumer import Consumer
+from headrace.client.groups.group_member import GroupRules
+from headrace.client.produce.producer import Producer
 from headrace.testkit.world import World
 
 PARTITIONS = 3

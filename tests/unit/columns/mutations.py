@@ -25,7 +25,7 @@ def survives(batch: bytearray) -> bool:
     rows = NativeRows(native, COLUMNS)
     data = _fenced.with_bytes(batch)
     try:
-        at = rows.add_plain(data, 0, 0, 1 << 40, 1 << 16, 1 << 24)
+        at = rows.add_uncompressed(data, 0, 0, 1 << 40, 1 << 16, 1 << 24)
     except HeadraceError:
         return False
     assert at in {0, len(data)}

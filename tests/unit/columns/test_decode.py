@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.columns.ways import BOTH_WAYS, NEEDS_LIBRARY, by, read, rows_of
+from tests.unit.columns.implementations import BOTH_IMPLEMENTATIONS, NEEDS_LIBRARY, read, rows_of, using_implementation
 
 from headrace.columns.decode import ColumnReader
 from headrace.columns.schema import ARROW_SCHEMA, COLUMNS, schema_of
@@ -19,23 +19,23 @@ from headrace.model.errors import (
     MessageTooLarge,
     UnsupportedCompressionType,
 )
-from headrace.wire.batch import (
+from headrace.wire.batches.batch import (
     CONTROL,
     HEADER_SIZE,
     TRANSACTIONAL,
-    Record,
+    BatchRecord,
     build_batch,
     set_crc,
     set_log_append_time,
 )
-from headrace.wire.compression import NAMES
+from headrace.wire.batches.compression import NAMES
+from headrace.wire.codec.primitives import varint
 from headrace.wire.messages.fetch import AbortedTransaction
-from headrace.wire.primitives import varint
 
 LARGE = 1 << 70
 
 records = st.builds(
-    Record,
+    BatchRecord,
     key=st.none() | st.binary(max_size=80),
     value=st.none() | st.binary(max_size=300),
     headers=st.lists(
@@ -76,7 +76,7 @@ def logs(draw: st.DrawFn) -> tuple[bytes, int]:
 
 
 def batch(base_offset: int, *values: bytes, producer_id: int = -1, attributes: int = 0, compression: int = 0) -> bytes:
-    contents = [Record(value=value) for value in values]
+    contents = [BatchRecord(value=value) for value in values]
     made = build_batch(
         contents, base_offset=base_offset, producer_id=producer_id, attributes=attributes, compression=compression
     )
@@ -92,10 +92,10 @@ def values(way: str, data: bytes, start: int = 0, end: int = 1 << 40, **rules: o
     return [row["value"] for row in rows_of(taken)]
 
 
-@BOTH_WAYS
+@BOTH_IMPLEMENTATIONS
 def test_a_record_becomes_a_row_of_all_columns(way: str) -> None:
-    record = Record(b"k", b"v", [("trace", b"1"), ("null", None), ("é", b"")], timestamp_ms=1_700_000_000_123)
-    taken, next_offset = read(way, [build_batch([record, Record(timestamp_ms=-1)], base_offset=40)])
+    record = BatchRecord(b"k", b"v", [("trace", b"1"), ("null", None), ("é", b"")], timestamp_ms=1_700_000_000_123)
+    taken, next_offset = read(way, [build_batch([record, BatchRecord(timestamp_ms=-1)], base_offset=40)])
     assert next_offset == 42
     assert [rows.schema for rows in taken] == [ARROW_SCHEMA]
     assert rows_of(taken) == [
@@ -190,49 +190,49 @@ def test_both_ways_refuse_a_damaged_batch_alike(data: st.DataObject, log: tuple[
     assert outcomes[0] == outcomes[1]
 
 
-@BOTH_WAYS
+@BOTH_IMPLEMENTATIONS
 @pytest.mark.parametrize("compression", sorted(NAMES))
 def test_every_compression_is_unpacked(way: str, compression: int) -> None:
     assert values(way, batch(0, b"a" * 1000, b"b", compression=compression)) == [b"a" * 1000, b"b"]
 
 
-@BOTH_WAYS
+@BOTH_IMPLEMENTATIONS
 def test_a_range_may_begin_and_end_inside_a_batch(way: str) -> None:
     data = batch(0, b"a") + batch(10, b"b", b"c", b"d", b"e") + batch(14, b"f")
     assert values(way, data, 11, 13) == [b"c", b"d"]
 
 
-@BOTH_WAYS
+@BOTH_IMPLEMENTATIONS
 def test_the_broker_s_time_counts_where_a_topic_says_so(way: str) -> None:
-    made = build_batch([Record(timestamp_ms=5), Record(timestamp_ms=7)])
+    made = build_batch([BatchRecord(timestamp_ms=5), BatchRecord(timestamp_ms=7)])
     set_log_append_time(memoryview(made), 90)
     taken, _ = read(way, [made], columns=["timestamp", "timestampType"])
     at = datetime.fromtimestamp(0.09, UTC)
     assert rows_of(taken) == [{"timestamp": at, "timestampType": 1}] * 2
 
 
-@BOTH_WAYS
+@BOTH_IMPLEMENTATIONS
 def test_a_timestamp_beyond_the_calendar_is_the_last_there_is(way: str) -> None:
-    made = build_batch([Record(timestamp_ms=(1 << 63) - 1), Record(timestamp_ms=-(1 << 62))])
+    made = build_batch([BatchRecord(timestamp_ms=(1 << 63) - 1), BatchRecord(timestamp_ms=-(1 << 62))])
     taken, _ = read(way, [made], columns=["timestamp"])
     limit = (1 << 63) // 1000 * 1000
     assert [value.value for value in taken[0].column(0)] == [limit, -limit]
 
 
-@BOTH_WAYS
+@BOTH_IMPLEMENTATIONS
 def test_a_header_s_name_that_is_no_text_is_mended(way: str) -> None:
-    made = build_batch([Record(headers=[(b"a\xff".decode("utf-8", "surrogateescape"), b"\xff"), ("ok", None)])])
+    made = build_batch([BatchRecord(headers=[(b"a\xff".decode("utf-8", "surrogateescape"), b"\xff"), ("ok", None)])])
     taken, _ = read(way, [made], columns=["headers"])
     assert rows_of(taken) == [{"headers": [{"key": "a\ufffd", "value": b"\xff"}, {"key": "ok", "value": None}]}]
 
 
-@BOTH_WAYS
+@BOTH_IMPLEMENTATIONS
 def test_control_batches_are_passed_over(way: str) -> None:
     taken, next_offset = read(way, [batch(0, b"a") + marker(1, 7)], columns=["value"])
     assert (rows_of(taken), next_offset) == ([{"value": b"a"}], 2)
 
 
-@BOTH_WAYS
+@BOTH_IMPLEMENTATIONS
 def test_an_aborted_transaction_is_left_out_up_to_its_marker(way: str) -> None:
     data = (
         batch(0, b"open", producer_id=7, attributes=TRANSACTIONAL)
@@ -247,7 +247,7 @@ def test_an_aborted_transaction_is_left_out_up_to_its_marker(way: str) -> None:
     assert values(way, data, aborted=aborted, read_committed=False) == [b"open", b"plain", b"other", b"again"]
 
 
-@BOTH_WAYS
+@BOTH_IMPLEMENTATIONS
 def test_rows_come_in_batches_of_bounded_size(way: str) -> None:
     data = b"".join(batch(2 * n, b"a" * 10, b"b" * 10) for n in range(10))
     by_rows, _ = read(way, [data], rows_max=5)
@@ -256,29 +256,29 @@ def test_rows_come_in_batches_of_bounded_size(way: str) -> None:
     assert [rows.num_rows for rows in by_bytes] == [4, 4, 4, 4, 4]
 
 
-@BOTH_WAYS
+@BOTH_IMPLEMENTATIONS
 def test_headers_that_are_empty_take_room_as_well(way: str) -> None:
-    data = b"".join(build_batch([Record(headers=[("", None)] * 10)], base_offset=offset) for offset in range(4))
+    data = b"".join(build_batch([BatchRecord(headers=[("", None)] * 10)], base_offset=offset) for offset in range(4))
     taken, _ = read(way, [data], bytes_max=100)
     assert [rows.num_rows for rows in taken] == [2, 2]
 
 
-@BOTH_WAYS
+@BOTH_IMPLEMENTATIONS
 def test_a_topic_s_name_is_on_every_row_of_batches_that_grow(way: str) -> None:
     taken, _ = read(way, [batch(0, b"a"), batch(1, *[b"b"] * 100), batch(101, b"c")], rows_max=1)
     assert [rows.column("topic").to_pylist() for rows in taken] == [["orders"], ["orders"] * 100, ["orders"]]
 
 
-@BOTH_WAYS
+@BOTH_IMPLEMENTATIONS
 def test_small_answers_are_gathered(way: str) -> None:
     taken, _ = read(way, [batch(n, b"a") for n in range(10)], rows_max=8)
     assert [rows.num_rows for rows in taken] == [8, 2]
 
 
-@BOTH_WAYS
+@BOTH_IMPLEMENTATIONS
 def test_nothing_is_unpacked_before_it_is_taken(way: str) -> None:
     """Ten answers of a megabyte of zeros are a few kilobytes as they come."""
-    with by(way):
+    with using_implementation(way):
         reader = ColumnReader("orders", 3, ["value"], 0, 100, read_committed=True)
     for offset in range(10):
         reader.add(memoryview(batch(offset, bytes(1 << 20), compression=4)))
@@ -287,13 +287,13 @@ def test_nothing_is_unpacked_before_it_is_taken(way: str) -> None:
     assert reader.rows == 0
 
 
-@BOTH_WAYS
+@BOTH_IMPLEMENTATIONS
 def test_an_answer_without_a_whole_batch_is_told(way: str) -> None:
     with pytest.raises(MessageTooLarge):
         read(way, [batch(0, b"a" * 100)[:100]])
 
 
-@BOTH_WAYS
+@BOTH_IMPLEMENTATIONS
 def test_a_flipped_bit_anywhere_under_the_checksum_is_found(way: str) -> None:
     whole = batch(0, b"a", b"b")
     for position in range(17, len(whole)):
@@ -303,7 +303,7 @@ def test_a_flipped_bit_anywhere_under_the_checksum_is_found(way: str) -> None:
             read(way, [damaged])
 
 
-@BOTH_WAYS
+@BOTH_IMPLEMENTATIONS
 def test_a_control_batch_with_a_flipped_bit_hides_nothing(way: str) -> None:
     damaged = bytearray(batch(0, b"a"))
     damaged[22] |= CONTROL
@@ -311,7 +311,7 @@ def test_a_control_batch_with_a_flipped_bit_hides_nothing(way: str) -> None:
         read(way, [damaged])
 
 
-@BOTH_WAYS
+@BOTH_IMPLEMENTATIONS
 @pytest.mark.parametrize(
     ("position", "value"),
     [
@@ -344,7 +344,7 @@ def record(
 NULL, NONE = varint(-1), varint(0)
 
 
-@BOTH_WAYS
+@BOTH_IMPLEMENTATIONS
 @pytest.mark.parametrize(
     "damaged",
     [
@@ -381,14 +381,14 @@ def test_records_that_do_not_add_up_are_refused(way: str, damaged: bytearray) ->
         read(way, [damaged])
 
 
-@BOTH_WAYS
+@BOTH_IMPLEMENTATIONS
 def test_a_timestamp_of_more_than_64_bits_is_the_last_there_is(way: str) -> None:
     made = record(NULL, NULL, NONE, head=b"\0" + varint(1 << 68) + varint(0))
     taken, _ = read(way, [made], columns=["timestamp"])
     assert taken[0].column(0)[0].value == (1 << 63) // 1000 * 1000
 
 
-@BOTH_WAYS
+@BOTH_IMPLEMENTATIONS
 def test_an_unknown_compression_is_refused(way: str) -> None:
     damaged = bytearray(batch(0, b"a"))
     damaged[22] |= 7
@@ -397,7 +397,7 @@ def test_an_unknown_compression_is_refused(way: str) -> None:
         read(way, [damaged])
 
 
-@BOTH_WAYS
+@BOTH_IMPLEMENTATIONS
 def test_a_batch_that_compaction_emptied_still_moves_on(way: str) -> None:
     emptied = bytearray(batch(5, b"a", b"b")[:HEADER_SIZE])
     emptied[8:12] = (HEADER_SIZE - 12).to_bytes(4, "big")

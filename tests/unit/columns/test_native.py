@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.unit.columns.implementations import NEEDS_LIBRARY, the_library
 from tests.unit.columns.mutations import survives
-from tests.unit.columns.ways import NEEDS_LIBRARY, the_library
 from tests.unit.native.mutations import SEEDS, mutated
 
 from headrace.columns import native
 from headrace.columns.native import CLibrary, NativeRows, library
 from headrace.columns.schema import COLUMNS
 from headrace.model.errors import InvalidRecord
-from headrace.wire.batch import set_crc
+from headrace.wire.batches.batch import set_crc
 
 pytestmark = NEEDS_LIBRARY
 
@@ -36,7 +36,7 @@ def test_memory_grows_with_what_is_there_and_not_with_what_a_header_claims() -> 
     set_crc(memoryview(batch))
     rows = NativeRows(the_library(), COLUMNS)
     with pytest.raises(InvalidRecord):
-        rows.add_plain(memoryview(batch), 0, 0, 100, 100, 100)
+        rows.add_uncompressed(memoryview(batch), 0, 0, 100, 100, 100)
     assert rows._rows.offsets.capacity <= 4096
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 
 import pytest
-from tests.unit.http.visitors import House, parse, settled
+from tests.unit.http.http_harness import HttpHarness, parse, settled
 
 
 async def test_an_answer_has_its_length_the_date_and_an_id() -> None:
-    answer = House().visitor().asks("/a?b=c").answer()
+    answer = HttpHarness().http_client().asks("/a?b=c").answer()
     assert answer.status == 200
     assert answer.path == "/a"
     assert answer.headers == {
@@ -21,214 +21,214 @@ async def test_an_answer_has_its_length_the_date_and_an_id() -> None:
 
 
 async def test_a_request_is_given_to_the_application_as_it_was_sent() -> None:
-    house = House()
-    house.visitor("10.0.0.7").asks(
+    harness = HttpHarness()
+    harness.http_client("10.0.0.7").asks(
         "/a%2Fb?x=1&y=a+b%21&x=2", "PUT", "X-Many: 1\r\nx-many: 2\r\nAccept: caf\xe9\r\n", b"abc"
     )
-    (request,) = house.script.requests
+    (request,) = harness.script.requests
     assert (request.method, request.path, request.query) == ("PUT", "/a%2Fb", {"x": "2", "y": "a b!"})
     assert (request.body, request.peer, request.params) == (b"abc", "10.0.0.7", {})
     assert request.headers["x-many"] == "1, 2"
 
 
 async def test_every_request_has_an_id_of_its_own_or_that_of_the_client() -> None:
-    visitor = House().visitor()
+    http_client = HttpHarness().http_client()
     for headers in ("", "", "X-Request-Id: mine\r\n", f"X-Request-Id: {'x' * 129}\r\n", "X-Request-Id: \xe9\r\n"):
-        visitor.asks("/a", headers=headers)
-    first, second, third, *rest = [answer.headers["x-request-id"] for answer in visitor.answers()]
+        http_client.asks("/a", headers=headers)
+    first, second, third, *rest = [answer.headers["x-request-id"] for answer in http_client.answers()]
     assert third == "mine"
     assert len({first, second, third, *rest}) == 5
     assert all(one.isascii() and len(one) < 40 for one in rest)
 
 
 async def test_the_connection_serves_one_request_after_the_other() -> None:
-    visitor = House().visitor()
+    http_client = HttpHarness().http_client()
     for number in range(40):
-        visitor.asks(f"/{number}")
-    assert [answer.path for answer in visitor.answers()] == [f"/{number}" for number in range(40)]
-    assert not visitor.is_hung_up_on
+        http_client.asks(f"/{number}")
+    assert [answer.path for answer in http_client.answers()] == [f"/{number}" for number in range(40)]
+    assert not http_client.is_hung_up_on
 
 
 async def test_no_answer_overtakes_an_earlier_one() -> None:
-    house = House()
-    visitor = house.visitor().asks("/wait/one").asks("/two").asks("/wait/three").asks("/four")
-    assert house.script.started == ["/wait/one", "/two", "/wait/three", "/four"]
-    house.script.open("three")
+    harness = HttpHarness()
+    http_client = harness.http_client().asks("/wait/one").asks("/two").asks("/wait/three").asks("/four")
+    assert harness.script.started == ["/wait/one", "/two", "/wait/three", "/four"]
+    harness.script.open("three")
     await settled()
-    assert visitor.answers() == []
-    house.script.open("one")
+    assert http_client.answers() == []
+    harness.script.open("one")
     await settled()
-    assert [answer.path for answer in visitor.answers()] == ["/wait/one", "/two", "/wait/three", "/four"]
+    assert [answer.path for answer in http_client.answers()] == ["/wait/one", "/two", "/wait/three", "/four"]
 
 
 async def test_pipelined_requests_leave_in_one_write() -> None:
-    house = House()
-    visitor = house.visitor()
+    harness = HttpHarness()
+    http_client = harness.http_client()
     writes: list[int] = []
-    visitor.line.writelines = lambda list_of_data: writes.append(len(list_of_data))  # type: ignore[method-assign]
-    visitor.sends("GET /a HTTP/1.1\r\nHost: x\r\n\r\n" * 5)
+    http_client.line.writelines = lambda list_of_data: writes.append(len(list_of_data))  # type: ignore[method-assign]
+    http_client.sends("GET /a HTTP/1.1\r\nHost: x\r\n\r\n" * 5)
     assert writes == [5]
 
 
 async def test_head_has_the_length_but_not_the_body() -> None:
-    visitor = House().visitor().asks("/a", "HEAD").asks("/b")
-    first, second = visitor.answers("HEAD", "GET")
+    http_client = HttpHarness().http_client().asks("/a", "HEAD").asks("/b")
+    first, second = http_client.answers("HEAD", "GET")
     assert int(first.headers["content-length"]) == len(second.body)
     assert (first.body, second.path) == (b"", "/b")
 
 
 async def test_an_answer_without_content_has_neither_length_nor_type() -> None:
-    answer = House().visitor().asks("/empty").answer()
+    answer = HttpHarness().http_client().asks("/empty").answer()
     assert answer.status == 204
     assert not {"content-length", "content-type"} & set(answer.headers)
 
 
 async def test_options_tells_what_a_path_allows() -> None:
-    visitor = House().visitor().asks("/post-only", "OPTIONS").asks("*", "OPTIONS").asks("/a", "OPTIONS")
-    first, second, third = visitor.answers()
+    http_client = HttpHarness().http_client().asks("/post-only", "OPTIONS").asks("*", "OPTIONS").asks("/a", "OPTIONS")
+    first, second, third = http_client.answers()
     assert (first.status, first.headers["allow"], first.body) == (204, "GET, HEAD, OPTIONS, POST", b"")
     assert (second.status, second.headers["allow"]) == (204, "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT")
     assert third.status == 200
 
 
 async def test_connection_close_is_honoured() -> None:
-    visitor = House().visitor().asks("/a", headers="Connection: close\r\n")
-    assert visitor.answer().headers["connection"] == "close"
-    assert visitor.line.closed
+    http_client = HttpHarness().http_client().asks("/a", headers="Connection: close\r\n")
+    assert http_client.answer().headers["connection"] == "close"
+    assert http_client.line.closed
 
 
 async def test_http_1_0_is_closed_unless_it_asks_to_stay() -> None:
-    house = House()
-    visitor = house.visitor().sends("GET /a HTTP/1.0\r\n\r\n")
-    assert visitor.answer().headers["connection"] == "close"
-    assert visitor.line.closed
-    visitor = house.visitor().sends("GET /a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
-    assert visitor.answer().headers["connection"] == "keep-alive"
-    assert not visitor.is_hung_up_on
+    harness = HttpHarness()
+    http_client = harness.http_client().sends("GET /a HTTP/1.0\r\n\r\n")
+    assert http_client.answer().headers["connection"] == "close"
+    assert http_client.line.closed
+    http_client = harness.http_client().sends("GET /a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+    assert http_client.answer().headers["connection"] == "keep-alive"
+    assert not http_client.is_hung_up_on
 
 
 async def test_what_is_sent_behind_the_last_request_is_left_alone() -> None:
-    house = House()
-    visitor = house.visitor()
-    visitor.sends("GET /wait/a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\nGET /b HTTP/1.1\r\nHost: x\r\n\r\n")
-    visitor.sends("GET /c HTTP/1.1\r\nHost: x\r\n\r\n")
-    house.script.open("a")
+    harness = HttpHarness()
+    http_client = harness.http_client()
+    http_client.sends("GET /wait/a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\nGET /b HTTP/1.1\r\nHost: x\r\n\r\n")
+    http_client.sends("GET /c HTTP/1.1\r\nHost: x\r\n\r\n")
+    harness.script.open("a")
     await settled()
-    assert visitor.answer().path == "/wait/a"
-    assert house.script.started == ["/wait/a"]
+    assert http_client.answer().path == "/wait/a"
+    assert harness.script.started == ["/wait/a"]
 
 
 @pytest.mark.parametrize("path", ["/problem", "/wait/problem"])
 async def test_a_problem_is_told_and_the_connection_lives_on(path: str) -> None:
-    house = House()
-    house.script.open("problem")
-    visitor = house.visitor().asks(path)
+    harness = HttpHarness()
+    harness.script.open("problem")
+    http_client = harness.http_client().asks(path)
     await settled()
-    answer = visitor.answer()
+    answer = http_client.answer()
     assert answer.body == b'{"code":"conflicting","message":"it conflicts","next":"do not"}'
     assert (answer.status, answer.headers["retry-after"]) == (409, "3")
-    assert not visitor.is_hung_up_on
+    assert not http_client.is_hung_up_on
 
 
 @pytest.mark.parametrize("path", ["/bug", "/wait/bug"])
 async def test_a_bug_is_our_fault_and_not_the_clients(path: str, caplog: pytest.LogCaptureFixture) -> None:
-    house = House()
-    house.script.open("bug")
-    visitor = house.visitor().asks(path)
+    harness = HttpHarness()
+    harness.script.open("bug")
+    http_client = harness.http_client().asks(path)
     await settled()
-    answer = visitor.answer()
+    answer = http_client.answer()
     assert (answer.status, answer.code) == (500, "internal_error")
     assert answer.headers["x-request-id"] in answer.body.decode()
     assert "ZeroDivisionError" in caplog.text
-    assert house.listener.failures == 1
-    assert visitor.asks("/a").answers()[1].status == 200
+    assert harness.listener.failures == 1
+    assert http_client.asks("/a").answers()[1].status == 200
 
 
 async def test_a_line_break_in_a_header_of_ours_is_a_bug_and_splits_nothing() -> None:
-    visitor = House().visitor().asks("/splitting")
-    answer = visitor.answer()
+    http_client = HttpHarness().http_client().asks("/splitting")
+    answer = http_client.answer()
     assert answer.status == 500
-    assert b"set-cookie" not in visitor.line.written
+    assert b"set-cookie" not in http_client.line.written
 
 
 async def test_a_client_that_is_gone_ends_its_reads_but_not_its_writes() -> None:
-    house = House()
-    visitor = house.visitor().asks("/wait/a").asks("/wait/b", "POST", body=b"x").asks("/wait/c", "HEAD")
+    harness = HttpHarness()
+    http_client = harness.http_client().asks("/wait/a").asks("/wait/b", "POST", body=b"x").asks("/wait/c", "HEAD")
     await settled()
-    visitor.line.lose()
+    http_client.line.lose()
     await settled()
-    assert sorted(house.script.cancelled) == ["/wait/a", "/wait/c"]
-    house.script.open("b")
+    assert sorted(harness.script.cancelled) == ["/wait/a", "/wait/c"]
+    harness.script.open("b")
     await settled()
-    assert house.listener.budget.taken == 0
+    assert harness.listener.budget.taken == 0
 
 
 async def test_half_a_connection_is_enough_for_an_answer() -> None:
-    house = House()
-    visitor = house.visitor().asks("/wait/a")
+    harness = HttpHarness()
+    http_client = harness.http_client().asks("/wait/a")
     await settled()
-    visitor.sends_eof()
-    assert not visitor.is_hung_up_on
-    house.script.open("a")
+    http_client.sends_eof()
+    assert not http_client.is_hung_up_on
+    harness.script.open("a")
     await settled()
-    answer = visitor.answer()
+    answer = http_client.answer()
     assert (answer.path, answer.headers["connection"]) == ("/wait/a", "close")
-    assert visitor.line.closed
+    assert http_client.line.closed
 
 
 async def test_half_a_connection_without_a_request_is_closed() -> None:
-    visitor = House().visitor().asks("/a")
-    visitor.sends_eof()
-    assert visitor.line.closed
+    http_client = HttpHarness().http_client().asks("/a")
+    http_client.sends_eof()
+    assert http_client.line.closed
 
 
 async def test_whether_half_a_connection_has_anybody_at_it_is_tried_twice() -> None:
-    house = House()
-    visitor = house.visitor().asks("/wait/a")
+    harness = HttpHarness()
+    http_client = harness.http_client().asks("/wait/a")
     await settled()
-    visitor.sends_eof()
+    http_client.sends_eof()
     for _ in range(5):
-        house.wait(1)
-    assert visitor.line.written == b"HTTP/1.1 100 Continue\r\n\r\n" * 2
+        harness.wait(1)
+    assert http_client.line.written == b"HTTP/1.1 100 Continue\r\n\r\n" * 2
 
 
 async def test_a_write_at_half_a_connection_is_not_tried() -> None:
-    house = House()
-    visitor = house.visitor().asks("/wait/a", "POST")
+    harness = HttpHarness()
+    http_client = harness.http_client().asks("/wait/a", "POST")
     await settled()
-    visitor.sends_eof()
-    house.wait(1)
-    assert visitor.line.written == b""
+    http_client.sends_eof()
+    harness.wait(1)
+    assert http_client.line.written == b""
 
 
 async def test_counts_are_kept() -> None:
-    house = House()
-    visitor = house.visitor().asks("/a").asks("/problem").asks("/bug", "DELETE").sends("nonsense\r\n\r\n")
-    listener = house.listener
+    harness = HttpHarness()
+    http_client = harness.http_client().asks("/a").asks("/problem").asks("/bug", "DELETE").sends("nonsense\r\n\r\n")
+    listener = harness.listener
     assert listener.requests == [0, 0, 1, 0, 2, 1]
     assert (listener.refused, listener.failures, listener.durations.count) == (1, 1, 4)
-    assert listener.bytes_out == len(visitor.line.written)
+    assert listener.bytes_out == len(http_client.line.written)
     assert listener.bytes_in > 100
     assert (len(listener.connections), listener.accepted) == (1, 1)
 
 
 async def test_a_request_is_logged_without_what_may_be_secret(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        House().visitor().asks("/a?token=hush", headers="Authorization: Bearer hush\r\n")
+        HttpHarness().http_client().asks("/a?token=hush", headers="Authorization: Bearer hush\r\n")
     assert "request method=GET path=/a status=200 ms=0.0 peer=127.0.0.1 caller=-" in caplog.text
     assert "hush" not in caplog.text
 
 
 async def test_large_answers_are_not_made_for_a_client_that_takes_none() -> None:
-    house = House()
-    visitor = house.visitor()
-    visitor.line.is_taken = False
-    visitor.sends(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
-    assert not visitor.line.reads
-    begun = len(house.script.started)
+    harness = HttpHarness()
+    http_client = harness.http_client()
+    http_client.line.is_taken = False
+    http_client.sends(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
+    assert not http_client.line.reads
+    begun = len(harness.script.started)
     assert begun < 50
-    visitor.line.is_taken = True
-    visitor.line.take()
+    http_client.line.is_taken = True
+    http_client.line.take()
     await settled()
-    assert len(parse(visitor.line.written)) == 100
-    assert visitor.line.reads
+    assert len(parse(http_client.line.written)) == 100
+    assert http_client.line.reads

@@ -12,7 +12,7 @@ import h11
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.fuzz.steps import StepLimit
-from tests.unit.http.visitors import House, Visitor, settled
+from tests.unit.http.http_harness import HttpHarness, HttpTestClient, settled
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "CONNECT", "PRI", "get", "M-SEARCH"]
 TARGETS = [
@@ -90,16 +90,16 @@ def pieces_of(data: bytes, places: Sequence[int]) -> list[bytes]:
     return [data[start:end] for start, end in pairwise(bounds)]
 
 
-async def send(visitor: Visitor, data: bytes, places: Sequence[int]) -> None:
+async def send(http_client: HttpTestClient, data: bytes, places: Sequence[int]) -> None:
     """As a transport does: only while it is read, and nothing behind the end."""
     for piece in pieces_of(data, places):
         for _ in range(20):
-            if visitor.line.reads or visitor.line.closed:
+            if http_client.line.reads or http_client.line.closed:
                 break
             await settled()
-        if visitor.line.closed or not visitor.line.reads:
+        if http_client.line.closed or not http_client.line.reads:
             return
-        visitor.exchange.data_received(piece)
+        http_client.exchange.data_received(piece)
 
 
 @given(streams, cuts)
@@ -109,16 +109,16 @@ def test_the_reader_ends_on_every_input(data: bytes, places: list[int]) -> None:
     """The limit is on steps: a loop that makes no progress fails here and now."""
 
     async def story() -> None:
-        house = House()
-        visitor = house.visitor()
+        harness = HttpHarness()
+        http_client = harness.http_client()
         for piece in pieces_of(data, places):
-            if visitor.line.closed or not visitor.line.reads:
+            if http_client.line.closed or not http_client.line.reads:
                 break
             with StepLimit(2000 + 100 * len(piece)):
-                visitor.exchange.data_received(piece)
-        visitor.line.lose()
-        house.script.open("a")
-        house.script.chunks.put_nowait(None)
+                http_client.exchange.data_received(piece)
+        http_client.line.lose()
+        harness.script.open("a")
+        harness.script.chunks.put_nowait(None)
         await settled()
 
     run(story())
@@ -128,23 +128,23 @@ def test_the_reader_ends_on_every_input(data: bytes, places: list[int]) -> None:
 @example(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\nGET /socket HTTP/1.1\r\nHost: x\r\n\r\n", [30], True, True)
 def test_nothing_is_raised_and_nothing_is_left(data: bytes, places: list[int], is_taken: bool, ends: bool) -> None:
     async def story() -> None:
-        house = House(message_bytes_max=100, answers_owed_max=2)
-        visitor = house.visitor()
-        visitor.line.is_taken = is_taken
-        await send(visitor, data, places)
-        house.wait(5)
+        harness = HttpHarness(message_bytes_max=100, pending_responses_max=2)
+        http_client = harness.http_client()
+        http_client.line.is_taken = is_taken
+        await send(http_client, data, places)
+        harness.wait(5)
         await settled()
-        if ends and not visitor.line.closed:
-            visitor.sends_eof()
-        house.wait(100)
-        house.wait(100)
+        if ends and not http_client.line.closed:
+            http_client.sends_eof()
+        harness.wait(100)
+        harness.wait(100)
         await settled()
-        visitor.line.lose()
-        house.script.open("a")
-        house.script.chunks.put_nowait(None)
+        http_client.line.lose()
+        harness.script.open("a")
+        harness.script.chunks.put_nowait(None)
         await settled()
-        assert house.listener.budget.taken == 0
-        assert not house.listener.connections
+        assert harness.listener.budget.taken == 0
+        assert not harness.listener.connections
 
     run(story())
 
@@ -164,18 +164,18 @@ GRANTED += b"Sec-WebSocket-Key: eA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 @given(frames.map(b"".join), cuts, st.booleans())
 def test_no_frames_harm_a_conversation(data: bytes, places: list[int], ends: bool) -> None:
     async def story() -> None:
-        house = House(message_bytes_max=100)
-        visitor = house.visitor()
-        await send(visitor, GRANTED + data, [*places, len(GRANTED)])
+        harness = HttpHarness(message_bytes_max=100)
+        http_client = harness.http_client()
+        await send(http_client, GRANTED + data, [*places, len(GRANTED)])
         await settled()
-        if ends and not visitor.line.closed:
-            visitor.sends_eof()
-        house.wait(21)
-        house.wait(21)
+        if ends and not http_client.line.closed:
+            http_client.sends_eof()
+        harness.wait(21)
+        harness.wait(21)
         await settled()
-        visitor.line.lose()
+        http_client.line.lose()
         await settled()
-        assert not house.listener.connections
+        assert not harness.listener.connections
 
     run(story())
 
@@ -189,25 +189,25 @@ def test_requests_that_h11_writes_are_read_as_they_were_meant(
 ) -> None:
     async def story() -> None:
         client = h11.Connection(h11.CLIENT)
-        house = House()
-        visitor = house.visitor()
+        harness = HttpHarness()
+        http_client = harness.http_client()
         seen = 0
         for number, (method, body, chunked) in enumerate(meant):
             how = ("Transfer-Encoding", "chunked") if chunked else ("Content-Length", str(len(body)))
             head = h11.Request(method=method, target=f"/{number}", headers=[("Host", "x"), how])
             data = (client.send(head) or b"") + (client.send(h11.Data(data=body)) or b"")
             data += client.send(h11.EndOfMessage()) or b""
-            await send(visitor, data, places)
+            await send(http_client, data, places)
             await settled()
-            client.receive_data(visitor.line.written[seen:])
-            seen = len(visitor.line.written)
+            client.receive_data(http_client.line.written[seen:])
+            seen = len(http_client.line.written)
             answer = client.next_event()
             assert isinstance(answer, h11.Response)
             assert answer.status_code == 200
             while not isinstance(client.next_event(), h11.EndOfMessage):
                 pass
             client.start_next_cycle()
-        assert [(one.method, one.body) for one in house.script.requests] == [one[:2] for one in meant]
+        assert [(one.method, one.body) for one in harness.script.requests] == [one[:2] for one in meant]
 
     run(story())
 
@@ -215,14 +215,14 @@ def test_requests_that_h11_writes_are_read_as_they_were_meant(
 @given(streams, cuts)
 def test_how_bytes_are_split_makes_no_difference(data: bytes, places: list[int]) -> None:
     async def read(cut: Sequence[int]) -> list[tuple[str, str, bytes]]:
-        house = House(answers_owed_max=1000)
-        visitor = house.visitor()
-        await send(visitor, data, cut)
+        harness = HttpHarness(pending_responses_max=1000)
+        http_client = harness.http_client()
+        await send(http_client, data, cut)
         await settled()
-        visitor.line.lose()
-        house.script.open("a")  # a write goes on without its client
+        http_client.line.lose()
+        harness.script.open("a")  # a write goes on without its client
         await settled()
-        return [(one.method, one.path, one.body) for one in house.script.requests]
+        return [(one.method, one.path, one.body) for one in harness.script.requests]
 
     async def story() -> None:
         assert await read([]) == await read(places)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trustme
 import uvloop
-from tests.unit.http.visitors import HOST, RESERVED, Script, parse, settled
+from tests.unit.http.http_harness import HOST, RESERVED, ScriptedApplication, parse, settled
 
 from headrace.http.limits import HttpLimits
 from headrace.http.listener import HttpListener, TlsFiles
@@ -28,7 +28,7 @@ GET = b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n"
 
 @asynccontextmanager
 async def listening(
-    script: Script, tls: TlsFiles | None = None, **limits: Any
+    script: ScriptedApplication, tls: TlsFiles | None = None, **limits: Any
 ) -> AsyncIterator[tuple[HttpListener, int]]:
     listener = HttpListener(script, HttpLimits(sweep_seconds=0.02, **limits), SystemClock(), SeededEntropy(1), RESERVED)
     _, port = await listener.listen(HOST, 0, tls)
@@ -55,7 +55,7 @@ Run = Callable[[Coroutine[Any, Any, None]], None]
 
 def test_requests_are_answered_over_a_socket(run: Run) -> None:
     async def story() -> None:
-        script = Script()
+        script = ScriptedApplication()
         async with listening(script) as (listener, port):
             reader, writer = await asyncio.open_connection(HOST, port)
             writer.write(GET % b"a" + GET % b"large" + GET % b"b")
@@ -71,7 +71,7 @@ def test_requests_are_answered_over_a_socket(run: Run) -> None:
 
 def test_a_client_that_was_refused_while_it_was_sending_reads_why(run: Run) -> None:
     async def story() -> None:
-        async with listening(Script()) as (_, port):
+        async with listening(ScriptedApplication()) as (_, port):
             reader, writer = await asyncio.open_connection(HOST, port)
             writer.write(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n" + b"x" * 3_000_000)
             assert parse(await reader.read())[0].status == 413
@@ -82,7 +82,7 @@ def test_a_client_that_was_refused_while_it_was_sending_reads_why(run: Run) -> N
 
 def test_a_client_that_takes_nothing_is_cut_while_others_are_served(run: Run) -> None:
     async def story() -> None:
-        async with listening(Script(), unread_seconds=0.1) as (listener, port):
+        async with listening(ScriptedApplication(), unread_seconds=0.1) as (listener, port):
             greedy = socket.create_connection((HOST, port))
             greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             greedy.sendall(GET % b"large" * 500)
@@ -103,7 +103,7 @@ def test_a_read_for_a_client_that_has_closed_ends(run: Run) -> None:
     """It looks like half a connection, until something is sent to it."""
 
     async def story() -> None:
-        script = Script()
+        script = ScriptedApplication()
         async with listening(script) as (listener, port):
             _, writer = await asyncio.open_connection(HOST, port)
             writer.write(GET % b"wait/a")
@@ -119,7 +119,7 @@ def test_a_read_for_a_client_that_has_closed_ends(run: Run) -> None:
 
 def test_half_a_connection_gets_its_answer_behind_what_it_was_told_meanwhile(run: Run) -> None:
     async def story() -> None:
-        script = Script()
+        script = ScriptedApplication()
         async with listening(script) as (_, port):
             reader, writer = await asyncio.open_connection(HOST, port)
             writer.write(GET % b"wait/a")
@@ -136,7 +136,7 @@ def test_half_a_connection_gets_its_answer_behind_what_it_was_told_meanwhile(run
 
 def test_a_connection_that_is_reset_harms_nobody(run: Run) -> None:
     async def story() -> None:
-        script = Script()
+        script = ScriptedApplication()
         async with listening(script) as (listener, port):
             client = socket.create_connection((HOST, port))
             client.sendall(GET % b"wait/a")
@@ -153,7 +153,7 @@ def test_a_connection_that_is_reset_harms_nobody(run: Run) -> None:
 
 def test_draining_closes_the_door_and_the_connections(run: Run) -> None:
     async def story() -> None:
-        script = Script()
+        script = ScriptedApplication()
         async with listening(script) as (listener, port):
             reader, writer = await asyncio.open_connection(HOST, port)
             writer.write(GET % b"wait/a")
@@ -184,7 +184,7 @@ def files_of(authority: trustme.CA, folder: Path) -> TlsFiles:
 
 def test_requests_are_answered_over_tls(run: Run, authority: trustme.CA, tmp_path: Path) -> None:
     async def story() -> None:
-        async with listening(Script(), files_of(authority, tmp_path)) as (_, port):
+        async with listening(ScriptedApplication(), files_of(authority, tmp_path)) as (_, port):
             context = ssl.create_default_context()
             authority.configure_trust(context)
             reader, writer = await asyncio.open_connection(HOST, port, ssl=context)
@@ -199,7 +199,7 @@ def test_a_client_without_tls_is_not_answered_where_there_is_tls(
     run: Run, authority: trustme.CA, tmp_path: Path
 ) -> None:
     async def story() -> None:
-        async with listening(Script(), files_of(authority, tmp_path)) as (listener, port):
+        async with listening(ScriptedApplication(), files_of(authority, tmp_path)) as (listener, port):
             reader, writer = await asyncio.open_connection(HOST, port)
             writer.write(GET % b"a")
             assert b"HTTP" not in await reader.read()
@@ -226,7 +226,7 @@ def test_a_tls_handshake_counts_against_the_limit_of_a_host_from_accept_on(
 ) -> None:
     async def story() -> None:
         limits = {"connections_max": 3, "connections_per_host_max": 2, "connections_reserved": 2}
-        async with listening(Script(), files_of(authority, tmp_path), **limits) as (listener, port):
+        async with listening(ScriptedApplication(), files_of(authority, tmp_path), **limits) as (listener, port):
             silent = [socket.create_connection((HOST, port)) for _ in range(2)]
             await until(lambda: len(listener.connections) == 2)
             reader, writer = await asyncio.open_connection(HOST, port, ssl=trusting(authority))
@@ -250,7 +250,7 @@ def test_health_is_served_over_tls_while_handshakes_hold_all_connections(
 ) -> None:
     async def story() -> None:
         limits = {"connections_max": 2, "connections_per_host_max": 2, "connections_reserved": 2}
-        async with listening(Script(), files_of(authority, tmp_path), **limits) as (listener, port):
+        async with listening(ScriptedApplication(), files_of(authority, tmp_path), **limits) as (listener, port):
             silent = [socket.create_connection((HOST, port)) for _ in range(6)]
             await until(lambda: listener.accepted == 6)
             await until(lambda: len(listener.connections) == 4)
@@ -269,7 +269,10 @@ def test_a_tls_handshake_that_drips_ends_with_the_time_for_a_head(
     run: Run, authority: trustme.CA, tmp_path: Path
 ) -> None:
     async def story() -> None:
-        async with listening(Script(), files_of(authority, tmp_path), head_seconds=0.2) as (listener, port):
+        async with listening(ScriptedApplication(), files_of(authority, tmp_path), head_seconds=0.2) as (
+            listener,
+            port,
+        ):
             reader, writer = await asyncio.open_connection(HOST, port)
             await until(lambda: len(listener.connections) == 1)
             for byte in b"\x16\x03\x01\x40\x00" + b"\x01" * 1_000_000:
@@ -315,7 +318,7 @@ def test_a_request_that_comes_with_the_end_of_the_tls_handshake_is_answered(
                     return told
 
     async def story() -> None:
-        async with listening(Script(), files_of(authority, tmp_path)) as (listener, port):
+        async with listening(ScriptedApplication(), files_of(authority, tmp_path)) as (listener, port):
             answers = parse(await asyncio.to_thread(converse, port))
             assert [answer.path for answer in answers] == ["/a", "/b"]
             await until(lambda: not listener.connections)
@@ -325,7 +328,7 @@ def test_a_request_that_comes_with_the_end_of_the_tls_handshake_is_answered(
 
 def test_draining_ends_tls_handshakes(run: Run, authority: trustme.CA, tmp_path: Path) -> None:
     async def story() -> None:
-        async with listening(Script(), files_of(authority, tmp_path)) as (listener, port):
+        async with listening(ScriptedApplication(), files_of(authority, tmp_path)) as (listener, port):
             client = socket.create_connection((HOST, port))
             await until(lambda: len(listener.connections) == 1)
             listener.stop_listening()
@@ -338,7 +341,7 @@ def test_draining_ends_tls_handshakes(run: Run, authority: trustme.CA, tmp_path:
 
 async def test_files_that_are_no_certificate_and_key_are_named(authority: trustme.CA, tmp_path: Path) -> None:
     files = files_of(authority, tmp_path)
-    script = Script()
+    script = ScriptedApplication()
     with pytest.raises(InvalidConfig, match=r"key.pem and .*cert.pem are not a PEM certificate and its key"):
         async with listening(script, TlsFiles(files.key, files.certificate)):
             pass

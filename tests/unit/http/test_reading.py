@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import pytest
 from tests.fuzz.steps import StepLimit
-from tests.unit.http.visitors import House, Visitor, settled
+from tests.unit.http.http_harness import HttpHarness, HttpTestClient, settled
 
 POST = "POST /a HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = f"{POST}Transfer-Encoding: chunked\r\n\r\n"
 
 
-def refused(visitor: Visitor) -> tuple[int, str]:
+def refused(http_client: HttpTestClient) -> tuple[int, str]:
     """The status and code of the only answer, behind which the connection must end."""
-    answer = visitor.answer()
-    assert visitor.is_hung_up_on
+    answer = http_client.answer()
+    assert http_client.is_hung_up_on
     assert answer.headers["connection"] == "close"
     return answer.status, answer.code
 
 
 async def test_a_request_that_comes_byte_by_byte_is_understood() -> None:
-    house = House()
-    visitor = house.visitor()
+    harness = HttpHarness()
+    http_client = harness.http_client()
     for (
         byte
     ) in b"POST /some/path?x=y HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabcGET /b HTTP/1.1\r\nHost: x\r\n\r\n":
-        visitor.sends(bytes([byte]))
-    assert [answer.path for answer in visitor.answers()] == ["/some/path", "/b"]
-    assert (house.script.requests[0].body, house.script.requests[0].query) == (b"abc", {"x": "y"})
+        http_client.sends(bytes([byte]))
+    assert [answer.path for answer in http_client.answers()] == ["/some/path", "/b"]
+    assert (harness.script.requests[0].body, harness.script.requests[0].query) == (b"abc", {"x": "y"})
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ async def test_a_request_that_comes_byte_by_byte_is_understood() -> None:
     ],
 )
 async def test_targets(target: str, path: str, query: dict[str, str]) -> None:
-    house = House()
-    house.visitor().asks(target)
-    assert (house.script.requests[0].path, house.script.requests[0].query) == (path, query)
+    harness = HttpHarness()
+    harness.http_client().asks(target)
+    assert (harness.script.requests[0].path, harness.script.requests[0].query) == (path, query)
 
 
 @pytest.mark.parametrize(
@@ -85,95 +85,97 @@ async def test_targets(target: str, path: str, query: dict[str, str]) -> None:
     ],
 )
 async def test_what_is_not_clearly_a_request_is_refused_and_ends_the_connection(garbage: str) -> None:
-    house = House()
-    visitor = house.visitor().sends(garbage)
-    assert refused(visitor) == (400, "malformed_request")
-    assert house.script.started == []
-    assert house.listener.refused == 1
+    harness = HttpHarness()
+    http_client = harness.http_client().sends(garbage)
+    assert refused(http_client) == (400, "malformed_request")
+    assert harness.script.started == []
+    assert harness.listener.refused == 1
 
 
 @pytest.mark.parametrize("target", ["http://x/", "http://x/a", "example.org:443", "/a"])
 async def test_connect_is_refused_at_its_head(target: str) -> None:
-    house = House()
+    harness = HttpHarness()
     with StepLimit(5000):
-        visitor = house.visitor().sends(f"CONNECT {target} HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert refused(visitor)[0] in (400, 405)
-    assert house.script.started == []
+        http_client = harness.http_client().sends(f"CONNECT {target} HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert refused(http_client)[0] in (400, 405)
+    assert harness.script.started == []
 
 
 @pytest.mark.parametrize("coding", ["gzip, chunked", "gzip, CHUNKED", "chunked, chunked", "identity, chunked"])
 async def test_a_body_may_be_chunked_and_nothing_else(coding: str) -> None:
-    visitor = House().visitor().sends(f"{POST}Transfer-Encoding: {coding}\r\n\r\n0\r\n\r\n")
-    assert refused(visitor)[0] in (400, 501)
+    http_client = HttpHarness().http_client().sends(f"{POST}Transfer-Encoding: {coding}\r\n\r\n0\r\n\r\n")
+    assert refused(http_client)[0] in (400, 501)
 
 
 async def test_http_1_0_knows_no_chunks() -> None:
-    visitor = House().visitor().sends("POST /a HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
-    assert refused(visitor)[0] == 501
+    http_client = HttpHarness().http_client().sends("POST /a HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+    assert refused(http_client)[0] == 501
 
 
 @pytest.mark.parametrize("version", ["HTTP/2.0", "HTTP/0.9", "HTTP/3.0", "HTTP/1.2"])
 async def test_other_versions_are_not_spoken(version: str) -> None:
-    visitor = House().visitor().sends(f"GET / {version}\r\nHost: x\r\n\r\n")
-    assert refused(visitor)[0] in (400, 505)
+    http_client = HttpHarness().http_client().sends(f"GET / {version}\r\nHost: x\r\n\r\n")
+    assert refused(http_client)[0] in (400, 505)
 
 
 async def test_requests_before_a_malformed_one_get_their_answers_first() -> None:
-    house = House()
-    visitor = house.visitor().asks("/wait/a").sends("garbage\r\n\r\n")
-    assert visitor.answers() == []
-    house.script.open("a")
+    harness = HttpHarness()
+    http_client = harness.http_client().asks("/wait/a").sends("garbage\r\n\r\n")
+    assert http_client.answers() == []
+    harness.script.open("a")
     await settled()
-    assert [answer.status for answer in visitor.answers()] == [200, 400]
-    assert visitor.is_hung_up_on
+    assert [answer.status for answer in http_client.answers()] == [200, 400]
+    assert http_client.is_hung_up_on
 
 
 async def test_a_refusal_has_the_id_of_its_own_request() -> None:
     mine = "X-Request-Id: mine\r\n"
-    good, bad = House().visitor().asks("/a", headers=mine).sends("garbage\r\n\r\n").answers()
+    good, bad = HttpHarness().http_client().asks("/a", headers=mine).sends("garbage\r\n\r\n").answers()
     assert good.headers["x-request-id"] == "mine"
     assert bad.headers["x-request-id"] != "mine"
-    too_large = House().visitor().sends(f"{POST}{mine}Content-Length: 9999\r\n\r\n").answer()
+    too_large = HttpHarness().http_client().sends(f"{POST}{mine}Content-Length: 9999\r\n\r\n").answer()
     assert too_large.headers["x-request-id"] == "mine"
 
 
 async def test_what_a_refused_client_still_sends_is_thrown_away_for_a_moment() -> None:
-    house = House(linger_seconds=2.0)
-    visitor = house.visitor().sends(f"{POST}Content-Length: 100000\r\n\r\n")
-    assert refused(visitor) == (413, "body_too_large")
-    visitor.sends(b"x" * 100_000)
-    assert not visitor.line.closed
-    house.wait(1)
-    assert not visitor.line.closed
-    house.wait(1.5)
-    assert visitor.line.closed
+    harness = HttpHarness(linger_seconds=2.0)
+    http_client = harness.http_client().sends(f"{POST}Content-Length: 100000\r\n\r\n")
+    assert refused(http_client) == (413, "body_too_large")
+    http_client.sends(b"x" * 100_000)
+    assert not http_client.line.closed
+    harness.wait(1)
+    assert not http_client.line.closed
+    harness.wait(1.5)
+    assert http_client.line.closed
 
 
 async def test_a_body_that_announces_too_much_is_refused_before_it_is_read() -> None:
-    house = House()
-    assert refused(house.visitor().sends(f"{POST}Content-Length: 1001\r\n\r\n")) == (413, "body_too_large")
-    assert house.visitor().asks("/a", "POST", body=b"x" * 1000).answer().status == 200
-    assert house.listener.budget.taken == 0
+    harness = HttpHarness()
+    assert refused(harness.http_client().sends(f"{POST}Content-Length: 1001\r\n\r\n")) == (413, "body_too_large")
+    assert harness.http_client().asks("/a", "POST", body=b"x" * 1000).answer().status == 200
+    assert harness.listener.budget.taken == 0
 
 
 async def test_a_chunked_body_is_refused_when_it_has_grown_too_large() -> None:
-    house = House()
-    visitor = house.visitor().sends(CHUNKED)
+    harness = HttpHarness()
+    http_client = harness.http_client().sends(CHUNKED)
     for _ in range(10):
-        visitor.sends("64\r\n" + "x" * 100 + "\r\n")
-    assert visitor.answers() == []
-    visitor.sends("1\r\nx\r\n")
-    assert refused(visitor) == (413, "body_too_large")
-    assert house.listener.budget.taken == 0
+        http_client.sends("64\r\n" + "x" * 100 + "\r\n")
+    assert http_client.answers() == []
+    http_client.sends("1\r\nx\r\n")
+    assert refused(http_client) == (413, "body_too_large")
+    assert harness.listener.budget.taken == 0
 
 
 async def test_chunks_make_one_body_and_what_stands_behind_them_is_dropped() -> None:
-    house = House()
-    visitor = (
-        house.visitor().sends(f"{CHUNKED}3;why=not\r\nabc\r\n2\r\nde\r\n0\r\nX-Late: 1\r\nHost: y\r\n\r\n").asks("/b")
+    harness = HttpHarness()
+    http_client = (
+        harness.http_client()
+        .sends(f"{CHUNKED}3;why=not\r\nabc\r\n2\r\nde\r\n0\r\nX-Late: 1\r\nHost: y\r\n\r\n")
+        .asks("/b")
     )
-    assert [answer.path for answer in visitor.answers()] == ["/a", "/b"]
-    first, second = house.script.requests
+    assert [answer.path for answer in http_client.answers()] == ["/a", "/b"]
+    first, second = harness.script.requests
     assert first.body == b"abcde"
     assert "x-late" not in first.headers
     assert first.headers["host"] == "x"
@@ -181,108 +183,110 @@ async def test_chunks_make_one_body_and_what_stands_behind_them_is_dropped() -> 
 
 
 async def test_chunks_that_say_more_than_they_hold_are_refused() -> None:
-    house = House()
-    house.script.body_bytes_max = 10_000_000
-    visitor = house.visitor().sends(CHUNKED)
+    harness = HttpHarness()
+    harness.script.body_bytes_max = 10_000_000
+    http_client = harness.http_client().sends(CHUNKED)
     for _ in range(100):
-        if visitor.is_hung_up_on:
+        if http_client.is_hung_up_on:
             break
-        visitor.sends("1;" + "x" * 1000 + "\r\nx\r\n")
-    assert refused(visitor) == (400, "malformed_request")
+        http_client.sends("1;" + "x" * 1000 + "\r\nx\r\n")
+    assert refused(http_client) == (400, "malformed_request")
 
 
 async def test_chunks_of_one_byte_are_not_held_against_anybody() -> None:
-    house = House()
-    house.script.body_bytes_max = 100_000
-    visitor = house.visitor().sends(CHUNKED + "1\r\nx\r\n" * 50_000 + "0\r\n\r\n")
-    assert visitor.answer().status == 200
-    assert len(house.script.requests[0].body) == 50_000
+    harness = HttpHarness()
+    harness.script.body_bytes_max = 100_000
+    http_client = harness.http_client().sends(CHUNKED + "1\r\nx\r\n" * 50_000 + "0\r\n\r\n")
+    assert http_client.answer().status == 200
+    assert len(harness.script.requests[0].body) == 50_000
 
 
 async def test_a_body_that_stops_coming_is_given_up_however_fast_it_came_before() -> None:
-    house = House(body_seconds=10.0, body_bytes_per_second_min=4096)
-    house.script.body_bytes_max = 16 << 20
-    visitor = house.visitor().sends(f"{POST}Content-Length: {16 << 20}\r\n\r\n").sends(b"x" * ((16 << 20) - 1))
-    house.wait(9)
-    assert not visitor.is_hung_up_on
-    house.wait(2)
-    assert refused(visitor) == (408, "request_timeout")
-    assert house.listener.budget.taken == 0
+    harness = HttpHarness(body_seconds=10.0, body_bytes_per_second_min=4096)
+    harness.script.body_bytes_max = 16 << 20
+    http_client = (
+        harness.http_client().sends(f"{POST}Content-Length: {16 << 20}\r\n\r\n").sends(b"x" * ((16 << 20) - 1))
+    )
+    harness.wait(9)
+    assert not http_client.is_hung_up_on
+    harness.wait(2)
+    assert refused(http_client) == (408, "request_timeout")
+    assert harness.listener.budget.taken == 0
 
 
 async def test_a_body_that_keeps_to_the_minimum_rate_may_take_its_time() -> None:
-    house = House(body_seconds=10.0, body_bytes_per_second_min=10)
-    visitor = house.visitor().sends(f"{POST}Content-Length: 1000\r\n\r\n")
+    harness = HttpHarness(body_seconds=10.0, body_bytes_per_second_min=10)
+    http_client = harness.http_client().sends(f"{POST}Content-Length: 1000\r\n\r\n")
     for _ in range(99):
-        house.wait(1)
-        visitor.sends(b"x" * 10)
-    house.wait(9)
-    assert visitor.sends(b"x" * 10).answer().status == 200
-    slower = house.visitor().sends(f"{POST}Content-Length: 1000\r\n\r\n")
+        harness.wait(1)
+        http_client.sends(b"x" * 10)
+    harness.wait(9)
+    assert http_client.sends(b"x" * 10).answer().status == 200
+    slower = harness.http_client().sends(f"{POST}Content-Length: 1000\r\n\r\n")
     for _ in range(25):
-        house.wait(1)
+        harness.wait(1)
         if not slower.is_hung_up_on:
             slower.sends(b"x" * 5)
     assert refused(slower) == (408, "request_timeout")
 
 
 async def test_the_bodies_of_one_host_leave_room_for_those_of_others() -> None:
-    house = House(bodies_bytes_max=2000, bodies_per_host_bytes_max=1000)
-    greedy = [house.visitor("10.0.0.1").sends(f"{POST}Content-Length: 900\r\n\r\n") for _ in range(8)]
-    for visitor in greedy:
-        visitor.sends(b"x" * 899)
-    assert [visitor.is_hung_up_on for visitor in greedy] == [False] + [True] * 7
+    harness = HttpHarness(bodies_bytes_max=2000, bodies_per_host_bytes_max=1000)
+    greedy = [harness.http_client("10.0.0.1").sends(f"{POST}Content-Length: 900\r\n\r\n") for _ in range(8)]
+    for http_client in greedy:
+        http_client.sends(b"x" * 899)
+    assert [http_client.is_hung_up_on for http_client in greedy] == [False] + [True] * 7
     assert refused(greedy[1]) == (503, "too_busy")
-    assert house.visitor("10.0.0.2").asks("/a", "POST", body=b"x" * 1000).answer().status == 200
+    assert harness.http_client("10.0.0.2").asks("/a", "POST", body=b"x" * 1000).answer().status == 200
     greedy[0].line.lose()
-    assert house.visitor("10.0.0.1").asks("/a", "POST", body=b"x" * 1000).answer().status == 200
-    assert house.listener.budget.taken == 0
+    assert harness.http_client("10.0.0.1").asks("/a", "POST", body=b"x" * 1000).answer().status == 200
+    assert harness.listener.budget.taken == 0
 
 
 NOBODY = f"{POST}X-Token: none\r\n"
 
 
 async def test_a_client_that_is_not_admitted_gets_its_error_before_its_body_is_read() -> None:
-    house = House()
-    house.script.body_bytes_max = 16 << 20
-    visitor = house.visitor().sends(f"{NOBODY}Content-Length: {16 << 20}\r\n\r\n")
-    assert refused(visitor) == (401, "token_unknown")
-    in_chunks = house.visitor().sends(f"{NOBODY}Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n")
+    harness = HttpHarness()
+    harness.script.body_bytes_max = 16 << 20
+    http_client = harness.http_client().sends(f"{NOBODY}Content-Length: {16 << 20}\r\n\r\n")
+    assert refused(http_client) == (401, "token_unknown")
+    in_chunks = harness.http_client().sends(f"{NOBODY}Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n")
     assert refused(in_chunks) == (401, "token_unknown")
-    assert house.listener.budget.taken == 0
-    assert house.script.started == []
+    assert harness.listener.budget.taken == 0
+    assert harness.script.started == []
 
 
 async def test_a_client_that_is_not_admitted_is_not_told_to_go_on() -> None:
-    visitor = House().visitor().sends(f"{NOBODY}Expect: 100-continue\r\nContent-Length: 3\r\n\r\n")
-    assert refused(visitor) == (401, "token_unknown")
+    http_client = HttpHarness().http_client().sends(f"{NOBODY}Expect: 100-continue\r\nContent-Length: 3\r\n\r\n")
+    assert refused(http_client) == (401, "token_unknown")
 
 
 async def test_a_short_body_of_a_client_that_is_not_admitted_is_dropped_and_the_connection_goes_on() -> None:
-    house = House()
-    house.script.body_bytes_max = 1 << 20
-    visitor = house.visitor().sends(f"{NOBODY}Content-Length: 65536\r\n\r\n").sends(b"x" * 65_535)
-    assert house.listener.budget.taken == 0
-    assert visitor.answers() == []
-    visitor.sends(b"x").asks("/b")
-    assert [answer.status for answer in visitor.answers()] == [401, 200]
-    assert house.script.started == ["/b"]
+    harness = HttpHarness()
+    harness.script.body_bytes_max = 1 << 20
+    http_client = harness.http_client().sends(f"{NOBODY}Content-Length: 65536\r\n\r\n").sends(b"x" * 65_535)
+    assert harness.listener.budget.taken == 0
+    assert http_client.answers() == []
+    http_client.sends(b"x").asks("/b")
+    assert [answer.status for answer in http_client.answers()] == [401, 200]
+    assert harness.script.started == ["/b"]
 
 
 async def test_while_a_token_is_checked_its_body_is_not_read() -> None:
-    house = House()
-    house.script.body_bytes_max = 1 << 20
+    harness = HttpHarness()
+    harness.script.body_bytes_max = 1 << 20
     later = f"{POST}X-Token: later\r\nContent-Length: 100000\r\n\r\n"
-    visitor = house.visitor().sends(later + "x" * 50_000)
-    assert not visitor.line.reads
-    assert house.listener.budget.taken < 1024
-    house.wait(100)
-    assert not visitor.is_hung_up_on, "the client is not to blame"
-    house.script.open("token")
+    http_client = harness.http_client().sends(later + "x" * 50_000)
+    assert not http_client.line.reads
+    assert harness.listener.budget.taken < 1024
+    harness.wait(100)
+    assert not http_client.is_hung_up_on, "the client is not to blame"
+    harness.script.open("token")
     await settled()
-    assert house.listener.budget.taken == 50_000
-    assert visitor.sends(b"x" * 50_000).answer().status == 200
-    assert house.listener.budget.taken == 0
+    assert harness.listener.budget.taken == 50_000
+    assert http_client.sends(b"x" * 50_000).answer().status == 200
+    assert harness.listener.budget.taken == 0
 
 
 @pytest.mark.parametrize(
@@ -297,103 +301,105 @@ async def test_while_a_token_is_checked_its_body_is_not_read() -> None:
 )
 async def test_a_body_that_is_complete_after_the_token_was_revoked_is_not_acted_on(head: str, rest: str) -> None:
     for is_valid, status in ((True, 200), (False, 401)):
-        house = House()
-        visitor = house.visitor().sends(f"{POST}X-Token: revocable\r\n{head}")
-        house.script.is_valid = is_valid
-        house.clock.seconds += 1
-        visitor.sends(rest)
-        answers = [answer for answer in visitor.answers() if answer.status != 100]
+        harness = HttpHarness()
+        http_client = harness.http_client().sends(f"{POST}X-Token: revocable\r\n{head}")
+        harness.script.is_valid = is_valid
+        harness.clock.seconds += 1
+        http_client.sends(rest)
+        answers = [answer for answer in http_client.answers() if answer.status != 100]
         assert [answer.status for answer in answers] == [status]
-        assert len(house.script.requests) == (1 if is_valid else 0)
-        assert house.listener.budget.taken == 0
-        assert not visitor.is_hung_up_on
+        assert len(harness.script.requests) == (1 if is_valid else 0)
+        assert harness.listener.budget.taken == 0
+        assert not http_client.is_hung_up_on
 
 
 async def test_a_body_that_comes_with_its_head_is_admitted_once() -> None:
-    house = House()
-    visitor = house.visitor().sends(f"{POST}Content-Length: 3\r\n\r\nabc").asks("/b")
-    assert [answer.status for answer in visitor.answers()] == [200, 200]
-    assert len(house.script.admitted) == 2
+    harness = HttpHarness()
+    http_client = harness.http_client().sends(f"{POST}Content-Length: 3\r\n\r\nabc").asks("/b")
+    assert [answer.status for answer in http_client.answers()] == [200, 200]
+    assert len(harness.script.admitted) == 2
 
 
 async def test_a_token_that_proves_invalid_later_ends_the_request() -> None:
-    house = House()
-    house.script.is_valid = False
-    house.script.body_bytes_max = 1 << 20
+    harness = HttpHarness()
+    harness.script.is_valid = False
+    harness.script.body_bytes_max = 1 << 20
     later = f"{POST}X-Token: later\r\nContent-Length: "
-    large = house.visitor().sends(f"{later}100000\r\n\r\n" + "x" * 50_000)
-    short = house.visitor().sends(f"{later}3\r\n\r\na")
-    whole = house.visitor().sends(f"{later}3\r\n\r\nabc")
-    gone = house.visitor().sends(f"{later}3\r\n\r\na")
+    large = harness.http_client().sends(f"{later}100000\r\n\r\n" + "x" * 50_000)
+    short = harness.http_client().sends(f"{later}3\r\n\r\na")
+    whole = harness.http_client().sends(f"{later}3\r\n\r\nabc")
+    gone = harness.http_client().sends(f"{later}3\r\n\r\na")
     gone.line.lose()
     await settled()
-    house.script.open("token")
+    harness.script.open("token")
     await settled()
     assert refused(large) == (401, "token_unknown")
     assert [answer.status for answer in short.sends("bc").asks("/b").answers()] == [401, 200]
     assert whole.answer().status == 401
-    assert house.listener.budget.taken == 0
-    assert house.script.started == ["/b"]
+    assert harness.listener.budget.taken == 0
+    assert harness.script.started == ["/b"]
 
 
 async def test_whoever_waits_for_a_token_check_is_told_to_go_on_when_it_succeeded() -> None:
-    house = House()
-    visitor = house.visitor().sends(f"{POST}X-Token: later\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n")
-    assert visitor.line.written == b""
-    house.script.open("token")
+    harness = HttpHarness()
+    http_client = harness.http_client().sends(
+        f"{POST}X-Token: later\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n"
+    )
+    assert http_client.line.written == b""
+    harness.script.open("token")
     await settled()
-    assert visitor.line.written == b"HTTP/1.1 100 Continue\r\n\r\n"
-    assert visitor.sends("abc").answers()[-1].status == 200
+    assert http_client.line.written == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert http_client.sends("abc").answers()[-1].status == 200
 
 
 async def test_a_check_that_fails_by_our_own_fault_is_a_500() -> None:
-    house = House()
-    visitor = house.visitor().sends(f"{POST}X-Token: bug\r\nContent-Length: 3\r\n\r\nabc")
-    assert refused(visitor) == (500, "internal_error")
-    assert house.visitor().asks("/a", headers="X-Token: bug\r\n").answer().status == 500
-    assert house.listener.failures == 2
+    harness = HttpHarness()
+    http_client = harness.http_client().sends(f"{POST}X-Token: bug\r\nContent-Length: 3\r\n\r\nabc")
+    assert refused(http_client) == (500, "internal_error")
+    assert harness.http_client().asks("/a", headers="X-Token: bug\r\n").answer().status == 500
+    assert harness.listener.failures == 2
 
 
 async def test_bodies_are_refused_when_together_they_are_too_much() -> None:
-    house = House(bodies_bytes_max=1500)
-    first = house.visitor().sends(f"{POST}Content-Length: 1000\r\n\r\n").sends(b"x" * 999)
-    second = house.visitor().sends(f"{POST}Content-Length: 600\r\n\r\n").sends(b"x" * 600)
+    harness = HttpHarness(bodies_bytes_max=1500)
+    first = harness.http_client().sends(f"{POST}Content-Length: 1000\r\n\r\n").sends(b"x" * 999)
+    second = harness.http_client().sends(f"{POST}Content-Length: 600\r\n\r\n").sends(b"x" * 600)
     assert refused(second) == (503, "too_busy")
     assert second.answer().headers["retry-after"] == "1"
     assert first.sends(b"x").answer().status == 200
-    assert house.listener.budget.taken == 0
-    assert house.visitor().asks("/a", "POST", body=b"x" * 600).answer().status == 200
+    assert harness.listener.budget.taken == 0
+    assert harness.http_client().asks("/a", "POST", body=b"x" * 600).answer().status == 200
 
 
 async def test_a_body_is_counted_until_it_is_answered_or_given_up() -> None:
-    house = House()
-    visitor = house.visitor().asks("/wait/a", "POST", body=b"abc")
-    unfinished = house.visitor().sends(f"{POST}Content-Length: 10\r\n\r\nabcd")
-    assert house.listener.budget.taken == 7
+    harness = HttpHarness()
+    http_client = harness.http_client().asks("/wait/a", "POST", body=b"abc")
+    unfinished = harness.http_client().sends(f"{POST}Content-Length: 10\r\n\r\nabcd")
+    assert harness.listener.budget.taken == 7
     unfinished.line.lose()
-    assert house.listener.budget.taken == 3
-    house.script.open("a")
+    assert harness.listener.budget.taken == 3
+    harness.script.open("a")
     await settled()
-    assert house.listener.budget.taken == 0
-    assert visitor.answer().status == 200
+    assert harness.listener.budget.taken == 0
+    assert http_client.answer().status == 200
 
 
 async def test_a_url_that_is_too_long_is_refused() -> None:
-    house = House(url_bytes_max=100)
-    assert house.visitor().asks("/" + "x" * 99).answer().status == 200
-    assert refused(house.visitor().asks("/" + "x" * 100)) == (414, "url_too_long")
-    visitor = House(url_bytes_max=4000).visitor().sends("GET /")
+    harness = HttpHarness(url_bytes_max=100)
+    assert harness.http_client().asks("/" + "x" * 99).answer().status == 200
+    assert refused(harness.http_client().asks("/" + "x" * 100)) == (414, "url_too_long")
+    http_client = HttpHarness(url_bytes_max=4000).http_client().sends("GET /")
     for _ in range(10):
-        if not visitor.is_hung_up_on:
-            visitor.sends("x" * 500)
-    assert refused(visitor) == (414, "url_too_long")
+        if not http_client.is_hung_up_on:
+            http_client.sends("x" * 500)
+    assert refused(http_client) == (414, "url_too_long")
 
 
 async def test_a_head_that_is_too_long_is_refused_however_it_comes() -> None:
-    house = House(head_bytes_max=4000)
-    whole = house.visitor().sends("GET / HTTP/1.1\r\nHost: x\r\nX: " + "x" * 6000)
+    harness = HttpHarness(head_bytes_max=4000)
+    whole = harness.http_client().sends("GET / HTTP/1.1\r\nHost: x\r\nX: " + "x" * 6000)
     assert refused(whole) == (431, "headers_too_large")
-    in_pieces = house.visitor().sends("GET / HTTP/1.1\r\n")
+    in_pieces = harness.http_client().sends("GET / HTTP/1.1\r\n")
     for number in range(100):
         if not in_pieces.is_hung_up_on:
             in_pieces.sends(f"X-{number}: {'x' * 100}\r\n")
@@ -401,59 +407,61 @@ async def test_a_head_that_is_too_long_is_refused_however_it_comes() -> None:
 
 
 async def test_many_requests_on_one_connection_are_not_one_long_request() -> None:
-    visitor = House(head_bytes_max=4000).visitor()
+    http_client = HttpHarness(head_bytes_max=4000).http_client()
     for _ in range(5):
-        visitor.asks("/a", headers=f"X: {'x' * 3000}\r\n")
-    assert [answer.status for answer in visitor.answers()] == [200] * 5
+        http_client.asks("/a", headers=f"X: {'x' * 3000}\r\n")
+    assert [answer.status for answer in http_client.answers()] == [200] * 5
 
 
 async def test_too_many_headers_are_refused() -> None:
-    house = House(headers_max=10)
-    assert house.visitor().asks("/a", headers="".join(f"X-{n}: 1\r\n" for n in range(9))).answer().status == 200
-    assert refused(house.visitor().asks("/a", headers="".join(f"X-{n}: 1\r\n" for n in range(10)))) == (
+    harness = HttpHarness(headers_max=10)
+    assert harness.http_client().asks("/a", headers="".join(f"X-{n}: 1\r\n" for n in range(9))).answer().status == 200
+    assert refused(harness.http_client().asks("/a", headers="".join(f"X-{n}: 1\r\n" for n in range(10)))) == (
         431,
         "too_many_headers",
     )
-    assert refused(house.visitor().asks("/a", headers="X: 1\r\n" * 10))[0] == 431
+    assert refused(harness.http_client().asks("/a", headers="X: 1\r\n" * 10))[0] == 431
 
 
 async def test_a_client_that_wants_to_be_told_is_told_to_go_on() -> None:
-    house = House()
-    visitor = house.visitor().sends(f"{POST}Expect: 100-continue\r\nContent-Length: 3\r\n\r\n")
-    assert visitor.line.written == b"HTTP/1.1 100 Continue\r\n\r\n"
-    visitor.sends("abc")
-    assert house.script.requests[0].body == b"abc"
-    assert visitor.answers()[-1].status == 200
-    again = house.visitor().sends(f"{POST}Expect: 100-continue\r\nContent-Length: 3\r\n\r\nabc")
+    harness = HttpHarness()
+    http_client = harness.http_client().sends(f"{POST}Expect: 100-continue\r\nContent-Length: 3\r\n\r\n")
+    assert http_client.line.written == b"HTTP/1.1 100 Continue\r\n\r\n"
+    http_client.sends("abc")
+    assert harness.script.requests[0].body == b"abc"
+    assert http_client.answers()[-1].status == 200
+    again = harness.http_client().sends(f"{POST}Expect: 100-continue\r\nContent-Length: 3\r\n\r\nabc")
     assert again.answer().status == 200, "its body was there: nothing to tell"
 
 
 async def test_a_body_that_would_be_refused_is_not_asked_for() -> None:
-    visitor = House().visitor().sends(f"{POST}Expect: 100-continue\r\nContent-Length: 3000\r\n\r\n")
-    assert refused(visitor)[0] == 413
+    http_client = HttpHarness().http_client().sends(f"{POST}Expect: 100-continue\r\nContent-Length: 3000\r\n\r\n")
+    assert refused(http_client)[0] == 413
 
 
 async def test_other_expectations_are_refused() -> None:
-    visitor = House().visitor().sends(f"{POST}Expect: miracles\r\nContent-Length: 3\r\n\r\n")
-    assert refused(visitor) == (417, "unknown_expectation")
+    http_client = HttpHarness().http_client().sends(f"{POST}Expect: miracles\r\nContent-Length: 3\r\n\r\n")
+    assert refused(http_client) == (417, "unknown_expectation")
 
 
 async def test_nobody_is_told_to_go_on_before_the_answers_that_are_owed() -> None:
-    house = House()
-    visitor = house.visitor().asks("/wait/a").sends(f"{POST}Expect: 100-continue\r\nContent-Length: 3\r\n\r\n")
-    assert visitor.line.written == b""
-    house.script.open("a")
+    harness = HttpHarness()
+    http_client = (
+        harness.http_client().asks("/wait/a").sends(f"{POST}Expect: 100-continue\r\nContent-Length: 3\r\n\r\n")
+    )
+    assert http_client.line.written == b""
+    harness.script.open("a")
     await settled()
-    assert visitor.line.written.endswith(b"HTTP/1.1 100 Continue\r\n\r\n")
+    assert http_client.line.written.endswith(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 @pytest.mark.parametrize("protocol", ["h2c", "TLS/1.0", "h2c, websocket2", ""])
 async def test_an_offer_of_another_protocol_is_not_taken_up_and_harms_nothing(protocol: str) -> None:
-    house = House()
+    harness = HttpHarness()
     offer = f"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: {protocol}\r\nHTTP2-Settings: AA\r\n"
-    visitor = house.visitor().asks("/a?x=1", "POST", offer, b"abc").asks("/b", headers=offer).asks("/c")
-    assert [answer.path for answer in visitor.answers()] == ["/a", "/b", "/c"]
-    assert (house.script.requests[0].body, house.script.requests[0].query) == (b"abc", {"x": "1"})
+    http_client = harness.http_client().asks("/a?x=1", "POST", offer, b"abc").asks("/b", headers=offer).asks("/c")
+    assert [answer.path for answer in http_client.answers()] == ["/a", "/b", "/c"]
+    assert (harness.script.requests[0].body, harness.script.requests[0].query) == (b"abc", {"x": "1"})
 
 
 @pytest.mark.parametrize(
@@ -465,84 +473,86 @@ async def test_an_offer_of_another_protocol_is_not_taken_up_and_harms_nothing(pr
     ],
 )
 async def test_a_request_with_a_body_keeps_it_though_it_asks_for_a_websocket(offer: str) -> None:
-    house = House()
-    visitor = house.visitor().sends(offer.format("Connection: Upgrade\r\nUpgrade: websocket\r\n")).asks("/b")
-    assert [answer.path for answer in visitor.answers()] == ["/a", "/b"]
-    assert house.script.requests[0].body == b"abc"
+    harness = HttpHarness()
+    http_client = harness.http_client().sends(offer.format("Connection: Upgrade\r\nUpgrade: websocket\r\n")).asks("/b")
+    assert [answer.path for answer in http_client.answers()] == ["/a", "/b"]
+    assert harness.script.requests[0].body == b"abc"
 
 
 async def test_an_old_request_that_offers_another_protocol_stays_an_old_one() -> None:
-    visitor = House().visitor().sends("GET /a HTTP/1.0\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
-    assert (visitor.answer().status, visitor.answer().headers["connection"]) == (200, "close")
+    http_client = HttpHarness().http_client().sends("GET /a HTTP/1.0\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
+    assert (http_client.answer().status, http_client.answer().headers["connection"]) == (200, "close")
 
 
 async def test_a_thousand_offers_of_another_protocol_are_a_thousand_requests() -> None:
-    house = House()
-    visitor = house.visitor()
-    visitor.sends("GET /a HTTP/1.1\r\nHost:\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n" * 1000)
+    harness = HttpHarness()
+    http_client = harness.http_client()
+    http_client.sends("GET /a HTTP/1.1\r\nHost:\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n" * 1000)
     for _ in range(20):
         await settled()
-    assert len(visitor.answers()) == 1000
+    assert len(http_client.answers()) == 1000
 
 
 async def test_a_bug_in_saying_how_large_a_body_may_be_is_ours() -> None:
-    house = House()
-    visitor = house.visitor().asks("/bug", "POST", body=b"abc")
-    assert refused(visitor) == (500, "internal_error")
-    assert house.listener.failures == 1
+    harness = HttpHarness()
+    http_client = harness.http_client().asks("/bug", "POST", body=b"abc")
+    assert refused(http_client) == (500, "internal_error")
+    assert harness.listener.failures == 1
 
 
 async def test_a_request_that_ends_in_its_middle_is_told_so() -> None:
-    house = House()
+    harness = HttpHarness()
     for piece in ("GET / HT", "GET / HTTP/1.1\r\nHost: x\r\n", f"{POST}Content-Length: 3\r\n\r\nab"):
-        visitor = house.visitor().sends(piece)
-        visitor.sends_eof()
-        assert visitor.answer().code == "incomplete_request"
-        assert visitor.line.closed
+        http_client = harness.http_client().sends(piece)
+        http_client.sends_eof()
+        assert http_client.answer().code == "incomplete_request"
+        assert http_client.line.closed
 
 
 async def test_reading_stops_while_too_many_answers_are_owed() -> None:
-    house = House(answers_owed_max=4)
-    visitor = house.visitor()
-    visitor.sends("".join(f"GET /wait/{n} HTTP/1.1\r\nHost: x\r\nX: {'x' * 500}\r\n\r\n" for n in range(20)))
-    assert not visitor.line.reads
-    assert len(house.script.started) <= 6
+    harness = HttpHarness(pending_responses_max=4)
+    http_client = harness.http_client()
+    http_client.sends("".join(f"GET /wait/{n} HTTP/1.1\r\nHost: x\r\nX: {'x' * 500}\r\n\r\n" for n in range(20)))
+    assert not http_client.line.reads
+    assert len(harness.script.started) <= 6
     for number in range(20):
-        house.script.open(str(number))
+        harness.script.open(str(number))
         await settled()
-    assert [answer.path for answer in visitor.answers()] == [f"/wait/{number}" for number in range(20)]
-    assert visitor.line.reads
+    assert [answer.path for answer in http_client.answers()] == [f"/wait/{number}" for number in range(20)]
+    assert http_client.line.reads
 
 
 async def test_a_client_with_many_requests_at_once_lets_others_have_their_turn() -> None:
-    house = House()
-    visitor = house.visitor().sends("GET /a HTTP/1.1\r\nHost: x\r\n\r\n" * 300)
-    assert len(house.script.started) < 100
+    harness = HttpHarness()
+    http_client = harness.http_client().sends("GET /a HTTP/1.1\r\nHost: x\r\n\r\n" * 300)
+    assert len(harness.script.started) < 100
     await settled()
     await settled()
-    assert len(visitor.answers()) == 300
+    assert len(http_client.answers()) == 300
 
 
 @pytest.mark.parametrize("path", ["/stream", "/socket", "/wait/a", "/problem"])
 @pytest.mark.parametrize("behind", [0, 60])
 async def test_whatever_stands_among_many_requests_is_answered_in_its_place(path: str, behind: int) -> None:
-    house = House()
-    house.script.open("a")
-    house.script.chunks.put_nowait(None)
+    harness = HttpHarness()
+    harness.script.open("a")
+    harness.script.chunks.put_nowait(None)
     one = "GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
-    visitor = house.visitor().sends(one * 60 + f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n" + one * behind)
+    http_client = harness.http_client().sends(one * 60 + f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n" + one * behind)
     for _ in range(10):
         await settled()
-    statuses = [answer.status for answer in visitor.answers()]
+    statuses = [answer.status for answer in http_client.answers()]
     assert len(statuses) == 61 + behind
     assert set(statuses[:60] + statuses[61:]) == {200}
 
 
 async def test_the_last_of_many_requests_ends_the_connection() -> None:
-    house = House()
+    harness = HttpHarness()
     one = "GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
-    visitor = house.visitor().sends(one * 100 + "GET /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" + one * 5)
+    http_client = harness.http_client().sends(
+        one * 100 + "GET /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" + one * 5
+    )
     for _ in range(10):
         await settled()
-    assert len(visitor.answers()) == 101
-    assert visitor.line.closed
+    assert len(http_client.answers()) == 101
+    assert http_client.line.closed

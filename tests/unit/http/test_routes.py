@@ -6,7 +6,7 @@ import pytest
 
 from headrace.http.message import Request, Response
 from headrace.http.problem import Problem
-from headrace.http.routes import Access, Operation, Route, Routes, Verb
+from headrace.http.routes import Access, Operation, Route, RouteTable, Verb
 
 
 async def handle(_: Request) -> Response:
@@ -17,7 +17,7 @@ def route(method: str, pattern: str) -> Route:
     return Route(method, pattern, handle, Access(Verb.PUBLIC), Operation("", {}))
 
 
-ROUTES = Routes(
+ROUTES = RouteTable(
     [
         route("GET", "/"),
         route("GET", "/topics"),
@@ -68,5 +68,5 @@ def test_another_method_is_told_which_there_are() -> None:
 
 def test_there_is_one_route_for_each_method_and_pattern() -> None:
     with pytest.raises(AssertionError, match="two routes for GET /a"):
-        Routes([route("GET", "/a"), route("GET", "/a")])
+        RouteTable([route("GET", "/a"), route("GET", "/a")])
     assert len(list(ROUTES)) == 6

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.unit.http.visitors import House, Visitor, settled
+from tests.unit.http.http_harness import HttpHarness, HttpTestClient, settled
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
 
@@ -17,11 +17,11 @@ KEY = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
 VERSION = "Sec-WebSocket-Version: 13\r\n"
 
 
-class Caller(Visitor):
+class Caller(HttpTestClient):
     """A client whose request for a WebSocket was granted."""
 
-    def __init__(self, house: House, path: str = "/socket") -> None:
-        super().__init__(house)
+    def __init__(self, harness: HttpHarness, path: str = "/socket") -> None:
+        super().__init__(harness)
         self._frames = Connection(ConnectionType.CLIENT)
         self.asks(path, headers=UPGRADE + KEY + VERSION)
         self._seen = 0
@@ -40,20 +40,20 @@ class Caller(Visitor):
         return list(self._frames.events())
 
 
-async def call(house: House) -> Caller:
-    caller = Caller(house)
+async def call(harness: HttpHarness) -> Caller:
+    caller = Caller(harness)
     await settled()
     assert caller.granted().startswith(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\n")
     return caller
 
 
 async def test_the_key_is_answered_as_the_standard_says() -> None:
-    caller = Caller(House())
+    caller = Caller(HttpHarness())
     assert b"sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n" in caller.granted()
 
 
 async def test_messages_go_both_ways_whole() -> None:
-    caller = await call(House())
+    caller = await call(HttpHarness())
     caller.says(TextMessage(data="on", message_finished=False))
     caller.says(TextMessage(data="e"))
     caller.says(BytesMessage(data=b"two"))
@@ -62,31 +62,31 @@ async def test_messages_go_both_ways_whole() -> None:
 
 
 async def test_what_came_right_behind_the_request_is_not_lost() -> None:
-    house = House()
-    visitor = house.visitor()
+    harness = HttpHarness()
+    http_client = harness.http_client()
     frame = Connection(ConnectionType.CLIENT).send(TextMessage(data="early"))
-    visitor.sends(f"GET /socket HTTP/1.1\r\nHost: x\r\n{UPGRADE}{KEY}{VERSION}\r\n".encode() + frame)
+    http_client.sends(f"GET /socket HTTP/1.1\r\nHost: x\r\n{UPGRADE}{KEY}{VERSION}\r\n".encode() + frame)
     await settled()
-    assert visitor.line.written.endswith(b"got 'early'")
+    assert http_client.line.written.endswith(b"got 'early'")
 
 
 @pytest.mark.parametrize("path", ["/socket", "/wait/socket"])
 async def test_what_came_behind_the_request_is_not_lost_when_it_is_longer_than_a_slice(path: str) -> None:
-    house = House()
-    visitor = house.visitor()
+    harness = HttpHarness()
+    http_client = harness.http_client()
     frame = Connection(ConnectionType.CLIENT).send(TextMessage(data="early" * 1000))
-    visitor.sends(f"GET {path} HTTP/1.1\r\nHost: x\r\n{UPGRADE}{KEY}{VERSION}\r\n".encode() + frame)
-    house.script.open("socket")
+    http_client.sends(f"GET {path} HTTP/1.1\r\nHost: x\r\n{UPGRADE}{KEY}{VERSION}\r\n".encode() + frame)
+    harness.script.open("socket")
     await settled()
-    assert visitor.line.written.endswith(b"got '" + b"early" * 1000 + b"'")
+    assert http_client.line.written.endswith(b"got '" + b"early" * 1000 + b"'")
 
 
 async def test_nothing_is_read_while_it_is_not_known_whether_it_is_granted() -> None:
-    house = House()
-    caller = Caller(house, "/wait/socket")
+    harness = HttpHarness()
+    caller = Caller(harness, "/wait/socket")
     await settled()
     assert not caller.line.reads
-    house.script.open("socket")
+    harness.script.open("socket")
     await settled()
     assert caller.line.reads
     assert caller.granted().startswith(b"HTTP/1.1 101")
@@ -96,25 +96,25 @@ async def test_nothing_is_read_while_it_is_not_known_whether_it_is_granted() -> 
     "headers", ["", UPGRADE + KEY, UPGRADE + VERSION, UPGRADE + KEY + "Sec-WebSocket-Version: 8\r\n"]
 )
 async def test_a_request_that_asks_for_none_or_wrongly_is_told_how(headers: str) -> None:
-    answer = House().visitor().asks("/socket", headers=headers).answer()
+    answer = HttpHarness().http_client().asks("/socket", headers=headers).answer()
     assert (answer.status, answer.code) == (426, "upgrade_required")
     assert (answer.headers["upgrade"], answer.headers["sec-websocket-version"]) == ("websocket", "13")
 
 
 async def test_a_request_for_a_websocket_where_there_is_none_is_answered_and_the_connection_closed() -> None:
-    visitor = House().visitor().asks("/a", headers=UPGRADE + KEY + VERSION)
-    assert visitor.answer().status == 200
-    assert visitor.line.closed
+    http_client = HttpHarness().http_client().asks("/a", headers=UPGRADE + KEY + VERSION)
+    assert http_client.answer().status == 200
+    assert http_client.line.closed
 
 
 async def test_a_ping_is_answered() -> None:
-    caller = await call(House())
+    caller = await call(HttpHarness())
     caller.says(Ping(payload=b"x"))
     assert caller.heard() == [Pong(payload=b"x")]
 
 
 async def test_when_the_client_closes_talk_hears_of_it_and_the_connection_ends() -> None:
-    caller = await call(House())
+    caller = await call(HttpHarness())
     caller.says(CloseConnection(code=1000))
     assert caller.heard() == [CloseConnection(code=1000, reason="")]
     await settled()
@@ -123,13 +123,13 @@ async def test_when_the_client_closes_talk_hears_of_it_and_the_connection_ends()
 
 
 async def test_when_talk_returns_the_client_is_told_and_heard() -> None:
-    house = House()
+    harness = HttpHarness()
 
-    async def talk(socket: WebSocket) -> None:
+    async def websocket_handler(socket: WebSocket) -> None:
         await socket.send("bye")
 
-    house.script.talk = talk
-    caller = await call(house)
+    harness.script.websocket_handler = websocket_handler
+    caller = await call(harness)
     said, closing = caller.heard()
     assert isinstance(said, TextMessage)
     assert isinstance(closing, CloseConnection)
@@ -141,28 +141,28 @@ async def test_when_talk_returns_the_client_is_told_and_heard() -> None:
 
 
 async def test_a_client_that_does_not_answer_a_close_is_cut() -> None:
-    house = House(linger_seconds=2.0)
+    harness = HttpHarness(linger_seconds=2.0)
 
-    async def talk(socket: WebSocket) -> None:
+    async def websocket_handler(socket: WebSocket) -> None:
         await socket.close(4000, "enough" * 100)
 
-    house.script.talk = talk
-    caller = await call(house)
+    harness.script.websocket_handler = websocket_handler
+    caller = await call(harness)
     (closing,) = caller.heard()
     assert isinstance(closing, CloseConnection)
     assert (closing.code, len(closing.reason or "")) == (4000, 123)
-    house.wait(3)
+    harness.wait(3)
     assert caller.line.aborted
 
 
 async def test_talk_that_fails_is_our_fault(caplog: pytest.LogCaptureFixture) -> None:
-    house = House()
+    harness = HttpHarness()
 
-    async def talk(socket: WebSocket) -> None:
+    async def websocket_handler(socket: WebSocket) -> None:
         raise ZeroDivisionError
 
-    house.script.talk = talk
-    caller = await call(house)
+    harness.script.websocket_handler = websocket_handler
+    caller = await call(harness)
     (closing,) = caller.heard()
     assert isinstance(closing, CloseConnection)
     assert closing.code == 1011
@@ -170,57 +170,57 @@ async def test_talk_that_fails_is_our_fault(caplog: pytest.LogCaptureFixture) ->
 
 
 async def test_talk_runs_in_a_task() -> None:
-    house = House()
+    harness = HttpHarness()
     tasks: list[Any] = []
 
-    async def talk(socket: WebSocket) -> None:
+    async def websocket_handler(socket: WebSocket) -> None:
         tasks.append(asyncio.current_task())
 
-    house.script.talk = talk
-    await call(house)
+    harness.script.websocket_handler = websocket_handler
+    await call(harness)
     assert tasks[0] is not None
 
 
 async def test_talk_is_cancelled_when_the_client_is_gone() -> None:
-    house = House()
+    harness = HttpHarness()
     ends: list[str] = []
 
-    async def talk(socket: WebSocket) -> None:
+    async def websocket_handler(socket: WebSocket) -> None:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             ends.append("cancelled")
             raise
 
-    house.script.talk = talk
-    caller = await call(house)
+    harness.script.websocket_handler = websocket_handler
+    caller = await call(harness)
     caller.line.lose()
     await settled()
     assert ends == ["cancelled"]
 
 
 async def test_talk_that_does_not_return_after_a_close_is_cancelled() -> None:
-    house = House(linger_seconds=2.0)
+    harness = HttpHarness(linger_seconds=2.0)
 
-    async def talk(socket: WebSocket) -> None:
+    async def websocket_handler(socket: WebSocket) -> None:
         await asyncio.Event().wait()
 
-    house.script.talk = talk
-    caller = await call(house)
+    harness.script.websocket_handler = websocket_handler
+    caller = await call(harness)
     caller.says(CloseConnection(code=1000))
-    house.wait(1)
+    harness.wait(1)
     assert not caller.line.closed
-    house.wait(2)
+    harness.wait(2)
     await settled()
     assert caller.line.aborted
-    assert not house.listener.connections
+    assert not harness.listener.connections
 
 
 async def test_sending_to_a_closed_end_is_a_connection_error() -> None:
-    house = House()
+    harness = HttpHarness()
     errors: list[str] = []
 
-    async def talk(socket: WebSocket) -> None:
+    async def websocket_handler(socket: WebSocket) -> None:
         assert await socket.receive() is None
         try:
             await socket.send("x")
@@ -228,8 +228,8 @@ async def test_sending_to_a_closed_end_is_a_connection_error() -> None:
             errors.append(str(error))
             raise
 
-    house.script.talk = talk
-    caller = await call(house)
+    harness.script.websocket_handler = websocket_handler
+    caller = await call(harness)
     caller.says(CloseConnection(code=1000))
     await settled()
     assert errors == ["the peer has closed the WebSocket"]
@@ -237,7 +237,7 @@ async def test_sending_to_a_closed_end_is_a_connection_error() -> None:
 
 
 async def test_empty_fragments_without_end_end_it() -> None:
-    caller = await call(House())
+    caller = await call(HttpHarness())
     for _ in range(200):
         if not caller.is_hung_up_on:
             caller.says(TextMessage(data="", message_finished=False))
@@ -246,7 +246,7 @@ async def test_empty_fragments_without_end_end_it() -> None:
 
 @pytest.mark.parametrize("pieces", [1, 10])
 async def test_a_message_that_is_too_large_ends_it(pieces: int) -> None:
-    caller = await call(House(message_bytes_max=1000))
+    caller = await call(HttpHarness(message_bytes_max=1000))
     for _ in range(pieces):
         caller.says(TextMessage(data="x" * (1001 // pieces + 1), message_finished=pieces == 1))
     (closing,) = caller.heard()
@@ -255,7 +255,7 @@ async def test_a_message_that_is_too_large_ends_it(pieces: int) -> None:
 
 
 async def test_many_messages_are_not_one_large_one() -> None:
-    caller = await call(House(message_bytes_max=1000))
+    caller = await call(HttpHarness(message_bytes_max=1000))
     for _ in range(10):
         caller.says(TextMessage(data="x" * 900))
         await settled()
@@ -263,7 +263,7 @@ async def test_many_messages_are_not_one_large_one() -> None:
 
 
 async def test_garbage_ends_it() -> None:
-    caller = await call(House())
+    caller = await call(HttpHarness())
     caller.sends(b"\xff" * 100)
     (closing,) = caller.heard()
     assert isinstance(closing, CloseConnection)
@@ -273,17 +273,17 @@ async def test_garbage_ends_it() -> None:
 
 
 async def test_reading_stops_while_nobody_fetches_the_messages() -> None:
-    house = House()
+    harness = HttpHarness()
     fetch = asyncio.Event()
     fetched: list[Any] = []
 
-    async def talk(socket: WebSocket) -> None:
+    async def websocket_handler(socket: WebSocket) -> None:
         await fetch.wait()
         while (message := await socket.receive()) is not None:
             fetched.append(message)
 
-    house.script.talk = talk
-    caller = await call(house)
+    harness.script.websocket_handler = websocket_handler
+    caller = await call(harness)
     said = 0
     while caller.line.reads:
         caller.says(TextMessage(data="x"))
@@ -296,16 +296,16 @@ async def test_reading_stops_while_nobody_fetches_the_messages() -> None:
 
 
 async def test_sending_waits_for_a_client_that_does_not_read() -> None:
-    house = House()
+    harness = HttpHarness()
     sent: list[int] = []
 
-    async def talk(socket: WebSocket) -> None:
+    async def websocket_handler(socket: WebSocket) -> None:
         for number in range(10):
             await socket.send("x" * 50_000)
             sent.append(number)
 
-    house.script.talk = talk
-    caller = Caller(house)
+    harness.script.websocket_handler = websocket_handler
+    caller = Caller(harness)
     caller.line.is_taken = False
     await settled()
     assert len(sent) < 3
@@ -316,29 +316,29 @@ async def test_sending_waits_for_a_client_that_does_not_read() -> None:
 
 
 async def test_a_client_that_gives_no_sign_of_life_is_asked_and_then_cut() -> None:
-    house = House(ping_seconds=20.0)
-    caller = await call(house)
-    house.wait(21)
-    house.wait(1)
+    harness = HttpHarness(ping_seconds=20.0)
+    caller = await call(harness)
+    harness.wait(21)
+    harness.wait(1)
     (ping,) = caller.heard()
     assert isinstance(ping, Ping)
     caller.says(Pong(payload=b""))
-    house.wait(21)
+    harness.wait(21)
     assert not caller.line.closed
-    house.wait(20)
+    harness.wait(20)
     assert caller.line.aborted
 
 
 async def test_half_a_websocket_is_none() -> None:
-    caller = await call(House())
+    caller = await call(HttpHarness())
     caller.sends_eof()
     assert caller.line.closed
 
 
 async def test_draining_tells_the_client_to_go_elsewhere() -> None:
-    house = House()
-    caller = await call(house)
-    draining = asyncio.get_running_loop().create_task(house.listener.drain(30))
+    harness = HttpHarness()
+    caller = await call(harness)
+    draining = asyncio.get_running_loop().create_task(harness.listener.drain(30))
     await settled()
     (closing,) = caller.heard()
     assert isinstance(closing, CloseConnection)

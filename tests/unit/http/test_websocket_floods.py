@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from tests.unit.http.http_harness import HttpHarness, settled
 from tests.unit.http.test_websocket import KEY, UPGRADE, VERSION, Caller, call
-from tests.unit.http.visitors import House, settled
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import CloseConnection, Event, Ping, Pong, TextMessage
 
@@ -71,7 +71,7 @@ def closes(events: list[Event]) -> list[int]:
 
 
 async def test_other_work_gets_its_turn_while_many_frames_are_parsed() -> None:
-    caller = await call(House())
+    caller = await call(HttpHarness())
     data = FIRST_FRAGMENT + FRAGMENT * 2998 + LAST_FRAGMENT
     turns = await parsed_per_turn(caller, data)
     assert sum(turns) == 3000
@@ -83,7 +83,7 @@ async def test_other_work_gets_its_turn_while_many_frames_are_parsed() -> None:
 
 
 async def test_reading_is_paused_until_the_parser_has_caught_up() -> None:
-    caller = await call(House())
+    caller = await call(HttpHarness())
     caller.sends(FIRST_FRAGMENT + FRAGMENT * 299)
     assert not caller.line.reads
     await until(lambda: caller.line.reads)
@@ -91,7 +91,7 @@ async def test_reading_is_paused_until_the_parser_has_caught_up() -> None:
 
 
 async def test_data_that_comes_although_reading_is_paused_waits_for_its_turn() -> None:
-    caller = await call(House())
+    caller = await call(HttpHarness())
     caller.sends(FIRST_FRAGMENT + FRAGMENT * 299)
     caller.exchange.data_received(FRAGMENT * 299 + LAST_FRAGMENT)
     assert CountedFrames.parsed == FRAMES_PER_TURN_MAX
@@ -102,7 +102,7 @@ async def test_data_that_comes_although_reading_is_paused_waits_for_its_turn() -
 
 
 async def test_one_turn_answers_only_the_latest_ping() -> None:
-    caller = await call(House())
+    caller = await call(HttpHarness())
     client, pings = Connection(ConnectionType.CLIENT), 250
     written = len(caller.line.written)
     caller.sends(b"".join(client.send(Ping(payload=b"%d" % number)) for number in range(pings)))
@@ -117,8 +117,8 @@ async def test_one_turn_answers_only_the_latest_ping() -> None:
     ids=["pings", "pongs", "empty messages", "pings between messages", "empty fragments between data"],
 )
 async def test_a_flood_of_idle_frames_closes_the_connection_and_the_rest_is_not_parsed(flood: bytes) -> None:
-    house = House()
-    caller = await call(house)
+    harness = HttpHarness()
+    caller = await call(harness)
     turns = await parsed_per_turn(caller, flood * 10_000)
     assert max(turns) <= FRAMES_PER_TURN_MAX
     assert closes(caller.heard()) == [1008]
@@ -127,39 +127,39 @@ async def test_a_flood_of_idle_frames_closes_the_connection_and_the_rest_is_not_
     caller.sends(flood * 10_000)
     await settled()
     assert (CountedFrames.parsed, CountedFrames.fed_bytes) == (parsed, fed_bytes)
-    house.wait(3)
+    harness.wait(3)
     await settled()
     assert caller.line.aborted
-    assert not house.listener.connections
+    assert not harness.listener.connections
 
 
 async def test_a_flood_of_empty_fragments_is_ended_at_their_limit() -> None:
-    caller = await call(House())
+    caller = await call(HttpHarness())
     turns = await parsed_per_turn(caller, FIRST_FRAGMENT + EMPTY_FRAGMENT * 40_000)
     assert sum(turns) == 102
     assert closes(caller.heard()) == [1008]
 
 
 async def test_a_flood_after_the_server_has_closed_is_not_parsed_to_its_end() -> None:
-    house = House()
+    harness = HttpHarness()
 
-    async def talk(socket: WebSocket) -> None:
+    async def websocket_handler(socket: WebSocket) -> None:
         await socket.close()
 
-    house.script.talk = talk
-    caller = await call(house)
+    harness.script.websocket_handler = websocket_handler
+    caller = await call(harness)
     turns = await parsed_per_turn(caller, PING * 40_000)
     assert sum(turns) == IDLE_FRAMES_PER_SECOND_MAX + 1
     assert closes(caller.heard()) == [1000]
 
 
 async def test_idle_frames_below_the_rate_are_allowed_for_ever() -> None:
-    house = House()
-    caller = await call(house)
+    harness = HttpHarness()
+    caller = await call(harness)
     for _ in range(10):
         caller.sends(PING * IDLE_FRAMES_PER_SECOND_MAX)
         await until(lambda: caller.line.reads)
-        house.wait(1)
+        harness.wait(1)
     assert closes(caller.heard()) == []
     caller.says(TextMessage(data="still here"))
     await settled()
@@ -167,17 +167,17 @@ async def test_idle_frames_below_the_rate_are_allowed_for_ever() -> None:
 
 
 async def test_frames_that_nobody_fetches_are_not_parsed_and_keep_their_order() -> None:
-    house = House()
+    harness = HttpHarness()
     fetch = asyncio.Event()
     fetched: list[Any] = []
 
-    async def talk(socket: WebSocket) -> None:
+    async def websocket_handler(socket: WebSocket) -> None:
         await fetch.wait()
         while (message := await socket.receive()) is not None:
             fetched.append(message)
 
-    house.script.talk = talk
-    caller = await call(house)
+    harness.script.websocket_handler = websocket_handler
+    caller = await call(harness)
     client = Connection(ConnectionType.CLIENT)
     messages = [str(number) for number in range(1000)]
     data = b"".join(client.send(TextMessage(data=message)) for message in messages)
@@ -192,7 +192,7 @@ async def test_frames_that_nobody_fetches_are_not_parsed_and_keep_their_order() 
 
 
 async def test_frames_are_not_parsed_while_the_client_does_not_read_its_answers() -> None:
-    caller = await call(House())
+    caller = await call(HttpHarness())
     caller.exchange.pause_writing()
     caller.exchange.data_received(PING * 10)
     assert CountedFrames.parsed == 0
@@ -202,17 +202,17 @@ async def test_frames_are_not_parsed_while_the_client_does_not_read_its_answers(
 
 
 async def test_nothing_is_parsed_for_a_client_that_is_gone() -> None:
-    house = House()
-    caller = await call(house)
+    harness = HttpHarness()
+    caller = await call(harness)
     caller.sends(FIRST_FRAGMENT + FRAGMENT * 299)
     caller.line.lose()
     await settled()
     assert CountedFrames.parsed == FRAMES_PER_TURN_MAX
-    assert not house.listener.connections
+    assert not harness.listener.connections
 
 
 async def test_what_follows_garbage_is_not_kept() -> None:
-    caller = await call(House())
+    caller = await call(HttpHarness())
     caller.sends(b"\xff" * 100)
     fed_bytes = CountedFrames.fed_bytes
     caller.sends(b"\xff" * 100_000)
@@ -221,11 +221,11 @@ async def test_what_follows_garbage_is_not_kept() -> None:
 
 @pytest.mark.parametrize("path", ["/socket", "/wait/socket"])
 async def test_frames_right_behind_the_request_are_parsed_in_turns_and_none_is_lost(path: str) -> None:
-    house = House()
-    visitor = house.visitor()
+    harness = HttpHarness()
+    http_client = harness.http_client()
     head = f"GET {path} HTTP/1.1\r\nHost: x\r\n{UPGRADE}{KEY}{VERSION}\r\n".encode()
-    visitor.sends(head + FIRST_FRAGMENT + FRAGMENT * 2998 + LAST_FRAGMENT)
-    house.script.open("socket")
+    http_client.sends(head + FIRST_FRAGMENT + FRAGMENT * 2998 + LAST_FRAGMENT)
+    harness.script.open("socket")
     totals = [CountedFrames.parsed]
 
     def is_parsed() -> bool:
@@ -236,4 +236,4 @@ async def test_frames_right_behind_the_request_are_parsed_in_turns_and_none_is_l
     # Twice in the turn that begins the conversation: what was read with the request, and the rest of the data.
     assert max(after - before for before, after in pairwise(totals)) <= 2 * FRAMES_PER_TURN_MAX
     await settled()
-    assert visitor.line.written.endswith(f"got {'x' * 3000!r}".encode())
+    assert http_client.line.written.endswith(f"got {'x' * 3000!r}".encode())

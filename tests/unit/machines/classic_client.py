@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.unit.machines.consumer_group_driver import REBALANCE_MS, SESSION_MS, ConsumerGroupDriver
+from tests.unit.machines.groups.consumer_group_driver import REBALANCE_MS, SESSION_MS, ConsumerGroupDriver
 
-from headrace.machines.assignors import TopicPartition
-from headrace.machines.classic_members import ClassicMembers, named_partitions
-from headrace.machines.group_effects import Departure, JoinAnswer, JoinRequest, SyncAnswer
-from headrace.machines.group_state import GroupConfig
+from headrace.machines.groups.assignors import TopicIdPartition
+from headrace.machines.groups.classic_members import ClassicMembers, named_partitions
+from headrace.machines.groups.group_state import (
+    GroupConfig,
+    JoinGroupResult,
+    JoinRequest,
+    LeavingMember,
+    SyncGroupResult,
+)
 from headrace.model.errors import IllegalGeneration, MemberIdRequired, RebalanceInProgress, UnknownMemberId
-from headrace.wire.consumer_protocol import (
+from headrace.wire.state_records.consumer_protocol import (
     ConsumerProtocolSubscription,
     decode_assignment,
     encode_subscription,
 )
-from headrace.wire.consumer_protocol import TopicPartition as NamedPartitions
+from headrace.wire.state_records.consumer_protocol import TopicPartitions as NamedPartitions
 
 LOST = UnknownMemberId, IllegalGeneration
 VERSION = 1
@@ -37,14 +42,14 @@ class ClassicClient:
         self.regex: str | None = None
         self.is_cooperative = is_cooperative
         self.more = {"instance_id": None, **more}
-        self.owned: set[TopicPartition] = set()
-        self.wanted: set[TopicPartition] = set()
+        self.owned: set[TopicIdPartition] = set()
+        self.wanted: set[TopicIdPartition] = set()
         self._ids = 0
 
     @property
     def is_member(self) -> bool:
-        profile = self.driver.state.profiles.get(self.id)
-        return profile is not None and profile.classic is not None
+        member_metadata = self.driver.state.metadata_by_member.get(self.id)
+        return member_metadata is not None and member_metadata.classic is not None
 
     def request(self, **changes: Any) -> JoinRequest:
         owned: dict[str, list[int]] = {}
@@ -70,7 +75,7 @@ class ClassicClient:
         }
         return JoinRequest(**said)
 
-    def join(self, **changes: Any) -> JoinAnswer:
+    def join(self, **changes: Any) -> JoinGroupResult:
         if not self.is_cooperative:
             self.owned = set()
         driver, members = self.driver, ClassicMembers(self.driver.group)
@@ -85,7 +90,7 @@ class ClassicClient:
         self.id, self.epoch = join.answer.member_id, join.answer.generation_id
         return join.answer
 
-    def sync(self) -> SyncAnswer:
+    def sync(self) -> SyncGroupResult:
         members = ClassicMembers(self.driver.group)
         answer = members.sync(
             self.id, self.epoch, self.driver.view, self.driver.now_ms, instance_id=self.more["instance_id"]
@@ -124,7 +129,7 @@ class ClassicClient:
     def leave(self, epoch: int = -1) -> None:
         """With another `epoch` it only stops: no static member that uses the classic protocol says that it leaves."""
         if epoch == -1:
-            departed, removed = ClassicMembers(self.driver.group).departing([Departure(self.id)])
+            departed, removed = ClassicMembers(self.driver.group).departing([LeavingMember(self.id)])
             assert [one.error_code for one in departed] == [0]
             self.driver.store(self.driver.group.remove(removed, self.driver.view))
         self.owned, self.wanted = set(), set()

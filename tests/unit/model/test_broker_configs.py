@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 from headrace.model.broker_configs import BROKER_SETTINGS, BrokerConfig, flatten
-from headrace.model.configs import AlterOperation, ConfigChange, ConfigSource, ConfigType, as_text
+from headrace.model.configs import AlterOperation, ConfigChange, ConfigSource, ConfigType, value_text
 from headrace.model.errors import InvalidConfig, InvalidRequest
 from headrace.model.kafka_only_configs import WITHOUT_EFFECT, replacement_of
 
@@ -22,7 +22,7 @@ def test_without_settings_everything_has_its_default() -> None:
 
 def test_every_default_passes_its_own_check() -> None:
     for setting in BROKER_SETTINGS.values():
-        assert setting.parse(as_text(setting.default)) == setting.default
+        assert setting.parse(value_text(setting.default)) == setting.default
 
 
 def test_settings_become_typed_values() -> None:

@@ -14,16 +14,16 @@ from headrace.model.message_headers import (
     REDRIVEN,
     TAGS,
     TTL,
-    Death,
+    DeadLetterOrigin,
     InvalidHeader,
     check_priority,
-    death_of,
+    dead_letter_origin,
     expires_ms_of,
-    header_of,
+    header_value,
     priority_of,
-    redriven_of,
+    redrive_count_of,
     tags_of,
-    with_death,
+    with_dead_letter_headers,
     with_headers,
     without,
 )
@@ -32,12 +32,12 @@ OURS = [PRIORITY, TAGS, TTL, EXPIRES_AT, REDRIVEN, DEAD_OFFSET, "headrace-dead-t
 HEADERS = st.lists(
     st.tuples(st.sampled_from(OURS) | st.text(), st.none() | st.binary() | st.integers().map(lambda n: b"%d" % n))
 )
-DEATH = Death("boom", 5, "workers", "orders", 3, 2**40, 1_700_000_000_000)
+DEATH = DeadLetterOrigin("boom", 5, "workers", "orders", 3, 2**40, 1_700_000_000_000)
 
 
 def test_a_header_that_is_given_twice_counts_as_it_was_given_last() -> None:
-    assert header_of([("a", b"1"), ("b", b"2"), ("a", b"3")], "a") == b"3"
-    assert header_of([("a", b"1"), ("a", None)], "a") is None
+    assert header_value([("a", b"1"), ("b", b"2"), ("a", b"3")], "a") == b"3"
+    assert header_value([("a", b"1"), ("a", None)], "a") is None
 
 
 @pytest.mark.parametrize(("value", "priority"), [(b"0", 0), (b"9", 9)])
@@ -73,26 +73,26 @@ def test_tags_are_separated_by_commas() -> None:
 
 
 def test_a_dead_letter_says_where_it_comes_from() -> None:
-    headers = with_death([("type", b"order")], DEATH)
+    headers = with_dead_letter_headers([("type", b"order")], DEATH)
     assert headers[0] == ("type", b"order")
-    assert death_of(headers) == DEATH
+    assert dead_letter_origin(headers) == DEATH
 
 
 def test_who_dies_again_tells_of_the_last_death_only() -> None:
-    again = Death("worse", 6, "others", "orders", 3, 7, 1)
-    headers = with_death(with_death([], DEATH), again)
-    assert death_of(headers) == again
+    again = DeadLetterOrigin("worse", 6, "others", "orders", 3, 7, 1)
+    headers = with_dead_letter_headers(with_dead_letter_headers([], DEATH), again)
+    assert dead_letter_origin(headers) == again
     assert len({name for name, _ in headers}) == len(headers)
 
 
 def test_a_message_that_is_no_dead_letter_has_no_death() -> None:
-    assert death_of([]) is None
-    assert death_of(without(with_death([], DEATH), [DEAD_OFFSET])) is None
+    assert dead_letter_origin([]) is None
+    assert dead_letter_origin(without(with_dead_letter_headers([], DEATH), [DEAD_OFFSET])) is None
 
 
 def test_any_text_can_be_a_reason() -> None:
     reason = "caf\xe9 \ud800"
-    death = death_of(with_death([], Death(reason, 1, "s", "t", 0, 0, 0)))
+    death = dead_letter_origin(with_dead_letter_headers([], DeadLetterOrigin(reason, 1, "s", "t", 0, 0, 0)))
     assert death is not None
     assert death.reason == "caf\xe9 ?"
 
@@ -104,8 +104,8 @@ def test_a_header_replaces_the_one_of_its_name() -> None:
 @given(HEADERS)
 def test_no_headers_are_in_the_way_of_delivery(headers: list[tuple[str, bytes | None]]) -> None:
     assert 0 <= priority_of(headers) <= 9
-    assert redriven_of(headers) >= 0
+    assert redrive_count_of(headers) >= 0
     assert all(tags_of(headers))
-    death_of(headers)
+    dead_letter_origin(headers)
     expires = expires_ms_of(headers, 1000)
     assert expires is None or expires >= 0

@@ -89,9 +89,9 @@ def test_the_scope_that_is_named_as_missing_is_enough(verb: str, topic: str | No
 
 @given(st.sampled_from(VERBS), st.sampled_from(VERBS), TOPICS, TOPICS, st.booleans())
 def test_nothing_but_the_own_verb_and_manage_allow_anything(
-    verb: str, asked: str, name: str, topic: str, is_prefix: bool
+    verb: str, requested: str, name: str, topic: str, is_prefix: bool
 ) -> None:
     scope = Scope(verb, name + "*" * is_prefix)
-    if scope.allows(asked, topic):
-        assert verb in (asked, "manage")
+    if scope.allows(requested, topic):
+        assert verb in (requested, "manage")
         assert topic.startswith(name) if is_prefix else topic == name

@@ -16,8 +16,8 @@ from headrace.model.configs import (
     ConfigSource,
     ConfigType,
     Synonym,
-    as_text,
-    attribute,
+    attribute_name,
+    value_text,
 )
 from headrace.model.errors import HeadraceError, InvalidConfig, InvalidRequest
 from headrace.model.topic_configs import TOPIC_SETTINGS, TopicConfig, alter_topic, describe_topic
@@ -77,11 +77,11 @@ def test_every_config_of_a_topic_is_described_with_its_default() -> None:
 
 def test_every_default_passes_its_own_check() -> None:
     for setting in TOPIC_SETTINGS.values():
-        assert setting.parse(as_text(setting.default)) == setting.default
+        assert setting.parse(value_text(setting.default)) == setting.default
 
 
 def test_settings_and_attributes_are_the_same_thing() -> None:
-    assert [attribute(name) for name in TOPIC_SETTINGS] == [spec.name for spec in fields(TopicConfig)]
+    assert [attribute_name(name) for name in TOPIC_SETTINGS] == [spec.name for spec in fields(TopicConfig)]
 
 
 def test_overrides_become_typed_values_and_the_rest_stays() -> None:
@@ -240,5 +240,5 @@ def test_any_text_is_either_read_or_refused(name: str, value: str) -> None:
     except InvalidConfig:
         return
     # What was read prints as something that is read as the same.
-    typed = getattr(config, attribute(name))
-    assert TOPIC_SETTINGS[name].parse(as_text(typed)) == typed
+    typed = getattr(config, attribute_name(name))
+    assert TOPIC_SETTINGS[name].parse(value_text(typed)) == typed

@@ -14,14 +14,14 @@ from typing import Final
 
 from headrace.model.errors import HeadraceError
 from headrace.native.soundness import is_surely_sound
-from headrace.wire.batch import HEADER_SIZE, Record, build_batch, check_crc, parse_header, set_crc
-from headrace.wire.primitives import varint
-from headrace.wire.records import check_records
+from headrace.wire.batches.batch import HEADER_SIZE, BatchRecord, build_batch, check_crc, parse_header, set_crc
+from headrace.wire.batches.record_checks import check_records
+from headrace.wire.codec.primitives import varint
 
 SEEDS: Final = [
-    bytes(build_batch([Record(b"k", b"v", [("n", b"c"), ("m", None)], 5), Record(None, None, (), 7)])),
-    bytes(build_batch([Record(b"key", b"v" * 200, [("name", b"c" * 70)] * 3, n) for n in range(20)])),
-    bytes(build_batch([Record(None, b"", (), 1 << n) for n in range(40)])),
+    bytes(build_batch([BatchRecord(b"k", b"v", [("n", b"c"), ("m", None)], 5), BatchRecord(None, None, (), 7)])),
+    bytes(build_batch([BatchRecord(b"key", b"v" * 200, [("name", b"c" * 70)] * 3, n) for n in range(20)])),
+    bytes(build_batch([BatchRecord(None, b"", (), 1 << n) for n in range(40)])),
 ]
 _EDGES: Final = [varint(number) for number in (-(1 << 63), -2, -1, 0, 1, 63, 64, 8191, 1 << 31, (1 << 63) - 1)]
 _PAGE: Final = mmap.PAGESIZE

@@ -12,15 +12,15 @@ from tests.unit.native.mutations import SEEDS, agrees, is_accepted, mutated
 from headrace.native import soundness
 from headrace.native.library import Library, library
 from headrace.native.soundness import is_surely_sound
-from headrace.wire.batch import HEADER_SIZE, Record, build_batch, set_crc
-from headrace.wire.compression import GZIP, LZ4, SNAPPY, ZSTD
-from headrace.wire.primitives import varint
+from headrace.wire.batches.batch import HEADER_SIZE, BatchRecord, build_batch, set_crc
+from headrace.wire.batches.compression import GZIP, LZ4, SNAPPY, ZSTD
+from headrace.wire.codec.primitives import varint
 
 NEEDS_LIBRARY = pytest.mark.skipif(soundness._calls() is None, reason="the library was not built, or has no checksum")
 
 PARTS = st.none() | st.binary(max_size=8) | st.sampled_from([bytes(63), bytes(64), bytes(8191), bytes(8192)])
 RECORDS = st.builds(
-    Record,
+    BatchRecord,
     PARTS,
     PARTS,
     st.lists(st.tuples(st.text(max_size=3), PARTS), max_size=3),
@@ -42,7 +42,7 @@ MOSTLY_NOTHING = st.sampled_from([0, 0, 0, 0, -1, 1])
 
 def of_records(payload: bytes, count: int) -> bytearray:
     """A batch with these records, whatever they are."""
-    batch = build_batch([Record(value=b"")])
+    batch = build_batch([BatchRecord(value=b"")])
     batch[HEADER_SIZE:] = payload
     batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
     batch[57:61] = count.to_bytes(4, "big", signed=True)
@@ -52,7 +52,7 @@ def of_records(payload: bytes, count: int) -> bytearray:
 
 @NEEDS_LIBRARY
 @given(st.lists(RECORDS, min_size=1, max_size=5), st.booleans())
-def test_of_ordinary_batches_it_says_what_python_says(records: list[Record], keys_required: bool) -> None:
+def test_of_ordinary_batches_it_says_what_python_says(records: list[BatchRecord], keys_required: bool) -> None:
     has_keys = all(record.key is not None for record in records)
     assert agrees(build_batch(records), keys_required=keys_required) == (has_keys or not keys_required)
 
@@ -60,7 +60,7 @@ def test_of_ordinary_batches_it_says_what_python_says(records: list[Record], key
 @NEEDS_LIBRARY
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 8191, 8192, 8193, 20_000])
 def test_any_number_of_records_is_found_sound_however_large_the_batch(count: int) -> None:
-    batch = build_batch([Record(value=b"some value", timestamp_ms=at) for at in range(count)])
+    batch = build_batch([BatchRecord(value=b"some value", timestamp_ms=at) for at in range(count)])
     assert is_surely_sound(memoryview(batch), keys_required=False)
     assert not is_surely_sound(memoryview(batch), keys_required=True)
 
@@ -119,7 +119,7 @@ def test_a_batch_that_is_cut_or_has_something_behind_it_is_not_found_sound() -> 
 
 @pytest.mark.parametrize("compression", [GZIP, SNAPPY, LZ4, ZSTD])
 def test_what_is_packed_is_left_to_python(compression: int) -> None:
-    batch = build_batch([Record(value=b"value")], compression=compression)
+    batch = build_batch([BatchRecord(value=b"value")], compression=compression)
     assert is_accepted(batch)
     assert not is_surely_sound(memoryview(batch), keys_required=False)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.pipeline import fakes
-from tests.unit.pipeline.broker_stage import Brokers, StageRun
+from tests.unit.pipeline.in_process_run import Brokers, InProcessRun
 
 from headrace.pipeline import jobs
 from headrace.testkit.embedded import EmbeddedBroker
@@ -50,7 +50,7 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def run(address: str, tmp_path: Path, topic: str) -> StageRun:
-    found = StageRun(address, tmp_path / "work")
+def run(address: str, tmp_path: Path, topic: str) -> InProcessRun:
+    found = InProcessRun(address, tmp_path / "work")
     found.name = topic[-90:]
     return found

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
-from headrace.pipeline.job import Job, Outcome, Progress, Run
+from headrace.pipeline.job import Job, JobProgress, JobResult, JobRun
 from headrace.pipeline.settings import Pipeline
 
 
@@ -40,7 +40,7 @@ class FakeJob(Job):
     """Does what the test put into `work`."""
 
     settings_type = FakeSettings
-    work: Callable[[Run], Outcome] = staticmethod(lambda run: Outcome(True, "all done", {"records": 3}))
+    work: Callable[[JobRun], JobResult] = staticmethod(lambda run: JobResult(True, "all done", {"records": 3}))
     wrong: Sequence[str] = ()
 
     def __init__(self, settings: msgspec.Struct, folder: Path) -> None:
@@ -51,11 +51,11 @@ class FakeJob(Job):
     def problems(self) -> Sequence[str]:
         return self.wrong
 
-    def plan(self, run: Run) -> Sequence[str]:
+    def plan(self, run: JobRun) -> Sequence[str]:
         return [f"would read {topic} of {run.brokers}" for topic in self.settings.topics]
 
-    def once(self, run: Run) -> Outcome:
-        run.tell(Progress(1, 4))
+    def once(self, run: JobRun) -> JobResult:
+        run.tell(JobProgress(1, 4))
         return type(self).work(run)
 
 

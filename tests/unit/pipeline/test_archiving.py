@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.pipeline.broker_stage import Brokers, HandClock, StageRun, sent
+from tests.unit.pipeline.in_process_run import Brokers, InProcessRun, ManualClock, sent
 
-from headrace.archive.catalogue import Archive, Catalogue
+from headrace.archive.catalogue import Archive, ArchiveCatalogue
 from headrace.archive.errors import ArchiveGap, ArchiveOfAnotherTopic
 from headrace.archive.names import FileRange
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import UnknownTopicOrPartition
-from headrace.pipeline.archiving import ArchiveJob, ArchiveSettings, Piece, archive_piece
+from headrace.pipeline.archiving import ArchiveJob, ArchiveSettings, ArchiveTask, run_archive_task
 
 
 def job_of(topic: str, folder: Path, **settings: Any) -> ArchiveJob:
@@ -23,7 +23,7 @@ def job_of(topic: str, folder: Path, **settings: Any) -> ArchiveJob:
     return ArchiveJob(msgspec.convert(tables, ArchiveSettings), folder)
 
 
-def opened(topic: str, folder: Path) -> Catalogue:
+def opened(topic: str, folder: Path) -> ArchiveCatalogue:
     return Archive(str(folder / "archive")).open(topic)
 
 
@@ -40,7 +40,7 @@ def ranges_in(topic: str, folder: Path) -> list[FileRange]:
 
 
 def test_a_topic_is_archived_in_files_of_the_wanted_size(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic, 2)
     brokers.produce(topic, 0, sent(25))
@@ -58,7 +58,7 @@ def test_a_topic_is_archived_in_files_of_the_wanted_size(
 
 
 def test_the_next_run_goes_on_where_the_archive_ends(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
     for first in (0, 13):
@@ -73,7 +73,7 @@ def test_the_next_run_goes_on_where_the_archive_ends(
 
 
 def test_the_group_shows_how_far_the_archive_reaches(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(13))
@@ -84,7 +84,7 @@ def test_the_group_shows_how_far_the_archive_reaches(
 
 
 def test_records_of_aborted_and_open_transactions_are_not_archived(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
     brokers.transact(topic, sent(5), commits=False)
@@ -96,14 +96,14 @@ def test_records_of_aborted_and_open_transactions_are_not_archived(
 
 @pytest.mark.parametrize("task", range(6))
 def test_a_run_that_breaks_at_any_task_is_taken_up(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path, task: int
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path, task: int
 ) -> None:
     brokers.create(topic, 2)
     brokers.produce(topic, 0, sent(25))
     brokers.produce(topic, 1, sent(25))
-    seen: list[Piece] = []
+    seen: list[ArchiveTask] = []
 
-    def fail(piece: Piece) -> None:
+    def fail(piece: ArchiveTask) -> None:
         seen.append(piece)
         if len(seen) == task + 1:
             raise RuntimeError("the executor is gone")
@@ -121,16 +121,16 @@ def test_a_run_that_breaks_at_any_task_is_taken_up(
 
 @pytest.mark.parametrize("change", range(18))
 def test_a_driver_that_dies_at_any_change_of_the_archive_is_taken_up(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path, change: int, monkeypatch: pytest.MonkeyPatch
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path, change: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(25))
     changes = 0
 
     def breaking(name: str) -> None:
-        inner = getattr(Catalogue, name)
+        inner = getattr(ArchiveCatalogue, name)
 
-        def broken(self: Catalogue, *arguments: Any, **named: Any) -> Any:
+        def broken(self: ArchiveCatalogue, *arguments: Any, **named: Any) -> Any:
             nonlocal changes
             changes += 1
             if changes > change // 2:
@@ -139,7 +139,7 @@ def test_a_driver_that_dies_at_any_change_of_the_archive_is_taken_up(
                 raise KeyboardInterrupt
             return inner(self, *arguments, **named)
 
-        patch.setattr(Catalogue, name, broken)
+        patch.setattr(ArchiveCatalogue, name, broken)
 
     with monkeypatch.context() as patch:
         for name in ("_append", "_put_in_place", "discard"):
@@ -153,14 +153,16 @@ def test_a_driver_that_dies_at_any_change_of_the_archive_is_taken_up(
     ]
 
 
-def test_an_archiver_that_was_slower_plans_again(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_an_archiver_that_was_slower_plans_again(
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
+) -> None:
     brokers.create(topic, 2)
     brokers.produce(topic, 0, sent(25))
     brokers.produce(topic, 1, sent(25))
 
-    def race(piece: Piece) -> None:
+    def race(piece: ArchiveTask) -> None:
         run.session.sparkContext.before_task = lambda piece: None
-        other = StageRun(run.brokers, tmp_path / "other")
+        other = InProcessRun(run.brokers, tmp_path / "other")
         job_of(topic, tmp_path, file_records=7, topics=[topic]).once(other)
 
     run.session.sparkContext.before_task = race
@@ -171,24 +173,24 @@ def test_an_archiver_that_was_slower_plans_again(brokers: Brokers, run: StageRun
     assert list((tmp_path / "archive" / topic / "_headrace/tmp").iterdir()) == []
 
 
-def test_a_stop_leaves_a_sound_archive(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_a_stop_leaves_a_sound_archive(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(95))
 
-    def stop(piece: Piece) -> None:
-        run.asked_to_stop = True
+    def stop(piece: ArchiveTask) -> None:
+        run.stop_was_requested = True
 
     run.session.sparkContext.before_task = stop
     assert job_of(topic, tmp_path).once(run).ok
     found = values_in(topic, tmp_path)
     assert found == values(len(found))
-    run.asked_to_stop, run.session.sparkContext.before_task = False, lambda piece: None
+    run.stop_was_requested, run.session.sparkContext.before_task = False, lambda piece: None
     job_of(topic, tmp_path).once(run)
     assert values_in(topic, tmp_path) == values(95)
 
 
 def test_records_that_went_before_they_were_archived_are_a_typed_error(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(20))
@@ -203,12 +205,12 @@ def test_records_that_went_before_they_were_archived_are_a_typed_error(
 
 @pytest.mark.parametrize("rule", ["fail", "skip"])
 def test_records_that_go_while_they_are_archived(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path, rule: str
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path, rule: str
 ) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(30))
 
-    def trim(piece: Piece) -> None:
+    def trim(piece: ArchiveTask) -> None:
         run.session.sparkContext.before_task = lambda piece: None
         brokers.trim(topic, 0, 15)
 
@@ -224,7 +226,7 @@ def test_records_that_go_while_they_are_archived(
 
 
 def test_a_topic_made_anew_does_not_continue_the_archive(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(5))
@@ -237,11 +239,13 @@ def test_a_topic_made_anew_does_not_continue_the_archive(
     job_of(topic, tmp_path, path="another").once(run)
 
 
-def test_a_topic_made_anew_meanwhile_is_noticed(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_a_topic_made_anew_meanwhile_is_noticed(
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
+) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(5))
 
-    def recreate(piece: Piece) -> None:
+    def recreate(piece: ArchiveTask) -> None:
         brokers.delete(topic)
         brokers.create(topic)
         brokers.produce(topic, 0, sent(5, 100))
@@ -253,7 +257,9 @@ def test_a_topic_made_anew_meanwhile_is_noticed(brokers: Brokers, run: StageRun,
 
 
 @pytest.mark.parametrize("begin", ["latest", "1700000000007"])
-def test_an_archive_may_begin_later(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path, begin: str) -> None:
+def test_an_archive_may_begin_later(
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path, begin: str
+) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(10))
     settings = {"from": begin, "group": f"g-{topic}"}
@@ -265,7 +271,7 @@ def test_an_archive_may_begin_later(brokers: Brokers, run: StageRun, topic: str,
     assert values_in(topic, tmp_path) == (values(5, 10) if begin == "latest" else values(8, 7))
 
 
-def test_topics_are_chosen_by_pattern(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_topics_are_chosen_by_pattern(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     for suffix in ("-a", "-b", "x"):
         brokers.create(topic + suffix)
         brokers.produce(topic + suffix, 0, sent(3))
@@ -273,12 +279,12 @@ def test_topics_are_chosen_by_pattern(brokers: Brokers, run: StageRun, topic: st
     assert Archive(str(tmp_path / "archive")).topics() == [f"{topic}-a", f"{topic}-b"]
 
 
-def test_a_topic_that_is_not_there_is_refused(run: StageRun, tmp_path: Path) -> None:
+def test_a_topic_that_is_not_there_is_refused(run: InProcessRun, tmp_path: Path) -> None:
     with pytest.raises(UnknownTopicOrPartition):
         job_of("nowhere", tmp_path).once(run)
 
 
-def test_small_files_are_merged_when_asked_for(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_small_files_are_merged_when_asked_for(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     brokers.create(topic)
     for first in range(0, 40, 8):
         brokers.produce(topic, 0, sent(8, first))
@@ -289,11 +295,11 @@ def test_small_files_are_merged_when_asked_for(brokers: Brokers, run: StageRun, 
 
 
 def test_a_continuous_run_waits_for_whole_files_or_for_the_interval(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(25))
-    clock = HandClock()
+    clock = ManualClock()
     settings = msgspec.convert(
         {"topics": [topic], "path": "archive", "file_records": 10, "flush_interval": "60s"}, ArchiveSettings
     )
@@ -330,7 +336,7 @@ def test_what_is_wrong_with_settings_is_said(tmp_path: Path, settings: dict[str,
     assert job_of("orders", tmp_path).problems() == []
 
 
-def test_files_are_cut_by_bytes_too(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_files_are_cut_by_bytes_too(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(200))
     job_of(topic, tmp_path, file_bytes="1kB", file_records=10**6).once(run)
@@ -338,12 +344,14 @@ def test_files_are_cut_by_bytes_too(brokers: Brokers, run: StageRun, topic: str,
     assert values_in(topic, tmp_path) == values(200)
 
 
-def test_a_task_that_finds_its_range_gone_says_so(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_a_task_that_finds_its_range_gone_says_so(
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
+) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(20))
     job = job_of(topic, tmp_path)
-    (todo,) = job._todos(run, Archive(str(tmp_path)))
-    piece = next(job._pieces(run, todo, False))
+    (todo,) = job._pending_ranges(run, Archive(str(tmp_path)))
+    piece = next(job._tasks(run, todo, False))
     brokers.trim(topic, 0, 5)
-    assert "the log starts at 5" in archive_piece(piece).why  # type: ignore[union-attr]
+    assert "the log starts at 5" in run_archive_task(piece).why  # type: ignore[union-attr]
     assert list((tmp_path / "archive").glob("*/_headrace/tmp/*")) == []

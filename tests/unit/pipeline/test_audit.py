@@ -9,46 +9,45 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.pipeline.audit_stage import Row, tamper, wait_for_burials
-from tests.unit.pipeline.broker_stage import Brokers, Sent, StageRun, sent
+from tests.unit.pipeline.audit_support import Row, tamper, wait_for_dead_letters
+from tests.unit.pipeline.in_process_run import Brokers, InProcessRun, Sent, sent
 
 from headrace import Client
 from headrace.archive.errors import ArchiveOfAnotherTopic, NotInArchive
 from headrace.archive.manifest import ArchivedFile
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.errors import SubscriptionNotFound
-from headrace.client.producer import Producer
-from headrace.columns.scan import link
+from headrace.client.produce.producer import Producer
+from headrace.columns.scan import sync_cluster
 from headrace.model.errors import InvalidRequest
 from headrace.model.message_headers import DEDUP_ID
 from headrace.pipeline.archiving import ArchiveJob, ArchiveSettings
 from headrace.pipeline.audit import AuditJob
-from headrace.pipeline.audit_archive import _gaps
-from headrace.pipeline.audit_checks import AuditSettings
-from headrace.pipeline.audit_findings import Verdict
-from headrace.pipeline.audit_sources import Look
-from headrace.pipeline.job import Outcome
+from headrace.pipeline.audit_archive import _gap_findings
+from headrace.pipeline.audit_findings import AuditResult, AuditSettings
+from headrace.pipeline.audit_sources import SourceInspector
+from headrace.pipeline.job import JobResult
 from headrace.pipeline.replay import ReplayJob, ReplaySettings
 
 COUNT = 40
 Named = tuple[str, int, int | None, int | None]
 
 
-def audit(run: StageRun, folder: Path, *checks: dict[str, Any]) -> tuple[Outcome, list[Verdict]]:
+def audit(run: InProcessRun, folder: Path, *checks: dict[str, Any]) -> tuple[JobResult, list[AuditResult]]:
     job = AuditJob(msgspec.convert({"checks": checks}, AuditSettings), folder)
     assert job.problems() == []
     outcome = job.once(run)
-    verdicts = msgspec.json.decode((run.work / "findings.json").read_bytes(), type=list[Verdict])
+    verdicts = msgspec.json.decode((run.work / "findings.json").read_bytes(), type=list[AuditResult])
     assert outcome.ok == all(verdict.is_clean for verdict in verdicts)
     return outcome, verdicts
 
 
-def named(verdict: Verdict) -> list[Named]:
+def named(verdict: AuditResult) -> list[Named]:
     return [(one.kind, one.partition, one.offset, one.found) for one in verdict.findings]
 
 
-def archived(topic: str, run: StageRun, folder: Path) -> None:
+def archived(topic: str, run: InProcessRun, folder: Path) -> None:
     settings = {"topics": [topic], "path": "archive", "file_records": 15}
     ArchiveJob(msgspec.convert(settings, ArchiveSettings), folder).once(run)
 
@@ -62,7 +61,7 @@ def filled(brokers: Brokers, topic: str) -> None:
 # Archive
 
 
-def test_a_faithful_archive_passes(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_a_faithful_archive_passes(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     filled(brokers, topic)
     archived(topic, run, tmp_path)
     brokers.produce(topic, 0, sent(3))
@@ -105,7 +104,7 @@ def move(rows: list[Row]) -> None:
 )
 def test_what_was_done_to_a_file_of_the_archive_is_found(
     brokers: Brokers,
-    run: StageRun,
+    run: InProcessRun,
     topic: str,
     tmp_path: Path,
     change: Callable[[list[Row]], None],
@@ -120,7 +119,7 @@ def test_what_was_done_to_a_file_of_the_archive_is_found(
 
 
 def test_a_file_that_is_not_the_one_that_was_archived_is_found_also_when_the_topic_is_gone(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     filled(brokers, topic)
     archived(topic, run, tmp_path)
@@ -133,7 +132,7 @@ def test_a_file_that_is_not_the_one_that_was_archived_is_found_also_when_the_top
 
 
 def test_a_row_twice_in_a_file_is_found_also_when_the_topic_is_gone(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     filled(brokers, topic)
     archived(topic, run, tmp_path)
@@ -144,7 +143,7 @@ def test_a_row_twice_in_a_file_is_found_also_when_the_topic_is_gone(
 
 
 def test_a_missing_file_is_lost_and_the_others_are_compared(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     filled(brokers, topic)
     archived(topic, run, tmp_path)
@@ -156,7 +155,7 @@ def test_a_missing_file_is_lost_and_the_others_are_compared(
 
 
 def test_what_left_the_topic_before_it_was_archived_is_lost(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     filled(brokers, topic)
     archived(topic, run, tmp_path)
@@ -172,18 +171,18 @@ def test_what_was_left_out_of_the_archive_is_not_lost_while_the_topic_has_it() -
         return ArchivedFile("x", 0, first, last, 1, 1, "", None, None, "")
 
     files = [file(5, 9), file(20, 29)]
-    assert [(one.offset, one.last) for one in _gaps("orders", files, 0)] == []
-    assert [(one.offset, one.last) for one in _gaps("orders", files, 13)] == [(10, 12)]
-    assert [(one.offset, one.last) for one in _gaps("orders", files, 33)] == [(10, 19), (30, 32)]
+    assert [(one.offset, one.last) for one in _gap_findings("orders", files, 0)] == []
+    assert [(one.offset, one.last) for one in _gap_findings("orders", files, 13)] == [(10, 12)]
+    assert [(one.offset, one.last) for one in _gap_findings("orders", files, 33)] == [(10, 19), (30, 32)]
 
 
 def test_what_the_archive_has_behind_the_end_of_the_topic_was_lost_by_the_topic(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     filled(brokers, topic)
     archived(topic, run, tmp_path)
 
-    class Cut(Look):
+    class Cut(SourceInspector):
         """As after an unclean election: partition 0 has lost its last 10 offsets."""
 
         def bounds(self, topic: str, *, read_committed: bool = True) -> dict[int, tuple[int, int]]:
@@ -192,14 +191,14 @@ def test_what_the_archive_has_behind_the_end_of_the_topic_was_lost_by_the_topic(
     check = {"kind": "archive", "topic": topic, "archive": "archive"}
     outcome = AuditJob(msgspec.convert({"checks": [check]}, AuditSettings), tmp_path, Cut).once(run)
     assert not outcome.ok
-    [verdict] = msgspec.json.decode((run.work / "findings.json").read_bytes(), type=list[Verdict])
+    [verdict] = msgspec.json.decode((run.work / "findings.json").read_bytes(), type=list[AuditResult])
     assert {(one.kind, one.partition) for one in verdict.findings} == {("lost", 0)}
     assert sum(one.count for one in verdict.findings) == 10
     assert "lost its end" in verdict.findings[0].detail
 
 
 def test_an_archive_of_another_topic_of_that_name_is_refused(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     filled(brokers, topic)
     archived(topic, run, tmp_path)
@@ -215,7 +214,9 @@ def test_an_archive_of_another_topic_of_that_name_is_refused(
 
 
 @pytest.mark.parametrize("origin", [True, False])
-def test_a_faithful_replay_passes(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path, origin: bool) -> None:
+def test_a_faithful_replay_passes(
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path, origin: bool
+) -> None:
     filled(brokers, topic)
     archived(topic, run, tmp_path)
     settings = {"topics": [topic], "to": "{topic}.again", "archive": "archive", "create": True, "chunk_records": 10}
@@ -228,7 +229,7 @@ def test_a_faithful_replay_passes(brokers: Brokers, run: StageRun, topic: str, t
     assert verdicts[0].notes == [f"records were matched by {how}"]
 
 
-def test_each_fault_of_a_copy_is_named(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_each_fault_of_a_copy_is_named(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     filled(brokers, topic)
     copies = sent(COUNT)
     moved = copies.pop(30)
@@ -249,7 +250,9 @@ def test_each_fault_of_a_copy_is_named(brokers: Brokers, run: StageRun, topic: s
     }
 
 
-def test_what_was_not_to_be_replayed_is_not_missed(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_what_was_not_to_be_replayed_is_not_missed(
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
+) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(COUNT))
     brokers.create(f"{topic}.again")
@@ -260,7 +263,9 @@ def test_what_was_not_to_be_replayed_is_not_missed(brokers: Brokers, run: StageR
     assert not audit(run, tmp_path, check | {"from_time": str(1_700_000_000_006)})[0].ok
 
 
-def test_a_target_with_fewer_partitions_is_refused(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_a_target_with_fewer_partitions_is_refused(
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
+) -> None:
     filled(brokers, topic)
     brokers.create(f"{topic}.again", 1)
     with pytest.raises(InvalidRequest, match="there must be as many"):
@@ -282,11 +287,11 @@ def worked(address: str, topic: str, subscription: str, count: int) -> None:
             count -= 1
             if not count:
                 break
-    wait_for_burials(address, topic)
+    wait_for_dead_letters(address, topic)
 
 
 def test_what_is_settled_passes_and_what_is_not_is_named(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(10))
@@ -303,7 +308,7 @@ def test_what_is_settled_passes_and_what_is_not_is_named(
 
 
 def test_what_retention_removed_before_it_was_settled_is_lost(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(10))
@@ -324,7 +329,9 @@ def test_what_retention_removed_before_it_was_settled_is_lost(
     assert finding.detail == "was removed by retention before it was settled for billing"
 
 
-def test_a_subscription_that_is_nowhere_is_refused(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_a_subscription_that_is_nowhere_is_refused(
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
+) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(2))
     check = {"kind": "settled", "topic": topic, "subscription": "billing"}
@@ -336,7 +343,7 @@ def test_a_subscription_that_is_nowhere_is_refused(brokers: Brokers, run: StageR
 
 
 def test_holes_that_control_records_explain_are_none(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
     for commits in (True, False, True):
@@ -346,7 +353,7 @@ def test_holes_that_control_records_explain_are_none(
     assert (verdict.records, verdict.notes) == (9, ["3 offsets are those of control records"])
 
 
-def test_holes_of_a_dedup_window_are_not_lost(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_holes_of_a_dedup_window_are_not_lost(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     async def create(cluster: Cluster) -> None:
         await TopicAdmin(cluster).create(NewTopic(topic, 1, configs={"dedup.window.ms": "60000"}))
         async with Producer(cluster) as producer:
@@ -355,8 +362,8 @@ def test_holes_of_a_dedup_window_are_not_lost(brokers: Brokers, run: StageRun, t
                     await producer.submit(topic, b"%d" % at, partition=0, headers=[(DEDUP_ID, b"%d" % at)])
                 await producer.flush()
 
-    link(brokers.address).call(create)
-    (start, end) = Look(brokers.address).bounds(topic)[0]
+    sync_cluster(brokers.address).call(create)
+    (start, end) = SourceInspector(brokers.address).bounds(topic)[0]
     outcome, [verdict] = audit(run, tmp_path, {"kind": "log", "topic": topic})
     assert verdict.records < end - start, "there are holes"
     assert outcome.ok, outcome.summary
@@ -365,7 +372,9 @@ def test_holes_of_a_dedup_window_are_not_lost(brokers: Brokers, run: StageRun, t
 # The job
 
 
-def test_the_plan_says_how_much_there_is_to_read(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_the_plan_says_how_much_there_is_to_read(
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
+) -> None:
     filled(brokers, topic)
     archived(topic, run, tmp_path)
     checks = [{"kind": "log", "topic": topic}, {"kind": "archive", "topic": topic, "archive": "archive"}]
@@ -377,9 +386,11 @@ def test_the_plan_says_how_much_there_is_to_read(brokers: Brokers, run: StageRun
     assert run.sessions == sessions
 
 
-def test_a_stop_leaves_the_verdicts_that_there_are(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_a_stop_leaves_the_verdicts_that_there_are(
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
+) -> None:
     filled(brokers, topic)
-    run.asked_to_stop = True
+    run.stop_was_requested = True
     job = AuditJob(msgspec.convert({"checks": [{"kind": "log", "topic": topic}]}, AuditSettings), tmp_path)
     outcome = job.once(run)
     assert outcome.summary == "stopped after 0 of 1 checks; this proves nothing, run it again"

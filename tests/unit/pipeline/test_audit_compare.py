@@ -8,35 +8,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.pipeline.audit_align import align, longest_rise
 from headrace.pipeline.audit_compare import (
     Difference,
-    Entry,
+    RecordDigest,
+    align,
     compare_by_content,
     compare_by_identity,
     differing_fields,
+    longest_increasing_subsequence,
 )
 
-Compare = Callable[[Sequence[Entry], Sequence[Entry]], list[Difference]]
+Compare = Callable[[Sequence[RecordDigest], Sequence[RecordDigest]], list[Difference]]
 
 CONTENTS = st.lists(st.integers(0, 6), max_size=30)
 DISTINCT = st.integers(1, 40).map(lambda count: list(range(count)))
 
 
-def entry(number: int, *, at: int = 0, value: bytes | None = None) -> Entry:
-    return Entry(at, None, b"k%d" % number, b"v%d" % number if value is None else value)
+def entry(number: int, *, at: int = 0, value: bytes | None = None) -> RecordDigest:
+    return RecordDigest(at, None, b"k%d" % number, b"v%d" % number if value is None else value)
 
 
-def entries(numbers: Sequence[int]) -> list[Entry]:
+def entries(numbers: Sequence[int]) -> list[RecordDigest]:
     return [entry(number, at=at) for at, number in enumerate(numbers)]
 
 
-def identified(numbers: Sequence[int]) -> list[Entry]:
+def identified(numbers: Sequence[int]) -> list[RecordDigest]:
     """As a source has them: each number is which record it is."""
-    return [Entry(at, number, b"k", b"v%d" % number) for at, number in enumerate(numbers)]
+    return [RecordDigest(at, number, b"k", b"v%d" % number) for at, number in enumerate(numbers)]
 
 
-def explained(expected: Sequence[Entry], found: Sequence[Entry], differences: Sequence[Difference]) -> list[object]:
+def explained(
+    expected: Sequence[RecordDigest], found: Sequence[RecordDigest], differences: Sequence[Difference]
+) -> list[object]:
     """The expected contents after all that the differences say was done to them."""
     gone = {d.expected for d in differences if d.kind in {"lost", "reordered"}}
     changed = {d.expected: d.found for d in differences if d.kind == "altered" and d.expected not in gone}
@@ -71,7 +74,7 @@ def test_as_many_items_are_aligned_as_can_be(expected: list[int], found: list[in
 
 @given(st.permutations(range(12)))
 def test_the_longest_rise_rises_and_none_is_longer(values: list[int]) -> None:
-    rise = [values[index] for index in longest_rise(values)]
+    rise = [values[index] for index in longest_increasing_subsequence(values)]
     assert rise == sorted(set(rise))
     lengths: list[int] = []
     for index, value in enumerate(values):
@@ -98,7 +101,7 @@ def test_by_identity_the_differences_explain_everything(expected: list[int], dat
     left = identified(expected)
     found = data.draw(st.lists(st.integers(0, len(expected) + 3), max_size=40))
     right = [
-        Entry(at, number, b"k", b"v%d" % number if data.draw(st.booleans()) else b"other")
+        RecordDigest(at, number, b"k", b"v%d" % number if data.draw(st.booleans()) else b"other")
         for at, number in enumerate(found)
     ]
     differences = compare_by_identity(left, right)
@@ -191,23 +194,25 @@ def test_by_identity_a_copy_that_came_early_is_the_duplicate() -> None:
 
 
 def test_by_identity_of_two_copies_the_faithful_one_is_the_record() -> None:
-    found = [*identified([0, 1]), Entry(2, 1, b"k", b"other"), Entry(3, 2, b"k", b"v2")]
+    found = [*identified([0, 1]), RecordDigest(2, 1, b"k", b"other"), RecordDigest(3, 2, b"k", b"v2")]
     assert compare_by_identity(identified(range(3)), found) == [Difference("duplicated", 1, 2, ("value",))]
 
 
 def test_by_identity_what_says_nothing_is_foreign() -> None:
-    found = [*identified([0]), Entry(1, None, b"k", b"v1"), *identified([1])]
+    found = [*identified([0]), RecordDigest(1, None, b"k", b"v1"), *identified([1])]
     assert compare_by_identity(identified(range(2)), found) == [Difference("foreign", None, 1)]
 
 
 def test_fields_that_differ_are_named() -> None:
-    one = Entry(0, None, b"k", b"v", (("a", b"1"), ("b", b"2")), 5)
-    assert differing_fields(one, Entry(9, 3, b"k", b"v", (("a", b"1"), ("b", b"2")), 5)) == ()
-    assert differing_fields(one, Entry(0, None, None, b"w", (("a", b"1"), ("b", b"3")), 6)) == (
+    one = RecordDigest(0, None, b"k", b"v", (("a", b"1"), ("b", b"2")), 5)
+    assert differing_fields(one, RecordDigest(9, 3, b"k", b"v", (("a", b"1"), ("b", b"2")), 5)) == ()
+    assert differing_fields(one, RecordDigest(0, None, None, b"w", (("a", b"1"), ("b", b"3")), 6)) == (
         *("key", "value", "timestamp"),
         "header b",
     )
-    assert differing_fields(one, Entry(0, None, b"k", b"v", (("b", b"2"), ("a", b"1")), 5)) == ("order of headers",)
+    assert differing_fields(one, RecordDigest(0, None, b"k", b"v", (("b", b"2"), ("a", b"1")), 5)) == (
+        "order of headers",
+    )
 
 
 def test_sequences_that_have_nothing_in_common_are_compared_in_time() -> None:

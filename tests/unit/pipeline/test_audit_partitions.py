@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.pipeline.audit_stage import Row, Shelf, batch_of, row, rows
-from tests.unit.pipeline.broker_stage import StageRun
+from tests.unit.pipeline.audit_support import InMemorySources, Row, batch_of, row, rows
+from tests.unit.pipeline.in_process_run import InProcessRun
 
 from headrace.model.message_headers import ORIGIN_OFFSET, ORIGIN_PARTITION, ORIGIN_TOPIC
-from headrace.pipeline.audit_digest import By, Reading, joined, pieces
-from headrace.pipeline.audit_findings import Finding
-from headrace.pipeline.audit_partitions import Compared, Half, Pairing, compare
-from headrace.pipeline.audit_sources import Archived, Topic, cut
+from headrace.pipeline.audit_digest import DigestOptions, MatchBy, digest_blocks, join_blocks
+from headrace.pipeline.audit_findings import AuditFinding
+from headrace.pipeline.audit_partitions import ComparedSide, ComparisonResult, PartitionPairing, compare
+from headrace.pipeline.audit_sources import ArchiveSource, TopicSource, split_range
 
 COUNT = 3_000
 STRETCH = 500
@@ -44,54 +44,56 @@ def numbered(source: Sequence[Row]) -> list[Row]:
     return [one | {"offset": at} for at, one in enumerate(source)]
 
 
-def compared(tmp_path: Path, expected: list[Row], found: list[Row], by: By) -> Compared:
-    sides = Archived("/archive", "orders"), Topic("nowhere:1", "copy")
-    shelf = Shelf({("orders", 0): expected, ("copy", 0): found})
-    own: By = "content" if by == "content" else "offset"
+def compared(tmp_path: Path, expected: list[Row], found: list[Row], by: MatchBy) -> ComparisonResult:
+    sides = ArchiveSource("/archive", "orders"), TopicSource("nowhere:1", "copy")
+    shelf = InMemorySources({("orders", 0): expected, ("copy", 0): found})
+    own: MatchBy = "content" if by == "content" else "offset"
     end = max([0, *(one["offset"] for one in (*expected, *found))]) + 1
-    left = Half(sides[0], Reading(own, timestamps=False, piece_records=PIECE), cut(0, 0, end, STRETCH))
-    right = Half(
-        sides[1],
-        Reading(by, timestamps=False, origin_topic="orders", piece_records=PIECE),
-        cut(0, 0, end, STRETCH - 130),
+    left = ComparedSide(
+        sides[0], DigestOptions(own, timestamps=False, piece_records=PIECE), split_range(0, 0, end, STRETCH)
     )
-    [result] = compare(StageRun("nowhere:1", tmp_path), [Pairing(left, right)], shelf, "orders")
+    right = ComparedSide(
+        sides[1],
+        DigestOptions(by, timestamps=False, origin_topic="orders", piece_records=PIECE),
+        split_range(0, 0, end, STRETCH - 130),
+    )
+    [result] = compare(InProcessRun("nowhere:1", tmp_path), [PartitionPairing(left, right)], shelf, "orders")
     return result
 
 
-def plain(findings: Sequence[Finding]) -> list[tuple[str, int | None, int | None, int]]:
+def plain(findings: Sequence[AuditFinding]) -> list[tuple[str, int | None, int | None, int]]:
     return [(one.kind, one.offset, one.found, one.count) for one in findings]
 
 
-def arranged(by: By, source: Sequence[Row]) -> list[Row]:
+def arranged(by: MatchBy, source: Sequence[Row]) -> list[Row]:
     return replayed(source) if by == "origin" else numbered(source)
 
 
-BY: list[By] = ["origin", "content"]
+BY: list[MatchBy] = ["origin", "content"]
 
 
 @pytest.mark.parametrize("by", BY)
-def test_a_faithful_copy_gives_no_findings(tmp_path: Path, by: By) -> None:
+def test_a_faithful_copy_gives_no_findings(tmp_path: Path, by: MatchBy) -> None:
     source = rows(0, COUNT)
-    assert compared(tmp_path, source, arranged(by, source), by) == Compared(COUNT, [])
+    assert compared(tmp_path, source, arranged(by, source), by) == ComparisonResult(COUNT, [])
 
 
 @pytest.mark.parametrize("by", BY)
-def test_one_lost_record_is_found(tmp_path: Path, by: By) -> None:
+def test_one_lost_record_is_found(tmp_path: Path, by: MatchBy) -> None:
     source = rows(0, COUNT)
     result = compared(tmp_path, source, arranged(by, [*source[:1234], *source[1235:]]), by)
     assert plain(result.findings) == [("lost", 1234, None, 1)]
 
 
 @pytest.mark.parametrize("by", BY)
-def test_one_duplicated_record_is_found_far_from_its_original(tmp_path: Path, by: By) -> None:
+def test_one_duplicated_record_is_found_far_from_its_original(tmp_path: Path, by: MatchBy) -> None:
     source = rows(0, COUNT)
     result = compared(tmp_path, source, arranged(by, [*source, source[77]]), by)
     assert plain(result.findings) == [("duplicated", 77, COUNT, 1)]
 
 
 @pytest.mark.parametrize("by", BY)
-def test_one_reordered_record_is_found_far_from_its_place(tmp_path: Path, by: By) -> None:
+def test_one_reordered_record_is_found_far_from_its_place(tmp_path: Path, by: MatchBy) -> None:
     source = rows(0, COUNT)
     result = compared(tmp_path, source, arranged(by, [*source[:50], *source[51:], source[50]]), by)
     assert plain(result.findings) == [("reordered", 50, COUNT - 1, 1)]
@@ -108,7 +110,7 @@ def test_one_reordered_record_is_found_far_from_its_place(tmp_path: Path, by: By
     ],
 )
 def test_one_altered_record_is_found_and_the_field_named(
-    tmp_path: Path, by: By, change: dict[str, object], detail: str
+    tmp_path: Path, by: MatchBy, change: dict[str, object], detail: str
 ) -> None:
     source = rows(0, COUNT)
     result = compared(tmp_path, source, arranged(by, [*source[:1999], source[1999] | change, *source[2000:]]), by)
@@ -118,7 +120,7 @@ def test_one_altered_record_is_found_and_the_field_named(
 
 
 @pytest.mark.parametrize("by", BY)
-def test_several_faults_of_one_partition_are_each_found(tmp_path: Path, by: By) -> None:
+def test_several_faults_of_one_partition_are_each_found(tmp_path: Path, by: MatchBy) -> None:
     source = rows(0, COUNT)
     found = [*source[:1000], *source[1003:1500], source[7], *source[1500:]]  # 1000 to 1002 lost, 7 doubled
     found[2000] = found[2000] | {"value": b"other"}
@@ -147,7 +149,7 @@ def test_equal_records_are_no_finding_and_one_of_them_that_is_missing_is(tmp_pat
 
 
 def test_empty_sides_are_equal(tmp_path: Path) -> None:
-    assert compared(tmp_path, [], [], "content") == Compared(0, [])
+    assert compared(tmp_path, [], [], "content") == ComparisonResult(0, [])
 
 
 def test_an_empty_copy_has_lost_everything(tmp_path: Path) -> None:
@@ -156,16 +158,19 @@ def test_an_empty_copy_has_lost_everything(tmp_path: Path) -> None:
 
 
 def test_what_differs_too_much_is_counted_and_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.pipeline.audit_partitions.ENTRIES_MAX", 100)
+    monkeypatch.setattr("headrace.pipeline.audit_partitions.RECORD_DIGESTS_MAX", 100)
     [finding] = compared(tmp_path, rows(0, 200), numbered(rows(500, 750)), "content").findings
     assert (finding.kind, finding.count) == ("altered", 250)
 
 
 def test_what_tells_the_origin_is_not_part_of_a_record() -> None:
     source = rows(0, 500)
-    own, other = Reading("offset", timestamps=True), Reading("origin", timestamps=True, origin_topic="orders")
-    left = pieces([batch_of(source, own.columns)], own)
-    right = pieces([batch_of(replayed(source), other.columns)], other)
+    own, other = (
+        DigestOptions("offset", timestamps=True),
+        DigestOptions("origin", timestamps=True, origin_topic="orders"),
+    )
+    left = digest_blocks([batch_of(source, own.columns)], own)
+    right = digest_blocks([batch_of(replayed(source), other.columns)], other)
     assert [piece.sum for piece in left] == [piece.sum for piece in right]
 
 
@@ -174,18 +179,18 @@ def test_what_tells_the_origin_is_not_part_of_a_record() -> None:
     st.lists(st.integers(1, 59), max_size=5),
     st.sampled_from(["offset", "origin", "content"]),
 )
-def test_pieces_do_not_depend_on_how_a_partition_is_cut(values: list[int], cuts: list[int], by: By) -> None:
+def test_pieces_do_not_depend_on_how_a_partition_is_cut(values: list[int], cuts: list[int], by: MatchBy) -> None:
     source = [row(at, value=b"%d" % value) for at, value in enumerate(values)]
     some = replayed(source)
     for one in some[::3]:
         one["headers"] = []
-    reading = Reading(by, timestamps=True, origin_topic="orders", piece_records=4)
-    whole = list(pieces([batch_of(some, reading.columns)], reading))
+    reading = DigestOptions(by, timestamps=True, origin_topic="orders", piece_records=4)
+    whole = list(digest_blocks([batch_of(some, reading.columns)], reading))
     bounds = sorted({0, *(at for at in cuts if at < len(some)), len(some)})
     parts = [
-        list(pieces([batch_of(some[start:end], reading.columns)], reading, index))
+        list(digest_blocks([batch_of(some[start:end], reading.columns)], reading, index))
         for index, (start, end) in enumerate(pairwise(bounds))
     ]
     assert sum(piece.count for piece in whole) == len(some)
     if by != "content":  # there the first record of a stretch never ends a piece, since what came before is not known
-        assert [piece.sum for piece in joined(parts)] == [piece.sum for piece in joined([whole])]
+        assert [piece.sum for piece in join_blocks(parts)] == [piece.sum for piece in join_blocks([whole])]

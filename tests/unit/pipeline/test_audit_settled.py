@@ -8,39 +8,49 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
-from tests.unit.pipeline.audit_stage import Row, Shelf, events, row, rows
+from tests.unit.pipeline.audit_support import InMemorySources, Row, events, row, rows
 
-from headrace.model.message_headers import Death as DeathHeaders
-from headrace.model.message_headers import with_death
-from headrace.pipeline.audit_acks import Ledger, runs
-from headrace.pipeline.audit_compare import Difference, Entry
-from headrace.pipeline.audit_findings import LISTED_MAX, Finding, findings_of, table_of, verdict_of
-from headrace.pipeline.audit_log import in_order
+from headrace.model.message_headers import DeadLetterOrigin as DeathHeaders
+from headrace.model.message_headers import with_dead_letter_headers
+from headrace.pipeline.audit_compare import Difference, RecordDigest
+from headrace.pipeline.audit_findings import LISTED_MAX, AuditFinding, findings_of, result_of_check, results_table
+from headrace.pipeline.audit_log import find_disorder
 from headrace.pipeline.audit_settled import (
-    Letter,
+    AuditedDeadLetter,
     SettledPart,
     SettledTask,
+    SubscriptionLedger,
     capped,
     check_settled,
-    judge_letters,
-    read_letters,
+    dead_letter_findings,
+    read_dead_letters,
+    runs,
 )
-from headrace.pipeline.audit_sources import Stretch, Topic
-from headrace.wire.acks_records import Created, Deleted, Event, Failed, How, Settled, SnapshotEvent, Sought
+from headrace.pipeline.audit_sources import PartitionRange, TopicSource
+from headrace.wire.state_records.acks_records import (
+    AcksEvent,
+    Created,
+    Deleted,
+    Failed,
+    Settled,
+    SettledHow,
+    SnapshotEvent,
+    Sought,
+)
 
-ORDERS = Topic("nowhere:1", "orders")
+ORDERS = TopicSource("nowhere:1", "orders")
 COUNT = 10
 
 
-def settled(how: How, *ranges: tuple[int, int], at: int = 2) -> Settled:
+def settled(how: SettledHow, *ranges: tuple[int, int], at: int = 2) -> Settled:
     return Settled(at=at, how=how, ranges=ranges)
 
 
-ALL: list[Event] = [Created(at=1, floor=0), settled("ack", (0, 9))]
+ALL: list[AcksEvent] = [Created(at=1, floor=0), settled("ack", (0, 9))]
 
 
 def checked(
-    told: Sequence[Event],
+    told: Sequence[AcksEvent],
     messages: Sequence[Row] | None = None,
     letters: Mapping[int, frozenset[int]] | None = None,
     acks_start: int = 0,
@@ -49,7 +59,7 @@ def checked(
     log = events(*(("billing", event) for event in told), ("shipping", Created(at=1, floor=0)))
     held = {("orders", 0): list(rows(0, COUNT) if messages is None else messages), ("__acks.orders", 0): log}
     task = SettledTask(ORDERS, "billing", 0, 0, COUNT, COUNT, acks_start, len(log), until_ms)
-    return check_settled(Shelf(held), letters or {}, task)
+    return check_settled(InMemorySources(held), letters or {}, task)
 
 
 def named(part: SettledPart) -> list[tuple[str, int | None, int | None, int]]:
@@ -103,7 +113,7 @@ def test_holes_of_the_topic_need_not_be_settled() -> None:
 
 
 def test_messages_of_the_last_minutes_may_be_on_their_way() -> None:
-    told: list[Event] = [Created(at=1, floor=0), settled("ack", (0, 7))]
+    told: list[AcksEvent] = [Created(at=1, floor=0), settled("ack", (0, 7))]
     assert checked(told, until_ms=1_700_000_000_008).findings == []
     assert named(checked(told, until_ms=1_700_000_000_009)) == [("lost", 8, 8, 1)]
 
@@ -112,7 +122,7 @@ def test_a_trimmed_log_begins_with_a_snapshot() -> None:
     above = BitMap64([5, 6]).serialize()
     first = SnapshotEvent(at=1, id=7, part=1, parts=2, subscriptions=2, floor=4)
     second = SnapshotEvent(at=1, id=7, part=2, parts=2, subscriptions=2, floor=4, settled=above)
-    told: list[Event] = [settled("ack", (0, 1)), first, second, settled("ack", (4, 4), (7, 8))]
+    told: list[AcksEvent] = [settled("ack", (0, 1)), first, second, settled("ack", (4, 4), (7, 8))]
     assert named(checked(told, acks_start=1)) == [("lost", 9, 9, 1)]
     assert not checked([first], acks_start=0).exists
 
@@ -133,7 +143,7 @@ def test_a_subscription_that_was_deleted_is_not_there() -> None:
 def letter(offset: int, *, value: bytes | None = None, at: int = 0) -> Row:
     origin = row(offset)
     headers = [(one["key"], one["value"]) for one in origin["headers"]]
-    told = with_death(headers, DeathHeaders("no good", 5, "billing", "orders", 0, offset, 99))
+    told = with_dead_letter_headers(headers, DeathHeaders("no good", 5, "billing", "orders", 0, offset, 99))
     return origin | {
         "offset": at,
         "value": origin["value"] if value is None else value,
@@ -141,17 +151,17 @@ def letter(offset: int, *, value: bytes | None = None, at: int = 0) -> Row:
     }
 
 
-def judged(told: Sequence[Event], dead: list[Row], *, are_complete: bool = True) -> list[Finding]:
-    shelf = Shelf({("orders.dlq", 0): dead})
-    stretch = Stretch(0, 0, len(dead))
-    found = read_letters(shelf, "orders", "billing", (Topic("nowhere:1", "orders.dlq"), stretch))
+def judged(told: Sequence[AcksEvent], dead: list[Row], *, are_complete: bool = True) -> list[AuditFinding]:
+    shelf = InMemorySources({("orders.dlq", 0): dead})
+    stretch = PartitionRange(0, 0, len(dead))
+    found = read_dead_letters(shelf, "orders", "billing", (TopicSource("nowhere:1", "orders.dlq"), stretch))
     assert found.records == len(dead)
-    letters: list[Letter] = list(found.letters)
+    letters: list[AuditedDeadLetter] = list(found.letters)
     part = checked(told, letters={0: frozenset(one.offset for one in letters)})
-    return list(judge_letters("orders", [part], letters, are_complete=are_complete))
+    return list(dead_letter_findings("orders", [part], letters, are_complete=are_complete))
 
 
-DIED: list[Event] = [Created(at=1, floor=0), settled("ack", (0, 2), (4, 9)), settled("dead", (3, 3))]
+DIED: list[AcksEvent] = [Created(at=1, floor=0), settled("ack", (0, 2), (4, 9)), settled("dead", (3, 3))]
 
 
 def test_what_died_lies_among_the_dead_letters() -> None:
@@ -193,7 +203,7 @@ def test_dead_letters_of_others_do_not_count() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), max_size=20))
 def test_a_ledger_counts_what_it_newly_settles(ranges: list[tuple[int, int]]) -> None:
-    ledger, known = Ledger(), set(range(3))
+    ledger, known = SubscriptionLedger(), set(range(3))
     ledger.take(Created(at=0, floor=3))
     for first, more in ranges:
         event = settled("ack", (first, first + more))
@@ -213,13 +223,13 @@ def test_runs_begin_where_they_are_told_to() -> None:
 
 
 def test_offsets_out_of_order_are_told_from_those_that_come_again() -> None:
-    present, findings = in_order("orders", 0, [[0, 1, 4], [3, 4, 9]])
+    present, findings = find_disorder("orders", 0, [[0, 1, 4], [3, 4, 9]])
     assert sorted(present) == [0, 1, 3, 4, 9]
     assert [(one.kind, one.offset) for one in findings] == [("reordered", 3), ("duplicated", 4)]
 
 
 def test_neighbours_with_one_story_are_one_finding() -> None:
-    entries = [Entry(offset, None, b"k", b"v%d" % offset) for offset in range(10, 20)]
+    entries = [RecordDigest(offset, None, b"k", b"v%d" % offset) for offset in range(10, 20)]
     differences = [Difference("lost", number, None) for number in (2, 3, 4, 7)]
     findings = findings_of("orders", 1, entries, [], differences)
     assert [(one.offset, one.last, one.count) for one in findings] == [(12, 14, 3), (17, None, 1)]
@@ -227,13 +237,13 @@ def test_neighbours_with_one_story_are_one_finding() -> None:
 
 
 def test_findings_beyond_the_limit_are_counted() -> None:
-    many = [Finding("lost", "orders", 0, offset, detail="gone") for offset in range(LISTED_MAX + 5)]
+    many = [AuditFinding("lost", "orders", 0, offset, detail="gone") for offset in range(LISTED_MAX + 5)]
     kept = capped(many)
     assert sum(one.count for one in kept) == LISTED_MAX + 5
-    verdict = verdict_of("a check", 7, many)
+    verdict = result_of_check("a check", 7, many)
     assert verdict.counts == {"lost": LISTED_MAX + 5}
     assert len(verdict.findings) == LISTED_MAX
-    lines = table_of([verdict])
+    lines = results_table([verdict])
     assert lines[0] == f"a check: {LISTED_MAX + 5} lost (7 records)"
     assert lines[-1] == "  ... and more, which findings.json lists"
     assert len(lines) == 22
@@ -242,9 +252,9 @@ def test_findings_beyond_the_limit_are_counted() -> None:
 @pytest.mark.parametrize(
     ("finding", "line"),
     [
-        (Finding("foreign", "t", 0, found=4), "foreign     t[0] at 4"),
-        (Finding("reordered", "t", 0, 3, found=9, detail="x"), "reordered   t[0] 3 -> 9  x"),
+        (AuditFinding("foreign", "t", 0, found=4), "foreign     t[0] at 4"),
+        (AuditFinding("reordered", "t", 0, 3, found=9, detail="x"), "reordered   t[0] 3 -> 9  x"),
     ],
 )
-def test_a_finding_is_one_line(finding: Finding, line: str) -> None:
+def test_a_finding_is_one_line(finding: AuditFinding, line: str) -> None:
     assert finding.line == line

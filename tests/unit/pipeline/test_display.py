@@ -7,10 +7,10 @@ import io
 import pytest
 
 from headrace.pipeline.display import BarDisplay, LineDisplay, bar, display_on, figures
-from headrace.pipeline.job import Progress
+from headrace.pipeline.job import JobProgress
 
 
-class HandClock:
+class ManualClock:
     def __init__(self) -> None:
         self.seconds = 100.0
 
@@ -29,35 +29,35 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     ("progress", "rate", "text"),
     [
-        (Progress(1200, 4800, "records"), 0, "1,200/4,800 records  lag 3,600"),
-        (Progress(1200), 300.4, "1,200 records  300/s"),
-        (Progress(5, 5, "files", "compacting"), 0, "5/5 files  compacting"),
-        (Progress(5, 10, lag=7), 0, "5/10 records  lag 7"),
-        (Progress(5, lag=0), 0, "5 records"),
+        (JobProgress(1200, 4800, "records"), 0, "1,200/4,800 records  lag 3,600"),
+        (JobProgress(1200), 300.4, "1,200 records  300/s"),
+        (JobProgress(5, 5, "files", "compacting"), 0, "5/5 files  compacting"),
+        (JobProgress(5, 10, lag=7), 0, "5/10 records  lag 7"),
+        (JobProgress(5, lag=0), 0, "5 records"),
     ],
 )
-def test_what_is_known_is_told(progress: Progress, rate: float, text: str) -> None:
+def test_what_is_known_is_told(progress: JobProgress, rate: float, text: str) -> None:
     assert figures(progress, rate) == text
 
 
 def test_a_bar_fills_and_is_not_there_where_nobody_knows_the_end() -> None:
-    assert bar(Progress(6, 24)) == f"[{'#' * 6}{'-' * 18}]  25%  "
-    assert bar(Progress(30, 24)).startswith(f"[{'#' * 24}] 100%")
-    assert bar(Progress(6)) == ""
-    assert bar(Progress(0, 0)) == ""
+    assert bar(JobProgress(6, 24)) == f"[{'#' * 6}{'-' * 18}]  25%  "
+    assert bar(JobProgress(30, 24)).startswith(f"[{'#' * 24}] 100%")
+    assert bar(JobProgress(6)) == ""
+    assert bar(JobProgress(0, 0)) == ""
 
 
 def test_lines_come_now_and_then_and_when_something_new_begins() -> None:
-    out, clock = io.StringIO(), HandClock()
+    out, clock = io.StringIO(), ManualClock()
     display = LineDisplay("p", out, clock)
     for done in (1, 2, 3):
-        display.progress(Progress(done))
+        display.progress(JobProgress(done))
         clock.seconds += 1
-    display.progress(Progress(3, note="compacting"))
+    display.progress(JobProgress(3, note="compacting"))
     clock.seconds += 10
-    display.progress(Progress(40, note="compacting"))
+    display.progress(JobProgress(40, note="compacting"))
     clock.seconds += 10
-    display.progress(Progress(40, 40, note="compacting"))
+    display.progress(JobProgress(40, 40, note="compacting"))
     display.close()
     assert out.getvalue().splitlines() == [
         "p: 1 records",
@@ -68,23 +68,23 @@ def test_lines_come_now_and_then_and_when_something_new_begins() -> None:
 
 
 def test_the_same_line_is_not_said_twice() -> None:
-    out, clock = io.StringIO(), HandClock()
+    out, clock = io.StringIO(), ManualClock()
     display = LineDisplay("p", out, clock)
     for _ in range(3):
-        display.progress(Progress(0))
+        display.progress(JobProgress(0))
         clock.seconds += 60
     assert out.getvalue() == "p: 0 records\n"
 
 
 def test_a_bar_is_drawn_over_itself_within_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "30")
-    out, clock = Terminal(), HandClock()
+    out, clock = Terminal(), ManualClock()
     display = display_on(out, "p", clock)
     assert isinstance(display, BarDisplay)
-    display.progress(Progress(12, 24))
-    display.progress(Progress(13, 24))
+    display.progress(JobProgress(12, 24))
+    display.progress(JobProgress(13, 24))
     clock.seconds += 1
-    display.progress(Progress(24, 24, note="a note that is much too long"))
+    display.progress(JobProgress(24, 24, note="a note that is much too long"))
     display.say("something that stays")
     display.close()
     half, full = f"p  [{'#' * 12}{'-' * 12}]", f"p  [{'#' * 24}]"
@@ -93,4 +93,4 @@ def test_a_bar_is_drawn_over_itself_within_the_width_of_the_terminal(monkeypatch
 
 
 def test_what_is_not_a_terminal_gets_lines() -> None:
-    assert isinstance(display_on(io.StringIO(), "p", HandClock()), LineDisplay)
+    assert isinstance(display_on(io.StringIO(), "p", ManualClock()), LineDisplay)

@@ -7,15 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.archive.rows import offsets_in, rows_of
-from tests.unit.pipeline.broker_stage import Brokers, Sent, StageRun, sent
+from tests.unit.archive.archive_support import offsets_in, rows_of
+from tests.unit.pipeline.in_process_run import Brokers, InProcessRun, Sent, sent
 
 from headrace.archive.errors import NotInArchive
 from headrace.model.errors import InvalidConfig, InvalidPartitions, UnknownTopicOrPartition
 from headrace.pipeline.archiving import ArchiveJob, ArchiveSettings
 from headrace.pipeline.replay import ReplayJob, ReplaySettings
-from headrace.pipeline.replay_account import ReplayAccount, ReplayChanged
-from headrace.pipeline.replay_task import Stretch, read_rows, with_origin
+from headrace.pipeline.replay_task import ReplayAccount, ReplayChanged, ReplayTask, read_rows, with_origin
 
 
 def job_of(topic: str, folder: Path, **settings: Any) -> ReplayJob:
@@ -23,14 +22,14 @@ def job_of(topic: str, folder: Path, **settings: Any) -> ReplayJob:
     return ReplayJob(msgspec.convert(tables | settings, ReplaySettings), folder)
 
 
-def archive(topic: str, run: StageRun, folder: Path, **settings: Any) -> None:
+def archive(topic: str, run: InProcessRun, folder: Path, **settings: Any) -> None:
     tables = {"topics": [topic], "path": "archive", "file_records": 7} | settings
     ArchiveJob(msgspec.convert(tables, ArchiveSettings), folder).once(run)
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_what_was_archived_and_deleted_comes_back_byte_for_byte(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path, compression: str
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path, compression: str
 ) -> None:
     brokers.create(topic, 2)
     brokers.produce(topic, 0, sent(25))
@@ -52,7 +51,7 @@ def test_what_was_archived_and_deleted_comes_back_byte_for_byte(
     assert (run.told[-1].done, run.told[-1].total) == (43, 43)
 
 
-def test_a_topic_is_replayed_from_its_own_log(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_a_topic_is_replayed_from_its_own_log(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(25))
     brokers.trim(topic, 0, 3)
@@ -60,7 +59,9 @@ def test_a_topic_is_replayed_from_its_own_log(brokers: Brokers, run: StageRun, t
     assert brokers.records(f"{topic}.again", 0) == sent(22, 3)
 
 
-def test_a_replay_that_was_done_is_not_done_again(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_a_replay_that_was_done_is_not_done_again(
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
+) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(25))
     archive(topic, run, tmp_path)
@@ -76,7 +77,7 @@ def test_a_replay_that_was_done_is_not_done_again(brokers: Brokers, run: StageRu
 
 @pytest.mark.parametrize("task", range(5))
 def test_a_replay_that_breaks_at_any_task_is_taken_up(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path, task: int
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path, task: int
 ) -> None:
     brokers.create(topic, 2)
     brokers.produce(topic, 0, sent(25))
@@ -103,7 +104,7 @@ def test_a_replay_that_breaks_at_any_task_is_taken_up(
 @pytest.mark.parametrize("work_is_kept", [True, False])
 def test_a_driver_that_dies_around_a_commit_replays_each_record_once(
     brokers: Brokers,
-    run: StageRun,
+    run: InProcessRun,
     topic: str,
     tmp_path: Path,
     step: str,
@@ -138,7 +139,7 @@ def test_a_driver_that_dies_around_a_commit_replays_each_record_once(
 
 
 def test_what_the_brokers_have_forgotten_is_known_from_the_work_folder(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def forgotten(*_: object) -> int:
         return -1
@@ -147,18 +148,18 @@ def test_what_the_brokers_have_forgotten_is_known_from_the_work_folder(
     brokers.produce(topic, 0, sent(12))
     archive(topic, run, tmp_path)
     job_of(topic, tmp_path).once(run)
-    monkeypatch.setattr("headrace.pipeline.replay_account.committed_sequence", forgotten)
+    monkeypatch.setattr("headrace.pipeline.replay_task.committed_sequence", forgotten)
     assert job_of(topic, tmp_path).once(run).figures["records"] == 0
 
 
 def test_two_drivers_of_one_replay_do_not_write_a_record_twice(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
     brokers.create(f"{topic}.again")
     brokers.produce(topic, 0, sent(40))
     archive(topic, run, tmp_path)
-    other = StageRun(run.brokers, tmp_path / "elsewhere")
+    other = InProcessRun(run.brokers, tmp_path / "elsewhere")
     other.name = run.name
     tasks = 0
 
@@ -175,7 +176,7 @@ def test_two_drivers_of_one_replay_do_not_write_a_record_twice(
 
 
 def test_only_what_lies_in_the_time_and_offsets_is_replayed(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(30))
@@ -188,14 +189,14 @@ def test_only_what_lies_in_the_time_and_offsets_is_replayed(
     assert brokers.records(f"{topic}.3", 0) == sent(5, 3)
 
 
-def _named(run: StageRun, name: str) -> StageRun:
-    found = StageRun(run.brokers, run.work / name)
+def _named(run: InProcessRun, name: str) -> InProcessRun:
+    found = InProcessRun(run.brokers, run.work / name)
     found.name = f"{run.name[-60:]}-{name}"
     return found
 
 
 def test_origin_headers_tell_where_a_record_came_from(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic, 2)
     brokers.produce(topic, 1, sent(12))
@@ -224,7 +225,7 @@ def test_origin_headers_of_rows_in_the_middle_of_a_batch() -> None:
 
 
 def test_partitions_may_be_chosen_by_key_again_and_timestamps_be_new(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic, 1)
     brokers.create(f"{topic}.again", 3)
@@ -243,7 +244,7 @@ def test_partitions_may_be_chosen_by_key_again_and_timestamps_be_new(
 
 
 def test_a_target_with_too_few_partitions_is_refused(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic, 3)
     brokers.create(f"{topic}.again", 2)
@@ -254,7 +255,7 @@ def test_a_target_with_too_few_partitions_is_refused(
 
 
 def test_a_target_that_is_not_there_is_made_only_if_asked_for(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(3))
@@ -265,7 +266,7 @@ def test_a_target_that_is_not_there_is_made_only_if_asked_for(
 
 
 def test_a_topic_is_not_replayed_into_itself_but_may_be_recovered(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(9))
@@ -277,7 +278,7 @@ def test_a_topic_is_not_replayed_into_itself_but_may_be_recovered(
     assert brokers.records(topic, 0) == sent(9)
 
 
-def test_topics_may_go_to_different_ones(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_topics_may_go_to_different_ones(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     for suffix in ("a", "b"):
         brokers.create(f"{topic}-{suffix}")
         brokers.produce(f"{topic}-{suffix}", 0, sent(5, ord(suffix)))
@@ -291,7 +292,7 @@ def test_topics_may_go_to_different_ones(brokers: Brokers, run: StageRun, topic:
 
 
 def test_a_replay_whose_selection_is_changed_midway_is_refused(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(9))
@@ -303,7 +304,7 @@ def test_a_replay_whose_selection_is_changed_midway_is_refused(
         job_of(topic, tmp_path, from_offset=3).once(run)
 
 
-def test_a_target_made_anew_is_filled_anew(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_a_target_made_anew_is_filled_anew(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(9))
     archive(topic, run, tmp_path)
@@ -313,34 +314,34 @@ def test_a_target_made_anew_is_filled_anew(brokers: Brokers, run: StageRun, topi
     assert brokers.records(f"{topic}.again", 0) == sent(9)
 
 
-def test_an_archive_without_the_topics_is_refused(run: StageRun, tmp_path: Path) -> None:
+def test_an_archive_without_the_topics_is_refused(run: InProcessRun, tmp_path: Path) -> None:
     with pytest.raises(NotInArchive, match="none of the topics nowhere"):
         job_of("nowhere", tmp_path).once(run)
 
 
-def test_a_stop_ends_between_two_stretches(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_a_stop_ends_between_two_stretches(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(50))
     archive(topic, run, tmp_path)
 
     def stop(_: object) -> None:
-        run.asked_to_stop = True
+        run.stop_was_requested = True
 
     run.session.sparkContext.before_task = stop
     assert job_of(topic, tmp_path).once(run).figures["records"] == 10
-    run.asked_to_stop, run.session.sparkContext.before_task = False, lambda _: None
+    run.stop_was_requested, run.session.sparkContext.before_task = False, lambda _: None
     job_of(topic, tmp_path).once(run)
     assert brokers.records(f"{topic}.again", 0) == sent(50)
 
 
 def test_a_task_sees_what_was_archived_since_it_was_last_there(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
     for first in (0, 5):
         brokers.produce(topic, 0, sent(5, first))
         archive(topic, run, tmp_path)
-        stretch = Stretch("nowhere:1", str(tmp_path / "archive"), topic, 0, 0, first + 5)
+        stretch = ReplayTask("nowhere:1", str(tmp_path / "archive"), topic, 0, 0, first + 5)
         assert offsets_in(read_rows(stretch)) == list(range(first + 5))
 
 

@@ -11,13 +11,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
-from tests.unit.archive.rows import TOPIC, add, archive_in, rows_of
-from tests.unit.pipeline.broker_stage import Brokers
+from tests.unit.archive.archive_support import TOPIC, add, archive_in, rows_of
+from tests.unit.pipeline.in_process_run import Brokers
 
-from headrace.client.bundles import commit_bundle
+from headrace.client.transactions.joint_commits import commit_jointly
 from headrace.columns.schema import SPARK_DDL
-from headrace.pipeline.replay_source import ReplaySource
-from headrace.pipeline.replay_task import Stretch, Target, Written
+from headrace.pipeline.replay_task import ReplayResult, ReplaySource, ReplayTarget, ReplayTask
 from headrace.spark.sink_options import SinkOptions
 from headrace.testkit.embedded import EmbeddedBroker
 
@@ -31,8 +30,8 @@ def brokers() -> Iterator[Brokers]:
 
 
 def source_of(brokers: str, folder: Path) -> ReplaySource:
-    stretch = Stretch(brokers, str(folder), TOPIC, 1, 3, 9)
-    target = Target(SinkOptions(brokers, "again", keep_timestamp=True), "a-bundle", True, False)
+    stretch = ReplayTask(brokers, str(folder), TOPIC, 1, 3, 9)
+    target = ReplayTarget(SinkOptions(brokers, "again", keep_timestamp=True), "a-bundle", True, False)
     options = {"stretch": msgspec.json.encode(stretch).decode(), "target": msgspec.json.encode(target).decode()}
     return ReplaySource(options | {"result": str(folder / "result")})
 
@@ -51,12 +50,12 @@ def test_the_writer_leaves_its_transaction_to_the_job(brokers: Brokers, tmp_path
     brokers.create("again", 2)
     writer = source_of(brokers.address, tmp_path).writer(SCHEMA, overwrite=False)
     writer.commit([writer.write(iter([rows_of(1, [3, 5, 8])]))])
-    written = msgspec.json.decode((tmp_path / "result").read_bytes(), type=Written)
+    written = msgspec.json.decode((tmp_path / "result").read_bytes(), type=ReplayResult)
     assert written.records == 3
     assert brokers.records("again", 1) == []
     member = written.member
     assert member is not None
-    assert brokers.link.call(lambda cluster: commit_bundle(cluster, "a-bundle", 8, [member]))
+    assert brokers.link.call(lambda cluster: commit_jointly(cluster, "a-bundle", 8, [member]))
     assert [record.key for record in brokers.records("again", 1)] == [None, b"k5", b"k8"]
 
 

@@ -10,33 +10,33 @@ from typing import Any
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.pipeline.audit_stage import Row, Shelf, events, row, rows, wait_for_burials
-from tests.unit.pipeline.broker_stage import Brokers, Sent, StageRun, sent
-from tests.unit.pipeline.report_reading import PageReader
+from tests.unit.pipeline.audit_support import InMemorySources, Row, events, row, rows, wait_for_dead_letters
+from tests.unit.pipeline.in_process_run import Brokers, InProcessRun, Sent, sent
+from tests.unit.pipeline.report_page_reader import PageReader
 
 from headrace import Client
 from headrace.client.cluster import Cluster
+from headrace.client.groups.offsets import Commit, commit
 from headrace.client.metadata import TopicPartition
-from headrace.client.offsets import Commit, commit
 from headrace.model.errors import InvalidRequest
-from headrace.pipeline.audit_sources import Stretch, Topic
-from headrace.pipeline.job import Outcome
+from headrace.pipeline.audit_sources import PartitionRange, TopicSource
+from headrace.pipeline.job import JobResult
 from headrace.pipeline.report import ReportJob, ReportSettings
-from headrace.pipeline.report_figures import Backlog, Gathered, Lag, Report, put_together
-from headrace.pipeline.report_page import page_of
+from headrace.pipeline.report_figures import GroupPartitionLag, Report, SubscriptionBacklog, TopicFacts, build_report
+from headrace.pipeline.report_page import render_report_page
 from headrace.pipeline.report_tasks import (
     AcksPart,
     AcksTask,
-    Span,
+    ReportPeriod,
     TopicPart,
     TopicTask,
-    biggest,
+    largest_keys,
     read_acks,
     read_topic,
 )
 from headrace.pipeline.report_windows import (
     WINDOWS_MS,
-    Settling,
+    SettleFigures,
     Throughput,
     bucket_of,
     depths,
@@ -44,13 +44,13 @@ from headrace.pipeline.report_windows import (
     times_of,
     window_for,
 )
-from headrace.wire.acks_records import Created, Failed, Settled, Sought
+from headrace.wire.state_records.acks_records import Created, Failed, Settled, Sought
 
 NOON_MS = 1_700_000_000_000 // 3_600_000 * 3_600_000
-EVER = Span(60_000, 0, 1 << 53)
+EVER = ReportPeriod(60_000, 0, 1 << 53)
 
 
-def reported(run: StageRun, folder: Path, **settings: Any) -> tuple[Outcome, PageReader]:
+def reported(run: InProcessRun, folder: Path, **settings: Any) -> tuple[JobResult, PageReader]:
     job = ReportJob(msgspec.convert(settings, ReportSettings), folder)
     assert job.problems() == []
     outcome = job.once(run)
@@ -60,7 +60,7 @@ def reported(run: StageRun, folder: Path, **settings: Any) -> tuple[Outcome, Pag
     return outcome, PageReader(page)
 
 
-def table(run: StageRun, name: str) -> list[Row]:
+def table(run: InProcessRun, name: str) -> list[Row]:
     found: list[Row] = pq.read_table(run.work / "tables" / f"{name}.parquet").to_pylist()
     return found
 
@@ -68,7 +68,9 @@ def table(run: StageRun, name: str) -> list[Row]:
 # With a broker
 
 
-def test_the_page_and_the_tables_say_what_happened(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_the_page_and_the_tables_say_what_happened(
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
+) -> None:
     brokers.create(topic, 2)
     brokers.produce(topic, 0, [Sent(b"big", b"x" * 100)] * 6)
     brokers.produce(topic, 1, [Sent(b"<small>", b"reject"), Sent(None, b"twice"), Sent(None, b"y")])
@@ -82,7 +84,7 @@ def test_the_page_and_the_tables_say_what_happened(brokers: Brokers, run: StageR
             done += 1
             if done == 9:
                 break
-    wait_for_burials(brokers.address, topic)
+    wait_for_dead_letters(brokers.address, topic)
     brokers.produce(topic, 0, [Sent(b"big", b"late")] * 2)
 
     async def set_group(cluster: Cluster) -> None:
@@ -121,7 +123,7 @@ def test_the_page_and_the_tables_say_what_happened(brokers: Brokers, run: StageR
     assert [one["lag"] for one in table(run, "lag")] == [5]
 
 
-def test_an_empty_topic_is_reported(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_an_empty_topic_is_reported(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     brokers.create(topic)
     outcome, page = reported(run, tmp_path, topics=[topic])
     assert outcome.figures == {"topics": 1, "messages": 0}
@@ -129,7 +131,7 @@ def test_an_empty_topic_is_reported(brokers: Brokers, run: StageRun, topic: str,
     assert table(run, "throughput") == []
 
 
-def test_one_message_is_reported(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_one_message_is_reported(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(1))
     _, page = reported(run, tmp_path, topics=[topic], title="One <message>")
@@ -138,7 +140,7 @@ def test_one_message_is_reported(brokers: Brokers, run: StageRun, topic: str, tm
 
 
 def test_patterns_choose_topics_and_only_chosen_subscriptions_are_told(
-    brokers: Brokers, run: StageRun, topic: str, tmp_path: Path
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     for name in ("a", "b"):
         brokers.create(f"{topic}.{name}")
@@ -154,7 +156,9 @@ def test_patterns_choose_topics_and_only_chosen_subscriptions_are_told(
     ]
 
 
-def test_only_the_time_that_is_asked_for_is_told(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_only_the_time_that_is_asked_for_is_told(
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
+) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, [Sent(None, b"v", timestamp_ms=NOON_MS + minute * 60_000) for minute in range(10)])
     times = {"since": str(NOON_MS + 120_000), "until": str(NOON_MS + 300_000)}
@@ -163,7 +167,7 @@ def test_only_the_time_that_is_asked_for_is_told(brokers: Brokers, run: StageRun
     assert [row[1] for row in page.tables[topic, "Messages in"][1:]] == ["0.02/s"] * 3
 
 
-def test_the_plan_needs_no_spark(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_the_plan_needs_no_spark(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(4))
     job = ReportJob(ReportSettings(topics=[topic]), tmp_path)
@@ -171,10 +175,10 @@ def test_the_plan_needs_no_spark(brokers: Brokers, run: StageRun, topic: str, tm
     assert run.sessions == 0
 
 
-def test_a_stop_leaves_the_page_as_it_was(brokers: Brokers, run: StageRun, topic: str, tmp_path: Path) -> None:
+def test_a_stop_leaves_the_page_as_it_was(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(4))
-    run.asked_to_stop = True
+    run.stop_was_requested = True
     assert ReportJob(ReportSettings(topics=[topic]), tmp_path).once(run).ok
     assert not (tmp_path / "report.html").exists()
 
@@ -204,8 +208,10 @@ def test_a_stretch_is_counted_by_window_and_key() -> None:
         row(2, key=b"a", value=b"1", timestamp=(NOON_MS + 60_000) * 1000),
         row(3, key=b"b", value=b"1", timestamp=(NOON_MS + 120_000) * 1000),
     ]
-    task = TopicTask(Topic("nowhere:1", "orders"), Stretch(1, 0, 4), Span(60_000, 0, NOON_MS + 120_000))
-    part = read_topic(Shelf({("orders", 1): held}, rows_per_batch=1), task)
+    task = TopicTask(
+        TopicSource("nowhere:1", "orders"), PartitionRange(1, 0, 4), ReportPeriod(60_000, 0, NOON_MS + 120_000)
+    )
+    part = read_topic(InMemorySources({("orders", 1): held}, rows_per_batch=1), task)
     assert part == TopicPart(
         1,
         {NOON_MS: Throughput(2, 6), NOON_MS + 60_000: Throughput(1, 2)},
@@ -216,7 +222,7 @@ def test_a_stretch_is_counted_by_window_and_key() -> None:
 
 def test_only_the_keys_with_the_most_messages_are_kept() -> None:
     keys = {b"a": Throughput(1, 9), b"b": Throughput(3, 1), None: Throughput(2, 1)}
-    assert list(biggest(keys, 2)) == [b"b", None]
+    assert list(largest_keys(keys, 2)) == [b"b", None]
 
 
 def test_an_acks_log_is_counted_by_window_and_subscription() -> None:
@@ -232,8 +238,8 @@ def test_an_acks_log_is_counted_by_window_and_subscription() -> None:
         ("shipping", Created(at=start, floor=0)),
     )
     held = {("orders", 0): rows(0, 10), ("__acks.orders", 0): log}
-    task = AcksTask(Topic("nowhere:1", "orders"), 0, 0, 10, 0, len(log), frozenset({"billing"}), EVER)
-    part = read_acks(Shelf(held), task)
+    task = AcksTask(TopicSource("nowhere:1", "orders"), 0, 0, 10, 0, len(log), frozenset({"billing"}), EVER)
+    part = read_acks(InMemorySources(held), task)
     assert list(part.settlings) == ["billing"]
     assert part.created_ms == {"billing": start}
     early, late = part.settlings["billing"][first], part.settlings["billing"][second]
@@ -272,43 +278,45 @@ def test_the_backlog_is_counted_back_from_now() -> None:
     assert depths(3, arrived=[5, 0, 4], gone=[0, 3, 3]) == [5, 2, 3]
 
 
-def gathered(**fields: Any) -> Gathered:
+def gathered(**fields: Any) -> TopicFacts:
     known: dict[str, Any] = {"name": "orders", "partitions": 1, "parts": [], "acks": [], "backlogs": [], "lags": []}
-    return Gathered(**(known | fields))
+    return TopicFacts(**(known | fields))
 
 
 def test_what_came_and_went_after_the_time_that_is_looked_at_is_taken_off_the_backlog() -> None:
     part = TopicPart(0, {NOON_MS: Throughput(5, 5), NOON_MS + 1000: Throughput(2, 2)}, {}, after=4)
-    acks = AcksPart(0, {"billing": {NOON_MS + 1000: Settling(acked=3, gone=3)}}, {"billing": NOON_MS}, {"billing": 1})
-    known = gathered(parts=[part], acks=[acks], backlogs=[Backlog("billing", 7, 0, 0, 0)])
-    [topic] = put_together("x", NOON_MS, [known], 1000).topics
+    acks = AcksPart(
+        0, {"billing": {NOON_MS + 1000: SettleFigures(acked=3, gone=3)}}, {"billing": NOON_MS}, {"billing": 1}
+    )
+    known = gathered(parts=[part], acks=[acks], backlogs=[SubscriptionBacklog("billing", 7, 0, 0, 0)])
+    [topic] = build_report("x", NOON_MS, [known], 1000).topics
     assert topic.subscriptions[0].depths == [5, 4]
 
 
 def test_there_is_no_backlog_before_there_is_a_subscription() -> None:
     part = TopicPart(0, {NOON_MS: Throughput(5, 5), NOON_MS + 1000: Throughput(2, 2)}, {}, after=0)
     acks = AcksPart(0, {"billing": {}}, {"billing": NOON_MS + 1500}, {})
-    known = gathered(parts=[part], acks=[acks], backlogs=[Backlog("billing", 2, 0, 0, 0)])
-    [topic] = put_together("x", NOON_MS, [known], 1000).topics
+    known = gathered(parts=[part], acks=[acks], backlogs=[SubscriptionBacklog("billing", 2, 0, 0, 0)])
+    [topic] = build_report("x", NOON_MS, [known], 1000).topics
     assert topic.subscriptions[0].depths == [None, 2]
 
 
 def test_a_window_that_is_much_too_small_is_refused() -> None:
     part = TopicPart(0, {NOON_MS: Throughput(1, 1), NOON_MS + 86_400_000: Throughput(1, 1)}, {}, 0)
     with pytest.raises(InvalidRequest, match="would be 86401 windows"):
-        put_together("x", NOON_MS, [gathered(parts=[part])], 1000)
+        build_report("x", NOON_MS, [gathered(parts=[part])], 1000)
 
 
 def test_a_backlog_of_which_nothing_else_is_known_is_shown() -> None:
-    report = put_together("x", NOON_MS, [gathered(backlogs=[Backlog("billing", 3, 1, 1, 0)])], None)
-    page = PageReader(page_of(report))
+    report = build_report("x", NOON_MS, [gathered(backlogs=[SubscriptionBacklog("billing", 3, 1, 1, 0)])], None)
+    page = PageReader(render_report_page(report))
     assert page.tiles["Subscription billing"]["backlog now"] == "3"
     assert report.times_ms == []
 
 
 def test_of_many_partitions_the_biggest_are_drawn_and_all_are_listed() -> None:
     parts = [TopicPart(n, {NOON_MS: Throughput(n + 1, 1)}, {}, 0) for n in range(40)]
-    text = page_of(put_together("x", NOON_MS, [gathered(partitions=40, parts=parts)], None))
+    text = render_report_page(build_report("x", NOON_MS, [gathered(partitions=40, parts=parts)], None))
     assert text.count('class="bar s0"') == 24
     assert "partition 39: 40" in text
     assert len(PageReader(text).tables["orders", "Messages by partition"]) == 41
@@ -316,9 +324,9 @@ def test_of_many_partitions_the_biggest_are_drawn_and_all_are_listed() -> None:
 
 def test_long_tables_are_cut_and_names_are_escaped() -> None:
     part = TopicPart(0, {NOON_MS + 1000 * n: Throughput(1, 1) for n in range(900)}, {b"\x00<b>": Throughput(1, 1)}, 0)
-    lags = [Lag("<i>", 0, None, 9, 9)]
-    report: Report = put_together("<x>", NOON_MS, [gathered(parts=[part], lags=lags)], 1000)
-    text = page_of(report)
+    lags = [GroupPartitionLag("<i>", 0, None, 9, 9)]
+    report: Report = build_report("<x>", NOON_MS, [gathered(parts=[part], lags=lags)], 1000)
+    text = render_report_page(report)
     page = PageReader(text)
     assert "400 more rows are in the Parquet tables." in text
     assert len(page.tables["orders", "Messages in"]) == 501

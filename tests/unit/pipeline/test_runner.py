@@ -13,13 +13,13 @@ from tests.unit.pipeline.fakes import TOML, FakeJob, FakeSpark
 
 from headrace.model.errors import UnknownTopicOrPartition
 from headrace.pipeline import runner
-from headrace.pipeline.job import Outcome, Progress, Run
+from headrace.pipeline.job import JobProgress, JobResult, JobRun
 from headrace.pipeline.runner import RunFailed, plan_pipeline, run_pipeline
 from headrace.pipeline.settings import InvalidPipeline, Pipeline, read_pipeline
-from headrace.pipeline.state import PipelineRuns, Process, Status, WorkFolder
+from headrace.pipeline.state import PipelineAlreadyRunning, Process, Status, WorkFolder
 
-Work = Callable[[Run], Outcome]
-DONE = Outcome(True, "done")
+Work = Callable[[JobRun], JobResult]
+DONE = JobResult(True, "done")
 
 
 @pytest.fixture
@@ -40,10 +40,10 @@ def status_of(pipeline: Pipeline) -> Status:
 
 def test_a_run_leaves_word_of_what_it_did(pipeline: Pipeline, capfd: pytest.CaptureFixture[str]) -> None:
     outcome = run_pipeline(pipeline)
-    assert outcome == Outcome(True, "all done", {"records": 3})
+    assert outcome == JobResult(True, "all done", {"records": 3})
     status = status_of(pipeline)
     assert (status.state, status.summary, status.figures) == ("done", "all done", {"records": 3})
-    assert status.progress == Progress(1, 4)
+    assert status.progress == JobProgress(1, 4)
     assert (status.process.pid, status.brokers, status.file) == (os.getpid(), "10.0.0.1:9092", pipeline.file)
     assert "run of orders ended" in (pipeline.work / "log").read_text()
     assert capfd.readouterr().err == "orders: 1/4 records  lag 3\n"
@@ -52,7 +52,7 @@ def test_a_run_leaves_word_of_what_it_did(pipeline: Pipeline, capfd: pytest.Capt
 def test_the_job_sees_its_own_folder_and_how_it_stands_is_seen_meanwhile(
     pipeline: Pipeline, does: Callable[[Work], None]
 ) -> None:
-    def work(run: Run) -> Outcome:
+    def work(run: JobRun) -> JobResult:
         assert (run.name, run.brokers, run.work) == ("orders", "10.0.0.1:9092", pipeline.work / "job")
         assert run.work.is_dir()
         assert status_of(pipeline).state == "running"
@@ -63,13 +63,13 @@ def test_the_job_sees_its_own_folder_and_how_it_stands_is_seen_meanwhile(
 
 
 def test_what_the_job_finds_wrong_ends_in_no(pipeline: Pipeline, does: Callable[[Work], None]) -> None:
-    does(lambda run: Outcome(False, "one record is lost"))
+    does(lambda run: JobResult(False, "one record is lost"))
     assert not run_pipeline(pipeline).ok
     assert (status_of(pipeline).state, status_of(pipeline).summary) == ("failed", "one record is lost")
 
 
 def test_a_refusal_is_kept_and_told(pipeline: Pipeline, does: Callable[[Work], None]) -> None:
-    def work(run: Run) -> Outcome:
+    def work(run: JobRun) -> JobResult:
         raise UnknownTopicOrPartition("there is no topic orders")
 
     does(work)
@@ -84,7 +84,7 @@ def test_an_error_of_spark_is_told_in_a_line_and_the_log_has_the_rest(
 ) -> None:
     from pyspark.errors import PySparkException
 
-    def work(run: Run) -> Outcome:
+    def work(run: JobRun) -> JobResult:
         raise PySparkException(
             "[STREAM_FAILED] Query x:\nTraceback (most recent call last):\nValueError: bad\n\tat java"
         )
@@ -105,8 +105,8 @@ def test_settings_that_the_job_refuses_are_told_before_anything_is_made(
 
 
 def test_a_pipeline_is_not_run_twice_at_once(pipeline: Pipeline, does: Callable[[Work], None]) -> None:
-    def work(run: Run) -> Outcome:
-        with pytest.raises(PipelineRuns, match=f"is run by process {os.getpid()}"):
+    def work(run: JobRun) -> JobResult:
+        with pytest.raises(PipelineAlreadyRunning, match=f"is run by process {os.getpid()}"):
             run_pipeline(pipeline)
         assert status_of(pipeline).state == "running"
         return DONE
@@ -137,7 +137,7 @@ def test_a_run_does_not_wait_for_ever_for_what_is_left_behind(
     monkeypatch.setattr(runner, "LEFT_BEHIND_SECONDS", 0.0)
     left_behind = WorkFolder(pipeline.work).lock()
     assert left_behind is not None
-    with pytest.raises(PipelineRuns, match="is still held by what the last run has left behind"):
+    with pytest.raises(PipelineAlreadyRunning, match="is still held by what the last run has left behind"):
         run_pipeline(pipeline)
     os.close(left_behind)
 
@@ -148,12 +148,12 @@ def test_a_signal_lets_the_job_finish_what_is_under_way(
 ) -> None:
     before = signal.getsignal(number)
 
-    def work(run: Run) -> Outcome:
-        assert not run.must_stop
+    def work(run: JobRun) -> JobResult:
+        assert not run.stop_requested
         os.kill(os.getpid(), number)
         run.wait(1000)
-        assert run.must_stop
-        return Outcome(True, "as far as it came")
+        assert run.stop_requested
+        return JobResult(True, "as far as it came")
 
     does(work)
     assert run_pipeline(pipeline).ok
@@ -164,9 +164,9 @@ def test_a_signal_lets_the_job_finish_what_is_under_way(
 def test_a_second_ctrl_c_ends_it_now(pipeline: Pipeline, does: Callable[[Work], None]) -> None:
     reached: list[str] = []
 
-    def work(run: Run) -> Outcome:
+    def work(run: JobRun) -> JobResult:
         os.kill(os.getpid(), signal.SIGINT)
-        assert run.must_stop
+        assert run.stop_requested
         os.kill(os.getpid(), signal.SIGTERM)  # which says the same as the first, and no more
         reached.append("the second")
         os.kill(os.getpid(), signal.SIGINT)
@@ -186,16 +186,16 @@ def test_a_request_to_stop_is_seen(
     monkeypatch.setattr(runner, "LOOK_SECONDS", 0.001)
     folder = WorkFolder(pipeline.work)
 
-    def work(run: Run) -> Outcome:
-        folder.ask_to_stop(status_of(pipeline).process)
+    def work(run: JobRun) -> JobResult:
+        folder.request_stop_of(status_of(pipeline).process)
         run.wait(1000)
-        assert run.must_stop
+        assert run.stop_requested
         return DONE
 
     does(work)
     run_pipeline(pipeline)
     assert status_of(pipeline).state == "stopped"
-    assert not folder.is_asked_to_stop(Process.own())
+    assert not folder.is_stop_requested(Process.own())
 
 
 def test_a_request_to_stop_an_earlier_run_is_void(
@@ -203,11 +203,11 @@ def test_a_request_to_stop_an_earlier_run_is_void(
 ) -> None:
     monkeypatch.setattr(runner, "LOOK_SECONDS", 0.0)
     pipeline.work.mkdir(parents=True)
-    WorkFolder(pipeline.work).ask_to_stop(Process.own())
+    WorkFolder(pipeline.work).request_stop_of(Process.own())
     seen: list[bool] = []
 
-    def work(run: Run) -> Outcome:
-        seen.append(run.must_stop)
+    def work(run: JobRun) -> JobResult:
+        seen.append(run.stop_requested)
         return DONE
 
     does(work)
@@ -218,11 +218,11 @@ def test_a_request_to_stop_an_earlier_run_is_void(
 def test_a_continuous_run_does_it_again_until_a_stop(pipeline: Pipeline, does: Callable[[Work], None]) -> None:
     times: list[int] = []
 
-    def work(run: Run) -> Outcome:
+    def work(run: JobRun) -> JobResult:
         times.append(1)
         if len(times) == 3:
             os.kill(os.getpid(), signal.SIGTERM)
-        return Outcome(True, f"{len(times)} times")
+        return JobResult(True, f"{len(times)} times")
 
     does(work)
     quick = read_pipeline(Path(pipeline.file), ["pipeline.trigger=1ms"])
@@ -237,7 +237,7 @@ def test_spark_is_started_when_it_is_asked_for_and_ended_with_the_run(
     run_pipeline(pipeline, sessions=spark.open)
     assert spark.opened == 0
 
-    def work(run: Run) -> Outcome:
+    def work(run: JobRun) -> JobResult:
         first: Any = run.spark
         assert first is run.spark
         assert (spark.opened, spark.closed) == (1, 0)
@@ -261,7 +261,7 @@ def test_what_starts_with_spark_prints_to_the_log_and_holds_the_lock(
             java.append(os.dup(2))
             return super().open(pipeline)
 
-    def work(run: Run) -> Outcome:
+    def work(run: JobRun) -> JobResult:
         assert run.spark is not None
         return DONE
 
@@ -278,10 +278,10 @@ def test_our_signals_are_taken_back_from_spark(pipeline: Pipeline, does: Callabl
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             return super().open(pipeline)
 
-    def work(run: Run) -> Outcome:
+    def work(run: JobRun) -> JobResult:
         assert run.spark is not None
         os.kill(os.getpid(), signal.SIGINT)
-        assert run.must_stop
+        assert run.stop_requested
         return DONE
 
     does(work)

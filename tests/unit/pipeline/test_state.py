@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from headrace.pipeline import state
-from headrace.pipeline.job import Progress
+from headrace.pipeline.job import JobProgress
 from headrace.pipeline.state import Process, StateUnreadable, Status, WorkFolder
 
 
@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> WorkFolder:
 
 
 def status_of(process: Process, state: state.State = "running") -> Status:
-    return Status("orders", "archive", "once", state, process, 1, 2, progress=Progress(1, 4))
+    return Status("orders", "archive", "once", state, process, 1, 2, progress=JobProgress(1, 4))
 
 
 def test_a_pipeline_that_never_ran_has_no_status(folder: WorkFolder) -> None:
@@ -74,20 +74,20 @@ def test_a_run_that_has_ended_needs_no_process(folder: WorkFolder) -> None:
 def test_a_request_to_stop_is_for_the_run_that_was_there(folder: WorkFolder) -> None:
     process = Process.own()
     folder.keep(status_of(process))
-    assert not folder.is_asked_to_stop(process)
-    folder.ask_to_stop(process)
-    assert folder.is_asked_to_stop(process)
-    assert not folder.is_asked_to_stop(msgspec.structs.replace(process, started="other"))
+    assert not folder.is_stop_requested(process)
+    folder.request_stop_of(process)
+    assert folder.is_stop_requested(process)
+    assert not folder.is_stop_requested(msgspec.structs.replace(process, started="other"))
     found = folder.status()
     assert found is not None
     assert found.state == "stopping"
     folder.clear_stop()
-    assert not folder.is_asked_to_stop(process)
+    assert not folder.is_stop_requested(process)
 
 
 def test_a_request_that_cannot_be_read_is_none(folder: WorkFolder) -> None:
     (folder.path / "stop").write_text("now!")
-    assert not folder.is_asked_to_stop(Process.own())
+    assert not folder.is_stop_requested(Process.own())
 
 
 def test_a_status_that_cannot_be_read_is_named(folder: WorkFolder) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.pipeline.transform import Source, TransformJob, TransformSettings
+from headrace.pipeline.transform import TopicSqlView, TransformJob, TransformSettings
 
 SOURCES: dict[str, dict[str, str | bool | int | float]] = {"orders": {"topic": "orders"}}
 
@@ -68,7 +68,7 @@ def test_what_is_wrong_is_told(folder: Path, settings: TransformSettings, proble
 
 
 def test_a_source_begins_at_the_beginning_unless_it_is_said_otherwise() -> None:
-    source = Source.of(
+    source = TopicSqlView.of(
         "orders", {"topic": "orders", "watermark": "1m", "maxOffsetsPerTrigger": 5, "includeHeaders": False}
     )
     assert source.options == {
@@ -78,6 +78,8 @@ def test_a_source_begins_at_the_beginning_unless_it_is_said_otherwise() -> None:
         "includeHeaders": "false",
     }
     assert (source.watermark_ms, source.watermark_column) == (60_000, "timestamp")
-    later = Source.of("orders", {"topic": "orders", "startingTimestamp": 5, "watermark": "1m", "watermarkColumn": "at"})
+    later = TopicSqlView.of(
+        "orders", {"topic": "orders", "startingTimestamp": 5, "watermark": "1m", "watermarkColumn": "at"}
+    )
     assert "startingOffsets" not in later.options
     assert later.watermark_column == "at"

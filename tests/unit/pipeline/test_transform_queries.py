@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.pipeline.job import Progress
-from headrace.pipeline.transform_queries import Output, TransformFailed, lag_of, run_queries
+from headrace.pipeline.job import JobProgress
+from headrace.pipeline.transform_plan import Output, TransformFailed, lag_of, run_queries
 
 
 def batch(number: int, rows: int, *, end: int = 10, latest: int = 10) -> dict[str, Any]:
@@ -91,15 +91,15 @@ class FakeRun:
         self.brokers = "b:1"
         self.work = Path("work")
         self.spark = cast("Any", None)
-        self.told: list[Progress] = []
+        self.told: list[JobProgress] = []
         self._queries = queries
         self._looks = looks
 
-    def tell(self, progress: Progress) -> None:
+    def tell(self, progress: JobProgress) -> None:
         self.told.append(progress)
 
     @property
-    def must_stop(self) -> bool:
+    def stop_requested(self) -> bool:
         return self._looks <= 0
 
     def wait(self, seconds: float) -> None:
@@ -135,7 +135,7 @@ def test_a_continuous_run_says_how_often() -> None:
     run = FakeRun(query)
     run_queries(run, [only], "checks", 1.5, "")
     assert cast("Any", only.frame).said["trigger"] == {"processingTime": "1500 milliseconds"}
-    assert run.told[-1] == Progress(1, lag=0)
+    assert run.told[-1] == JobProgress(1, lag=0)
 
 
 def test_when_one_fails_the_others_are_stopped_and_the_cause_is_told() -> None:

@@ -6,31 +6,31 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from tests.unit.client.scripted import in_world
-from tests.unit.push.pushed import backlog, leased, put, queue
+from tests.unit.client.scripted_cluster import in_world
+from tests.unit.push.push_support import backlog, leased, put, with_queue
 
-from headrace.client.address import parse_addresses
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.admin.subscription_admin import START, Position, SubscriptionAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
+from headrace.client.connections.address import parse_addresses
+from headrace.client.connections.tcp import TcpDialer
 from headrace.client.errors import SubscriptionNotFound
-from headrace.client.leased import Message
-from headrace.client.producer import Producer
-from headrace.client.settling import ACK, EXTEND, NACK, settle
-from headrace.client.subscription import Subscription
-from headrace.client.subscription_admin import START, Position, SubscriptionAdmin
-from headrace.client.tcp import TcpDialer
+from headrace.client.produce.producer import Producer
+from headrace.client.queues.leased_messages import LeasedMessage
+from headrace.client.queues.settling import ACK, EXTEND, NACK, settle
+from headrace.client.queues.subscription import Subscription
 from headrace.model.errors import GroupIdNotFound, UnknownTopicOrPartition
 from headrace.push.feed import Feed
 from headrace.testkit.cluster import SimCluster
 from headrace.testkit.world import World
-from headrace.wire.messages.settle import SettleItem
+from headrace.wire.messages.queues import SettleItem
 
 
-def values(messages: list[Message]) -> list[bytes | None]:
+def values(messages: list[LeasedMessage]) -> list[bytes | None]:
     return [message.value for message in messages]
 
 
-async def ack(feed: Feed, *messages: Message) -> None:
+async def ack(feed: Feed, *messages: LeasedMessage) -> None:
     assert await feed.settle([message.receipt for message in messages], SettleItem(how=ACK)) == []
 
 
@@ -48,7 +48,7 @@ def test_a_receiver_that_settles_nothing_gets_exactly_its_credit() -> None:
         assert (feed.in_flight, feed.free) == (7, 0)
         await feed.close()
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_whoever_does_not_take_is_not_fed() -> None:
@@ -62,7 +62,7 @@ def test_whoever_does_not_take_is_not_fed() -> None:
         assert values(await feed.take(5.0)) == [b"c", b"d"]
         await feed.close()
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_it_waits_for_a_message_and_no_longer_than_it_is_told() -> None:
@@ -79,7 +79,7 @@ def test_it_waits_for_a_message_and_no_longer_than_it_is_told() -> None:
         assert 3.0 <= world.clock.monotonic() - before < 4.0
         await feed.close()
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_a_credit_that_is_withdrawn_ends_the_taking_and_takes_nothing_back() -> None:
@@ -101,7 +101,7 @@ def test_a_credit_that_is_withdrawn_ends_the_taking_and_takes_nothing_back() -> 
         assert values(await feed.take(60.0)) == [b"b"]
         await feed.close()
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_what_nobody_has_taken_is_given_back_and_what_was_taken_is_not() -> None:
@@ -118,7 +118,7 @@ def test_what_nobody_has_taken_is_given_back_and_what_was_taken_is_not() -> None
             (again,) = await other.lease(10)
             assert (again.value, again.attempt) == (b"b", 1), "it was delivered to nobody"
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_leases_are_kept_for_as_long_as_the_work_takes_and_lost_ones_are_forgotten() -> None:
@@ -126,7 +126,7 @@ def test_leases_are_kept_for_as_long_as_the_work_takes_and_lost_ones_are_forgott
         await put(cluster, b"a", b"b")
         feed = Feed(cluster, "workers", ["jobs"], 10, 3.0)
         first, second = await feed.take(1.0)
-        extending = asyncio.create_task(feed.extend_for_ever(3.0))
+        extending = asyncio.create_task(feed.keep_extending(3.0))
         await asyncio.sleep(60.0)
         assert await leased(cluster) == 2
         await settle(cluster, "workers", [first.receipt], SettleItem(how=NACK, delay_ms=3_600_000))
@@ -136,7 +136,7 @@ def test_leases_are_kept_for_as_long_as_the_work_takes_and_lost_ones_are_forgott
         extending.cancel()
         await feed.close()
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_an_extension_keeps_a_message_in_flight_and_one_that_is_refused_does_not() -> None:
@@ -152,7 +152,7 @@ def test_an_extension_keeps_a_message_in_flight_and_one_that_is_refused_does_not
         assert not feed.holds(message)
         await feed.close()
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_several_topics_share_one_credit() -> None:
@@ -171,7 +171,7 @@ def test_several_topics_share_one_credit() -> None:
         assert sorted(values(taken)) == [b"a", b"b", b"c", b"d", b"e", b"f"]  # type: ignore[type-var]
         await feed.close()
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_what_will_not_mend_is_raised() -> None:
@@ -183,7 +183,7 @@ def test_what_will_not_mend_is_raised() -> None:
         with pytest.raises(UnknownTopicOrPartition):
             await Feed(cluster, "workers", ["nothing"], 4).take(60.0)
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def of_three_brokers(scenario: Callable[[Cluster, World], Awaitable[None]]) -> None:
@@ -208,7 +208,7 @@ def test_the_credit_is_shared_among_brokers_also_if_it_is_less_than_they_are(cre
             for number in range(60):
                 await producer.publish("jobs", b"%d" % number, partition=number % 6)
         feed = Feed(cluster, "workers", ["jobs"], credit)
-        seen: list[Message] = []
+        seen: list[LeasedMessage] = []
         while len(seen) < 60:
             taken = await feed.take(60.0)
             assert taken, "something is left behind"

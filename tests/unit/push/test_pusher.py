@@ -6,20 +6,31 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tests.unit.push.pushed import ABSENT, FAILED, WELL, Receiver, backlog, leased, push_of, put, queue, until
+from tests.unit.push.push_support import (
+    ABSENT,
+    FAILED,
+    WELL,
+    WebhookReceiver,
+    backlog,
+    leased,
+    push_of,
+    put,
+    until,
+    with_queue,
+)
 
+from headrace.client.admin.subscription_admin import END, Position, SubscriptionAdmin
 from headrace.client.cluster import Cluster
-from headrace.client.leased import Message
-from headrace.client.subscription import Subscription
-from headrace.client.subscription_admin import END, Position, SubscriptionAdmin
-from headrace.push.pusher import Pusher
-from headrace.push.webhook import Outcome, Verdict
+from headrace.client.queues.leased_messages import LeasedMessage
+from headrace.client.queues.subscription import Subscription
+from headrace.push.pusher import WebhookPusher
+from headrace.push.webhook import AcknowledgeType, DeliveryOutcome
 from headrace.testkit.world import World
 
 
 @asynccontextmanager
-async def pushing(cluster: Cluster, receiver: Receiver, **push: object) -> AsyncIterator[Pusher]:
-    pusher = Pusher(push_of(**push), ["jobs"], cluster, receiver)
+async def pushing(cluster: Cluster, receiver: WebhookReceiver, **push: object) -> AsyncIterator[WebhookPusher]:
+    pusher = WebhookPusher(push_of(**push), ["jobs"], cluster, receiver)
     running = asyncio.create_task(pusher.run())
     try:
         yield pusher
@@ -30,7 +41,7 @@ async def pushing(cluster: Cluster, receiver: Receiver, **push: object) -> Async
 
 def test_messages_are_sent_and_settled() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
-        receiver = Receiver()
+        receiver = WebhookReceiver()
         async with pushing(cluster, receiver) as pusher:
             await put(cluster, *(b"%d" % number for number in range(30)))
             await until(lambda: pusher.status.delivered == 30)
@@ -38,12 +49,12 @@ def test_messages_are_sent_and_settled() -> None:
             assert await backlog(cluster) == 0
             assert (pusher.status.circuit, pusher.status.in_flight, pusher.status.failed) == ("closed", 0, 0)
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_no_more_are_sent_at_a_time_than_is_allowed_nor_leased() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
-        receiver = Receiver()
+        receiver = WebhookReceiver()
         receiver.seconds = 5.0
         async with pushing(cluster, receiver, concurrency=3):
             await put(cluster, *(b"%d" % number for number in range(20)))
@@ -52,25 +63,25 @@ def test_no_more_are_sent_at_a_time_than_is_allowed_nor_leased() -> None:
             await until(lambda: len(receiver.got) == 20)
             assert receiver.most_in_flight == 3
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_no_more_are_sent_per_second_than_is_allowed() -> None:
     async def scenario(cluster: Cluster, world: World) -> None:
-        receiver = Receiver()
+        receiver = WebhookReceiver()
         await put(cluster, *(b"%d" % number for number in range(41)))
         async with pushing(cluster, receiver, rate=4):
             before = world.clock.monotonic()
             await until(lambda: len(receiver.got) == 41)
             assert 10.0 <= world.clock.monotonic() - before < 12.0
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_a_message_that_fails_comes_again_and_is_a_dead_letter_in_the_end() -> None:
     async def scenario(cluster: Cluster, world: World) -> None:
-        receiver = Receiver()
-        poison = Outcome(Verdict.NACK, is_well=True, error="HTTP 400")
+        receiver = WebhookReceiver()
+        poison = DeliveryOutcome(AcknowledgeType.NACK, is_healthy=True, error="HTTP 400")
         receiver.answer = lambda message: poison if message.value == b"b" else WELL
         async with pushing(cluster, receiver):
             before = world.clock.monotonic()
@@ -82,26 +93,26 @@ def test_a_message_that_fails_comes_again_and_is_a_dead_letter_in_the_end() -> N
             assert sorted(receiver.values) == [b"a", *[b"b"] * 5, b"c"]  # type: ignore[type-var]
         assert (await cluster.topic("jobs.dlq")).ready
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_a_message_that_nobody_wants_is_a_dead_letter_at_once() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
-        receiver = Receiver()
-        receiver.answer = lambda _message: Outcome(Verdict.REJECT, is_well=True, error="HTTP 410")
+        receiver = WebhookReceiver()
+        receiver.answer = lambda _message: DeliveryOutcome(AcknowledgeType.REJECT, is_healthy=True, error="HTTP 410")
         async with pushing(cluster, receiver) as pusher:
             await put(cluster, b"a")
             await until(lambda: pusher.status.rejected == 1)
             await asyncio.sleep(5.0)
             assert (await backlog(cluster), receiver.values) == (0, [b"a"])
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_a_receiver_that_says_when_to_come_back_is_heard() -> None:
     async def scenario(cluster: Cluster, world: World) -> None:
-        receiver = Receiver()
-        busy = Outcome(Verdict.NACK, is_well=False, error="HTTP 429", delay_seconds=100.0)
+        receiver = WebhookReceiver()
+        busy = DeliveryOutcome(AcknowledgeType.NACK, is_healthy=False, error="HTTP 429", delay_seconds=100.0)
         receiver.answer = lambda message: busy if message.attempt == 1 else WELL
         async with pushing(cluster, receiver):
             await put(cluster, b"a")
@@ -110,12 +121,12 @@ def test_a_receiver_that_says_when_to_come_back_is_heard() -> None:
             await until(lambda: len(receiver.got) == 2)
             assert 99.0 < world.clock.monotonic() - before < 102.0
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_the_back_off_of_the_subscription_goes_before_ours() -> None:
     async def scenario(cluster: Cluster, world: World) -> None:
-        receiver = Receiver()
+        receiver = WebhookReceiver()
         receiver.answer = lambda message: FAILED if message.attempt == 1 else WELL
         async with pushing(cluster, receiver, backoff_ms=30_000):
             await put(cluster, b"a")
@@ -124,15 +135,15 @@ def test_the_back_off_of_the_subscription_goes_before_ours() -> None:
             await until(lambda: len(receiver.got) == 2)
             assert 26.0 < world.clock.monotonic() - before < 32.0
 
-    queue(scenario, headrace_retry_backoff_ms="30000")
+    with_queue(scenario, headrace_retry_backoff_ms="30000")
 
 
 def test_a_receiver_that_is_away_for_hours_loses_nothing_and_no_delivery_is_used_up() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
-        receiver = Receiver()
+        receiver = WebhookReceiver()
         tries = 0
 
-        def absent(_message: Message) -> Outcome:
+        def absent(_message: LeasedMessage) -> DeliveryOutcome:
             nonlocal tries
             tries += 1
             return ABSENT
@@ -150,12 +161,12 @@ def test_a_receiver_that_is_away_for_hours_loses_nothing_and_no_delivery_is_used
             assert pusher.status.circuit == "closed"
             assert {message.attempt for message in receiver.got} == {1}
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_while_the_circuit_is_open_nothing_is_leased_and_then_one_is_tried_at_a_time() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
-        receiver = Receiver()
+        receiver = WebhookReceiver()
         receiver.answer = lambda _message: FAILED
         async with pushing(cluster, receiver, concurrency=4) as pusher:
             await put(cluster, *(b"%d" % number for number in range(50)))
@@ -172,12 +183,12 @@ def test_while_the_circuit_is_open_nothing_is_leased_and_then_one_is_tried_at_a_
             await until(lambda: pusher.status.circuit == "closed")
             await until(lambda: pusher.status.delivered == 50)
 
-    queue(scenario, share_delivery_count_limit="100")
+    with_queue(scenario, share_delivery_count_limit="100")
 
 
 def test_what_is_leased_and_not_sent_when_the_circuit_opens_is_let_go_uncounted() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
-        receiver = Receiver()
+        receiver = WebhookReceiver()
         receiver.answer = lambda _message: FAILED
         await put(cluster, *(b"%d" % number for number in range(20)))
         async with pushing(cluster, receiver, concurrency=20, rate=2) as pusher:
@@ -190,17 +201,17 @@ def test_what_is_leased_and_not_sent_when_the_circuit_opens_is_let_go_uncounted(
             unsent = [message.attempt for message in await other.lease(100) if message.id not in sent]
             assert unsent == [1] * (20 - len(sent))
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_a_receiver_that_fails_and_hangs_and_is_gone_gets_everything_in_the_order_of_its_keys() -> None:
     async def scenario(cluster: Cluster, world: World) -> None:
-        receiver = Receiver()
-        hung = Outcome(Verdict.NACK, is_well=False, error="no answer within 10000 ms")
+        receiver = WebhookReceiver()
+        hung = DeliveryOutcome(AcknowledgeType.NACK, is_healthy=False, error="no answer within 10000 ms")
         seasons = [FAILED, WELL, hung, WELL, ABSENT, WELL]
         began = world.clock.monotonic()
 
-        def answer(_message: Message) -> Outcome:
+        def answer(_message: LeasedMessage) -> DeliveryOutcome:
             season = int((world.clock.monotonic() - began) / 20)
             outcome = seasons[season] if season < len(seasons) else WELL
             receiver.seconds = 10.0 if outcome is hung else 0.05
@@ -222,12 +233,12 @@ def test_a_receiver_that_fails_and_hangs_and_is_gone_gets_everything_in_the_orde
         )
         assert sum(map(len, receiver.by_key.values())) == 120
 
-    queue(scenario, headrace_key_concurrency="1", share_delivery_count_limit="100")
+    with_queue(scenario, headrace_key_concurrency="1", share_delivery_count_limit="100")
 
 
 def test_a_slow_receiver_keeps_its_messages_for_as_long_as_it_takes() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
-        receiver = Receiver()
+        receiver = WebhookReceiver()
         receiver.seconds = 300.0
         async with pushing(cluster, receiver, timeout_ms=600_000):
             await put(cluster, b"a")
@@ -235,15 +246,15 @@ def test_a_slow_receiver_keeps_its_messages_for_as_long_as_it_takes() -> None:
             await asyncio.sleep(1.0)
             assert (await backlog(cluster), receiver.got[0].attempt) == (0, 1)
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_one_that_is_stopped_finishes_what_it_has_sent_and_gives_back_the_rest() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
-        receiver = Receiver()
+        receiver = WebhookReceiver()
         receiver.seconds = 5.0
         await put(cluster, b"a", b"b", b"c", b"d")
-        pusher = Pusher(push_of(concurrency=4, rate=1), ["jobs"], cluster, receiver)
+        pusher = WebhookPusher(push_of(concurrency=4, rate=1), ["jobs"], cluster, receiver)
         running = asyncio.create_task(pusher.run())
         await until(lambda: receiver.in_flight == 2)
         pusher.stop()
@@ -253,37 +264,37 @@ def test_one_that_is_stopped_finishes_what_it_has_sent_and_gives_back_the_rest()
         async with Subscription(cluster, "jobs", "workers") as other:
             assert {message.attempt for message in await other.lease(10)} == {1}, "they were not delivered"
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_one_that_is_stopped_before_it_has_begun_does_nothing() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
-        receiver = Receiver()
+        receiver = WebhookReceiver()
         await put(cluster, b"a")
-        pusher = Pusher(push_of(), ["jobs"], cluster, receiver)
+        pusher = WebhookPusher(push_of(), ["jobs"], cluster, receiver)
         pusher.stop()
         await pusher.run()
         assert receiver.got == []
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_trouble_with_the_brokers_is_told_and_passes() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
-        receiver = Receiver()
+        receiver = WebhookReceiver()
         async with pushing(cluster, receiver) as pusher:
-            pusher.retopic(["nothing"])
+            pusher.set_topics(["nothing"])
             await until(lambda: "nothing" in pusher.status.last_error)
-            pusher.retopic(["jobs"])
+            pusher.set_topics(["jobs"])
             await put(cluster, b"a")
             await until(lambda: pusher.status.delivered == 1)
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_a_message_whose_lease_was_taken_away_is_not_sent() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
-        receiver = Receiver()
+        receiver = WebhookReceiver()
         await put(cluster, *(b"%d" % number for number in range(100)))
         async with pushing(cluster, receiver, concurrency=100, rate=1) as pusher:
             await until(lambda: len(receiver.got) == 2)
@@ -292,4 +303,4 @@ def test_a_message_whose_lease_was_taken_away_is_not_sent() -> None:
             await asyncio.sleep(200.0)
             assert len(receiver.got) < 20
 
-    queue(scenario)
+    with_queue(scenario)

@@ -7,31 +7,30 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.unit.push.pushed import Receiver, leased, put, queue, until
+from tests.unit.push.push_support import WebhookReceiver, leased, put, until, with_queue
 
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.admin.config_requests import alter_configs
+from headrace.client.admin.subscription_admin import START, Position, SubscriptionAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
+from headrace.client.admin.webhooks import WebhookPoller, WebhookSettings, delete_webhook, set_webhook
 from headrace.client.cluster import Cluster
-from headrace.client.config_records import alter_configs
-from headrace.client.leased import Message
-from headrace.client.pushes import PushList, PushSettings, delete_push, set_push
-from headrace.client.subscription_admin import START, Position, SubscriptionAdmin
+from headrace.client.queues.leased_messages import LeasedMessage
 from headrace.model.subscription_configs import GROUP_RESOURCE
 from headrace.push.feed import Feed
-from headrace.push.pushers import Pushers
-from headrace.push.webhook import Outcome
+from headrace.push.pushers import WebhookPushers
+from headrace.push.webhook import DeliveryOutcome
 from headrace.testkit.world import World
-from headrace.wire.messages.describe_pushes import DescribedPush
-from headrace.wire.messages.lease import LeaseRequest, LeaseTopic
+from headrace.wire.messages.queues import DescribedPush, LeaseRequest, LeaseTopic
 
-HOOK = PushSettings("http://receiver.test/hook")
+HOOK = WebhookSettings("http://receiver.test/hook")
 
 
 @asynccontextmanager
-async def pushing(cluster: Cluster, receiver: Receiver) -> AsyncIterator[Pushers]:
-    async def open_receiver() -> Receiver:
+async def pushing(cluster: Cluster, receiver: WebhookReceiver) -> AsyncIterator[WebhookPushers]:
+    async def open_receiver() -> WebhookReceiver:
         return receiver
 
-    pushers = Pushers(cluster, open_receiver)
+    pushers = WebhookPushers(cluster, open_receiver)
     running = asyncio.create_task(pushers.run())
     try:
         yield pushers
@@ -42,33 +41,33 @@ async def pushing(cluster: Cluster, receiver: Receiver) -> AsyncIterator[Pushers
 
 def test_a_push_begins_when_it_is_set_and_ends_when_it_is_deleted() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
-        receiver = Receiver()
+        receiver = WebhookReceiver()
         async with pushing(cluster, receiver) as pushers:
             await put(cluster, b"a")
             await asyncio.sleep(5.0)
             assert (list(pushers), pushers.status("jobs", "workers")) == ([], None)
-            await set_push(cluster, "jobs", "workers", HOOK)
+            await set_webhook(cluster, "jobs", "workers", HOOK)
             await until(lambda: receiver.values == [b"a"], 3.0)
             assert [status.subscription for status in pushers] == ["workers"]
-            await delete_push(cluster, "jobs", "workers")
+            await delete_webhook(cluster, "jobs", "workers")
             await until(lambda: pushers.status("jobs", "workers") is None, 3.0)
             await put(cluster, b"b")
             await asyncio.sleep(10.0)
             assert receiver.values == [b"a"]
         assert receiver.is_closed
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_one_that_is_set_anew_goes_on_with_what_is_new() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
-        receiver = Receiver()
+        receiver = WebhookReceiver()
         receiver.seconds = 20.0
-        await set_push(cluster, "jobs", "workers", HOOK)
+        await set_webhook(cluster, "jobs", "workers", HOOK)
         async with pushing(cluster, receiver) as pushers:
             await put(cluster, *(b"%d" % number for number in range(12)))
             await until(lambda: receiver.in_flight == 8)
-            await set_push(cluster, "jobs", "workers", PushSettings(HOOK.url, concurrency=2))
+            await set_webhook(cluster, "jobs", "workers", WebhookSettings(HOOK.url, concurrency=2))
             await until(lambda: receiver.in_flight == 10, 5.0)
             await until(lambda: len(receiver.got) == 12)
             status = pushers.status("jobs", "workers")
@@ -77,7 +76,7 @@ def test_one_that_is_set_anew_goes_on_with_what_is_new() -> None:
             await asyncio.sleep(1.0)
             assert await leased(cluster) == 0
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 async def lease_once(cluster: Cluster, topic: str, name: str) -> None:
@@ -88,7 +87,7 @@ async def lease_once(cluster: Cluster, topic: str, name: str) -> None:
 
 def test_the_webhook_of_a_group_is_for_all_topics_whose_subscription_has_no_configuration_of_its_own() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
-        receiver = Receiver()
+        receiver = WebhookReceiver()
         group = {"headrace.push.url": HOOK.url, "share.auto.offset.reset": "earliest"}
         await alter_configs(cluster, (GROUP_RESOURCE, "group"), dict(group))
         await lease_once(cluster, "jobs", "group")
@@ -107,16 +106,16 @@ def test_the_webhook_of_a_group_is_for_all_topics_whose_subscription_has_no_conf
             await put(cluster, b"c", topic="mails")
             await until(lambda: receiver.values == [b"a", b"b", b"c"], 10.0)
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_subscriptions_of_one_name_are_pushed_each_to_its_own_webhook() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
-        receiver = Receiver()
+        receiver = WebhookReceiver()
         await TopicAdmin(cluster).create(NewTopic("mails", 1))
         await SubscriptionAdmin(cluster).create("mails", "workers", Position(START))
-        await set_push(cluster, "jobs", "workers", HOOK)
-        await set_push(cluster, "mails", "workers", PushSettings("http://other.test/hook"))
+        await set_webhook(cluster, "jobs", "workers", HOOK)
+        await set_webhook(cluster, "mails", "workers", WebhookSettings("http://other.test/hook"))
         async with pushing(cluster, receiver) as pushers:
             await put(cluster, b"a")
             await put(cluster, b"b", topic="mails")
@@ -124,15 +123,15 @@ def test_subscriptions_of_one_name_are_pushed_each_to_its_own_webhook() -> None:
             urls = {status.topic: status.url for status in pushers}
             assert urls == {"jobs": HOOK.url, "mails": "http://other.test/hook"}
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_only_the_topics_that_a_push_is_for_are_pushed() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
-        receiver = Receiver()
+        receiver = WebhookReceiver()
         await TopicAdmin(cluster).create(NewTopic("secrets", 1))
         await SubscriptionAdmin(cluster).create("secrets", "workers", Position(START))
-        await set_push(cluster, "jobs", "workers", HOOK)
+        await set_webhook(cluster, "jobs", "workers", HOOK)
         async with pushing(cluster, receiver):
             await put(cluster, b"hush", topic="secrets")
             await put(cluster, b"a")
@@ -140,12 +139,12 @@ def test_only_the_topics_that_a_push_is_for_are_pushed() -> None:
             await asyncio.sleep(30.0)
             assert receiver.values == [b"a"]
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_a_push_of_a_subscription_that_is_nowhere_waits_until_it_is_made() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
-        receiver = Receiver()
+        receiver = WebhookReceiver()
         await alter_configs(cluster, (GROUP_RESOURCE, "later"), {"headrace.push.url": HOOK.url})
         async with pushing(cluster, receiver) as pushers:
             await asyncio.sleep(5.0)
@@ -154,7 +153,7 @@ def test_a_push_of_a_subscription_that_is_nowhere_waits_until_it_is_made() -> No
             await put(cluster, b"a")
             await until(lambda: receiver.values == [b"a"], 10.0)
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_while_no_broker_tells_anything_all_goes_on_and_it_is_logged_once(
@@ -163,39 +162,39 @@ def test_while_no_broker_tells_anything_all_goes_on_and_it_is_logged_once(
     async def scenario(cluster: Cluster, _world: World) -> None:
         from headrace.client.errors import Unreachable
 
-        receiver = Receiver()
-        await set_push(cluster, "jobs", "workers", HOOK)
+        receiver = WebhookReceiver()
+        await set_webhook(cluster, "jobs", "workers", HOOK)
         async with pushing(cluster, receiver):
             await put(cluster, b"a")
             await until(lambda: receiver.values == [b"a"])
 
-            async def ask(_self: PushList) -> None:
+            async def ask(_self: WebhookPoller) -> None:
                 raise Unreachable("nobody is there")
 
-            monkeypatch.setattr(PushList, "ask", ask)
+            monkeypatch.setattr(WebhookPoller, "ask", ask)
             await put(cluster, b"b")
             await asyncio.sleep(10.0)
             assert receiver.values == [b"a", b"b"]
         assert caplog.text.count("nobody is there") == 1
 
-    queue(scenario)
+    with_queue(scenario)
 
 
 def test_an_unexpected_error_while_sending_is_retried_and_does_not_stop_other_pushes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
-        receiver, is_broken = Receiver(), True
+        receiver, is_broken = WebhookReceiver(), True
 
-        class BrokenForOne(Receiver):
-            async def send(self, push: DescribedPush, message: Message) -> Outcome:
+        class BrokenForOne(WebhookReceiver):
+            async def send(self, push: DescribedPush, message: LeasedMessage) -> DeliveryOutcome:
                 if push.subscription == "workers" and is_broken:
                     raise UnicodeError("label empty or too long")
                 return await receiver.send(push, message)
 
         await SubscriptionAdmin(cluster).create("jobs", "others", Position(START))
-        await set_push(cluster, "jobs", "workers", HOOK)
-        await set_push(cluster, "jobs", "others", HOOK)
+        await set_webhook(cluster, "jobs", "workers", HOOK)
+        await set_webhook(cluster, "jobs", "others", HOOK)
         async with pushing(cluster, BrokenForOne()) as pushers:
             await put(cluster, b"a")
             await until(lambda: receiver.values == [b"a"])
@@ -207,17 +206,17 @@ def test_an_unexpected_error_while_sending_is_retried_and_does_not_stop_other_pu
             await until(lambda: receiver.values == [b"a", b"a"])
         assert "subscription='workers'" in caplog.text
 
-    queue(scenario, share_delivery_count_limit="100")
+    with_queue(scenario, share_delivery_count_limit="100")
 
 
 def test_a_push_whose_own_code_fails_begins_again_after_a_pause_and_others_go_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(cluster: Cluster, world: World) -> None:
-        receiver = Receiver()
+        receiver = WebhookReceiver()
         take, failed_at = Feed.take, list[float]()
 
-        async def fail_at_first(self: Feed, wait_seconds: float) -> list[Message]:
+        async def fail_at_first(self: Feed, wait_seconds: float) -> list[LeasedMessage]:
             if self.subscription == "workers" and len(failed_at) < 5:
                 failed_at.append(world.clock.monotonic())
                 raise RuntimeError("a fault of ours")
@@ -225,8 +224,8 @@ def test_a_push_whose_own_code_fails_begins_again_after_a_pause_and_others_go_on
 
         monkeypatch.setattr(Feed, "take", fail_at_first)
         await SubscriptionAdmin(cluster).create("jobs", "others", Position(START))
-        await set_push(cluster, "jobs", "workers", HOOK)
-        await set_push(cluster, "jobs", "others", HOOK)
+        await set_webhook(cluster, "jobs", "workers", HOOK)
+        await set_webhook(cluster, "jobs", "others", HOOK)
         async with pushing(cluster, receiver) as pushers:
             await put(cluster, b"a")
             await until(lambda: receiver.values == [b"a", b"a"])
@@ -237,4 +236,4 @@ def test_a_push_whose_own_code_fails_begins_again_after_a_pause_and_others_go_on
         assert failed_at == sorted(set(failed_at)), "a pause before each new attempt"
         assert "a fault of ours" in caplog.text
 
-    queue(scenario)
+    with_queue(scenario)

@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
-from tests.unit.push.pushed import push_of
+from tests.unit.push.push_support import push_of
 from tests.unit.push.test_webhook import message
 
 from headrace.push.sender import WebhookSender, open_sender
-from headrace.push.webhook import Outcome, Verdict
+from headrace.push.webhook import AcknowledgeType, DeliveryOutcome
 from headrace.runtime.clock import SystemClock
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -44,7 +44,7 @@ async def opened(*, allows_private: bool = True) -> AsyncIterator[WebhookSender]
         await sender.close()
 
 
-async def outcome(handler: Handler, *, timeout_ms: int = 10_000) -> Outcome:
+async def outcome(handler: Handler, *, timeout_ms: int = 10_000) -> DeliveryOutcome:
     async with receiver(handler) as url, opened() as sender:
         return await sender.send(push_of(url=url, timeout_ms=timeout_ms), message())
 
@@ -56,7 +56,7 @@ async def test_a_message_arrives_with_its_headers() -> None:
         requests.append((request, await request.read()))
         return web.Response(status=204)
 
-    assert (await outcome(handler)).verdict is Verdict.ACK
+    assert (await outcome(handler)).verdict is AcknowledgeType.ACK
     ((request, body),) = requests
     assert (request.method, request.path, body) == ("POST", "/hook", b"{}")
     assert request.headers["Headrace-Message-Id"] == "orders:2:17"
@@ -75,7 +75,7 @@ async def test_redirects_are_not_followed_and_cookies_are_not_kept() -> None:
     async with receiver(handler) as url, opened() as sender:
         for _ in range(2):
             told = await sender.send(push_of(url=url.replace("127.0.0.1", "localhost")), message())
-            assert (told.verdict, told.is_well) == (Verdict.NACK, False)
+            assert (told.verdict, told.is_healthy) == (AcknowledgeType.NACK, False)
     assert seen == ["/hook", "/hook"]
 
 
@@ -85,7 +85,7 @@ async def test_a_receiver_that_hangs_is_given_up_in_time() -> None:
         raise AssertionError
 
     told = await outcome(handler, timeout_ms=100)
-    assert (told.verdict, told.is_well, told.error) == (Verdict.NACK, False, "no answer within 100 ms")
+    assert (told.verdict, told.is_healthy, told.error) == (AcknowledgeType.NACK, False, "no answer within 100 ms")
 
 
 async def test_an_answer_without_an_end_is_cut_off() -> None:
@@ -95,7 +95,7 @@ async def test_an_answer_without_an_end_is_cut_off() -> None:
         while True:
             await response.write(b"x" * 10_000)
 
-    assert (await outcome(handler)).verdict is Verdict.ACK
+    assert (await outcome(handler)).verdict is AcknowledgeType.ACK
 
 
 async def test_a_connection_that_breaks_may_have_delivered_the_message() -> None:
@@ -105,7 +105,7 @@ async def test_a_connection_that_breaks_may_have_delivered_the_message() -> None
         return web.Response()
 
     told = await outcome(handler)
-    assert (told.verdict, told.is_well) == (Verdict.NACK, False)
+    assert (told.verdict, told.is_healthy) == (AcknowledgeType.NACK, False)
 
 
 async def test_where_nobody_listens_nothing_was_delivered() -> None:
@@ -116,27 +116,27 @@ async def test_where_nobody_listens_nothing_was_delivered() -> None:
         pass
     async with opened() as sender:
         told = await sender.send(push_of(url=url), message())
-    assert (told.verdict, told.is_well) == (Verdict.UNDELIVERED, False)
+    assert (told.verdict, told.is_healthy) == (AcknowledgeType.UNDELIVERED, False)
     assert "cannot connect" in told.error
 
 
 async def test_a_name_that_means_nothing_is_nobody_there() -> None:
     async with opened() as sender:
         told = await sender.send(push_of(url="http://nobody.invalid/hook"), message())
-    assert told.verdict is Verdict.UNDELIVERED
+    assert told.verdict is AcknowledgeType.UNDELIVERED
 
 
 async def test_who_speaks_no_http_has_not_answered() -> None:
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def websocket_handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"220 smtp.example ESMTP\r\n")
         writer.close()
 
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    server = await asyncio.start_server(websocket_handler, "127.0.0.1", 0)
     async with server, opened() as sender:
         port = server.sockets[0].getsockname()[1]
         told = await sender.send(push_of(url=f"http://127.0.0.1:{port}/"), message())
-    assert (told.verdict, told.is_well) == (Verdict.NACK, False)
+    assert (told.verdict, told.is_healthy) == (AcknowledgeType.NACK, False)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0.0.0.0", "127.1", "2130706433"])
@@ -146,7 +146,7 @@ async def test_private_addresses_are_not_connected_to_unless_that_is_allowed(hos
 
     async with receiver(handler) as url, opened(allows_private=False) as sender:
         told = await sender.send(push_of(url=url.replace("127.0.0.1", host)), message())
-    assert told.verdict is Verdict.UNDELIVERED
+    assert told.verdict is AcknowledgeType.UNDELIVERED
     assert re.search("not a (public|canonical)", told.error)
 
 
@@ -188,7 +188,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused() -> None:
     async with server, opened() as sender:
         port = server.sockets[0].getsockname()[1]
         told = await sender.send(push_of(url=f"https://localhost:{port}/"), message())
-    assert (told.verdict, told.is_well) == (Verdict.UNDELIVERED, False)
+    assert (told.verdict, told.is_healthy) == (AcknowledgeType.UNDELIVERED, False)
 
 
 @pytest.mark.parametrize(
@@ -197,5 +197,5 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused() -> None:
 async def test_a_url_that_no_request_can_be_made_of_is_an_outcome_and_not_an_exception(url: str) -> None:
     async with opened() as sender:
         outcome = await sender.send(push_of(url=url), message())
-    assert (outcome.verdict, outcome.is_well) == (Verdict.UNDELIVERED, False)
+    assert (outcome.verdict, outcome.is_healthy) == (AcknowledgeType.UNDELIVERED, False)
     assert outcome.error

@@ -6,11 +6,11 @@ import hashlib
 import hmac
 
 import pytest
-from tests.unit.push.pushed import push_of
+from tests.unit.push.push_support import push_of
 
-from headrace.client.leased import Message, Receipt
+from headrace.client.queues.leased_messages import LeasedMessage, LeaseReceipt
 from headrace.model.message_ids import MessageId
-from headrace.push.webhook import Verdict, headers_of, outcome_of, retry_seconds
+from headrace.push.webhook import AcknowledgeType, outcome_of, retry_seconds, webhook_headers
 
 
 def message(
@@ -18,13 +18,13 @@ def message(
     key: bytes | None = None,
     headers: tuple[tuple[str, bytes | None], ...] = (),
     attempt: int = 1,
-) -> Message:
-    receipt = Receipt(MessageId("orders", 2, 17), attempt, 3, "member")
-    return Message(receipt, 1_700_000_000_123, key, value, headers, 0)
+) -> LeasedMessage:
+    receipt = LeaseReceipt(MessageId("orders", 2, 17), attempt, 3, "member")
+    return LeasedMessage(receipt, 1_700_000_000_123, key, value, headers, 0)
 
 
-def sent(one: Message, **push: object) -> dict[str, str]:
-    return dict(headers_of(push_of(**push), one, 1_700_000_001))
+def sent(one: LeasedMessage, **push: object) -> dict[str, str]:
+    return dict(webhook_headers(push_of(**push), one, 1_700_000_001))
 
 
 def test_everything_but_the_value_stands_in_headers() -> None:
@@ -75,28 +75,30 @@ def test_the_content_type_is_the_messages_own_or_what_it_is(
 
 
 @pytest.mark.parametrize(
-    ("status", "verdict", "is_well"),
+    ("status", "verdict", "is_healthy"),
     [
-        (200, Verdict.ACK, True),
-        (204, Verdict.ACK, True),
-        (302, Verdict.NACK, False),
-        (400, Verdict.NACK, True),
-        (401, Verdict.NACK, False),
-        (404, Verdict.NACK, False),
-        (408, Verdict.NACK, False),
-        (409, Verdict.NACK, True),
-        (410, Verdict.REJECT, True),
-        (422, Verdict.NACK, True),
-        (425, Verdict.NACK, False),
-        (429, Verdict.NACK, False),
-        (500, Verdict.NACK, False),
-        (503, Verdict.NACK, False),
+        (200, AcknowledgeType.ACK, True),
+        (204, AcknowledgeType.ACK, True),
+        (302, AcknowledgeType.NACK, False),
+        (400, AcknowledgeType.NACK, True),
+        (401, AcknowledgeType.NACK, False),
+        (404, AcknowledgeType.NACK, False),
+        (408, AcknowledgeType.NACK, False),
+        (409, AcknowledgeType.NACK, True),
+        (410, AcknowledgeType.REJECT, True),
+        (422, AcknowledgeType.NACK, True),
+        (425, AcknowledgeType.NACK, False),
+        (429, AcknowledgeType.NACK, False),
+        (500, AcknowledgeType.NACK, False),
+        (503, AcknowledgeType.NACK, False),
     ],
 )
-def test_an_answer_speaks_of_the_message_or_of_its_receiver(status: int, verdict: Verdict, is_well: bool) -> None:
+def test_an_answer_speaks_of_the_message_or_of_its_receiver(
+    status: int, verdict: AcknowledgeType, is_healthy: bool
+) -> None:
     outcome = outcome_of(status, None)
-    assert (outcome.verdict, outcome.is_well, outcome.delay_seconds) == (verdict, is_well, None)
-    assert bool(outcome.error) is (verdict is not Verdict.ACK)
+    assert (outcome.verdict, outcome.is_healthy, outcome.delay_seconds) == (verdict, is_healthy, None)
+    assert bool(outcome.error) is (verdict is not AcknowledgeType.ACK)
 
 
 @pytest.mark.parametrize(

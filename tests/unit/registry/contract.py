@@ -13,13 +13,13 @@ from headrace.registry.interface import (
     Check,
     Create,
     Delete,
-    Entry,
     KeyExists,
     KeyNotEmpty,
     NoKey,
-    Operation,
     Registry,
     RegistryConflict,
+    RegistryEntry,
+    RegistryOperation,
     SessionLost,
     SessionState,
     Set,
@@ -38,10 +38,10 @@ class RegistryContract:
     async def test_a_created_key_has_version_0_and_every_set_adds_one(self, opened: Opened) -> None:
         async with opened as registry:
             await registry.commit([Create("/a", b"one")])
-            assert await registry.get("/a") == Entry("/a", b"one", 0)
+            assert await registry.get("/a") == RegistryEntry("/a", b"one", 0)
             await registry.commit([Set("/a", b"two", 0)])
             await registry.commit([Set("/a", b"three", 1)])
-            assert await registry.get("/a") == Entry("/a", b"three", 2)
+            assert await registry.get("/a") == RegistryEntry("/a", b"three", 2)
 
     async def test_a_key_that_does_not_exist_is_none(self, opened: Opened) -> None:
         async with opened as registry:
@@ -53,7 +53,7 @@ class RegistryContract:
             await registry.commit([Delete("/a", 0)])
             assert await registry.get("/a") is None
             await registry.commit([Create("/a", b"again")])
-            assert await registry.get("/a") == Entry("/a", b"again", 0)
+            assert await registry.get("/a") == RegistryEntry("/a", b"again", 0)
 
     @pytest.mark.parametrize(
         ("operation", "conflict"),
@@ -70,7 +70,7 @@ class RegistryContract:
         ids=lambda value: value.__name__ if isinstance(value, type) else f"{type(value).__name__}{value.key}",
     )
     async def test_what_does_not_fit_is_refused_and_takes_its_neighbours_with_it(
-        self, opened: Opened, operation: Operation, conflict: type[RegistryConflict]
+        self, opened: Opened, operation: RegistryOperation, conflict: type[RegistryConflict]
     ) -> None:
         async with opened as registry:
             await registry.commit([Create("/a", b"a"), Create("/folder", b""), Create("/folder/child", b"")])
@@ -78,7 +78,7 @@ class RegistryContract:
                 await registry.commit([Create("/before", b""), operation, Create("/after", b"")])
             assert await registry.get("/before") is None
             assert await registry.get("/after") is None
-            assert await registry.get("/a") == Entry("/a", b"a", 0)
+            assert await registry.get("/a") == RegistryEntry("/a", b"a", 0)
 
     async def test_a_transaction_sees_its_own_earlier_operations(self, opened: Opened) -> None:
         async with opened as registry:
@@ -89,7 +89,7 @@ class RegistryContract:
         async with opened as registry:
             await registry.commit([Create("/a", b"1")])
             await registry.commit([Check("/a", 0)])
-            assert await registry.get("/a") == Entry("/a", b"1", 0)
+            assert await registry.get("/a") == RegistryEntry("/a", b"1", 0)
 
     async def test_a_key_may_be_made_above_and_beneath_others_in_any_order(self, opened: Opened) -> None:
         async with opened as registry:
@@ -97,7 +97,7 @@ class RegistryContract:
             assert await registry.get("/a/b") is None
             assert [entry.key for entry in await registry.entries("/a")] == ["/a/b/c"]
             await registry.commit([Create("/a/b", b"above"), Create("/a/b/c/d", b"beneath")])
-            assert await registry.get("/a/b") == Entry("/a/b", b"above", 0)
+            assert await registry.get("/a/b") == RegistryEntry("/a/b", b"above", 0)
             with pytest.raises(KeyNotEmpty):
                 await registry.commit([Delete("/a/b/c/d", 0), Delete("/a/b", 0), Delete("/a/b/c", 0)])
             await registry.commit([Delete("/a/b/c/d", 0), Delete("/a/b/c", 0), Delete("/a/b", 0)])
@@ -109,15 +109,15 @@ class RegistryContract:
             await registry.commit([Create("/a", b"")])
             await registry.commit([Delete("/a", 0), Create("/a/b/c", b"")])
             await registry.commit([Delete("/a/b/c", 0), Create("/a/b", b""), Delete("/a/b", 0), Create("/a", b"new")])
-            assert await registry.get("/a") == Entry("/a", b"new", 0)
+            assert await registry.get("/a") == RegistryEntry("/a", b"new", 0)
             assert await registry.entries("/a") == []
 
     async def test_entries_lists_what_is_beneath_and_nothing_beside_it(self, opened: Opened) -> None:
         async with opened as registry:
             keys = ["/topics", "/topics/b", "/topics/a", "/topics/a/deep", "/topics-too", "/topics0", "/other"]
             await registry.commit([Create(key, key.encode()) for key in keys])
-            beneath = await registry.entries("/topics")
-            assert [entry.key for entry in beneath] == ["/topics/a", "/topics/a/deep", "/topics/b"]
+            entries_beneath = await registry.entries("/topics")
+            assert [entry.key for entry in entries_beneath] == ["/topics/a", "/topics/a/deep", "/topics/b"]
             assert await registry.children("/topics") == ["a", "b"]
             assert await registry.children("/nothing") == []
 
@@ -161,20 +161,20 @@ class RegistryContract:
                 with pytest.raises(SessionLost):
                     await registry.commit([operation])
             assert await registry.get("/a") is None
-            assert await registry.get("/kept") == Entry("/kept", b"", 0)
+            assert await registry.get("/kept") == RegistryEntry("/kept", b"", 0)
             new = await registry.open_session()
             assert new != old
             with pytest.raises(SessionLost):
                 await registry.commit([Set("/kept", b"by the dead", 0), Create("/a", b"", old)])
             await registry.commit([Set("/kept", b"by the living", 0), Create("/a", b"", new)])
-            assert await registry.get("/kept") == Entry("/kept", b"by the living", 1)
+            assert await registry.get("/kept") == RegistryEntry("/kept", b"by the living", 1)
 
     async def test_keys_of_a_session_that_is_over_can_be_made_again_by_the_next(self, opened: Opened) -> None:
         async with opened as registry:
             for number in range(3):
                 session = await registry.open_session()
                 await registry.commit([Create("/live/1", str(number).encode(), session)])
-                assert await registry.get("/live/1") == Entry("/live/1", str(number).encode(), 0)
+                assert await registry.get("/live/1") == RegistryEntry("/live/1", str(number).encode(), 0)
                 await registry.close_session(session)
 
     async def test_an_ephemeral_key_can_be_set_and_deleted_like_any_other(self, opened: Opened) -> None:
@@ -185,7 +185,7 @@ class RegistryContract:
             await registry.commit([Delete("/controller", 1)])
             await registry.commit([Create("/controller", b"stays")])
             await registry.close_session(session)
-            assert await registry.get("/controller") == Entry("/controller", b"stays", 0)
+            assert await registry.get("/controller") == RegistryEntry("/controller", b"stays", 0)
 
     async def test_a_watch_hears_of_every_change_beneath_its_prefix_in_order(self, opened: Opened) -> None:
         async with opened as registry:
@@ -240,4 +240,4 @@ class RegistryContract:
                 for number in range(20):
                     group.create_task(compete(number))
             assert len(won) == 1
-            assert await registry.get("/a") == Entry("/a", str(won[0]).encode(), 1)
+            assert await registry.get("/a") == RegistryEntry("/a", str(won[0]).encode(), 1)

@@ -8,7 +8,7 @@ import pytest
 from headrace.model.broker_record import BrokerRecord, ControllerRecord
 from headrace.registry.brokers import (
     DRAINED_KEY,
-    advanced,
+    advance_operation,
     decode_broker,
     decode_controller,
     decode_number,
@@ -16,40 +16,40 @@ from headrace.registry.brokers import (
     epoch_key,
     live_key,
 )
-from headrace.registry.interface import BadVersion, Create, Entry, RegistryDamaged, Set
+from headrace.registry.interface import BadVersion, Create, RegistryDamaged, RegistryEntry, Set
 from headrace.testkit.registry import SimRegistry
 
 
 def test_records_come_back_as_they_were_written() -> None:
     broker = BrokerRecord(node_id=3, epoch=7, host="h", port=1, rack="r", is_draining=True)
-    assert decode_broker(Entry(live_key(3), msgspec.json.encode(broker), 0)) == broker
+    assert decode_broker(RegistryEntry(live_key(3), msgspec.json.encode(broker), 0)) == broker
     controller = ControllerRecord(node_id=3, epoch=9)
-    assert decode_controller(Entry("/controller", msgspec.json.encode(controller), 0)) == controller
+    assert decode_controller(RegistryEntry("/controller", msgspec.json.encode(controller), 0)) == controller
 
 
 def test_what_is_no_record_is_named_as_damage() -> None:
     for decode in (decode_broker, decode_controller):
         with pytest.raises(RegistryDamaged, match="/some/key"):
-            decode(Entry("/some/key", b"{", 0))
+            decode(RegistryEntry("/some/key", b"{", 0))
     with pytest.raises(RegistryDamaged, match="/some/key"):
-        decode_number(Entry("/some/key", b"-1", 0))
+        decode_number(RegistryEntry("/some/key", b"-1", 0))
 
 
 def test_a_counter_that_is_not_there_stands_at_nothing_and_is_made() -> None:
     assert decode_number(None) == 0
-    assert advanced("/n", None, 1) == Create("/n", b"1")
-    entry = Entry("/n", b"41", 6)
+    assert advance_operation("/n", None, 1) == Create("/n", b"1")
+    entry = RegistryEntry("/n", b"41", 6)
     assert decode_number(entry) == 41
-    assert advanced("/n", entry, 42) == Set("/n", b"42", 6)
+    assert advance_operation("/n", entry, 42) == Set("/n", b"42", 6)
 
 
 async def test_two_who_advance_a_counter_do_not_get_the_same_number() -> None:
     registry = SimRegistry()
-    await registry.commit([advanced(epoch_key(1), None, 1)])
+    await registry.commit([advance_operation(epoch_key(1), None, 1)])
     entry = await registry.get(epoch_key(1))
-    await registry.commit([advanced(epoch_key(1), entry, 2)])
+    await registry.commit([advance_operation(epoch_key(1), entry, 2)])
     with pytest.raises(BadVersion):
-        await registry.commit([advanced(epoch_key(1), entry, 2)])
+        await registry.commit([advance_operation(epoch_key(1), entry, 2)])
 
 
 async def test_to_drain_a_broker_twice_and_to_use_it_again_twice_is_no_error() -> None:

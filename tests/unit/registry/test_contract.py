@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.registry.contract import Opened, RegistryContract
 
-from headrace.registry.interface import Check, Create, Delete, Operation, Registry, RegistryConflict, Set
+from headrace.registry.interface import Check, Create, Delete, Registry, RegistryConflict, RegistryOperation, Set
 from headrace.registry.sqlite import SqliteRegistry
 from headrace.registry.sqlite_shared import SharedSqliteRegistry
 from headrace.runtime.clock import SystemClock
@@ -78,9 +78,9 @@ OPERATIONS = st.one_of(
 
 @given(st.lists(st.lists(OPERATIONS, min_size=1, max_size=3), max_size=8))
 def test_sqlite_and_the_simulation_answer_alike(
-    tmp_path_factory: pytest.TempPathFactory, commits: Sequence[Sequence[Operation]]
+    tmp_path_factory: pytest.TempPathFactory, commits: Sequence[Sequence[RegistryOperation]]
 ) -> None:
-    async def outcome(registry: Registry, operations: Sequence[Operation]) -> type | None:
+    async def outcome(registry: Registry, operations: Sequence[RegistryOperation]) -> type | None:
         try:
             await registry.commit(operations)
         except RegistryConflict as conflict:

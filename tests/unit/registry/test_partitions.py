@@ -17,12 +17,12 @@ from headrace.registry.interface import (
     BadVersion,
     Check,
     Create,
-    Entry,
     NoKey,
-    Operation,
     OutcomeUnknown,
     RegistryConflict,
     RegistryDamaged,
+    RegistryEntry,
+    RegistryOperation,
     RegistryUnavailable,
     Set,
 )
@@ -30,15 +30,15 @@ from headrace.registry.partitions import (
     OPERATIONS_MAX,
     PARTITIONS_KEY,
     PartitionRecords,
-    chunks,
-    creations,
+    create_operations,
     decode_partition,
     encode_partition,
     parse_partition_key,
     partition_key,
+    split_into_commits,
 )
-from headrace.registry.topics import TopicRecord, Topics, topic_key
-from headrace.testkit.registry import SimRegistry, SimRegistryState
+from headrace.registry.topics import TopicRecord, TopicRecords, topic_key
+from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
 from headrace.testkit.world import World
 
 ID = uuid.UUID(int=7)
@@ -54,7 +54,7 @@ class BreakingRegistry(SimRegistry):
         self.commits = 0
         self.before, self.after = before, after
 
-    async def commit(self, operations: Sequence[Operation]) -> None:
+    async def commit(self, operations: Sequence[RegistryOperation]) -> None:
         self.commits += 1
         number = self.commits
         if number in self.before:
@@ -75,7 +75,7 @@ async def indexes(registry: SimRegistry) -> list[int]:
 def test_keys_and_records_come_back_as_they_were_written() -> None:
     key = partition_key(ID, 17)
     assert parse_partition_key(key) == (ID, 17)
-    assert decode_partition(Entry(key, encode_partition(RECORD), 0)) == RECORD
+    assert decode_partition(RegistryEntry(key, encode_partition(RECORD), 0)) == RECORD
 
 
 @pytest.mark.parametrize("key", ["/partitions/x/0", f"/partitions/{ID.hex}", f"/partitions/{ID.hex}/x"])
@@ -83,11 +83,11 @@ def test_what_is_no_partition_is_named_as_damage(key: str) -> None:
     with pytest.raises(RegistryDamaged, match=key):
         parse_partition_key(key)
     with pytest.raises(RegistryDamaged, match=key):
-        decode_partition(Entry(key, b"{}", 0))
+        decode_partition(RegistryEntry(key, b"{}", 0))
 
 
 def test_no_commit_is_larger_than_what_a_registry_takes() -> None:
-    sizes = [len(chunk) for chunk in chunks(creations(ID, 0, [RECORD] * MANY))]
+    sizes = [len(chunk) for chunk in split_into_commits(create_operations(ID, 0, [RECORD] * MANY))]
     assert sizes == [OPERATIONS_MAX, OPERATIONS_MAX, 1]
 
 
@@ -95,17 +95,17 @@ async def test_a_change_is_decided_again_when_another_was_faster() -> None:
     registry = SimRegistry()
     key = partition_key(ID, 0)
     await registry.commit([Create(key, encode_partition(RECORD))])
-    asked: list[PartitionRecord] = []
+    requested: list[PartitionRecord] = []
 
     def decide(record: PartitionRecord) -> PartitionRecord:
-        asked.append(record)
-        if len(asked) == 1:  # now another writes
+        requested.append(record)
+        if len(requested) == 1:  # now another writes
             other = replace(RECORD, isr=(1, 2), elr=())
             registry.state.commit([Set(key, encode_partition(other), 0)], None)
         return replace(record, leader_epoch=record.leader_epoch + 1)
 
     changed = await PartitionRecords(registry).change(ID, 0, decide)
-    assert asked == [RECORD, replace(RECORD, isr=(1, 2), elr=())]
+    assert requested == [RECORD, replace(RECORD, isr=(1, 2), elr=())]
     assert changed == replace(RECORD, isr=(1, 2), elr=(), leader_epoch=5)
 
 
@@ -137,10 +137,10 @@ async def test_a_change_whose_outcome_is_unknown_is_made_once(when: str) -> None
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_all_partitions_are_removed_also_when_the_connection_breaks_in_the_midst(when: str) -> None:
     registry = BreakingRegistry(**{when: {5}})
-    for chunk in chunks(creations(ID, 0, [RECORD] * MANY)):
+    for chunk in split_into_commits(create_operations(ID, 0, [RECORD] * MANY)):
         await registry.commit(chunk)
     other = uuid.UUID(int=8)
-    await registry.commit(creations(other, 0, [RECORD]))
+    await registry.commit(create_operations(other, 0, [RECORD]))
     await PartitionRecords(registry).remove_all(ID)
     assert await indexes(registry) == []
     assert await registry.get(partition_key(other, 0)) is not None
@@ -149,30 +149,30 @@ async def test_all_partitions_are_removed_also_when_the_connection_breaks_in_the
 async def test_a_large_topic_is_seen_only_when_all_its_partitions_are_there() -> None:
     registry = BreakingRegistry(before={3})
     with pytest.raises(RegistryUnavailable):
-        await Topics(registry).create(topic(MANY), [RECORD] * MANY)
+        await TopicRecords(registry).create(topic(MANY), [RECORD] * MANY)
     assert await registry.get(topic_key("t")) is None
     assert len(await indexes(registry)) == 2 * OPERATIONS_MAX
 
 
 async def test_a_topic_whose_partitions_were_cleared_away_meanwhile_does_not_come_to_be() -> None:
     class Clearing(SimRegistry):
-        async def commit(self, operations: Sequence[Operation]) -> None:
+        async def commit(self, operations: Sequence[RegistryOperation]) -> None:
             if any(isinstance(operation, Check) for operation in operations):
                 await PartitionRecords(SimRegistry(self.state)).remove_all(ID)
             await super().commit(operations)
 
     registry = Clearing()
     with pytest.raises(NoKey):
-        await Topics(registry).create(topic(MANY), [RECORD] * MANY)
+        await TopicRecords(registry).create(topic(MANY), [RECORD] * MANY)
     assert await registry.get(topic_key("t")) is None
 
 
 async def test_orphaned_partitions_are_removed_and_those_of_a_topic_that_exists_are_not() -> None:
     registry = SimRegistry()
-    await Topics(registry).create(topic(2), [RECORD] * 2)
+    await TopicRecords(registry).create(topic(2), [RECORD] * 2)
     orphan = uuid.UUID(int=8)
-    await registry.commit(creations(orphan, 0, [RECORD]))
-    await Topics(registry).remove_orphaned_partitions([ID, orphan])
+    await registry.commit(create_operations(orphan, 0, [RECORD]))
+    await TopicRecords(registry).remove_orphaned_partitions([ID, orphan])
     assert await indexes(registry) == [0, 1]
     assert await registry.get(partition_key(orphan, 0)) is None
 
@@ -180,18 +180,18 @@ async def test_orphaned_partitions_are_removed_and_those_of_a_topic_that_exists_
 @pytest.mark.parametrize("seed", range(30))
 def test_a_topic_that_is_created_while_orphans_are_removed_has_all_its_partitions_or_does_not_exist(seed: int) -> None:
     async def race() -> None:
-        state = SimRegistryState(seed)
+        state = SimRegistryEnsemble(seed)
         state.delay_seconds = (0.001, 0.01)
         registry = SimRegistry(state)
 
         async def create() -> None:
             with suppress(RegistryConflict):
-                await Topics(SimRegistry(state)).create(topic(MANY), [RECORD] * MANY)
+                await TopicRecords(SimRegistry(state)).create(topic(MANY), [RECORD] * MANY)
 
         async def remove() -> None:
             await asyncio.sleep(0.005 + 0.001 * seed)
             with suppress(RegistryConflict):
-                await Topics(SimRegistry(state)).remove_orphaned_partitions([ID])
+                await TopicRecords(SimRegistry(state)).remove_orphaned_partitions([ID])
 
         async with asyncio.TaskGroup() as group:
             group.create_task(create())
@@ -204,7 +204,7 @@ def test_a_topic_that_is_created_while_orphans_are_removed_has_all_its_partition
 
 async def test_what_a_growth_that_was_cut_off_left_behind_is_replaced() -> None:
     registry = BreakingRegistry(before={3})
-    topics = Topics(registry)
+    topics = TopicRecords(registry)
     await topics.create(topic(1), [RECORD])
     with pytest.raises(RegistryUnavailable):
         await topics.add_partitions("t", ID, MANY + 1, [RECORD] * MANY)
@@ -221,9 +221,9 @@ async def test_what_a_growth_that_was_cut_off_left_behind_is_replaced() -> None:
 
 async def test_two_who_grow_a_topic_at_once_do_not_take_its_partitions_away() -> None:
     registry = SimRegistry()
-    await Topics(registry).create(topic(1), [RECORD])
+    await TopicRecords(registry).create(topic(1), [RECORD])
     growing = [
-        asyncio.create_task(Topics(SimRegistry(registry.state)).add_partitions("t", ID, 3, [RECORD] * 2))
+        asyncio.create_task(TopicRecords(SimRegistry(registry.state)).add_partitions("t", ID, 3, [RECORD] * 2))
         for _ in range(2)
     ]
     await asyncio.wait(growing)
@@ -233,7 +233,7 @@ async def test_two_who_grow_a_topic_at_once_do_not_take_its_partitions_away() ->
 
 async def test_partitions_are_added_behind_those_that_are_there() -> None:
     registry = SimRegistry()
-    topics = Topics(registry)
+    topics = TopicRecords(registry)
     await topics.create(topic(2), [RECORD] * 2)
     with pytest.raises(InvalidPartitions):
         await topics.add_partitions("t", ID, 4, [RECORD])

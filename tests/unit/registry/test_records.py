@@ -18,16 +18,15 @@ from headrace.model.errors import (
 )
 from headrace.model.ids import id_from_text
 from headrace.model.partition_record import PartitionRecord
-from headrace.registry.counters import advance
+from headrace.registry.counters import BLOCK_SIZE, ProducerIds, advance_counter, gap_of_start
 from headrace.registry.identity import (
     cluster_id,
     load_broker_configs,
     store_broker_configs,
 )
-from headrace.registry.interface import Create, Entry, Operation, RegistryDamaged, Set
-from headrace.registry.producer_ids import BLOCK_SIZE, ProducerIds, gap_of_start
-from headrace.registry.topics import TopicRecord, Topics
-from headrace.testkit.registry import SimRegistry, SimRegistryState
+from headrace.registry.interface import Create, RegistryDamaged, RegistryEntry, RegistryOperation, Set
+from headrace.registry.topics import TopicRecord, TopicRecords
+from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
 
 
 class FixedEntropy:
@@ -59,21 +58,21 @@ def placed(count: int) -> list[PartitionRecord]:
 
 
 async def test_a_created_topic_is_loaded_as_it_was_given() -> None:
-    state = SimRegistryState()
+    state = SimRegistryEnsemble()
     record = orders(configs={"retention.ms": "1000"})
-    await Topics(SimRegistry(state)).create(record, placed(4))
-    assert await Topics(SimRegistry(state)).load() == [record]
+    await TopicRecords(SimRegistry(state)).create(record, placed(4))
+    assert await TopicRecords(SimRegistry(state)).load() == [record]
 
 
 async def test_topics_are_loaded_sorted_by_name() -> None:
-    topics = Topics(SimRegistry())
+    topics = TopicRecords(SimRegistry())
     for name in ("b", "a.x", "a", "c-d"):
         await topics.create(orders(name=name, id=uuid.uuid5(uuid.NAMESPACE_DNS, name)), placed(4))
     assert [record.name for record in await topics.load()] == ["a", "a.x", "b", "c-d"]
 
 
 async def test_a_name_that_exists_is_refused() -> None:
-    topics = Topics(SimRegistry())
+    topics = TopicRecords(SimRegistry())
     await topics.create(orders(), placed(4))
     with pytest.raises(TopicAlreadyExists, match="'orders' already exists"):
         await topics.create(orders(id=uuid.UUID(int=8)), placed(4))
@@ -81,7 +80,7 @@ async def test_a_name_that_exists_is_refused() -> None:
 
 
 async def test_a_deleted_topic_is_gone_and_its_name_free() -> None:
-    topics = Topics(SimRegistry())
+    topics = TopicRecords(SimRegistry())
     await topics.create(orders(), placed(4))
     await topics.delete("orders", uuid.UUID(int=7), 0)
     assert await topics.load() == []
@@ -89,7 +88,7 @@ async def test_a_deleted_topic_is_gone_and_its_name_free() -> None:
 
 
 async def test_a_change_meant_for_a_predecessor_of_the_same_name_is_refused() -> None:
-    topics = Topics(SimRegistry())
+    topics = TopicRecords(SimRegistry())
     await topics.create(orders(), placed(4))
     with pytest.raises(UnknownTopicId):
         await topics.delete("orders", uuid.UUID(int=1), 0)
@@ -100,11 +99,11 @@ async def test_a_change_meant_for_a_predecessor_of_the_same_name_is_refused() ->
 
 async def test_a_topic_that_does_not_exist_cannot_be_changed() -> None:
     with pytest.raises(UnknownTopicOrPartition, match="'orders'"):
-        await Topics(SimRegistry()).delete("orders", uuid.UUID(int=7), 0)
+        await TopicRecords(SimRegistry()).delete("orders", uuid.UUID(int=7), 0)
 
 
 async def test_a_topic_grows_and_never_shrinks() -> None:
-    topics = Topics(SimRegistry())
+    topics = TopicRecords(SimRegistry())
     await topics.create(orders(), placed(4))
     await topics.add_partitions("orders", uuid.UUID(int=7), 6, placed(2))
     for total in (6, 5):
@@ -114,7 +113,7 @@ async def test_a_topic_grows_and_never_shrinks() -> None:
 
 
 async def test_changes_of_configs_at_the_same_time_are_all_kept() -> None:
-    topics = Topics(SimRegistry())
+    topics = TopicRecords(SimRegistry())
     await topics.create(orders(), placed(4))
 
     async def set_one(number: int) -> None:
@@ -134,18 +133,18 @@ async def test_a_topic_record_that_cannot_be_read_is_named() -> None:
     registry = SimRegistry()
     await registry.commit([Create("/topics/orders", b"{nonsense")])
     with pytest.raises(RegistryDamaged, match="/topics/orders"):
-        await Topics(registry).load()
+        await TopicRecords(registry).load()
 
 
 async def test_a_counter_never_gives_a_number_twice() -> None:
     registry = SimRegistry()
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(advance(registry, "/n")) for _ in range(30)]
+        tasks = [group.create_task(advance_counter(registry, "/n")) for _ in range(30)]
     assert sorted(task.result() for task in tasks) == list(range(30))
 
 
 async def test_producer_ids_are_never_handed_out_twice_not_even_after_a_crash() -> None:
-    state = SimRegistryState()
+    state = SimRegistryEnsemble()
     given: list[int] = []
     for _ in range(3):
         registry = SimRegistry(state)
@@ -157,7 +156,7 @@ async def test_producer_ids_are_never_handed_out_twice_not_even_after_a_crash() 
 
 
 async def test_two_brokers_draw_their_producer_ids_from_different_blocks() -> None:
-    state = SimRegistryState()
+    state = SimRegistryEnsemble()
     one, other = ProducerIds(SimRegistry(state)), ProducerIds(SimRegistry(state))
 
     async def draw(producer_ids: ProducerIds) -> list[int]:
@@ -196,7 +195,7 @@ async def test_altered_broker_configs_are_kept() -> None:
 
 async def test_a_dead_letter_topic_is_deleted_with_the_topic_it_was_created_for_and_with_no_other() -> None:
     registry = SimRegistry()
-    topics = Topics(registry)
+    topics = TopicRecords(registry)
     await topics.create(orders(), placed(4))
     letters = orders(name="orders.dlq", id=uuid.UUID(int=8), partitions=1, dead_letters_of=uuid.UUID(int=7))
     await topics.create(letters, placed(1))
@@ -214,14 +213,14 @@ async def test_a_dead_letter_topic_that_is_created_while_its_topic_is_deleted_do
     letters = orders(name="orders.dlq", id=uuid.UUID(int=8), partitions=1, dead_letters_of=uuid.UUID(int=7))
     for calls_before in range(4):
         registry = SimRegistry()
-        topics = Topics(registry)
+        topics = TopicRecords(registry)
         await topics.create(orders(), placed(4))
         entry = await registry.get("/topics/orders")
         assert entry is not None
         touch = Set(entry.key, entry.value, entry.version)
         create = partial(topics.create, letters, placed(1), together_with=touch)
         interrupted = _Interrupted(registry, calls_before, create)
-        await Topics(interrupted).delete("orders", uuid.UUID(int=7), 0)  # type: ignore[arg-type]
+        await TopicRecords(interrupted).delete("orders", uuid.UUID(int=7), 0)  # type: ignore[arg-type]
         assert interrupted.calls >= calls_before
         assert await topics.load() == []
 
@@ -229,17 +228,17 @@ async def test_a_dead_letter_topic_that_is_created_while_its_topic_is_deleted_do
 class _Interrupted:
     """A registry where somebody else does something before one of the calls."""
 
-    def __init__(self, registry: SimRegistry, calls_before: int, interrupt: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, registry: SimRegistry, calls_before: int, wake_up: Callable[[], Awaitable[None]]) -> None:
         self._registry = registry
         self._calls_before = calls_before
-        self._interrupt = interrupt
+        self._interrupt = wake_up
         self.calls = 0
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> RegistryEntry | None:
         await self._count()
         return await self._registry.get(key)
 
-    async def commit(self, operations: Sequence[Operation]) -> None:
+    async def commit(self, operations: Sequence[RegistryOperation]) -> None:
         await self._count()
         await self._registry.commit(operations)
 
@@ -254,6 +253,6 @@ async def test_producer_ids_of_two_starts_on_the_same_older_registry_differ() ->
     starts = [(node_id, epoch) for node_id in (1, 2, 3) for epoch in range(1, 40)]
     given = set[int]()
     for node_id, epoch in starts:
-        ids = ProducerIds(SimRegistry(SimRegistryState()), first_gap=gap_of_start("cluster", node_id, epoch))
+        ids = ProducerIds(SimRegistry(SimRegistryEnsemble()), first_gap=gap_of_start("cluster", node_id, epoch))
         given |= {await ids.next() for _ in range(1001)}
     assert len(given) == 1001 * len(starts)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.registry.session_files import (
-    SessionFile,
+    SessionLockFile,
     read_beat,
     remove_session_file,
     session_files,
@@ -23,7 +23,7 @@ def path(tmp_path: Path) -> str:
 
 
 def test_a_beat_is_seen_by_others_while_the_file_is_held(path: str) -> None:
-    held = SessionFile(path)
+    held = SessionLockFile(path)
     assert read_beat(path) == 0
     held.beat()
     held.beat()
@@ -37,19 +37,19 @@ def test_a_file_that_is_missing_is_held_by_nobody(path: str) -> None:
 
 
 def test_a_file_is_held_by_one_only_and_may_be_taken_over_from_a_dead_one(path: str) -> None:
-    first = SessionFile(path)
+    first = SessionLockFile(path)
     first.beat()
     with pytest.raises(BlockingIOError):
-        SessionFile(path)
+        SessionLockFile(path)
     assert read_beat(path) == 1
     first.close()
-    second = SessionFile(path)
+    second = SessionLockFile(path)
     assert read_beat(path) == 0
     second.close()
 
 
 def test_one_who_looks_is_not_taken_for_the_holder_by_another(path: str) -> None:
-    SessionFile(path).close()
+    SessionLockFile(path).close()
     looking = os.open(path, os.O_RDONLY)
     fcntl.flock(looking, fcntl.LOCK_SH)
     assert read_beat(path) is None

@@ -14,17 +14,17 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
+from headrace.registry.counters import ProducerIds
 from headrace.registry.interface import (
     BadVersion,
     Create,
-    Entry,
     OutcomeUnknown,
     RegistryDamaged,
+    RegistryEntry,
     RegistryTooNew,
     RegistryUnavailable,
     Set,
 )
-from headrace.registry.producer_ids import ProducerIds
 from headrace.registry.sqlite import SqliteRegistry
 from headrace.registry.sqlite_file import FORMAT_VERSION
 
@@ -60,7 +60,7 @@ def path(tmp_path: Path) -> str:
 
 COMMIT_FOR_EVER = """
 import asyncio, itertools, sys
-from headrace.registry.producer_ids import ProducerIds
+from headrace.registry.counters import ProducerIds
 from headrace.registry.sqlite import SqliteRegistry
 
 async def main():
@@ -92,7 +92,7 @@ async def test_a_process_that_did_not_close_leaves_its_commits_and_no_ephemeral_
     await killed.commit([Create("/e", b"gone", await killed.open_session())])
     # Not closed: a second connection on the same file sees what a process started after kill -9 sees.
     registry = await SqliteRegistry.open(path, in_thread)
-    assert await registry.get("/a") == Entry("/a", b"kept", 0)
+    assert await registry.get("/a") == RegistryEntry("/a", b"kept", 0)
     assert await registry.get("/e") is None
     await registry.close()
     await killed.close()
@@ -146,7 +146,7 @@ async def test_a_cancelled_commit_leaves_the_registry_usable(path: str) -> None:
         await cancelled
     run.let_go.set()
     await registry.commit([Create("/b", b"")])
-    assert await registry.get("/b") == Entry("/b", b"", 0)
+    assert await registry.get("/b") == RegistryEntry("/b", b"", 0)
     await registry.close()
 
 
@@ -202,7 +202,7 @@ async def test_an_error_at_commit_leaves_the_outcome_unknown_and_reading_again_t
     with pytest.raises(OutcomeUnknown, match="disk I/O error"):
         await registry.commit([Create("/a", b"")])
     found = await registry.get("/a")
-    assert found == (Entry("/a", b"", 0) if when == "after" else None)
+    assert found == (RegistryEntry("/a", b"", 0) if when == "after" else None)
     assert told == ["/a"], "a mirror must read again, because the change may have happened"
     await registry.close()
     again = await SqliteRegistry.open(path, in_thread)

@@ -20,16 +20,16 @@ from headrace.registry.interface import (
     VALID_SHARE,
     BadVersion,
     Create,
-    Entry,
     RegistryDamaged,
+    RegistryEntry,
     RegistryUnavailable,
     SessionLost,
     SessionState,
     Set,
 )
-from headrace.registry.session_files import SessionFile, read_beat, session_files, session_path
-from headrace.registry.sqlite_file import Transaction, connect
-from headrace.registry.sqlite_follower import AWAY_SECONDS
+from headrace.registry.session_files import SessionLockFile, read_beat, session_files, session_path
+from headrace.registry.sqlite_file import SqliteTransaction, connect_registry_file
+from headrace.registry.sqlite_follower import PAUSE_DETECTED_SECONDS
 from headrace.registry.sqlite_shared import SharedSqliteRegistry
 
 HELD, DOUBTED, LOST = SessionState.HELD, SessionState.DOUBTED, SessionState.LOST
@@ -38,7 +38,7 @@ TIMEOUT_SECONDS = 0.6
 Open = Callable[..., Any]
 
 
-class HandClock:
+class ManualClock:
     """Time stands still until a test moves it."""
 
     def __init__(self) -> None:
@@ -56,8 +56,8 @@ async def in_thread(work: Callable[[], Any]) -> Any:
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
@@ -66,10 +66,10 @@ def path(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def open_registry(path: str, clock: HandClock) -> Iterator[Open]:
+def open_registry(path: str, clock: ManualClock) -> Iterator[Open]:
     opened: list[SharedSqliteRegistry] = []
 
-    async def open_one(its_clock: HandClock = clock) -> SharedSqliteRegistry:
+    async def open_one(its_clock: ManualClock = clock) -> SharedSqliteRegistry:
         opened.append(await SharedSqliteRegistry.open(path, in_thread, its_clock, TIMEOUT_SECONDS))
         return opened[-1]
 
@@ -79,7 +79,7 @@ def open_registry(path: str, clock: HandClock) -> Iterator[Open]:
         registry._close()
 
 
-def file_of(registry: SharedSqliteRegistry) -> SessionFile:
+def file_of(registry: SharedSqliteRegistry) -> SessionLockFile:
     assert registry._held is not None
     return registry._held.file
 
@@ -92,7 +92,7 @@ def silence(registry: SharedSqliteRegistry) -> None:
     registry._follower.stop = lambda: None  # type: ignore[method-assign]
 
 
-async def let_pass(clock: HandClock, seconds: float, condition: Callable[[], bool]) -> None:
+async def let_pass(clock: ManualClock, seconds: float, condition: Callable[[], bool]) -> None:
     """Move the clock in small steps, until a condition holds and so much time has passed at least."""
     end = clock.seconds + seconds
     async with asyncio.timeout(20):
@@ -130,14 +130,14 @@ async def test_of_many_registries_that_set_the_same_version_exactly_one_wins(ope
                 group.create_task(compete(number))
         assert len(won) == 1
         entry = await registries[0].get("/a")
-        assert entry == Entry("/a", str(won[0]).encode(), version + 1)
+        assert entry == RegistryEntry("/a", str(won[0]).encode(), version + 1)
 
 
 async def test_many_may_open_a_file_that_is_not_there_yet_at_the_same_time(open_registry: Open) -> None:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(open_registry()) for _ in range(8)]
     await tasks[0].result().commit([Create("/a", b"")])
-    assert await tasks[7].result().get("/a") == Entry("/a", b"", 0)
+    assert await tasks[7].result().get("/a") == RegistryEntry("/a", b"", 0)
 
 
 async def test_one_who_missed_more_than_is_kept_is_told_to_look_at_everything(
@@ -178,9 +178,9 @@ async def test_a_session_whose_process_is_gone_is_over_at_once(open_registry: Op
 
 
 async def test_a_session_that_is_silent_for_its_timeout_is_over_for_all_and_its_commits_are_refused(
-    open_registry: Open, clock: HandClock
+    open_registry: Open, clock: ManualClock
 ) -> None:
-    silent, other = await open_registry(HandClock()), await open_registry()
+    silent, other = await open_registry(ManualClock()), await open_registry()
     heard: list[str] = []
     other.watch("/live", heard.append)
     session = await silent.open_session()
@@ -192,10 +192,10 @@ async def test_a_session_that_is_silent_for_its_timeout_is_over_for_all_and_its_
     assert await other.get("/live/1") is None
     with pytest.raises(SessionLost):
         await silent.commit([Set("/kept", b"by the dead", 0)])
-    assert await other.get("/kept") == Entry("/kept", b"", 0)
+    assert await other.get("/kept") == RegistryEntry("/kept", b"", 0)
 
 
-async def test_a_session_that_beats_is_held_however_much_time_passes(open_registry: Open, clock: HandClock) -> None:
+async def test_a_session_that_beats_is_held_however_much_time_passes(open_registry: Open, clock: ManualClock) -> None:
     beating, other = await open_registry(), await open_registry()
     states: list[SessionState] = []
     session = await beating.open_session(states.append)
@@ -207,7 +207,7 @@ async def test_a_session_that_beats_is_held_however_much_time_passes(open_regist
 
 
 async def test_a_session_is_valid_for_two_thirds_of_its_timeout_after_its_last_beat(
-    open_registry: Open, clock: HandClock
+    open_registry: Open, clock: ManualClock
 ) -> None:
     registry = await open_registry()
     began = clock.seconds
@@ -221,21 +221,23 @@ async def test_a_session_is_valid_for_two_thirds_of_its_timeout_after_its_last_b
     assert before == registry.session_valid_until < clock.seconds
 
 
-async def test_a_follower_that_was_away_gives_the_others_their_time_anew(open_registry: Open, clock: HandClock) -> None:
-    silent, other = await open_registry(HandClock()), await open_registry()
+async def test_a_follower_that_was_away_gives_the_others_their_time_anew(
+    open_registry: Open, clock: ManualClock
+) -> None:
+    silent, other = await open_registry(ManualClock()), await open_registry()
     session = await silent.open_session()
     await silent.commit([Create("/live/1", b"", session)])
     silence(silent)
     follower = other._follower
     await let_pass(clock, TIMEOUT_SECONDS / 3, lambda: session.id in follower._pulses)
-    clock.seconds += AWAY_SECONDS + TIMEOUT_SECONDS
+    clock.seconds += PAUSE_DETECTED_SECONDS + TIMEOUT_SECONDS
     since = clock.seconds
     await until(lambda: session.id in follower._pulses and follower._pulses[session.id].since == since)
     assert await other.get("/live/1") is not None
 
 
 async def test_a_beat_that_comes_late_puts_the_session_in_doubt_until_it_is_found(
-    open_registry: Open, clock: HandClock
+    open_registry: Open, clock: ManualClock
 ) -> None:
     registry = await open_registry()
     states: list[SessionState] = []
@@ -247,12 +249,12 @@ async def test_a_beat_that_comes_late_puts_the_session_in_doubt_until_it_is_foun
 
 
 async def test_an_answer_that_is_old_when_it_is_heard_does_not_end_the_doubt(
-    open_registry: Open, clock: HandClock
+    open_registry: Open, clock: ManualClock
 ) -> None:
     registry = await open_registry()
     states: list[SessionState] = []
     session = await registry.open_session(states.append)
-    registry._follower.ask_for = lambda _: None
+    registry._follower.check_session = lambda _: None
     clock.seconds += TIMEOUT_SECONDS
     await until(lambda: states == [HELD, DOUBTED])
     clock.seconds += TIMEOUT_SECONDS  # paused again, after the look and before its answer is heard
@@ -261,13 +263,13 @@ async def test_an_answer_that_is_old_when_it_is_heard_does_not_end_the_doubt(
 
 
 async def test_in_doubt_the_answer_waits_for_whoever_is_about_to_end_the_session(
-    open_registry: Open, clock: HandClock, path: str
+    open_registry: Open, clock: ManualClock, path: str
 ) -> None:
     registry = await open_registry()
     states: list[SessionState] = []
     session = await registry.open_session(states.append)
-    ending = connect(path)
-    with Transaction(ending):
+    ending = connect_registry_file(path)
+    with SqliteTransaction(ending):
         sqlite_follower.end_session(ending, session.id)
         clock.seconds += TIMEOUT_SECONDS
         await until(lambda: states == [HELD, DOUBTED])
@@ -291,7 +293,7 @@ async def test_whoever_looks_again_and_finds_a_new_beat_ends_nothing(open_regist
     follower = other._follower
     await asyncio.to_thread(follower.stop)
     follower.stop = lambda: None
-    follower._connection = connect(registry._path)
+    follower._connection = connect_registry_file(registry._path)
     file_of(registry).beat()
     follower._end(session.id, beat, "its beat was seen before")
     await registry.commit([Create("/a", b"", session)])
@@ -299,7 +301,7 @@ async def test_whoever_looks_again_and_finds_a_new_beat_ends_nothing(open_regist
 
 
 async def test_sessions_of_processes_that_are_gone_end_although_nobody_was_there_to_see_it(
-    open_registry: Open, path: str, clock: HandClock
+    open_registry: Open, path: str, clock: ManualClock
 ) -> None:
     last = await open_registry()
     session = await last.open_session()
@@ -323,7 +325,7 @@ async def test_the_file_of_a_session_goes_with_it_and_what_a_kill_left_behind_go
     await registry.close_session(session)
     assert session_files(path) == set()
     Path(session_path(path, 99)).touch()
-    held = SessionFile(session_path(path, 98))
+    held = SessionLockFile(session_path(path, 98))
     await open_registry()
     assert session_files(path) == {98}
     held.close()
@@ -387,8 +389,8 @@ async def test_a_session_that_could_not_be_written_down_does_not_stand_in_the_wa
 
 async def test_while_another_process_writes_a_commit_waits_its_turn(open_registry: Open, path: str) -> None:
     registry = await open_registry()
-    writing = connect(path)
-    with Transaction(writing):
+    writing = connect_registry_file(path)
+    with SqliteTransaction(writing):
         waiting = asyncio.ensure_future(registry.commit([Create("/a", b"")]))
         for _ in range(100):
             await asyncio.sleep(0)
@@ -407,12 +409,12 @@ async def test_a_registry_without_its_follower_holds_no_session(open_registry: O
         await registry.open_session()
 
 
-async def test_a_damaged_file_is_refused_like_that_of_one_broker(path: str, clock: HandClock) -> None:
+async def test_a_damaged_file_is_refused_like_that_of_one_broker(path: str, clock: ManualClock) -> None:
     Path(path).write_bytes(b"this is no database" * 100)
     with pytest.raises(RegistryDamaged, match="Restore a copy"):
         await SharedSqliteRegistry.open(path, in_thread, clock, TIMEOUT_SECONDS)
 
 
-async def test_a_folder_that_does_not_exist_is_a_typed_error(tmp_path: Path, clock: HandClock) -> None:
+async def test_a_folder_that_does_not_exist_is_a_typed_error(tmp_path: Path, clock: ManualClock) -> None:
     with pytest.raises(RegistryUnavailable, match="cannot be opened"):
         await SharedSqliteRegistry.open(str(tmp_path / "missing" / "registry.db"), in_thread, clock, TIMEOUT_SECONDS)

@@ -7,16 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.errors import InvalidConfig
-from headrace.registry.interface import Check, Create, Delete, Operation, Session, Set
-from headrace.registry.zookeeper_plan import Paths, Step, StepKind, plan, size_of
-from headrace.registry.zookeeper_url import parse_registry_url
+from headrace.registry.interface import Check, Create, Delete, RegistryOperation, Session, Set
+from headrace.registry.zookeeper_plan import (
+    StepKind,
+    ZooKeeperPaths,
+    ZooKeeperStep,
+    parse_registry_url,
+    plan_transaction,
+    size_of,
+)
 
-PATHS = Paths("/headrace")
+PATHS = ZooKeeperPaths("/headrace")
 NAMES = st.text("abc0.-", min_size=1, max_size=4)
 KEYS = st.lists(NAMES, min_size=1, max_size=4).map(lambda names: "/" + "/".join(names))
 
 
-def shown(steps: list[Step]) -> list[str]:
+def shown(steps: list[ZooKeeperStep]) -> list[str]:
     return [f"{step.kind.value} {step.path.removeprefix('/headrace')}" for step in steps]
 
 
@@ -32,8 +38,8 @@ def test_a_leaf_is_the_leaf_of_one_key_and_never_a_folder(key: str, other: str) 
 
 
 def test_every_operation_is_one_step_but_for_a_deletion_that_proves_that_nothing_is_beneath() -> None:
-    operations: list[Operation] = [Check("/a", 3), Create("/b/c", b"x"), Set("/d", b"y", 4), Delete("/e/f", 5)]
-    steps = plan(PATHS, operations, None, {})
+    operations: list[RegistryOperation] = [Check("/a", 3), Create("/b/c", b"x"), Set("/d", b"y", 4), Delete("/e/f", 5)]
+    steps = plan_transaction(PATHS, operations, None, {})
     assert shown(steps) == [
         "check /keys/=a",
         "create /keys/b/=c",
@@ -47,7 +53,7 @@ def test_every_operation_is_one_step_but_for_a_deletion_that_proves_that_nothing
 
 def test_folders_that_are_there_are_deleted_from_within_and_made_again_from_without() -> None:
     folders = {"/a": ["/headrace/keys/a", "/headrace/keys/a/b"]}
-    assert shown(plan(PATHS, [Delete("/a", 0)], None, folders)) == [
+    assert shown(plan_transaction(PATHS, [Delete("/a", 0)], None, folders)) == [
         "delete /keys/=a",
         "delete /keys/a/b",
         "delete /keys/a",
@@ -58,13 +64,13 @@ def test_folders_that_are_there_are_deleted_from_within_and_made_again_from_with
 
 def test_whoever_holds_a_session_checks_it_first() -> None:
     session = Session(-1)
-    steps = plan(PATHS, [Create("/live/1", b"", session)], PATHS.session(session.id), {})
-    assert steps[0] == Step(StepKind.CHECK, "/headrace/sessions/ffffffffffffffff", None, version=0)
+    steps = plan_transaction(PATHS, [Create("/live/1", b"", session)], PATHS.session(session.id), {})
+    assert steps[0] == ZooKeeperStep(StepKind.CHECK, "/headrace/sessions/ffffffffffffffff", None, version=0)
     assert steps[1].is_ephemeral
 
 
 def test_the_size_covers_paths_and_values() -> None:
-    steps = plan(PATHS, [Create("/a", b"x" * 100), Set("/b", b"x" * 50, 0)], None, {})
+    steps = plan_transaction(PATHS, [Create("/a", b"x" * 100), Set("/b", b"x" * 50, 0)], None, {})
     assert size_of(steps) > 150 + sum(len(step.path) for step in steps)
 
 

@@ -16,7 +16,7 @@ from headrace.testkit.loop import run as run_simulated
 
 
 @dataclass
-class Place:
+class ContractFolder:
     """A disk, an empty folder on it, and the loop that fits."""
 
     disk: Disk
@@ -28,19 +28,19 @@ class Place:
 
 
 @pytest.fixture(params=["system", "simulated"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ContractFolder]:
     if request.param == "system":
         disk = SystemDisk(threads=2, open_files_max=4)
-        yield Place(disk, str(tmp_path), asyncio.run)
+        yield ContractFolder(disk, str(tmp_path), asyncio.run)
         disk.close()
     else:
         simulated = SimDisk(1)
         simulated.cold_chance = 0.0
         simulated.make_directory("/data/folder")
-        yield Place(simulated, "/data/folder", lambda main: run_simulated(1, lambda _: main))
+        yield ContractFolder(simulated, "/data/folder", lambda main: run_simulated(1, lambda _: main))
 
 
-def test_appended_chunks_follow_each_other_and_say_where_they_begin(place: Place) -> None:
+def test_appended_chunks_follow_each_other_and_say_where_they_begin(place: ContractFolder) -> None:
     file = place.disk.open(place / "log", create=True)
     assert file.append([b"one", bytearray(b"two")]) == 0
     assert file.append([memoryview(b"three")]) == 6
@@ -50,13 +50,13 @@ def test_appended_chunks_follow_each_other_and_say_where_they_begin(place: Place
     assert file.pread(100, 0) == b"onetwothree"
 
 
-def test_more_chunks_than_one_system_call_takes_are_appended_whole(place: Place) -> None:
+def test_more_chunks_than_one_system_call_takes_are_appended_whole(place: ContractFolder) -> None:
     file = place.disk.open(place / "log", create=True)
     file.append([bytes([number % 251]) for number in range(5000)])
     assert file.pread(5000, 0) == bytes(number % 251 for number in range(5000))
 
 
-def test_a_read_is_short_only_at_the_end(place: Place) -> None:
+def test_a_read_is_short_only_at_the_end(place: ContractFolder) -> None:
     file = place.disk.open(place / "log", create=True)
     file.append([b"0123456789"])
     assert file.pread(4, 3) == b"3456"
@@ -66,7 +66,7 @@ def test_a_read_is_short_only_at_the_end(place: Place) -> None:
     assert file.pread(0, 0) == b""
 
 
-def test_a_hot_read_of_fresh_bytes_finds_them(place: Place) -> None:
+def test_a_hot_read_of_fresh_bytes_finds_them(place: ContractFolder) -> None:
     file = place.disk.open(place / "log", create=True)
     file.append([b"0123456789"])
     assert file.pread_hot(1, 9) == b"9"
@@ -74,7 +74,7 @@ def test_a_hot_read_of_fresh_bytes_finds_them(place: Place) -> None:
     assert file.pread_hot(4, 10) == b""
 
 
-def test_a_positioned_write_overwrites_and_grows(place: Place) -> None:
+def test_a_positioned_write_overwrites_and_grows(place: ContractFolder) -> None:
     file = place.disk.open(place / "slots", create=True)
     file.pwrite(b"abcdef", 0)
     file.pwrite(b"XY", 2)
@@ -84,7 +84,7 @@ def test_a_positioned_write_overwrites_and_grows(place: Place) -> None:
     assert file.append([b"!"]) == 11
 
 
-def test_a_truncated_file_goes_on_where_it_was_cut(place: Place) -> None:
+def test_a_truncated_file_goes_on_where_it_was_cut(place: ContractFolder) -> None:
     file = place.disk.open(place / "log", create=True)
     file.append([b"0123456789"])
     file.truncate(4)
@@ -94,7 +94,7 @@ def test_a_truncated_file_goes_on_where_it_was_cut(place: Place) -> None:
     assert file.pread(99, 0) == b"0123ab\0\0"
 
 
-def test_a_file_is_found_again_with_its_size(place: Place) -> None:
+def test_a_file_is_found_again_with_its_size(place: ContractFolder) -> None:
     file = place.disk.open(place / "log", create=True)
     file.append([b"0123456789"])
     file.sync()
@@ -105,7 +105,7 @@ def test_a_file_is_found_again_with_its_size(place: Place) -> None:
     assert place.disk.open(place / "log", create=True).append([b"more"]) == 10
 
 
-def test_a_missing_file_is_not_opened(place: Place) -> None:
+def test_a_missing_file_is_not_opened(place: ContractFolder) -> None:
     with pytest.raises(FileNotFoundError):
         place.disk.open(place / "nothing")
     with pytest.raises(FileNotFoundError):
@@ -124,7 +124,7 @@ def test_a_missing_file_is_not_opened(place: Place) -> None:
         place.disk.sync_directory(place / "nothing")
 
 
-def test_a_closed_file_must_not_be_used(place: Place) -> None:
+def test_a_closed_file_must_not_be_used(place: ContractFolder) -> None:
     file = place.disk.open(place / "log", create=True)
     file.close()
     file.close()
@@ -132,7 +132,7 @@ def test_a_closed_file_must_not_be_used(place: Place) -> None:
         file.append([b"x"])
 
 
-def test_a_pinned_file_outlives_its_close_and_its_name(place: Place) -> None:
+def test_a_pinned_file_outlives_its_close_and_its_name(place: ContractFolder) -> None:
     file = place.disk.open(place / "log", create=True)
     file.append([b"still here"])
     file.pin()
@@ -145,7 +145,7 @@ def test_a_pinned_file_outlives_its_close_and_its_name(place: Place) -> None:
         file.pread(99, 0)
 
 
-def test_folders_are_made_with_their_parents_and_listed_in_order(place: Place) -> None:
+def test_folders_are_made_with_their_parents_and_listed_in_order(place: ContractFolder) -> None:
     place.disk.make_directory(place / "b/c/d")
     place.disk.make_directory(place / "b/c/d")
     place.disk.open(place / "a", create=True)
@@ -155,7 +155,7 @@ def test_folders_are_made_with_their_parents_and_listed_in_order(place: Place) -
     assert not place.disk.exists(place / "b/x")
 
 
-def test_a_rename_replaces_its_target_in_one_step(place: Place) -> None:
+def test_a_rename_replaces_its_target_in_one_step(place: ContractFolder) -> None:
     place.disk.write_atomically(place / "new", b"new")
     place.disk.write_atomically(place / "old", b"old")
     place.disk.rename(place / "new", place / "old")
@@ -163,7 +163,7 @@ def test_a_rename_replaces_its_target_in_one_step(place: Place) -> None:
     assert place.disk.read(place / "old") == b"new"
 
 
-def test_a_folder_can_be_renamed_with_all_in_it(place: Place) -> None:
+def test_a_folder_can_be_renamed_with_all_in_it(place: ContractFolder) -> None:
     place.disk.make_directory(place / "topic")
     place.disk.write_atomically(place / "topic/0.log", b"data")
     place.disk.rename(place / "topic", place / "topic.deleted")
@@ -171,14 +171,14 @@ def test_a_folder_can_be_renamed_with_all_in_it(place: Place) -> None:
     assert place.disk.list(place.folder) == ["topic.deleted"]
 
 
-def test_a_full_folder_is_not_replaced(place: Place) -> None:
+def test_a_full_folder_is_not_replaced(place: ContractFolder) -> None:
     place.disk.make_directory(place / "empty")
     place.disk.make_directory(place / "full/inner")
     with pytest.raises(DiskFailed):
         place.disk.rename(place / "empty", place / "full")
 
 
-def test_a_tree_is_removed_with_all_in_it(place: Place) -> None:
+def test_a_tree_is_removed_with_all_in_it(place: ContractFolder) -> None:
     place.disk.make_directory(place / "topic/inner")
     place.disk.write_atomically(place / "topic/inner/file", b"data")
     place.disk.write_atomically(place / "topic/file", b"data")
@@ -186,24 +186,24 @@ def test_a_tree_is_removed_with_all_in_it(place: Place) -> None:
     assert place.disk.list(place.folder) == []
 
 
-def test_an_atomic_write_leaves_the_new_bytes_and_no_draft(place: Place) -> None:
+def test_an_atomic_write_leaves_the_new_bytes_and_no_draft(place: ContractFolder) -> None:
     place.disk.write_atomically(place / "meta", b"one")
     place.disk.write_atomically(place / "meta", memoryview(b"second"))
     assert place.disk.read(place / "meta") == b"second"
     assert place.disk.list(place.folder) == ["meta"]
 
 
-def test_a_data_folder_has_one_owner(place: Place) -> None:
+def test_a_data_folder_has_one_owner(place: ContractFolder) -> None:
     place.disk.lock(place.folder)
     with pytest.raises(DataFolderLocked, match="in use"):
         place.disk.lock(place.folder)
 
 
-def test_the_room_left_is_known(place: Place) -> None:
+def test_the_room_left_is_known(place: ContractFolder) -> None:
     assert 0 < place.disk.free_bytes(place.folder) <= place.disk.total_bytes(place.folder)
 
 
-def test_work_in_the_disk_threads_answers_with_its_result_or_its_error(place: Place) -> None:
+def test_work_in_the_disk_threads_answers_with_its_result_or_its_error(place: ContractFolder) -> None:
     file = place.disk.open(place / "log", create=True)
     file.append([b"data"])
 
@@ -216,7 +216,7 @@ def test_work_in_the_disk_threads_answers_with_its_result_or_its_error(place: Pl
     place.run(main())
 
 
-def test_work_goes_on_when_nobody_waits_for_it_any_more(place: Place) -> None:
+def test_work_goes_on_when_nobody_waits_for_it_any_more(place: ContractFolder) -> None:
     file = place.disk.open(place / "log", create=True)
 
     async def main() -> None:
@@ -233,7 +233,7 @@ def test_work_goes_on_when_nobody_waits_for_it_any_more(place: Place) -> None:
     assert file.pread(99, 0) == b"done"
 
 
-def test_many_pieces_of_work_run_side_by_side(place: Place) -> None:
+def test_many_pieces_of_work_run_side_by_side(place: ContractFolder) -> None:
     async def main() -> list[int]:
         under_way = [place.disk.run(pow, number, 2) for number in range(50)]
         return [await work for work in under_way]

@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from headrace.runtime.disk import File, SystemDisk
-from headrace.runtime.network import Link, Listener, Network, SystemNetwork
+from headrace.runtime.network import ByteStream, Listener, Network, SystemNetwork
 from headrace.testkit.disk import SimDisk
 from headrace.testkit.loop import run as run_simulated
 from headrace.testkit.network import SimNetwork
@@ -57,9 +57,9 @@ def file(run: Run, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[F
         disk.close()
 
 
-async def pair(network: Network) -> tuple[Link, Link, Listener]:
+async def pair(network: Network) -> tuple[ByteStream, ByteStream, Listener]:
     """A caller's link, the called one's, and the listener."""
-    accepted: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
+    accepted: asyncio.Future[ByteStream] = asyncio.get_running_loop().create_future()
     listener = await network.listen(HOST, 0, accepted.set_result)
     caller = await network.connect(HOST, listener.address[1], DEADLINE_SECONDS)
     return caller, await accepted, listener
@@ -72,7 +72,7 @@ async def ready(watch: Callable[[Callable[[], None] | None], None]) -> None:
     watch(None)
 
 
-async def receive(link: Link, size: int) -> bytes:
+async def receive(link: ByteStream, size: int) -> bytes:
     """Exactly `size` bytes, or fewer if the peer closes."""
     received, buffer = bytearray(), bytearray(65536)
     while len(received) < size:
@@ -87,7 +87,7 @@ async def receive(link: Link, size: int) -> bytes:
     return bytes(received)
 
 
-async def send(link: Link, data: bytes) -> None:
+async def send(link: ByteStream, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         try:
@@ -96,13 +96,13 @@ async def send(link: Link, data: bytes) -> None:
             await ready(link.when_writable)
 
 
-async def send_until_refused(link: Link) -> None:
+async def send_until_refused(link: ByteStream) -> None:
     while True:
         await send(link, b"anybody there?")
         await ready(link.when_readable)
 
 
-def fill(link: Link) -> int:
+def fill(link: ByteStream) -> int:
     """Send until the link takes no more; how many bytes it took."""
     sent = 0
     while True:
@@ -112,7 +112,7 @@ def fill(link: Link) -> int:
             return sent
 
 
-def close(*things: Link | Listener) -> None:
+def close(*things: ByteStream | Listener) -> None:
     for thing in things:
         thing.close()
 
@@ -329,10 +329,10 @@ def test_a_port_is_given_to_one_listener_only(run: Run) -> None:
 
 def test_a_paused_listener_leaves_callers_waiting_until_it_resumes(run: Run) -> None:
     async def main(network: Network) -> None:
-        accepted: list[Link] = []
+        accepted: list[ByteStream] = []
         arrived = asyncio.Event()
 
-        def accept(link: Link) -> None:
+        def accept(link: ByteStream) -> None:
             accepted.append(link)
             arrived.set()
 
@@ -352,10 +352,10 @@ def test_a_paused_listener_leaves_callers_waiting_until_it_resumes(run: Run) -> 
 
 def test_many_callers_at_once_are_all_accepted(run: Run) -> None:
     async def main(network: Network) -> None:
-        accepted: list[Link] = []
+        accepted: list[ByteStream] = []
         everyone = asyncio.Event()
 
-        def accept(link: Link) -> None:
+        def accept(link: ByteStream) -> None:
             accepted.append(link)
             if len(accepted) == 200:
                 everyone.set()

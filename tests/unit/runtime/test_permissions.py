@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from headrace.pipeline.state import WorkFolder
-from headrace.registry.session_files import SessionFile
-from headrace.registry.sqlite_file import open_file
-from headrace.runtime.claims import claim_folder
+from headrace.registry.session_files import SessionLockFile
+from headrace.registry.sqlite_file import open_registry_file
 from headrace.runtime.disk import SystemDisk
-from headrace.runtime.permissions import exposed
+from headrace.runtime.permissions import exposure_warning
+from headrace.runtime.resource_lock import lock_folder
 
 
 @pytest.fixture(autouse=True)
@@ -50,9 +50,9 @@ async def test_folders_and_files_of_the_disk_are_private(tmp_path: Path) -> None
 
 
 def test_all_files_of_the_registry_are_private(tmp_path: Path) -> None:
-    connection = open_file(str(tmp_path / "registry.db"))
+    connection = open_registry_file(str(tmp_path / "registry.db"))
     connection.execute("CREATE TABLE secrets (secret TEXT)")
-    session = SessionFile(str(tmp_path / "registry.db-session-1"))
+    session = SessionLockFile(str(tmp_path / "registry.db-session-1"))
     found = modes(tmp_path)
     session.close()
     connection.close()
@@ -61,7 +61,7 @@ def test_all_files_of_the_registry_are_private(tmp_path: Path) -> None:
 
 
 def test_folders_of_started_programs_and_of_pipelines_are_private(tmp_path: Path) -> None:
-    os.close(claim_folder(str(tmp_path / "zookeeper"), "another"))
+    os.close(lock_folder(str(tmp_path / "zookeeper"), "another"))
     work = WorkFolder(tmp_path / "pipelines" / "copy")
     descriptor = work.lock()
     assert descriptor is not None
@@ -74,9 +74,9 @@ def test_what_others_may_access_is_named_with_the_command_that_changes_it(tmp_pa
     folder, file = tmp_path / "data", tmp_path / "registry.db"
     folder.mkdir(0o755)
     file.touch(0o640)
-    assert exposed(str(folder)) == f"other users may access {folder} mode=0755; run `chmod -R go= {folder}`"
-    assert exposed(str(file)) == f"other users may access {file} mode=0640; run `chmod go= {file}`"
+    assert exposure_warning(str(folder)) == f"other users may access {folder} mode=0755; run `chmod -R go= {folder}`"
+    assert exposure_warning(str(file)) == f"other users may access {file} mode=0640; run `chmod go= {file}`"
     folder.chmod(0o700)
     file.chmod(0o600)
-    assert exposed(str(folder)) is None
-    assert exposed(str(file)) is None
+    assert exposure_warning(str(folder)) is None
+    assert exposure_warning(str(file)) is None

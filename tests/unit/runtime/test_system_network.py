@@ -11,17 +11,17 @@ import socket
 import pytest
 
 from headrace.runtime import network as module
-from headrace.runtime.network import Link, SystemLink, SystemNetwork
+from headrace.runtime.network import ByteStream, SocketStream, SystemNetwork
 
 HOST = "127.0.0.1"
 
 
 async def test_sockets_send_at_once_and_watch_for_vanished_peers() -> None:
-    accepted: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
+    accepted: asyncio.Future[ByteStream] = asyncio.get_running_loop().create_future()
     listener = await SystemNetwork().listen(HOST, 0, accepted.set_result)
     caller = await SystemNetwork().connect(HOST, listener.address[1], 5)
     called = await accepted
-    assert isinstance(called, SystemLink)
+    assert isinstance(called, SocketStream)
     for link in (caller, called):
         assert link._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert link._socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
@@ -54,7 +54,7 @@ async def test_accepting_goes_on_after_the_process_ran_out_of_descriptors(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ACCEPT_PAUSE_SECONDS", 0.001)
-    accepted: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
+    accepted: asyncio.Future[ByteStream] = asyncio.get_running_loop().create_future()
     listener = await SystemNetwork().listen(HOST, 0, accepted.set_result)
     caller = socket.socket()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -80,7 +80,7 @@ async def test_accepting_goes_on_after_the_process_ran_out_of_descriptors(
 
 async def test_one_wake_up_accepts_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ACCEPTS_PER_WAKE_UP", 2)
-    accepted: list[Link] = []
+    accepted: list[ByteStream] = []
     listener = await SystemNetwork().listen(HOST, 0, accepted.append)
     callers = [socket.create_connection(listener.address) for _ in range(5)]
     listener._accept_waiting()
@@ -95,9 +95,9 @@ async def test_one_wake_up_accepts_a_bounded_number(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_listener_closed_by_the_one_it_calls_stops_accepting() -> None:
-    accepted: list[Link] = []
+    accepted: list[ByteStream] = []
 
-    def accept(link: Link) -> None:
+    def accept(link: ByteStream) -> None:
         accepted.append(link)
         listener.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.unit.sdk.simulated import next_of, play, sdk
+from tests.unit.sdk.simulated_client import next_of, run_scenario, sdk
 
 from headrace.client.errors import Unreachable
 from headrace.model.errors import InvalidRecordState, MessageTooLarge, RequestTimedOut
@@ -25,7 +25,7 @@ def test_a_receipt_says_where_the_message_lies() -> None:
         assert message.id == receipt.id
         assert (message.key, message.json(), message.headers) == ("c-42", {"id": 1}, {"type": "order"})
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_of_many_messages_those_that_failed_are_named() -> None:
@@ -38,7 +38,7 @@ def test_of_many_messages_those_that_failed_are_named() -> None:
         assert isinstance(failed.value.failures[2], MessageTooLarge)
         assert await client.publish_many("orders", []) == []
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_what_is_due_later_comes_later_unless_it_is_cancelled() -> None:
@@ -52,7 +52,7 @@ def test_what_is_due_later_comes_later_unless_it_is_cancelled() -> None:
         assert (await next_of(client.subscribe("orders", "billing"))).text == "in an hour"
         assert 3600 <= world.clock.monotonic() - began < 3602
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_the_same_dedup_id_is_written_once_also_without_a_key() -> None:
@@ -61,7 +61,7 @@ def test_the_same_dedup_id_is_written_once_also_without_a_key() -> None:
         receipts = {await client.publish("orders", b"a", dedup_id="order-7") for _ in range(5)}
         assert len(receipts) == 1
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_every_request_gets_what_the_handler_returns() -> None:
@@ -69,13 +69,13 @@ def test_every_request_gets_what_the_handler_returns() -> None:
         async with sdk(world, "there") as other:
             responding = asyncio.create_task(other.respond("prices", "pricing", double))
             async with asyncio.TaskGroup() as tasks:
-                asked = [tasks.create_task(client.request("prices", at, timeout="5s")) for at in range(10)]
-            replies: list[Reply] = [task.result() for task in asked]
+                requested = [tasks.create_task(client.request("prices", at, timeout="5s")) for at in range(10)]
+            replies: list[Reply] = [task.result() for task in requested]
             assert [reply.json() for reply in replies] == [{"twice": 2 * at} for at in range(10)]
             other.stop()
             await responding
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_request_that_nobody_answers_times_out_and_is_not_worked_on_later() -> None:
@@ -92,7 +92,7 @@ def test_a_request_that_nobody_answers_times_out_and_is_not_worked_on_later() ->
         await client.respond("prices", "pricing", handler)
         assert worked == ["asks for no reply"]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_handlers_run_side_by_side_and_a_stop_waits_for_them() -> None:
@@ -116,7 +116,7 @@ def test_handlers_run_side_by_side_and_a_stop_waits_for_them() -> None:
         assert sorted(done) == [0, 1, 2, 3, 4, 5]
         assert world.clock.monotonic() - began < 201
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_handler_that_raises_has_its_message_come_again_and_one_that_rejects_has_not() -> None:
@@ -142,7 +142,7 @@ def test_a_handler_that_raises_has_its_message_come_again_and_one_that_rejects_h
             assert await other.dead_letters("jobs") == []
             assert (await next_of(other.subscribe("jobs", "workers"))).text == "bad"
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_there_are_no_dead_letters_before_anything_died() -> None:
@@ -152,7 +152,7 @@ def test_there_are_no_dead_letters_before_anything_died() -> None:
         assert (await client.redrive("jobs")).settled == 0
         assert await client.create_topic("jobs") is False
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_work_that_is_cancelled_gives_its_messages_back() -> None:
@@ -173,7 +173,7 @@ def test_work_that_is_cancelled_gives_its_messages_back() -> None:
         assert (await next_of(client.subscribe("jobs", "workers"))).attempt == 1
         assert world.clock.monotonic() - cancelled_at < 1
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 async def test_who_finds_no_broker_is_told_how_to_start_one() -> None:

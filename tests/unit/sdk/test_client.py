@@ -167,14 +167,14 @@ async def test_on_its_own_loop_it_does_not_wait_for_itself(broker: EmbeddedBroke
         loop = asyncio.get_running_loop()
 
         def handler(message: Message) -> None:
-            loop.call_soon_threadsafe(lambda: refused.append(_refusal(message)))
+            loop.call_soon_threadsafe(lambda: refused.append(_write_error(message)))
             loop.call_soon_threadsafe(client.stop)
 
         await client.work("loop", "workers", handler)
         assert refused == ["this would wait for itself: on the client's own loop, use the async methods"]
 
 
-def _refusal(message: Message) -> str:
+def _write_error(message: Message) -> str:
     try:
         message.ack()
     except RuntimeError as error:

@@ -26,7 +26,11 @@ assert not early, early
         ("headrace", ["asyncio", "msgspec", "headrace.sdk", "headrace.client"]),
         (
             "headrace.client",
-            ["headrace.client.requests", "headrace.client.dead_letters", "headrace.client.transactions"],
+            [
+                "headrace.client.queues.requests",
+                "headrace.client.queues.dead_letters",
+                "headrace.client.transactions.transactional_producer",
+            ],
         ),
         ("headrace.testkit", ["headrace.broker"]),
     ],

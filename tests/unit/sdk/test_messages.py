@@ -6,9 +6,9 @@ import asyncio
 import logging
 
 import pytest
-from tests.unit.sdk.simulated import next_of, play, sdk
+from tests.unit.sdk.simulated_client import next_of, run_scenario, sdk
 
-from headrace.client.subscription_admin import SubscriptionAdmin
+from headrace.client.admin.subscription_admin import SubscriptionAdmin
 from headrace.model.errors import InvalidRequest
 from headrace.sdk import AsyncClient, LeaseLost, Reject, Retry
 from headrace.testkit.world import World
@@ -34,7 +34,7 @@ def test_the_end_of_the_block_acks_and_an_acked_message_never_comes_back() -> No
         assert texts == ["a", "b"]
         assert await backlog(client) == [0, 0, 0]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_an_exception_gives_the_message_back_and_the_loop_goes_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -57,7 +57,7 @@ def test_an_exception_gives_the_message_back_and_the_loop_goes_on(caplog: pytest
         assert await backlog(client) == [0, 0, 0]
 
     with caplog.at_level(logging.WARNING, "headrace"):
-        play(scenario)
+        run_scenario(scenario)
     assert "jobs:0:0 failed at attempt 1" in caplog.text
     assert "not today" in caplog.text
 
@@ -78,7 +78,7 @@ def test_reject_and_retry_say_how_the_message_goes_on() -> None:
         assert letter.death is not None
         assert letter.death.reason == "no such address"
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_what_is_no_exception_passes_and_the_message_is_given_back_at_once() -> None:
@@ -90,7 +90,7 @@ def test_what_is_no_exception_passes_and_the_message_is_given_back_at_once() -> 
                     raise KeyboardInterrupt
             assert (await next_of(messages)).attempt == 1
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_message_is_settled_once_and_by_hand_if_one_likes() -> None:
@@ -112,7 +112,7 @@ def test_a_message_is_settled_once_and_by_hand_if_one_likes() -> None:
         await asyncio.sleep(1)  # until it is a dead letter
         assert await backlog(client) == [1, 0, 0]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_lease_is_extended_for_as_long_as_the_work_takes() -> None:
@@ -129,7 +129,7 @@ def test_a_lease_is_extended_for_as_long_as_the_work_takes() -> None:
             assert await backlog(client) == [0, 0, 0]
             theirs.cancel()
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_nobody_has_a_message_for_longer_than_he_said(caplog: pytest.LogCaptureFixture) -> None:
@@ -146,7 +146,7 @@ def test_nobody_has_a_message_for_longer_than_he_said(caplog: pytest.LogCaptureF
                 await mine.ack()
             await theirs.ack()
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_work_whose_lease_is_over_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
@@ -158,7 +158,7 @@ def test_work_whose_lease_is_over_does_not_end_the_loop(caplog: pytest.LogCaptur
                 await (await next_of(other.subscribe("jobs", "workers"))).ack()
 
     with caplog.at_level(logging.WARNING, "headrace"):
-        play(scenario)
+        run_scenario(scenario)
     assert "jobs:0:0 was worked on, but not settled" in caplog.text
 
 
@@ -177,7 +177,7 @@ def test_a_stop_ends_the_iteration_and_gives_back_what_nobody_has_taken() -> Non
             assert (second.text, second.attempt) == ("b", 1)
         assert [message async for message in client.subscribe("jobs", "workers")] == []
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_stop_wakes_who_waits_for_messages() -> None:
@@ -191,7 +191,7 @@ def test_a_stop_wakes_who_waits_for_messages() -> None:
         assert await waiting is None
         assert world.clock.monotonic() - began < 0.1
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_client_that_is_left_gives_back_what_is_not_settled() -> None:
@@ -203,7 +203,7 @@ def test_a_client_that_is_left_gives_back_what_is_not_settled() -> None:
             await message.ack()
         assert (await next_of(client.subscribe("jobs", "workers"))).attempt == 1
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_loop_that_is_left_keeps_what_is_in_hand_and_gives_back_the_rest() -> None:
@@ -218,7 +218,7 @@ def test_a_loop_that_is_left_keeps_what_is_in_hand_and_gives_back_the_rest() -> 
         await held.ack()
         assert await backlog(client) == [1, 0, 0]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_no_more_than_the_concurrency_is_in_hand() -> None:
@@ -232,7 +232,7 @@ def test_no_more_than_the_concurrency_is_in_hand() -> None:
         await first.ack()
         assert (await third).text == "c"
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_subscription_begins_where_it_is_told_to_when_it_is_made() -> None:
@@ -244,7 +244,7 @@ def test_a_subscription_begins_where_it_is_told_to_when_it_is_made() -> None:
             assert (await next_of(late)).text == "new"
         assert (await next_of(client.subscribe("jobs", "early"))).text == "old"
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_subscription_to_a_topic_that_is_not_there_makes_it_or_says_so() -> None:
@@ -257,7 +257,7 @@ def test_a_subscription_to_a_topic_that_is_not_there_makes_it_or_says_so() -> No
         with pytest.raises(Exception, match="there is no topic 'missing'"):
             await strict.subscribe("missing", "workers").take()
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_numbers_that_make_no_sense_are_refused() -> None:
@@ -266,4 +266,4 @@ def test_numbers_that_make_no_sense_are_refused() -> None:
             with pytest.raises(InvalidRequest, match="at least 1"):
                 client.subscribe("jobs", "workers", prefetch=prefetch, concurrency=concurrency)
 
-    play(scenario)
+    run_scenario(scenario)

@@ -13,7 +13,7 @@ from headrace.model.durations import InvalidDuration
 from headrace.model.errors import HeadraceError, InvalidRequest
 from headrace.model.message_headers import InvalidHeader
 from headrace.sdk.errors import NotEncodable
-from headrace.sdk.outgoing import NewMessage, encode_body, outgoing
+from headrace.sdk.outgoing import NewMessage, encode_body, outgoing_message
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Model:
 
 
 def headers_of(**fields: Any) -> dict[str, bytes | None]:
-    return dict(outgoing("orders", NewMessage(**{"value": b"", **fields})).headers)
+    return dict(outgoing_message("orders", NewMessage(**{"value": b"", **fields})).headers)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_what_json_cannot_say_is_refused_with_its_type(value: Any) -> None:
 
 
 def test_keys_and_headers_are_text_or_bytes() -> None:
-    message = outgoing("orders", NewMessage(value=b"", key="c-42", headers={"a": "b", "c": b"\xff"}))
+    message = outgoing_message("orders", NewMessage(value=b"", key="c-42", headers={"a": "b", "c": b"\xff"}))
     assert message.key == b"c-42"
     assert message.headers == [("a", b"b"), ("c", b"\xff")]
     assert message.topic == "orders"
@@ -87,15 +87,15 @@ def test_how_a_message_is_treated_stands_in_its_headers() -> None:
 
 
 def test_what_is_due_later_goes_to_the_topic_where_it_waits() -> None:
-    message = outgoing("orders", NewMessage(value=b"", delay="90s", repeat="every 10s"))
-    assert (message.topic, message.waits_for) == ("__delayed.orders", "orders")
+    message = outgoing_message("orders", NewMessage(value=b"", delay="90s", repeat="every 10s"))
+    assert (message.topic, message.delayed_for) == ("__delayed.orders", "orders")
     assert dict(message.headers) == {"headrace-delay": b"90000ms", "headrace-repeat": b"every 10s"}
     assert headers_of(deliver_at="1970-01-01T00:00:02Z") == {"headrace-deliver-at": b"2000"}
 
 
 def test_a_dedup_id_places_a_message_that_has_no_key() -> None:
-    assert outgoing("orders", NewMessage(value=b"", dedup_id="x")).placed_by == b"x"
-    assert outgoing("orders", NewMessage(value=b"", dedup_id="x", key="k")).placed_by is None
+    assert outgoing_message("orders", NewMessage(value=b"", dedup_id="x")).partitioning_key == b"x"
+    assert outgoing_message("orders", NewMessage(value=b"", dedup_id="x", key="k")).partitioning_key is None
 
 
 @pytest.mark.parametrize(

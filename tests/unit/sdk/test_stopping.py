@@ -6,40 +6,40 @@ import asyncio
 
 import pytest
 
-from headrace.sdk.stopping import Stopped, Stopping
+from headrace.sdk.stopping import ClientStopped, StopSignal
 
 
 async def test_waiting_ends_with_the_wish() -> None:
-    stopping = Stopping()
-    waiting = asyncio.create_task(stopping.unless_stopped(asyncio.Event().wait))
+    stopping = StopSignal()
+    waiting = asyncio.create_task(stopping.wait_unless_stopped(asyncio.Event().wait))
     await asyncio.sleep(0)
-    stopping.wish()
-    stopping.wish()
-    with pytest.raises(Stopped):
+    stopping.request_stop()
+    stopping.request_stop()
+    with pytest.raises(ClientStopped):
         await waiting
 
 
 async def test_after_the_wish_nothing_is_begun() -> None:
-    stopping = Stopping()
-    stopping.wish()
+    stopping = StopSignal()
+    stopping.request_stop()
     begun: list[str] = []
 
     async def work() -> None:
         begun.append("work")
 
-    with pytest.raises(Stopped):
-        await stopping.unless_stopped(work)
+    with pytest.raises(ClientStopped):
+        await stopping.wait_unless_stopped(work)
     assert begun == []
 
 
 async def test_what_comes_before_the_wish_is_returned() -> None:
-    stopping = Stopping()
+    stopping = StopSignal()
 
     async def work() -> int:
         return 1
 
-    assert await stopping.unless_stopped(work) == 1
-    stopping.wish()
+    assert await stopping.wait_unless_stopped(work) == 1
+    stopping.request_stop()
 
 
 async def test_a_timeout_of_the_work_itself_is_not_the_wish() -> None:
@@ -47,4 +47,4 @@ async def test_a_timeout_of_the_work_itself_is_not_the_wish() -> None:
         raise TimeoutError("its own")
 
     with pytest.raises(TimeoutError, match="its own"):
-        await Stopping().unless_stopped(work)
+        await StopSignal().wait_unless_stopped(work)

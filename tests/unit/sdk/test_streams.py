@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.unit.sdk.simulated import play, sdk
+from tests.unit.sdk.simulated_client import run_scenario, sdk
 
-from headrace.client.offsets import committed
+from headrace.client.groups.offsets import committed
 from headrace.sdk import AsyncClient, AsyncStream
 from headrace.testkit.world import World
 
@@ -32,7 +32,7 @@ def test_everything_is_read_in_order_and_again_by_whoever_has_no_group() -> None
             async with client.consume("events") as stream:
                 assert await texts(stream, 3) == ["a", "b", "c"]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_group_goes_on_where_it_left_off() -> None:
@@ -44,7 +44,7 @@ def test_a_group_goes_on_where_it_left_off() -> None:
         async with client.consume("events", group="readers") as stream:
             assert await texts(stream, 1) == ["c"]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_what_failed_comes_again() -> None:
@@ -61,7 +61,7 @@ def test_what_failed_comes_again() -> None:
             await read()
         assert await done(client) == [1]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_loop_without_async_with_is_not_sure_of_its_last_record() -> None:
@@ -73,7 +73,7 @@ def test_a_loop_without_async_with_is_not_sure_of_its_last_record() -> None:
         await asyncio.sleep(10)
         assert await done(client) == [1]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_stop_ends_the_loop_and_all_that_was_handed_out_is_done() -> None:
@@ -84,7 +84,7 @@ def test_a_stop_ends_the_loop_and_all_that_was_handed_out_is_done() -> None:
                 client.stop()
         assert await done(client) == [2]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_stop_wakes_who_waits_for_records() -> None:
@@ -95,7 +95,7 @@ def test_a_stop_wakes_who_waits_for_records() -> None:
         client.stop()
         assert await waiting is None
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_what_is_committed_by_hand_is_committed_by_nothing_else() -> None:
@@ -114,7 +114,7 @@ def test_what_is_committed_by_hand_is_committed_by_nothing_else() -> None:
             assert await texts(stream, 1) == ["c"]
         assert await done(client) == [2]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_batches_have_what_is_there() -> None:
@@ -129,7 +129,7 @@ def test_batches_have_what_is_there() -> None:
         assert sizes == [2, 1]
         assert await done(client) == [3]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_members_of_a_group_share_the_partitions() -> None:
@@ -144,7 +144,7 @@ def test_members_of_a_group_share_the_partitions() -> None:
             records = [await task for task in taking]
             assert sorted(record.partition for record in records if record is not None) == [0, 1]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_stream_may_begin_with_what_comes_from_now_on() -> None:
@@ -154,4 +154,4 @@ def test_a_stream_may_begin_with_what_comes_from_now_on() -> None:
             await client.publish("events", "new")
             assert await texts(stream, 1) == ["new"]
 
-    play(scenario)
+    run_scenario(scenario)

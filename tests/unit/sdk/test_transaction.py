@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.unit.sdk.simulated import next_of, play, sdk
+from tests.unit.sdk.simulated_client import next_of, run_scenario, sdk
 
-from headrace.client.offsets import committed
+from headrace.client.groups.offsets import committed
 from headrace.model.errors import IllegalGeneration, InvalidRequest, ProducerFenced, UnknownMemberId
 from headrace.sdk import AsyncClient, AsyncStream
 from headrace.testkit.world import World
@@ -44,7 +44,7 @@ def test_the_end_commits_and_an_exception_aborts() -> None:
         assert await read(client, "ledger", 2) == ["a", "c"]
         assert await read(client, "book", 1) == ['{"b":1}']
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_records_are_acked_with_what_is_made_of_them() -> None:
@@ -60,7 +60,7 @@ def test_records_are_acked_with_what_is_made_of_them() -> None:
         assert await read(client, "ledger", 2) == ["booked 1", "booked 2"]
         assert [one.offset for one in (await committed(client.cluster, "bank")).values()] == [2]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_after_an_abort_the_stream_goes_back_to_what_was_acked() -> None:
@@ -84,7 +84,7 @@ def test_after_an_abort_the_stream_goes_back_to_what_was_acked() -> None:
         assert await read(client, "ledger", 3) == ["1", "2", "3"]
         assert [one.offset for one in (await committed(client.cluster, "bank")).values()] == [3]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_whoever_uses_the_id_last_has_it() -> None:
@@ -106,7 +106,7 @@ def test_whoever_uses_the_id_last_has_it() -> None:
                     await mine.publish("ledger", "still mine?")
             assert await read(client, "ledger", 1) == ["theirs"]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_who_lost_its_partition_to_another_member_commits_nothing() -> None:
@@ -131,7 +131,7 @@ def test_who_lost_its_partition_to_another_member_commits_nothing() -> None:
                 await tx.publish("ledger", "theirs")
             assert await read(client, "ledger", 1) == ["theirs"]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_transactions_of_one_id_wait_for_each_other() -> None:
@@ -147,7 +147,7 @@ def test_transactions_of_one_id_wait_for_each_other() -> None:
                 tasks.create_task(write(text))
         assert sorted(await read(client, "ledger", 4)) == ["a", "a", "b", "b"]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_only_a_stream_that_leaves_the_commits_to_it_can_be_acked() -> None:
@@ -160,7 +160,7 @@ def test_only_a_stream_that_leaves_the_commits_to_it_can_be_acked() -> None:
                 async with client.transaction("t-1") as tx:
                     tx.ack(record)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_what_a_transaction_publishes_for_later_waits_only_if_it_is_committed() -> None:
@@ -177,4 +177,4 @@ def test_what_a_transaction_publishes_for_later_waits_only_if_it_is_committed() 
         assert (await next_of(client.subscribe("orders", "billing"))).text == "later"
         assert world.clock.monotonic() >= 600
 
-    play(scenario)
+    run_scenario(scenario)

@@ -15,7 +15,7 @@ from headrace.cli.serve import serve
 from headrace.model.errors import InvalidConfig
 from headrace.server import brokers, main
 from headrace.server.brokers import BrokerProcess, BrokersSettings, command
-from headrace.server.folder_form import refuse_folder_of_several, refuse_other_folder
+from headrace.server.data_layout import reject_multi_broker_folder, reject_single_broker_folder
 from headrace.server.settings import ServeSettings
 
 FULL = ServeSettings(
@@ -93,16 +93,16 @@ def test_a_registry_of_ones_own_and_brokers_exclude_each_other(monkeypatch: pyte
 
 
 def test_the_folder_of_several_is_refused_by_one_with_how_to_start_them(tmp_path: Path) -> None:
-    refuse_folder_of_several(str(tmp_path / "missing"))
-    refuse_folder_of_several(str(tmp_path))
+    reject_multi_broker_folder(str(tmp_path / "missing"))
+    reject_multi_broker_folder(str(tmp_path))
     for number in (1, 2, 3):
         (tmp_path / f"broker-{number}").mkdir()
     (tmp_path / "broker-x").mkdir()
     with pytest.raises(InvalidConfig, match=r"of 3 brokers; start them with --brokers 3, or"):
-        refuse_folder_of_several(str(tmp_path))
+        reject_multi_broker_folder(str(tmp_path))
     (tmp_path / "broker-1").rmdir()
     with pytest.raises(InvalidConfig, match=r"--brokers 2 --node-id 2, or"):
-        refuse_folder_of_several(str(tmp_path))
+        reject_multi_broker_folder(str(tmp_path))
 
 
 def test_the_folder_of_one_is_refused_by_several(tmp_path: Path) -> None:
@@ -114,10 +114,10 @@ def test_the_folder_of_one_is_refused_by_several(tmp_path: Path) -> None:
 def test_no_broker_that_has_data_is_left_out_but_there_may_be_more_of_them(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         (tmp_path / f"broker-{number}").mkdir()
-    refuse_other_folder(str(tmp_path), [1, 2, 3])
-    refuse_other_folder(str(tmp_path), [1, 2, 3, 4])
+    reject_single_broker_folder(str(tmp_path), [1, 2, 3])
+    reject_single_broker_folder(str(tmp_path), [1, 2, 3, 4])
     with pytest.raises(InvalidConfig, match=r"broker-3 belongs to a broker that would not be started.*drain 3 --wait"):
-        refuse_other_folder(str(tmp_path), [1, 2])
+        reject_single_broker_folder(str(tmp_path), [1, 2])
 
 
 def test_a_refusal_is_one_line_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.client.scripted import Cast, in_world
-from tests.unit.doors.rest.stage import answer as answer_of
+from tests.unit.client.scripted_cluster import ScriptedCluster, in_world
+from tests.unit.protocols.rest.rest_harness import answer as answer_of
 
-from headrace.client.guarded import GuardedDialer
-from headrace.client.tcp import TcpDialer
-from headrace.doors.rest.access import OpenGatekeeper
-from headrace.doors.rest.application import RestApplication
+from headrace.client.connections.guarded_dialer import GuardedDialer
+from headrace.client.connections.tcp import TcpDialer
 from headrace.http.limits import HttpLimits
 from headrace.http.listener import HttpListener
 from headrace.http.message import Request, Response
 from headrace.http.problem import Problem
+from headrace.protocols.rest.access import AllowAllAuthorizer
+from headrace.protocols.rest.application import RestApplication
 from headrace.runtime.supervise import Supervisor
+from headrace.server.broker_health import BrokerHealth
 from headrace.server.gateway_application import GatewayApplication
 from headrace.server.gateway_metrics import GatewayMetrics
-from headrace.server.pushing import Pushing
-from headrace.server.reach import Reach
+from headrace.server.pushing import PushService
 from headrace.testkit.world import World
 
 
@@ -28,11 +28,11 @@ def request(method: str, path: str) -> Request:
 
 def test_while_no_broker_answers_requests_are_refused_at_once() -> None:
     async def scenario(world: World) -> None:
-        cast = Cast(world, orders=1)
-        broker = await cast.broker()
-        async with cast.cluster() as cluster:
-            reach = Reach(cluster)
-            gateway = GatewayApplication(RestApplication(cluster, OpenGatekeeper()), reach)
+        scripted_cluster = ScriptedCluster(world, orders=1)
+        broker = await scripted_cluster.broker()
+        async with scripted_cluster.cluster() as cluster:
+            reach = BrokerHealth(cluster)
+            gateway = GatewayApplication(RestApplication(cluster, AllowAllAuthorizer()), reach)
             with pytest.raises(Problem, match="no broker is reachable") as told:
                 await gateway.admit(request("GET", "/topics"))
             assert (told.value.status, told.value.code) == (503, "no_broker")
@@ -53,13 +53,13 @@ def test_while_no_broker_answers_requests_are_refused_at_once() -> None:
 
 def test_numbers_tell_of_answers_and_of_brokers() -> None:
     async def scenario(world: World) -> None:
-        cast = Cast(world)
-        broker = await cast.broker()
+        scripted_cluster = ScriptedCluster(world)
+        broker = await scripted_cluster.broker()
         dialer = GuardedDialer(TcpDialer(world.network, "gateway"), world.clock)
-        async with cast.cluster() as cluster:
-            reach = Reach(cluster)
-            gateway = GatewayApplication(RestApplication(cluster, OpenGatekeeper()), reach)
-            pushing = Pushing(lambda: cluster, Supervisor(), allows_private=False)
+        async with scripted_cluster.cluster() as cluster:
+            reach = BrokerHealth(cluster)
+            gateway = GatewayApplication(RestApplication(cluster, AllowAllAuthorizer()), reach)
+            pushing = PushService(lambda: cluster, Supervisor(), allows_private=False)
             metrics = GatewayMetrics(gateway, dialer, reach, pushing, world.clock)
             metrics.listener = HttpListener(gateway, HttpLimits(), world.clock, world.entropy)
             assert metrics.checks() == {"brokers": "no broker is reachable"}

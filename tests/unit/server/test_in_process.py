@@ -7,32 +7,32 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.unit.client.scripted import in_world
-from tests.unit.client.simulated import ADDRESS, client, start_broker
+from tests.unit.client.scripted_cluster import in_world
+from tests.unit.client.simulated_server import ADDRESS, client, start_broker
 
 from headrace.broker.broker import Broker
-from headrace.broker.context import RequestContext
-from headrace.broker.handlers import Handlers
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.broker.handlers import RequestHandlers
+from headrace.broker.request_context import RequestContext
+from headrace.client.admin.group_admin import GroupAdmin
+from headrace.client.admin.subscription_admin import START, Position, SubscriptionAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
-from headrace.client.consumer import Consumer, ConsumerSettings
+from headrace.client.connections.tcp import TcpDialer
 from headrace.client.errors import ConnectionLost
-from headrace.client.group_admin import GroupAdmin
-from headrace.client.leased import Message
-from headrace.client.membership import GroupRules
+from headrace.client.fetch.consumer import Consumer, ConsumerSettings
+from headrace.client.groups.group_member import GroupRules
+from headrace.client.groups.offsets import END, Commit, commit, committed, find_offsets
 from headrace.client.metadata import TopicPartition
-from headrace.client.offsets import END, Commit, commit, committed, find_offsets
-from headrace.client.producer import Producer, ProducerSettings
-from headrace.client.subscription import LeasingRules, Subscription
-from headrace.client.subscription_admin import START, Position, SubscriptionAdmin
-from headrace.client.tcp import TcpDialer
+from headrace.client.produce.producer import Producer, ProducerSettings
+from headrace.client.queues.leased_messages import LeasedMessage
+from headrace.client.queues.subscription import LeasingRules, Subscription
 from headrace.model.errors import HeadraceError, RequestTimedOut
 from headrace.model.message_ids import MessageId
-from headrace.runtime.eager import in_task
+from headrace.runtime.inline_start import switch_to_task
 from headrace.server.in_process import InProcessDialer, InProcessTransport
 from headrace.testkit.world import World
 from headrace.wire.apis import FETCH, METADATA, PRODUCE
-from headrace.wire.batch import Record, build_batch
+from headrace.wire.batches.batch import BatchRecord, build_batch
 from headrace.wire.messages.fetch import FetchRequest
 from headrace.wire.messages.metadata import MetadataRequest, MetadataResponse
 from headrace.wire.messages.produce import (
@@ -45,7 +45,7 @@ from headrace.wire.messages.produce import (
 ORDERS = TopicPartition("orders", 0)
 
 
-def within(world: World, handlers: Handlers) -> InProcessDialer:
+def within(world: World, handlers: RequestHandlers) -> InProcessDialer:
     host = world.host(ADDRESS.host)
     elsewhere = TcpDialer(host.network, "test")
     return InProcessDialer(handlers, lambda: (ADDRESS.host, ADDRESS.port), elsewhere, host.disk, host.clock, "test")
@@ -56,14 +56,14 @@ def inside(world: World, broker: Broker) -> Cluster:
     return Cluster([ADDRESS], within(world, broker.handlers), host.clock, host.entropy)
 
 
-async def transport_to(world: World, handlers: Handlers) -> InProcessTransport:
+async def transport_to(world: World, handlers: RequestHandlers) -> InProcessTransport:
     transport = await within(world, handlers).dial(ADDRESS.host, ADDRESS.port, 1.0)
     assert isinstance(transport, InProcessTransport)
     return transport
 
 
 def produce_request(*values: bytes) -> ProduceRequest:
-    batch = bytes(build_batch([Record(value=value) for value in values]))
+    batch = bytes(build_batch([BatchRecord(value=value) for value in values]))
     data = PartitionProduceData(index=0, records=memoryview(batch))
     return ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[TopicProduceData("orders", partition_data=[data])])
 
@@ -103,7 +103,7 @@ async def a_day_in_the_life(cluster: Cluster) -> list[Any]:
     seen.append(sorted((await find_offsets(cluster, dict.fromkeys(partitions, END))).items()))
     await subscriptions.create("orders", "billing", Position(START))
     async with Subscription(cluster, "orders", "billing", LeasingRules(lease_seconds=10)) as subscription:
-        leased: list[Message] = []
+        leased: list[LeasedMessage] = []
         while len(leased) < 50:
             leased += await subscription.lease(20, 5)
         seen.append(sorted((one.id, one.attempt, one.value) for one in leased))
@@ -198,8 +198,8 @@ def test_records_are_read_whether_they_are_few_or_many(value_bytes: int) -> None
 # The life of a call
 
 
-def handlers_of(handle: Callable[[Any, RequestContext], Awaitable[Any]], key: int = METADATA) -> Handlers:
-    return Handlers({key: handle})  # type: ignore[dict-item]
+def handlers_of(handle: Callable[[Any, RequestContext], Awaitable[Any]], key: int = METADATA) -> RequestHandlers:
+    return RequestHandlers({key: handle})  # type: ignore[dict-item]
 
 
 def test_requests_start_in_the_order_of_the_calls_and_outside_of_their_task() -> None:
@@ -210,7 +210,7 @@ def test_requests_start_in_the_order_of_the_calls_and_outside_of_their_task() ->
             name = str(request.topics[0].name)  # type: ignore[index]
             order.append(name)
             assert asyncio.current_task() is None
-            await in_task()
+            await switch_to_task()
             async with asyncio.timeout(1):
                 await asyncio.sleep(0)
             return MetadataResponse(cluster_id=name)
@@ -257,8 +257,8 @@ def test_a_handler_that_holds_the_order_is_waited_for() -> None:
     in_world(scenario)
 
 
-@pytest.mark.parametrize(("key", "only_reads"), [(FETCH, True), (PRODUCE, False)])
-def test_whoever_stops_waiting_cancels_only_what_reads(key: int, only_reads: bool) -> None:
+@pytest.mark.parametrize(("key", "is_read_only"), [(FETCH, True), (PRODUCE, False)])
+def test_whoever_stops_waiting_cancels_only_what_reads(key: int, is_read_only: bool) -> None:
     async def scenario(world: World) -> None:
         ends: list[str] = []
 
@@ -277,11 +277,11 @@ def test_whoever_stops_waiting_cancels_only_what_reads(key: int, only_reads: boo
         await asyncio.sleep(1)
         caller.cancel()
         await asyncio.sleep(1)
-        assert ends == (["cancelled"] if only_reads else [])
+        assert ends == (["cancelled"] if is_read_only else [])
         with pytest.raises(RequestTimedOut):
             await transport.call(key, 9, request, 1.0)
         await asyncio.sleep(10)
-        assert ends == (["cancelled"] * 2 if only_reads else ["done"] * 2)
+        assert ends == (["cancelled"] * 2 if is_read_only else ["done"] * 2)
         assert not transport.closed
 
     in_world(scenario)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.runtime.request_ids import request_id
-from headrace.server.logs import ALIKE_MAX, WINDOW_SECONDS, Format, Repetitions, configure
+from headrace.server.logs import REPEAT_WINDOW_SECONDS, REPEATS_MAX, LogLineFormat, RepetitionFilter, configure
 
 log = logging.getLogger("headrace.test")
 
@@ -27,7 +27,7 @@ def root() -> Iterator[None]:
     root.setLevel(level)
 
 
-def begin(style: Format, who: str = "", level: str = "info") -> io.StringIO:
+def begin(style: LogLineFormat, who: str = "", level: str = "info") -> io.StringIO:
     stream = io.StringIO()
     configure(level, style, who, stream)
     return stream
@@ -97,20 +97,20 @@ def complaint(at: float, line: int = 1, message: str = "peer %d is down", *argum
 
 
 def test_the_same_complaint_is_not_written_without_end() -> None:
-    repetitions = Repetitions()
+    repetitions = RepetitionFilter()
     written = [repetitions.filter(complaint(0.01 * number, 1, "peer %d is down", number)) for number in range(100)]
-    assert written == [True] * ALIKE_MAX + [False] * (100 - ALIKE_MAX)
+    assert written == [True] * REPEATS_MAX + [False] * (100 - REPEATS_MAX)
     assert repetitions.filter(complaint(1.0, line=2)), "another complaint"
-    later = complaint(WINDOW_SECONDS)
+    later = complaint(REPEAT_WINDOW_SECONDS)
     assert repetitions.filter(later)
     assert later.getMessage() == "peer 3 is down (90 similar lines suppressed)"
-    again = complaint(WINDOW_SECONDS + 0.1)
+    again = complaint(REPEAT_WINDOW_SECONDS + 0.1)
     assert repetitions.filter(again)
     assert again.getMessage() == "peer 3 is down"
 
 
 def test_what_comes_now_and_then_is_always_written() -> None:
-    repetitions = Repetitions()
+    repetitions = RepetitionFilter()
     for number in range(50):
         record = complaint(number * 2.0)
         assert repetitions.filter(record)
@@ -118,14 +118,14 @@ def test_what_comes_now_and_then_is_always_written() -> None:
 
 
 def test_the_memory_of_complaints_is_bounded() -> None:
-    repetitions = Repetitions()
+    repetitions = RepetitionFilter()
     for line in range(5000):
         assert repetitions.filter(complaint(0.0, line))
     assert len(repetitions._places) <= 1000
 
 
 @pytest.mark.parametrize("style", ["text", "json"])
-def test_a_name_with_line_breaks_and_escape_sequences_is_one_line_without_them(style: Format) -> None:
+def test_a_name_with_line_breaks_and_escape_sequences_is_one_line_without_them(style: LogLineFormat) -> None:
     stream = begin(style)
     log.warning("subscription %s was deleted", "a\r\n2026-11-18 INFO forged\x1b[2J\x9b\u2028")
     (line,) = stream.getvalue().splitlines()

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from tests.unit.client.scripted import in_world
-from tests.unit.client.simulated import client, start_broker
-from tests.unit.push.pushed import Receiver, put, until
+from tests.unit.client.scripted_cluster import in_world
+from tests.unit.client.simulated_server import client, start_broker
+from tests.unit.push.push_support import WebhookReceiver, put, until
 
 from headrace.broker.broker import Broker
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.admin.subscription_admin import START, Position, SubscriptionAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
+from headrace.client.admin.webhooks import WebhookSettings, set_webhook
 from headrace.client.cluster import Cluster
-from headrace.client.pushes import PushSettings, set_push
-from headrace.client.subscription_admin import START, Position, SubscriptionAdmin
 from headrace.runtime.supervise import Supervisor
-from headrace.server.pushing import Pushing
+from headrace.server.pushing import PushService
 from headrace.testkit.world import World
 
-HOOK = PushSettings("http://receiver.test/hook")
+HOOK = WebhookSettings("http://receiver.test/hook")
 
 
 def with_broker(scenario: Callable[[Broker, Cluster], Awaitable[None]]) -> None:
@@ -42,8 +42,8 @@ class Opened:
         return self._cluster
 
 
-def receive(pushing: Pushing, receiver: Receiver) -> None:
-    async def open_receiver() -> Receiver:
+def receive(pushing: PushService, receiver: WebhookReceiver) -> None:
+    async def open_receiver() -> WebhookReceiver:
         return receiver
 
     assert pushing.pushers is not None
@@ -52,20 +52,20 @@ def receive(pushing: Pushing, receiver: Receiver) -> None:
 
 def test_it_begins_with_the_first_webhook_and_gives_back_what_is_in_flight_at_the_end() -> None:
     async def scenario(broker: Broker, cluster: Cluster) -> None:
-        opened, supervisor, receiver = Opened(cluster), Supervisor(), Receiver()
-        pushing = Pushing(opened, supervisor, allows_private=False)
+        opened, supervisor, receiver = Opened(cluster), Supervisor(), WebhookReceiver()
+        pushing = PushService(opened, supervisor, allows_private=False)
         pushing.watch(broker.subscription_configs)
         await SubscriptionAdmin(cluster).configure("jobs", "workers", {"headrace.rate": "1000"})
         await asyncio.sleep(5.0)
         assert (opened.times, pushing.pushers, pushing.status("jobs", "workers")) == (0, None, None)
-        await set_push(cluster, "jobs", "workers", HOOK)
+        await set_webhook(cluster, "jobs", "workers", HOOK)
         receive(pushing, receiver)
         await put(cluster, b"a")
         await until(lambda: receiver.values == [b"a"])
         status = pushing.status("jobs", "workers")
         assert status is not None
         assert status.url == HOOK.url
-        await set_push(cluster, "jobs", "others", HOOK)
+        await set_webhook(cluster, "jobs", "others", HOOK)
         assert opened.times == 1
         receiver.seconds = 60.0
         await put(cluster, b"b")
@@ -79,12 +79,12 @@ def test_it_begins_with_the_first_webhook_and_gives_back_what_is_in_flight_at_th
 
 def test_it_begins_at_once_where_a_webhook_was_set_before() -> None:
     async def scenario(broker: Broker, cluster: Cluster) -> None:
-        await set_push(cluster, "jobs", "workers", HOOK)
+        await set_webhook(cluster, "jobs", "workers", HOOK)
         supervisor = Supervisor()
-        pushing = Pushing(lambda: cluster, supervisor, allows_private=False)
+        pushing = PushService(lambda: cluster, supervisor, allows_private=False)
         pushing.watch(broker.subscription_configs)
         assert pushing.pushers is not None
-        receive(pushing, Receiver())
+        receive(pushing, WebhookReceiver())
         await pushing.stop()
         await supervisor.stop()
 
@@ -94,10 +94,10 @@ def test_it_begins_at_once_where_a_webhook_was_set_before() -> None:
 def test_it_does_not_begin_any_more_when_it_was_stopped() -> None:
     async def scenario(broker: Broker, cluster: Cluster) -> None:
         supervisor = Supervisor()
-        pushing = Pushing(lambda: cluster, supervisor, allows_private=False)
+        pushing = PushService(lambda: cluster, supervisor, allows_private=False)
         pushing.watch(broker.subscription_configs)
         await pushing.stop()
-        await set_push(cluster, "jobs", "workers", HOOK)
+        await set_webhook(cluster, "jobs", "workers", HOOK)
         assert pushing.pushers is None
         await supervisor.stop()
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.server.watchdog import PULSE_SECONDS, Watchdog
+from headrace.server.watchdog import PULSE_SECONDS, LoopWatchdog
 
 SECONDS = 20.0
 
@@ -28,7 +28,7 @@ class Waits:
     """In the place of the thread's event: each wait takes as long as the script says; it is stopped at its end.
     `pulses` are the waits after which the loop has had its turn."""
 
-    def __init__(self, clock: FakeClock, steps: list[float], watchdog: Watchdog, pulses: set[int]) -> None:
+    def __init__(self, clock: FakeClock, steps: list[float], watchdog: LoopWatchdog, pulses: set[int]) -> None:
         self._clock = clock
         self._steps: Iterator[tuple[int, float]] = iter(enumerate(steps))
         self._watchdog = watchdog
@@ -46,7 +46,7 @@ class Waits:
 
 def given_up(steps: list[float], pulses: set[int]) -> bool:
     clock, calls = FakeClock(), []
-    watchdog = Watchdog(clock, SECONDS, lambda: calls.append(clock.seconds))
+    watchdog = LoopWatchdog(clock, SECONDS, lambda: calls.append(clock.seconds))
     watchdog._stopped = Waits(clock, steps, watchdog, pulses)  # type: ignore[assignment]
     watchdog._watch()
     return bool(calls)
@@ -73,7 +73,7 @@ def test_a_process_that_was_paused_as_a_whole_gives_its_loop_a_chance_first() ->
 
 async def test_the_pulse_is_that_of_the_loop_and_the_thread_ends_with_it() -> None:
     clock = FakeClock()
-    watchdog = Watchdog(clock, SECONDS, lambda: None)
+    watchdog = LoopWatchdog(clock, SECONDS, lambda: None)
     clock.seconds += 7
     running = asyncio.create_task(watchdog.run())
     await asyncio.sleep(0)
@@ -91,7 +91,7 @@ def test_by_default_the_process_ends_without_any_cleaning_up(monkeypatch: pytest
     codes: list[int] = []
     monkeypatch.setattr("os._exit", codes.append)
     clock = FakeClock()
-    watchdog = Watchdog(clock, SECONDS)
+    watchdog = LoopWatchdog(clock, SECONDS)
     watchdog._stopped = Waits(clock, ticks(SECONDS + 1), watchdog, set())  # type: ignore[assignment]
     thread = threading.Thread(target=watchdog._watch)
     thread.start()

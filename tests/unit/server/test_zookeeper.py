@@ -9,7 +9,7 @@ import pytest
 
 from headrace.model.errors import InvalidConfig
 from headrace.server import zookeeper
-from headrace.server.zookeeper import ZooKeeperSettings, find_jars, find_java, prepare
+from headrace.server.zookeeper import ZooKeeperSettings, find_jars, find_java, prepare_ensemble
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_other_hosts_are_let_in_when_it_is_said() -> None:
 
 
 def test_a_single_server_knows_of_no_others(tmp_path: Path, port: int) -> None:
-    (node,) = prepare(ZooKeeperSettings(str(tmp_path), ("127.0.0.1", port)))
+    (node,) = prepare_ensemble(ZooKeeperSettings(str(tmp_path), ("127.0.0.1", port)))
     assert node.shown == f"127.0.0.1:{port}"
     config = config_of(tmp_path, 1)
     assert config["clientPort"] == str(port)
@@ -55,34 +55,34 @@ def test_an_ensemble_keeps_the_ports_that_were_chosen_for_it(
 ) -> None:
     monkeypatch.setattr(zookeeper, "refuse_taken", lambda _: None)  # the ports in a row may be somebody's
     settings = ZooKeeperSettings(str(tmp_path), ("127.0.0.1", min(port, 60_000)), 3)
-    first = [node.address for node in prepare(settings)]
+    first = [node.address for node in prepare_ensemble(settings)]
     configs = [config_of(tmp_path, number) for number in (1, 2, 3)]
     peers = [{name: value for name, value in config.items() if name.startswith("server.")} for config in configs]
     assert peers[0] == peers[1] == peers[2]
     assert len(peers[0]) == 3
     assert len({port for value in peers[0].values() for port in value.split(":")[1:]}) == 6
     assert [(tmp_path / f"node-{number}" / "myid").read_text() for number in (1, 2, 3)] == ["1\n", "2\n", "3\n"]
-    assert [node.address for node in prepare(settings)] == first
+    assert [node.address for node in prepare_ensemble(settings)] == first
     assert [config_of(tmp_path, number) for number in (1, 2, 3)] == configs
 
 
 def test_a_folder_of_three_is_not_run_as_one(tmp_path: Path, port: int) -> None:
     (tmp_path / "ensemble.json").write_text("[[1,2],[3,4],[5,6]]")
     with pytest.raises(InvalidConfig, match="use --nodes 3"):
-        prepare(ZooKeeperSettings(str(tmp_path), ("127.0.0.1", port)))
+        prepare_ensemble(ZooKeeperSettings(str(tmp_path), ("127.0.0.1", port)))
 
 
 def test_a_list_of_ports_that_cannot_be_read_is_named(tmp_path: Path, port: int) -> None:
     (tmp_path / "ensemble.json").write_text("{nonsense")
     with pytest.raises(InvalidConfig, match=r"cannot read .*ensemble\.json"):
-        prepare(ZooKeeperSettings(str(tmp_path), ("127.0.0.1", port)))
+        prepare_ensemble(ZooKeeperSettings(str(tmp_path), ("127.0.0.1", port)))
 
 
 def test_a_port_that_is_taken_is_refused_before_anything_starts(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
         with pytest.raises(InvalidConfig, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
-            prepare(ZooKeeperSettings(str(tmp_path), ("127.0.0.1", port)))
+            prepare_ensemble(ZooKeeperSettings(str(tmp_path), ("127.0.0.1", port)))
     assert not (tmp_path / "node-1").exists()
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.unit.archive.rows import TOPIC, TOPIC_ID, add, archive_in, offsets_in, staged
+from tests.unit.archive.archive_support import TOPIC, TOPIC_ID, add, archive_in, offsets_in, staged
 
 from headrace.archive.errors import ArchiveOfAnotherTopic
-from headrace.columns.offsets import Bounds
+from headrace.columns.offsets import OffsetBounds
 from headrace.spark.errors import DataLost
-from headrace.spark.loss import archived, fitted
+from headrace.spark.loss import fit_to_log, read_archived
 from headrace.spark.offsets import OffsetRange
 from headrace.spark.options import parse
 
@@ -23,12 +23,12 @@ def orders(start: int, end: int) -> OffsetRange:
 
 
 def test_what_is_in_the_log_is_read_as_it_was_planned() -> None:
-    assert fitted(FAIL, orders(10, 20), Bounds(10, 20)) == orders(10, 20)
+    assert fit_to_log(FAIL, orders(10, 20), OffsetBounds(10, 20)) == orders(10, 20)
 
 
 def test_a_trimmed_range_says_what_is_missing_where_and_why() -> None:
     with pytest.raises(DataLost) as caught:
-        fitted(FAIL, orders(5, 20), Bounds(12, 30))
+        fit_to_log(FAIL, orders(5, 20), OffsetBounds(12, 30))
     assert "orders[3], offsets 5 to 11 are gone: the log starts at offset 12" in caught.value.message
     assert "retention.ms" in caught.value.message
     assert "onDataLoss=skip" in caught.value.message
@@ -36,24 +36,24 @@ def test_a_trimmed_range_says_what_is_missing_where_and_why() -> None:
 
 def test_a_range_of_which_nothing_is_left_is_missing_as_a_whole() -> None:
     with pytest.raises(DataLost, match="offsets 5 to 9 are gone"):
-        fitted(FAIL, orders(5, 10), Bounds(12, 30))
+        fit_to_log(FAIL, orders(5, 10), OffsetBounds(12, 30))
 
 
 def test_a_log_that_ends_too_early_has_lost_records() -> None:
     with pytest.raises(DataLost, match="offsets 15 to 19 are gone: the log ends at offset 15"):
-        fitted(FAIL, orders(10, 20), Bounds(0, 15))
+        fit_to_log(FAIL, orders(10, 20), OffsetBounds(0, 15))
     with pytest.raises(DataLost, match="offsets 10 to 19 are gone: the log ends at offset 4"):
-        fitted(FAIL, orders(10, 20), Bounds(0, 4))
+        fit_to_log(FAIL, orders(10, 20), OffsetBounds(0, 4))
     with pytest.raises(DataLost, match="offsets 20 to 29 are gone: the log ends at offset 20"):
-        fitted(FAIL, orders(30, 20), Bounds(0, 20))
+        fit_to_log(FAIL, orders(30, 20), OffsetBounds(0, 20))
 
 
 def test_what_is_skipped_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert fitted(SKIP, orders(5, 20), Bounds(12, 30)) == orders(12, 20)
-        assert fitted(SKIP, orders(5, 10), Bounds(12, 30)) is None
-        assert fitted(SKIP, orders(10, 20), Bounds(0, 15)) == orders(10, 15)
-        assert fitted(SKIP, orders(10, 20), Bounds(0, 4)) is None
+        assert fit_to_log(SKIP, orders(5, 20), OffsetBounds(12, 30)) == orders(12, 20)
+        assert fit_to_log(SKIP, orders(5, 10), OffsetBounds(12, 30)) is None
+        assert fit_to_log(SKIP, orders(10, 20), OffsetBounds(0, 15)) == orders(10, 15)
+        assert fit_to_log(SKIP, orders(10, 20), OffsetBounds(0, 4)) is None
     assert "orders[3], offsets 5 to 11 are gone and skipped" in caplog.text
 
 
@@ -69,9 +69,9 @@ def archive(tmp_path: Path) -> Path:
 def from_archive(archive: Path, start: int, end: int, log_start: int) -> list[int]:
     options = msgspec.structs.replace(FAIL, on_data_loss="archive", archive=str(archive))
     wanted = OffsetRange(TOPIC, 0, start, end, TOPIC_ID)
-    assert fitted(options, wanted, Bounds(log_start, 100)) == wanted
+    assert fit_to_log(options, wanted, OffsetBounds(log_start, 100)) == wanted
     missing = msgspec.structs.replace(wanted, end=min(end, log_start))
-    return offsets_in(archived(options, missing, log_start, ("offset",)))
+    return offsets_in(read_archived(options, missing, log_start, ("offset",)))
 
 
 def test_what_was_trimmed_is_left_to_the_archive(archive: Path) -> None:
@@ -98,4 +98,4 @@ def test_what_the_archive_has_not_either_is_lost(archive: Path, start: int, log_
 def test_an_archive_of_another_topic_of_this_name_is_not_taken(archive: Path) -> None:
     options = msgspec.structs.replace(FAIL, on_data_loss="archive", archive=str(archive))
     with pytest.raises(ArchiveOfAnotherTopic):
-        fitted(options, OffsetRange(TOPIC, 0, 5, 100, "another-id"), Bounds(20, 100))
+        fit_to_log(options, OffsetRange(TOPIC, 0, 5, 100, "another-id"), OffsetBounds(20, 100))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.client.metadata import TopicPartition
-from headrace.spark.offsets import OffsetRange, StreamOffset, cut, share
+from headrace.spark.offsets import OffsetRange, StreamOffset, share_limit, split_ranges
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
@@ -29,19 +29,19 @@ def test_offsets_without_ids_look_as_kafkas_do() -> None:
 
 
 def test_a_limit_is_shared_in_proportion() -> None:
-    assert share({A: 0, B: 100}, {A: 300, B: 200}, 40) == {A: 30, B: 110}
+    assert share_limit({A: 0, B: 100}, {A: 300, B: 200}, 40) == {A: 30, B: 110}
 
 
 def test_a_small_partition_is_not_starved() -> None:
-    assert share({A: 0, B: 0}, {A: 1000, B: 1}, 10) == {A: 9, B: 1}
+    assert share_limit({A: 0, B: 0}, {A: 1000, B: 1}, 10) == {A: 9, B: 1}
 
 
 def test_a_limit_above_what_there_is_changes_nothing() -> None:
-    assert share({A: 0, B: 7}, {A: 3, B: 7}, 1000) == {A: 3, B: 7}
+    assert share_limit({A: 0, B: 7}, {A: 3, B: 7}, 1000) == {A: 3, B: 7}
 
 
 def test_a_partition_that_went_back_is_left_where_it_is() -> None:
-    assert share({A: 10, B: 0}, {A: 5, B: 100}, 10) == {A: 5, B: 10}
+    assert share_limit({A: 10, B: 0}, {A: 5, B: 100}, 10) == {A: 5, B: 10}
 
 
 sizes = st.lists(st.integers(0, 50), max_size=6)
@@ -51,7 +51,7 @@ sizes = st.lists(st.integers(0, 50), max_size=6)
 def test_a_shared_limit_gets_on_and_stays_in_bounds(lengths: list[int], limit: int) -> None:
     begin = {TopicPartition("t", number): 100 for number in range(len(lengths))}
     end = {TopicPartition("t", number): 100 + length for number, length in enumerate(lengths)}
-    shared = share(begin, end, limit)
+    shared = share_limit(begin, end, limit)
     read = [shared[target] - begin[target] for target in end]
     assert all(0 <= taken <= length for taken, length in zip(read, lengths, strict=True))
     assert sum(read) <= limit + len(lengths)
@@ -61,7 +61,7 @@ def test_a_shared_limit_gets_on_and_stays_in_bounds(lengths: list[int], limit: i
 @given(sizes, st.none() | st.integers(1, 30), st.none() | st.integers(1, 30))
 def test_cut_ranges_are_the_same_offsets(lengths: list[int], pieces_min: int | None, records_max: int | None) -> None:
     whole = [OffsetRange("t", number, 7, 7 + length, "id") for number, length in enumerate(lengths)]
-    pieces = cut(whole, pieces_min=pieces_min, records_max=records_max)
+    pieces = split_ranges(whole, pieces_min=pieces_min, records_max=records_max)
     offsets = [(piece.partition, offset) for piece in pieces for offset in range(piece.start, piece.end)]
     assert offsets == [(one.partition, offset) for one in whole for offset in range(one.start, one.end)]
     assert all(piece.size and piece.topic_id == "id" for piece in pieces)
@@ -70,7 +70,7 @@ def test_cut_ranges_are_the_same_offsets(lengths: list[int], pieces_min: int | N
 
 
 def test_the_largest_ranges_are_cut_first() -> None:
-    pieces = cut([OffsetRange("t", 0, 0, 90), OffsetRange("t", 1, 0, 10)], pieces_min=4)
+    pieces = split_ranges([OffsetRange("t", 0, 0, 90), OffsetRange("t", 1, 0, 10)], pieces_min=4)
     assert [(piece.partition, piece.start, piece.end) for piece in pieces] == [
         (0, 0, 30),
         (0, 30, 60),

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import HeadraceError, InvalidConfig
-from headrace.spark.options import Place, Subscription, parse, parse_columns
+from headrace.spark.options import OffsetSpec, TopicSelection, parse, parse_columns
 
 BROKERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 ORDERS = {**BROKERS, "subscribe": "orders"}
@@ -27,8 +27,8 @@ def test_the_names_of_options_have_no_case() -> None:
 
 def test_a_batch_is_read_whole_and_a_stream_from_now_on() -> None:
     batch, stream = parse(ORDERS, streaming=False), parse(ORDERS, streaming=True)
-    assert (batch.starting, batch.ending) == (Place("earliest"), Place("latest"))
-    assert stream.starting == Place("latest")
+    assert (batch.starting, batch.ending) == (OffsetSpec("earliest"), OffsetSpec("latest"))
+    assert stream.starting == OffsetSpec("latest")
 
 
 def test_an_unknown_option_is_refused_with_the_nearest_one() -> None:
@@ -92,15 +92,15 @@ def test_a_stream_has_no_end() -> None:
 def test_partitions_are_assigned_as_json() -> None:
     options = parse({**BROKERS, "assign": '{"orders": [1, 0], "bills": [2]}'}, streaming=False)
     targets = (TopicPartition("bills", 2), TopicPartition("orders", 0), TopicPartition("orders", 1))
-    assert options.subscription == Subscription(partitions=targets)
+    assert options.subscription == TopicSelection(partitions=targets)
     assert options.subscription.names == ("bills", "orders")
 
 
 def test_a_time_comes_before_offsets() -> None:
     options = {**ORDERS, "startingOffsets": "earliest", "startingTimestamp": "2027-01-01T00:00:00Z"}
-    assert parse(options, streaming=True).starting == Place("times", time_ms=1798761600000)
+    assert parse(options, streaming=True).starting == OffsetSpec("times", time_ms=1798761600000)
     by_partition = {**ORDERS, "startingOffsetsByTimestamp": '{"orders": {"0": 5}}', "startingOffsets": "earliest"}
-    assert parse(by_partition, streaming=True).starting == Place("times", {TopicPartition("orders", 0): 5})
+    assert parse(by_partition, streaming=True).starting == OffsetSpec("times", {TopicPartition("orders", 0): 5})
 
 
 def test_the_strategy_for_times_without_records_is_for_the_start() -> None:

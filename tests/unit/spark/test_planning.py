@@ -12,12 +12,12 @@ from pyspark.sql.datasource import DataSourceReader, EqualTo, GreaterThanOrEqual
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
 from headrace.client import Cluster, Commit, NewTopic, Producer, TopicAdmin, TopicPartition, commit, committed
-from headrace.columns.link import link
-from headrace.columns.offsets import Bounds
+from headrace.columns.link import sync_cluster
+from headrace.columns.offsets import OffsetBounds
 from headrace.model.errors import InvalidConfig, UnknownTopicOrPartition
 from headrace.spark.options import SourceOptions, parse
-from headrace.spark.planning import look, resolve
-from headrace.spark.progress import Progress
+from headrace.spark.planning import describe_log, resolve_offsets
+from headrace.spark.progress import GroupProgress
 from headrace.spark.source import BatchReader, ddl
 from headrace.testkit import EmbeddedBroker
 
@@ -38,7 +38,7 @@ def brokers() -> Iterator[str]:
         await commit(cluster, "readers", {ORDERS[0]: Commit(2)})
 
     with EmbeddedBroker() as broker:
-        link(broker.address).call(fill)
+        sync_cluster(broker.address).call(fill)
         yield broker.address
 
 
@@ -49,7 +49,7 @@ def options_of(brokers: str, *, streaming: bool = True, **more: str) -> SourceOp
 
 
 def test_all_partitions_of_the_named_topics_are_seen(brokers: str) -> None:
-    view = look(options_of(brokers, subscribe="orders,bills,nothing"))
+    view = describe_log(options_of(brokers, subscribe="orders,bills,nothing"))
     assert {str(target): tuple(bounds) for target, bounds in view.bounds.items()} == {
         "orders[0]": (0, 3),
         "orders[1]": (0, 2),
@@ -62,37 +62,37 @@ def test_all_partitions_of_the_named_topics_are_seen(brokers: str) -> None:
 
 
 def test_a_pattern_finds_topics_by_their_whole_names(brokers: str) -> None:
-    assert set(look(options_of(brokers, subscribePattern="(bill|note)s?")).ids) == {"bills", "notes"}
-    assert look(options_of(brokers, subscribePattern="order")).bounds == {}
+    assert set(describe_log(options_of(brokers, subscribePattern="(bill|note)s?")).ids) == {"bills", "notes"}
+    assert describe_log(options_of(brokers, subscribePattern="order")).bounds == {}
 
 
 def test_only_assigned_partitions_are_seen(brokers: str) -> None:
-    view = look(options_of(brokers, assign='{"orders": [1]}'))
-    assert view.bounds == {ORDERS[1]: Bounds(0, 2)}
+    view = describe_log(options_of(brokers, assign='{"orders": [1]}'))
+    assert view.bounds == {ORDERS[1]: OffsetBounds(0, 2)}
     with pytest.raises(UnknownTopicOrPartition, match=r"orders\[7\], which assign names"):
-        look(options_of(brokers, assign='{"orders": [7]}'))
+        describe_log(options_of(brokers, assign='{"orders": [7]}'))
 
 
 def test_a_query_starts_where_a_group_is(brokers: str) -> None:
     options = options_of(brokers, startingOffsets="group", groupId="readers")
-    assert resolve(options.starting, look(options), options, name="") == {ORDERS[0]: 2, ORDERS[1]: 0}
+    assert resolve_offsets(options.starting, describe_log(options), options, name="") == {ORDERS[0]: 2, ORDERS[1]: 0}
 
 
 def test_a_query_starts_at_a_time(brokers: str) -> None:
     options = options_of(brokers, startingTimestamp="1500", startingOffsetsByTimestampStrategy="latest")
-    assert resolve(options.starting, look(options), options, name="") == {ORDERS[0]: 1, ORDERS[1]: 1}
+    assert resolve_offsets(options.starting, describe_log(options), options, name="") == {ORDERS[0]: 1, ORDERS[1]: 1}
 
 
 def test_progress_is_seen_as_a_groups(brokers: str) -> None:
-    progress = Progress(brokers, "spark-lag")
+    progress = GroupProgress(brokers, "spark-lag")
     progress.commit({ORDERS[0]: 1, ORDERS[1]: 2})
     progress.commit({ORDERS[0]: 3, ORDERS[1]: 2})
-    found = link(brokers).call(lambda cluster: committed(cluster, "spark-lag"))
+    found = sync_cluster(brokers).call(lambda cluster: committed(cluster, "spark-lag"))
     assert {target: one.offset for target, one in found.items()} == {ORDERS[0]: 3, ORDERS[1]: 2}
 
 
 def test_progress_that_cannot_be_committed_does_no_harm(brokers: str, caplog: pytest.LogCaptureFixture) -> None:
-    progress = Progress(brokers, "spark-lag")
+    progress = GroupProgress(brokers, "spark-lag")
     with caplog.at_level(logging.WARNING):
         progress.commit({TopicPartition("nothing", 0): 1})
         progress.commit({TopicPartition("nothing", 0): 2})

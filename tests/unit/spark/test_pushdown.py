@@ -18,25 +18,27 @@ from pyspark.sql.datasource import (
 
 from headrace.client.metadata import TopicPartition
 from headrace.spark.offsets import OffsetRange
-from headrace.spark.pushdown import Wanted, after_time, wanted
+from headrace.spark.pushdown import PushedFilters, after_time, pushed_filters
 
 P0 = TopicPartition("orders", 0)
 
 
 def test_all_filters_must_hold() -> None:
-    said = wanted([GreaterThan(("offset",), 5), LessThanOrEqual(("offset",), 9), GreaterThanOrEqual(("offset",), 3)])
-    assert said == Wanted(offset_min=6, offset_max=9)
+    said = pushed_filters(
+        [GreaterThan(("offset",), 5), LessThanOrEqual(("offset",), 9), GreaterThanOrEqual(("offset",), 3)]
+    )
+    assert said == PushedFilters(offset_min=6, offset_max=9)
     assert said.narrowed(OffsetRange("orders", 0, 0, 100)) == OffsetRange("orders", 0, 6, 10)
 
 
 def test_nothing_is_read_where_no_row_can_be() -> None:
-    assert wanted([LessThan(("offset",), 5)]).narrowed(OffsetRange("orders", 0, 5, 100)) is None
-    assert wanted([EqualTo(("partition",), 1)]).narrowed(OffsetRange("orders", 0, 5, 100)) is None
-    assert wanted([In(("topic",), ("a", "b"))]).narrowed(OffsetRange("orders", 0, 5, 100)) is None
+    assert pushed_filters([LessThan(("offset",), 5)]).narrowed(OffsetRange("orders", 0, 5, 100)) is None
+    assert pushed_filters([EqualTo(("partition",), 1)]).narrowed(OffsetRange("orders", 0, 5, 100)) is None
+    assert pushed_filters([In(("topic",), ("a", "b"))]).narrowed(OffsetRange("orders", 0, 5, 100)) is None
 
 
 def test_partitions_and_topics_are_chosen_by_name_and_by_bounds() -> None:
-    said = wanted([In(("partition",), (0, 2, 7)), LessThan(("partition",), 5), EqualTo(("topic",), "orders")])
+    said = pushed_filters([In(("partition",), (0, 2, 7)), LessThan(("partition",), 5), EqualTo(("topic",), "orders")])
     assert [number for number in range(9) if said.takes(TopicPartition("orders", number))] == [0, 2]
     assert not said.takes(TopicPartition("bills", 0))
 
@@ -53,16 +55,16 @@ def test_partitions_and_topics_are_chosen_by_name_and_by_bounds() -> None:
     ],
 )
 def test_what_tells_nothing_of_offsets_narrows_nothing(unused: Filter) -> None:
-    assert wanted([unused]) == Wanted()
+    assert pushed_filters([unused]) == PushedFilters()
 
 
 def test_times_are_rounded_down() -> None:
     at = datetime(2020, 1, 1, 0, 0, 0, 1999, tzinfo=timezone(timedelta(hours=2)))
     exact = 1577829600001
-    assert wanted([GreaterThan(("timestamp",), at)]).time_ms_min == exact
-    assert wanted([EqualTo(("timestamp",), at)]).time_ms_min == exact
+    assert pushed_filters([GreaterThan(("timestamp",), at)]).time_ms_min == exact
+    assert pushed_filters([EqualTo(("timestamp",), at)]).time_ms_min == exact
     before_1970 = datetime(1969, 12, 31, 23, 59, 59, 999_500, tzinfo=UTC)
-    assert wanted([GreaterThanOrEqual(("timestamp",), before_1970)]).time_ms_min == -1
+    assert pushed_filters([GreaterThanOrEqual(("timestamp",), before_1970)]).time_ms_min == -1
 
 
 def ranges_after(one: OffsetRange, first: int | None, log_start: int = 0) -> list[tuple[int, int]]:
@@ -84,11 +86,11 @@ def test_what_only_the_archive_has_is_not_passed_over() -> None:
 
 
 def test_a_time_before_1970_is_no_special_question() -> None:
-    asked: list[dict[TopicPartition, int]] = []
+    requested: list[dict[TopicPartition, int]] = []
 
     def offsets_at(times: dict[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        asked.append(times)
+        requested.append(times)
         return dict.fromkeys(times, 0)
 
     list(after_time([OffsetRange("orders", 0, 0, 5)], -2, lambda _target: 0, offsets_at))
-    assert asked == [{P0: 0}]
+    assert requested == [{P0: 0}]

@@ -8,18 +8,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition
-from headrace.client.producer import Producer
-from headrace.columns.link import link
+from headrace.client.produce.producer import Producer
+from headrace.columns.link import sync_cluster
 from headrace.columns.scan import RangeOutOfLog
 from headrace.columns.schema import schema_of
 from headrace.spark import loss, reading
 from headrace.spark.errors import BadValue, DataLost
 from headrace.spark.offsets import OffsetRange
 from headrace.spark.options import SourceOptions, parse
-from headrace.spark.planning import look
+from headrace.spark.planning import describe_log
 from headrace.spark.reading import rows
 from headrace.testkit.embedded import EmbeddedBroker
 
@@ -107,20 +107,20 @@ def test_a_log_that_lost_its_end_gives_what_it_has(log: Log) -> None:
 
 
 def test_what_was_trimmed_comes_from_the_archive(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, int]] = []
+    requested: list[tuple[int, int]] = []
 
     def archived(_options: SourceOptions, missing: OffsetRange, _start: int, columns: Sequence[str]) -> Any:
-        asked.append((missing.start, missing.end))
+        requested.append((missing.start, missing.end))
         return iter([batch(range(missing.start, missing.end), columns)])
 
     monkeypatch.setattr(loss, "check_archived", lambda *_: None)
-    monkeypatch.setattr(reading, "archived", archived)
+    monkeypatch.setattr(reading, "read_archived", archived)
     log.trim_after = (8, 15)
     assert read(0, 20, onDataLoss="archive", archive="/a") == list(range(20))
-    assert asked == [(8, 15)]
+    assert requested == [(8, 15)]
     log.start = 12
     assert read(0, 10, onDataLoss="archive", archive="/a") == list(range(10))
-    assert asked[1:] == [(0, 10)]
+    assert requested[1:] == [(0, 10)]
 
 
 def test_a_topic_that_is_created_again_while_it_is_read_fails_the_task(log: Log) -> None:
@@ -169,7 +169,7 @@ def test_bytes_alone_are_not_decoded(log: Log) -> None:
 def test_a_real_topic_that_was_created_again_is_told_from_the_planned_one() -> None:
     with EmbeddedBroker() as broker:
         options = parse({**BASE, "kafka.bootstrap.servers": broker.address}, streaming=True)
-        brokers = link(broker.address)
+        brokers = sync_cluster(broker.address)
 
         async def create_and_fill(cluster: Cluster) -> None:
             await TopicAdmin(cluster).create(NewTopic("orders", 1))
@@ -181,7 +181,7 @@ def test_a_real_topic_that_was_created_again_is_told_from_the_planned_one() -> N
             return [value for part in rows(options, wanted, schema_of(("value",))) for value in part[0].to_pylist()]
 
         brokers.call(create_and_fill)
-        first = look(options).ids["orders"]
+        first = describe_log(options).ids["orders"]
         assert planned_rows(first) == [b"a"]
         brokers.call(lambda cluster: TopicAdmin(cluster).delete("orders"))
         with pytest.raises(DataLost, match="was deleted;"):
@@ -189,4 +189,4 @@ def test_a_real_topic_that_was_created_again_is_told_from_the_planned_one() -> N
         brokers.call(create_and_fill)
         with pytest.raises(DataLost, match="deleted and created again"):
             planned_rows(first)
-        assert planned_rows(look(options).ids["orders"]) == [b"a"]
+        assert planned_rows(describe_log(options).ids["orders"]) == [b"a"]

@@ -15,15 +15,23 @@ from msgspec.structs import replace
 from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from headrace.client.admin import NewTopic, TopicAdmin
-from headrace.client.bundles import MemberTransaction, committed_sequence
-from headrace.columns.link import link
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
+from headrace.client.transactions.joint_commits import MemberTransaction, committed_sequence
+from headrace.columns.link import sync_cluster
 from headrace.columns.scan import bounds, scan
 from headrace.model.errors import InvalidConfig, MessageTooLarge, UnknownTopicOrPartition
-from headrace.spark.sink import BatchSink, NoBatchId, Overwriting, StreamSink, share_of, stream_writer, writer
-from headrace.spark.sink_columns import SinkColumns, UnfitColumns, UnfitRow
+from headrace.spark.sink import (
+    BatchSink,
+    NoBatchId,
+    OverwriteNotSupported,
+    StreamSink,
+    stream_writer,
+    write_task_of,
+    writer,
+)
+from headrace.spark.sink_columns import InvalidColumns, InvalidRow, SinkColumns
 from headrace.spark.sink_options import SinkOptions, parse
-from headrace.spark.writing import AnotherBatchCommitted, Share, TransactionLost, Written, write
+from headrace.spark.writing import AnotherBatchCommitted, TaskCommitMessage, TransactionLost, WriteTask, write
 from headrace.testkit.embedded import EmbeddedBroker
 
 SCHEMA = StructType().add("key", StringType()).add("value", BinaryType())
@@ -44,15 +52,17 @@ class Query:
         self.address = broker.address
         self.topic = f"out-{next(_numbers)}"
         self.bundle = f"spark-{self.topic}"
-        link(self.address).call(lambda cluster: TopicAdmin(cluster).create(NewTopic(self.topic, PARTITIONS)))
+        sync_cluster(self.address).call(lambda cluster: TopicAdmin(cluster).create(NewTopic(self.topic, PARTITIONS)))
         given = {"kafka.bootstrap.servers": self.address, "topic": self.topic} | options
         self.options = parse(given, streaming=True)
         self.driver = StreamSink(self.options, SCHEMA)
 
-    def task(self, batch_id: int, member: str, values: Iterator[str] | list[str], digest: str = "") -> Written:
+    def task(
+        self, batch_id: int, member: str, values: Iterator[str] | list[str], digest: str = ""
+    ) -> TaskCommitMessage:
         """One task with a row for each value, whose key is its first letter."""
         rows = (pa.RecordBatch.from_pydict({"key": [value[:1]], "value": [value.encode()]}) for value in values)
-        return write(self.options, SinkColumns(key=0, value=1), Share(self.bundle, batch_id, member, digest), rows)
+        return write(self.options, SinkColumns(key=0, value=1), WriteTask(self.bundle, batch_id, member, digest), rows)
 
     def committed(self) -> list[str]:
         return sorted(value.decode() for value in values_of(self.address, self.topic))
@@ -145,7 +155,7 @@ def test_the_digest_is_that_of_the_offsets_in_the_checkpoint(query: Query, tmp_p
 
     def digest_of(sink: StreamSink, batch_id: int) -> str:
         told = {"sql.streaming.queryId": "q", "streaming.sql.batchId": str(batch_id)}
-        return share_of(task_context(told), pickle.loads(pickle.dumps(sink))._planned).digest
+        return write_task_of(task_context(told), pickle.loads(pickle.dumps(sink))._planned).digest
 
     first = digest_of(sink_of(9, "{0: 5}"), 9)
     assert len(first) == 64
@@ -249,7 +259,7 @@ def test_rows_of_a_task_keep_their_order_in_each_partition(broker: EmbeddedBroke
     rows = pa.RecordBatch.from_pydict(
         {"key": [str(number % 10) for number in range(count)], "value": [b"%d" % number for number in range(count)]}
     )
-    message = write(query.options, SinkColumns(key=0, value=1), Share(query.bundle, 0, "0"), iter([rows] * 3))
+    message = write(query.options, SinkColumns(key=0, value=1), WriteTask(query.bundle, 0, "0"), iter([rows] * 3))
     assert message.records == 3 * count
     query.driver.commit([message], 0)
     for (_, partition), (start, end) in bounds(query.address, [query.topic]).items():
@@ -278,7 +288,7 @@ def test_keys_headers_priority_and_partition_arrive(query: Query) -> None:
         ),
     )
     columns = SinkColumns(value=0, key=1, headers=2, priority=3, partition=4)
-    query.driver.commit([write(query.options, columns, Share(query.bundle, 0, "0"), iter([rows]))], 0)
+    query.driver.commit([write(query.options, columns, WriteTask(query.bundle, 0, "0"), iter([rows]))], 0)
     first, second = rows_of(query.address, query.topic)
     assert (first["partition"], first["key"], first["value"]) == (1, None, None)
     assert (second["partition"], second["key"], second["value"]) == (2, b"k", b"v")
@@ -288,7 +298,7 @@ def test_keys_headers_priority_and_partition_arrive(query: Query) -> None:
 def test_a_delayed_row_waits_in_the_companion_of_its_topic_once_it_is_committed(query: Query) -> None:
     rows = pa.RecordBatch.from_pydict({"value": [b"now", b"later"], "delay": pa.array([None, "1h"])})
     columns = SinkColumns(value=0, delay=1)
-    query.driver.commit([write(query.options, columns, Share(query.bundle, 0, "0"), iter([rows]))], 0)
+    query.driver.commit([write(query.options, columns, WriteTask(query.bundle, 0, "0"), iter([rows]))], 0)
     assert values_of(query.address, query.topic) == [b"now"]
     (later,) = rows_of(query.address, f"__delayed.{query.topic}")
     assert (later["value"], later["headers"]) == (b"later", [{"key": "headrace-delay", "value": b"1h"}])
@@ -298,7 +308,7 @@ def test_a_topic_column_deals_rows_out_to_topics(broker: EmbeddedBroker) -> None
     one, two = Query(broker), Query(broker)
     options = parse({"kafka.bootstrap.servers": broker.address}, streaming=True)
     rows = pa.RecordBatch.from_pydict({"value": [b"1", b"2", b"3"], "topic": [one.topic, two.topic, one.topic]})
-    message = write(options, SinkColumns(value=0, topic=1), Share(one.bundle, 0, "0"), iter([rows]))
+    message = write(options, SinkColumns(value=0, topic=1), WriteTask(one.bundle, 0, "0"), iter([rows]))
     one.driver.commit([message], 0)
     assert (one.committed(), two.committed()) == (["1", "3"], ["2"])
 
@@ -309,7 +319,7 @@ def test_a_timestamp_is_kept_if_that_is_wanted(broker: EmbeddedBroker) -> None:
     times = pa.array([1_000_000_000_000_000, 1_700_000_000_123_000], pa.timestamp("us", "UTC"))
     rows = pa.RecordBatch.from_pydict({"value": [b"1", b"2"], "key": [b"k", b"k"], "timestamp": times})
     columns = SinkColumns(value=0, key=1, timestamp=2)
-    query.driver.commit([write(options, columns, Share(query.bundle, 0, "0"), iter([rows]))], 0)
+    query.driver.commit([write(options, columns, WriteTask(query.bundle, 0, "0"), iter([rows]))], 0)
     assert [row["timestamp"] for row in rows_of(query.address, query.topic)] == times.to_pylist()
 
 
@@ -338,21 +348,21 @@ def test_a_topic_that_nobody_makes_is_an_error_with_its_name(monkeypatch: pytest
     with EmbeddedBroker({"auto.create.topics.enable": "false"}) as broker:
         options = parse({"kafka.bootstrap.servers": broker.address, "topic": "nowhere"}, streaming=True)
         with pytest.raises(UnknownTopicOrPartition, match="nowhere"):
-            write(options, SinkColumns(value=0), Share("b", 0, "0"), iter([rows]))
+            write(options, SinkColumns(value=0), WriteTask("b", 0, "0"), iter([rows]))
 
 
 def test_a_topic_that_the_broker_makes_by_itself_is_made(broker: EmbeddedBroker) -> None:
     options = parse({"kafka.bootstrap.servers": broker.address, "topic": "made"}, streaming=True)
     rows = pa.RecordBatch.from_pydict({"value": [b"v"]})
-    message = write(options, SinkColumns(value=0), Share("b", 0, "0"), iter([rows]))
+    message = write(options, SinkColumns(value=0), WriteTask("b", 0, "0"), iter([rows]))
     StreamSink(options, SCHEMA).commit([message], 0)
     assert values_of(broker.address, "made") == [b"v"]
 
 
 def test_a_partition_that_is_not_there_is_refused(query: Query) -> None:
     rows = pa.RecordBatch.from_pydict({"value": [b"v"], "partition": pa.array([PARTITIONS], pa.int32())})
-    with pytest.raises(UnfitRow, match=r"partition 3 of topic .*, which has 0 to 2"):
-        write(query.options, SinkColumns(value=0, partition=1), Share(query.bundle, 0, "0"), iter([rows]))
+    with pytest.raises(InvalidRow, match=r"partition 3 of topic .*, which has 0 to 2"):
+        write(query.options, SinkColumns(value=0, partition=1), WriteTask(query.bundle, 0, "0"), iter([rows]))
 
 
 def test_a_record_that_is_too_large_fails_the_task(query: Query) -> None:
@@ -372,22 +382,22 @@ def test_a_transaction_that_somebody_else_ended_is_named_as_lost(query: Query) -
 
     def rows() -> Iterator[pa.RecordBatch]:
         yield window
-        link(query.address).call(lambda cluster: MemberTransaction(cluster, query.bundle, "0", 60).begin())
+        sync_cluster(query.address).call(lambda cluster: MemberTransaction(cluster, query.bundle, "0", 60).begin())
         yield window
 
     with pytest.raises(TransactionLost, match="nothing of this batch was committed"):
-        write(query.options, SinkColumns(value=0), Share(query.bundle, 0, "0"), rows())
+        write(query.options, SinkColumns(value=0), WriteTask(query.bundle, 0, "0"), rows())
 
 
 def test_a_topic_cannot_be_overwritten(broker: EmbeddedBroker) -> None:
-    with pytest.raises(Overwriting, match="append"):
+    with pytest.raises(OverwriteNotSupported, match="append"):
         writer({"kafka.bootstrap.servers": broker.address, "topic": "t"}, SCHEMA, overwrite=True)
 
 
 def test_options_and_columns_are_looked_at_before_anything_runs() -> None:
     with pytest.raises(InvalidConfig, match=r"kafka.bootstrap.servers is missing"):
         stream_writer({"topic": "t"}, SCHEMA)
-    with pytest.raises(UnfitColumns, match="set the option 'topic'"):
+    with pytest.raises(InvalidColumns, match="set the option 'topic'"):
         stream_writer({"kafka.bootstrap.servers": "nowhere:1"}, SCHEMA)
 
 
@@ -403,14 +413,14 @@ def task_context(properties: Mapping[str, str], partition: int = 5, attempt: int
 
 def test_a_task_learns_from_spark_what_it_writes_for() -> None:
     told = {"sql.streaming.queryId": "q-1", "streaming.sql.batchId": "17"}
-    assert share_of(task_context(told)) == Share("spark-q-1", 17, "5")
-    assert share_of(task_context(told, attempt=2)) == Share("spark-q-1", 17, "5.2")
+    assert write_task_of(task_context(told)) == WriteTask("spark-q-1", 17, "5")
+    assert write_task_of(task_context(told, attempt=2)) == WriteTask("spark-q-1", 17, "5.2")
 
 
 @pytest.mark.parametrize("told", [{}, {"sql.streaming.queryId": "q"}, {"streaming.sql.batchId": "1"}])
 def test_a_task_that_is_not_told_writes_nothing(told: dict[str, str]) -> None:
     with pytest.raises(NoBatchId, match="delivery=at-least-once"):
-        share_of(task_context(told))
+        write_task_of(task_context(told))
 
 
 def test_a_task_that_was_told_another_batch_than_the_driver_is_not_committed(query: Query) -> None:
@@ -453,7 +463,7 @@ def test_a_write_that_has_a_name_is_done_once(query: Query, monkeypatch: pytest.
     with pytest.raises(AnotherBatchCommitted, match="greater txnVersion"):
         play_version("4", b"a")
     assert query.committed() == ["a", "b"]
-    last = link(query.address).call(lambda cluster: committed_sequence(cluster, f"spark-write-{query.topic}"))
+    last = sync_cluster(query.address).call(lambda cluster: committed_sequence(cluster, f"spark-write-{query.topic}"))
     assert last == 5
 
 

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 )
 
 from headrace.columns.schema import HEADERS_TYPE, SPARK_DDL
-from headrace.spark.sink_columns import Shaper, SinkColumns, UnfitColumns, UnfitRow, columns_of
+from headrace.spark.sink_columns import InvalidColumns, InvalidRow, RecordColumnsBuilder, SinkColumns, columns_of
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 
@@ -63,7 +63,7 @@ def found(ddl: str, topic: str | None = "out", keep_timestamp: bool = False) -> 
 def shaped(to: str | None = "out", **columns: pa.Array) -> list[dict[str, Any]]:
     """Rows of these columns, as they come out. Spark's names are not what matters here."""
     positions = {name: position for position, name in enumerate(columns)}
-    shaper = Shaper(SinkColumns(**positions), to)
+    shaper = RecordColumnsBuilder(SinkColumns(**positions), to)
     rows: list[dict[str, Any]] = shaper.shape(pa.RecordBatch.from_pydict(columns)).to_pylist()
     return rows
 
@@ -110,14 +110,14 @@ def test_a_delay_may_be_text_a_number_or_an_interval(kind: str) -> None:
     ],
 )
 def test_a_schema_that_does_not_fit_is_refused_by_column_and_type(ddl: str, sentence: str) -> None:
-    with pytest.raises(UnfitColumns, match=sentence):
+    with pytest.raises(InvalidColumns, match=sentence):
         found(ddl)
 
 
 def test_a_topic_must_come_from_somewhere_and_so_must_a_timestamp_that_is_to_be_kept() -> None:
-    with pytest.raises(UnfitColumns, match="set the option 'topic'"):
+    with pytest.raises(InvalidColumns, match="set the option 'topic'"):
         found("value STRING", topic=None)
-    with pytest.raises(UnfitColumns, match="needs a column 'timestamp'"):
+    with pytest.raises(InvalidColumns, match="needs a column 'timestamp'"):
         found("value STRING", keep_timestamp=True)
 
 
@@ -154,7 +154,7 @@ def test_headers_of_a_slice_of_rows_are_their_own() -> None:
     rows = pa.RecordBatch.from_pydict(
         {"value": pa.array(["v"] * 6), "headers": headers, "priority": pa.array(range(6), pa.int32())}
     )
-    shaper = Shaper(SinkColumns(value=0, headers=1, priority=2), "out")
+    shaper = RecordColumnsBuilder(SinkColumns(value=0, headers=1, priority=2), "out")
     whole, part = shaper.shape(rows).to_pylist(), shaper.shape(rows.slice(2, 3)).to_pylist()
     assert part == whole[2:5]
     assert headers_of(whole[2]) == [("2", b"x"), ("2", b"x"), ("headrace-priority", b"2")]
@@ -213,12 +213,12 @@ def test_timestamp_and_partition_come_along_when_they_are_wanted() -> None:
     ],
 )
 def test_a_row_that_makes_no_sense_is_refused(columns: dict[str, pa.Array], sentence: str) -> None:
-    with pytest.raises(UnfitRow, match=sentence):
+    with pytest.raises(InvalidRow, match=sentence):
         shaped(value=VALUES, **columns)
 
 
 def test_a_row_without_a_topic_is_refused() -> None:
-    with pytest.raises(UnfitRow, match="a row has no topic"):
+    with pytest.raises(InvalidRow, match="a row has no topic"):
         shaped(to=None, value=VALUES, topic=pa.array(["a", None, "b"]))
 
 

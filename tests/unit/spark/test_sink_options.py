@@ -6,7 +6,7 @@ import pytest
 
 from headrace.model.errors import HeadraceError, InvalidConfig
 from headrace.spark.sink_options import SinkOptions, parse
-from headrace.wire.compression import ZSTD
+from headrace.wire.batches.compression import ZSTD
 
 BROKERS = {"kafka.bootstrap.servers": "localhost:9092"}
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from headrace.client.partitioner import partition_for_key
+from headrace.client.produce.partitioner import partition_for_key
 from headrace.runtime.entropy import SystemEntropy
-from headrace.spark.sink_columns import UnfitRow
-from headrace.spark.sink_routing import Router
+from headrace.spark.sink_columns import InvalidRow
+from headrace.spark.sink_routing import RowRouter
 
 COUNTS = {"few": 2, "many": 7}
 
@@ -28,7 +28,7 @@ def routed(
     if partitions is not None:
         columns["partition"] = pa.array(partitions, pa.int32())
     there: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for target, rows, indexes in Router(COUNTS.__getitem__, 100, SystemEntropy()).parts(
+    for target, rows, indexes in RowRouter(COUNTS.__getitem__, 100, SystemEntropy()).parts(
         pa.RecordBatch.from_pydict(columns)
     ):
         values = rows.column("value")
@@ -62,7 +62,7 @@ def test_a_named_partition_counts_before_the_key() -> None:
 
 @pytest.mark.parametrize("partition", [-1, 7])
 def test_a_partition_that_is_not_there_is_refused(partition: int) -> None:
-    with pytest.raises(UnfitRow, match=f"a row is for partition {partition} of topic 'many', which has 0 to 6"):
+    with pytest.raises(InvalidRow, match=f"a row is for partition {partition} of topic 'many', which has 0 to 6"):
         routed(["many"], [b"k"], [partition])
 
 

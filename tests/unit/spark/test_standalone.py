@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.model.errors import InvalidConfig
-from headrace.runtime.claims import claim_folder
+from headrace.runtime.resource_lock import lock_folder
 from headrace.spark import standalone
 from headrace.spark.standalone import StandaloneSettings, daemon_environment, daemons, run_standalone
 
@@ -56,7 +56,7 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(
 
 
 def test_a_folder_that_is_in_use_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    held = claim_folder(str(tmp_path), "a test")
+    held = lock_folder(str(tmp_path), "a test")
     assert run_standalone(StandaloneSettings(str(tmp_path), ("127.0.0.1", standalone._free_port()))) == 1
     assert "is in use by another `headrace pipeline cluster`" in capsys.readouterr().err
     os.close(held)

@@ -9,7 +9,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import BinaryType, LongType, StructType
 
 from headrace.client.metadata import TopicPartition
-from headrace.columns.offsets import Bounds
+from headrace.columns.offsets import OffsetBounds
 from headrace.model.errors import UnknownTopicOrPartition
 from headrace.spark import planning, progress, stream
 from headrace.spark.errors import DataLost
@@ -22,7 +22,7 @@ OPTIONS = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders", "
 ALL = ReadAllAvailable()
 
 
-class HandClock:
+class ManualClock:
     """Moved by hand."""
 
     def __init__(self) -> None:
@@ -39,13 +39,16 @@ class Logs:
     """What the brokers would tell, and what the group was committed at."""
 
     def __init__(self) -> None:
-        self.bounds = {TopicPartition("orders", 0): Bounds(0, 100), TopicPartition("orders", 1): Bounds(0, 50)}
+        self.bounds = {
+            TopicPartition("orders", 0): OffsetBounds(0, 100),
+            TopicPartition("orders", 1): OffsetBounds(0, 50),
+        }
         self.ids = {"orders": "first"}
         self.missing: tuple[str, ...] = ()
         self.commits: list[OffsetMap] = []
 
     def set(self, partition: int, earliest: int, latest: int) -> None:
-        self.bounds[TopicPartition("orders", partition)] = Bounds(earliest, latest)
+        self.bounds[TopicPartition("orders", partition)] = OffsetBounds(earliest, latest)
 
     def look(self, _options: object) -> LogView:
         return LogView(dict(self.bounds), dict(self.ids), self.missing)
@@ -54,12 +57,12 @@ class Logs:
 @pytest.fixture
 def logs(monkeypatch: pytest.MonkeyPatch) -> Logs:
     found = Logs()
-    monkeypatch.setattr(stream, "look", found.look)
-    monkeypatch.setattr(progress.Progress, "commit", lambda _self, offsets: found.commits.append(offsets))
+    monkeypatch.setattr(stream, "describe_log", found.look)
+    monkeypatch.setattr(progress.GroupProgress, "commit", lambda _self, offsets: found.commits.append(offsets))
     return found
 
 
-def reader(clock: HandClock | None = None, **more: str) -> StreamReader:
+def reader(clock: ManualClock | None = None, **more: str) -> StreamReader:
     return StreamReader({**OPTIONS, **more}, SCHEMA, clock)
 
 
@@ -109,7 +112,7 @@ def test_available_now_ends_at_what_there_was_when_it_began(logs: Logs) -> None:
 
 
 def test_few_records_wait_for_more_or_for_the_time(logs: Logs) -> None:
-    clock = HandClock()
+    clock = ManualClock()
     source = reader(clock, minOffsetsPerTrigger="30", maxTriggerDelay="1m")
     limit: ReadLimit = source.getDefaultReadLimit()
     assert limit == ReadMinRows(30)

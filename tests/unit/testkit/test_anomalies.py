@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.testkit.anomalies import RULES, judge
-from headrace.testkit.history import History, Send
+from headrace.testkit.anomalies import RULES, find_anomalies
+from headrace.testkit.history import History, SendOperation
 
 GROUP = "billing"
 
@@ -36,14 +36,14 @@ def orderly() -> History:
     return history
 
 
-def acknowledge(history: History, writer: str, value: bytes, offset: int, partition: int = 0) -> Send:
+def acknowledge(history: History, writer: str, value: bytes, offset: int, partition: int = 0) -> SendOperation:
     send = history.begin_send(writer, partition, value)
     history.end_send(send, offset)
     return send
 
 
 def poll(history: History, client: str, records: list[tuple[int, bytes]], group: str = "", partition: int = 0) -> None:
-    history.polled(client, [(partition, offset, value) for offset, value in records], group)
+    history.record_poll(client, [(partition, offset, value) for offset, value in records], group)
 
 
 def commit(history: History, client: str, offset: int) -> None:
@@ -51,7 +51,7 @@ def commit(history: History, client: str, offset: int) -> None:
 
 
 def look(history: History, offset: int) -> None:
-    history.end_look(history.begin_look("watcher", GROUP, 0), offset)
+    history.end_offset_fetch(history.begin_offset_fetch("watcher", GROUP, 0), offset)
 
 
 def one_place_holds_two_values(history: History) -> None:
@@ -160,14 +160,14 @@ PLANTED: list[tuple[Callable[[History], None], set[str]]] = [
 
 
 def test_an_orderly_history_has_no_anomaly() -> None:
-    assert judge(orderly()) == []
+    assert find_anomalies(orderly()) == []
 
 
 @pytest.mark.parametrize(("plant", "kinds"), PLANTED, ids=lambda planted: getattr(planted, "__name__", ""))
 def test_a_planted_anomaly_is_found(plant: Callable[[History], None], kinds: set[str]) -> None:
     history = orderly()
     plant(history)
-    found = judge(history)
+    found = find_anomalies(history)
     assert {anomaly.kind for anomaly in found} == kinds
     assert all(anomaly.kind in str(anomaly) for anomaly in found)
 
@@ -181,7 +181,7 @@ def test_a_send_that_was_never_answered_may_be_in_the_log_or_not() -> None:
         history = History()
         history.begin_send("w", 0, b"x")
         history.final = {0: list(final)}
-        assert judge(history) == []
+        assert find_anomalies(history) == []
 
 
 def test_a_commit_that_was_never_answered_may_take_effect_at_any_time() -> None:
@@ -194,7 +194,7 @@ def test_a_commit_that_was_never_answered_may_take_effect_at_any_time() -> None:
     commit(history, "m", 2)
     look(history, 2)
     look(history, 1)  # the first one was only slow
-    assert judge(history) == []
+    assert find_anomalies(history) == []
 
 
 def test_overlapping_sends_may_lie_in_any_order() -> None:
@@ -203,7 +203,7 @@ def test_overlapping_sends_may_lie_in_any_order() -> None:
     history.end_send(first, 1)
     history.end_send(second, 0)
     history.final = {0: [(0, b"y"), (1, b"x")]}
-    assert judge(history) == []
+    assert find_anomalies(history) == []
 
 
 def test_records_that_were_deleted_on_purpose_are_not_lost() -> None:
@@ -216,13 +216,18 @@ def test_records_that_were_deleted_on_purpose_are_not_lost() -> None:
     poll(history, "m", [(3, b"d")], GROUP)
     commit(history, "m", 4)
     history.final = {0: [(3, b"d")]}
-    assert {anomaly.kind for anomaly in judge(history)} == {
+    assert {anomaly.kind for anomaly in find_anomalies(history)} == {
         *("lost write", "unseen", "vanished", "nonmonotonic poll", "group skip")
     }
     history.deleted = {0: 2}
-    assert {anomaly.kind for anomaly in judge(history)} == {"lost write", "unseen", "nonmonotonic poll", "group skip"}
+    assert {anomaly.kind for anomaly in find_anomalies(history)} == {
+        "lost write",
+        "unseen",
+        "nonmonotonic poll",
+        "group skip",
+    }
     history.deleted = {0: 3}
-    assert judge(history) == []
+    assert find_anomalies(history) == []
 
 
 def test_a_history_has_a_digest_of_all_that_is_in_it() -> None:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.produce import Produce
-from headrace.client.address import parse_addresses
+from headrace.broker.produce.produce import ProduceHandler
 from headrace.client.cluster import ClientSettings, Cluster
-from headrace.client.consumer import Consumer
-from headrace.client.producer import Producer, ProducerSettings
-from headrace.client.tcp import TcpDialer
-from headrace.storage.segment import Segment
+from headrace.client.connections.address import parse_addresses
+from headrace.client.connections.tcp import TcpDialer
+from headrace.client.fetch.consumer import Consumer
+from headrace.client.produce.producer import Producer, ProducerSettings
+from headrace.storage.segments.segment import Segment
 from headrace.testkit.brokers import BrokerFailed, SimBroker
 from headrace.testkit.world import World
 
@@ -133,7 +133,7 @@ def test_a_power_cut_at_a_disk_operation_is_noticed() -> None:
 
 def test_a_handler_that_raises_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main(world: World, broker: SimBroker, producer: Producer) -> None:
-        monkeypatch.setattr(Produce, "_append_all", lambda *_: 1 / 0)
+        monkeypatch.setattr(ProduceHandler, "_append_all", lambda *_: 1 / 0)
         delivery = await producer.submit("orders", b"second", partition=0)
         await asyncio.sleep(1)
         broker.kill()

@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headrace.client.address import parse_addresses
-from headrace.client.admin import NewTopic, TopicAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import ClientSettings, Cluster
-from headrace.client.producer import Producer
-from headrace.client.tcp import TcpDialer
+from headrace.client.connections.address import parse_addresses
+from headrace.client.connections.tcp import TcpDialer
+from headrace.client.produce.producer import Producer
 from headrace.registry.brokers import CONTROLLER_EPOCH_KEY
 from headrace.registry.interface import Check, SessionState
-from headrace.testkit.cluster import SESSION_SECONDS, InvariantBroken, SimCluster
+from headrace.testkit.cluster import SESSION_SECONDS, InvariantViolated, SimCluster
 from headrace.testkit.world import World
 
 TOPIC = "orders"
@@ -50,7 +50,7 @@ def leader_of(cluster: SimCluster) -> int:
 
 async def well_again(cluster: SimCluster) -> None:
     async with asyncio.timeout(10 * SESSION_SECONDS):
-        while cluster.unwell() or cluster.unlike():
+        while cluster.unhealthy_partitions() or cluster.diverged_partitions():
             await asyncio.sleep(0.1)
 
 
@@ -58,7 +58,7 @@ def test_it_goes_on_without_its_leader_and_takes_it_back() -> None:
     async def main(cluster: SimCluster, producer: Producer) -> None:
         cluster.brokers[leader_of(cluster)].kill()
         await producer.publish(TOPIC, b"second", partition=0)
-        assert cluster.unwell()
+        assert cluster.unhealthy_partitions()
         await cluster.heal()
         await well_again(cluster)
         replicas = cluster.replicas(TOPIC, 0)
@@ -140,11 +140,11 @@ def test_two_leaders_of_one_epoch_end_the_run() -> None:
         impostor = cluster.brokers[1 + leader_of(cluster) % 3].broker
         assert partition is not None
         assert impostor is not None
-        for told in impostor.catalogue.on_lead:
+        for told in impostor.catalogue.on_leadership_gained:
             told(partition)
         await asyncio.sleep(1)
 
-    with pytest.raises(InvariantBroken, match="I11"):
+    with pytest.raises(InvariantViolated, match="I11"):
         in_cluster(main)
 
 
@@ -157,5 +157,5 @@ def test_a_controller_that_may_not_act_ends_the_run(state: SessionState, rule: s
             cluster.registry.on_commit(broker.registry, [Check(CONTROLLER_EPOCH_KEY, 7)], state)
         await asyncio.sleep(1)
 
-    with pytest.raises(InvariantBroken, match=rule):
+    with pytest.raises(InvariantViolated, match=rule):
         in_cluster(main)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.testkit.cluster_anomalies import judge_copy, judge_replicated
-from headrace.testkit.history import History, Replica
+from headrace.testkit.cluster_anomalies import find_copy_anomalies, find_replicated_anomalies
+from headrace.testkit.history import History, ReplicaContents
 
 END, START = "high watermark", "log start"
 
@@ -21,7 +21,13 @@ def replicated() -> History:
     mark(history, START, 0)
     history.final = {0: [(0, b"a"), (1, b"b")]}
     batches = ((0, b"<a>"), (1, b"<b>"))
-    history.replicas = {0: {1: Replica(2, batches), 2: Replica(2, batches), 3: Replica(1, (*batches[:1], (1, b"<?>")))}}
+    history.replicas = {
+        0: {
+            1: ReplicaContents(2, batches),
+            2: ReplicaContents(2, batches),
+            3: ReplicaContents(1, (*batches[:1], (1, b"<?>"))),
+        }
+    }
     return history
 
 
@@ -30,11 +36,11 @@ def mark(history: History, what: str, offset: int) -> None:
 
 
 def a_replica_holds_other_bytes(history: History) -> None:
-    history.replicas[0][2] = Replica(2, ((0, b"<a>"), (1, b"<x>")))
+    history.replicas[0][2] = ReplicaContents(2, ((0, b"<a>"), (1, b"<x>")))
 
 
 def a_replica_lacks_a_batch(history: History) -> None:
-    history.replicas[0][2] = Replica(2, ((0, b"<a>"),))
+    history.replicas[0][2] = ReplicaContents(2, ((0, b"<a>"),))
 
 
 def the_readable_end_goes_back(history: History) -> None:
@@ -47,7 +53,7 @@ def the_start_goes_back(history: History) -> None:
 
 
 def test_an_orderly_history_has_no_anomaly() -> None:
-    assert judge_replicated(replicated()) == []
+    assert find_replicated_anomalies(replicated()) == []
 
 
 @pytest.mark.parametrize(
@@ -62,7 +68,7 @@ def test_an_orderly_history_has_no_anomaly() -> None:
 def test_a_planted_anomaly_of_replicas_is_found(plant: Callable[[History], None], kind: str) -> None:
     history = replicated()
     plant(history)
-    assert {anomaly.kind for anomaly in judge_replicated(history)} == {kind}
+    assert {anomaly.kind for anomaly in find_replicated_anomalies(history)} == {kind}
 
 
 def test_whoever_asks_before_another_is_answered_may_be_told_less() -> None:
@@ -70,13 +76,13 @@ def test_whoever_asks_before_another_is_answered_may_be_told_less() -> None:
     slow = history.begin_mark("another", END, 0)
     mark(history, END, 3)
     history.end_mark(slow, 2)
-    assert judge_replicated(history) == []
+    assert find_replicated_anomalies(history) == []
 
 
 def test_replicas_may_begin_at_different_offsets() -> None:
     history = replicated()
-    history.replicas[0][2] = Replica(2, ((1, b"<b>"),))
-    assert judge_replicated(history) == []
+    history.replicas[0][2] = ReplicaContents(2, ((1, b"<b>"),))
+    assert find_replicated_anomalies(history) == []
 
 
 def copied() -> History:
@@ -84,8 +90,8 @@ def copied() -> History:
     copy = History(has_gaps=True)
     copy.aborted = {b"a|1", b"b|3"}
     copy.final = {0: [(2, b"a|2"), (6, b"b|4")]}
-    copy.polled("reader", [(0, 2, b"a|2")])
-    copy.polled("reader", [(0, 6, b"b|4")])
+    copy.record_poll("reader", [(0, 2, b"a|2")])
+    copy.record_poll("reader", [(0, 6, b"b|4")])
     return copy
 
 
@@ -113,11 +119,11 @@ def records_change_places(copy: History) -> None:
 
 
 def a_reader_is_taken_back(copy: History) -> None:
-    copy.polled("reader", [(0, 2, b"a|2")])
+    copy.record_poll("reader", [(0, 2, b"a|2")])
 
 
 def test_an_orderly_copy_has_no_anomaly() -> None:
-    assert judge_copy(replicated(), copied(), original) == []
+    assert find_copy_anomalies(replicated(), copied(), original) == []
 
 
 @pytest.mark.parametrize(
@@ -133,4 +139,4 @@ def test_an_orderly_copy_has_no_anomaly() -> None:
 def test_a_planted_anomaly_of_a_copy_is_found(plant: Callable[[History], None], kind: str) -> None:
     copy = copied()
     plant(copy)
-    assert {anomaly.kind for anomaly in judge_copy(replicated(), copy, original)} == {kind}
+    assert {anomaly.kind for anomaly in find_copy_anomalies(replicated(), copy, original)} == {kind}

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.testkit.folders import Folder, Tree
+from headrace.testkit.folders import SimFileTree, SimFolder
 from headrace.testkit.pages import FileNode
 
 SEEDS = range(100)
 names = st.sampled_from(["a", "b", "c"])
 
 
-def tree_with_folder() -> tuple[Tree, Folder]:
-    tree, folder = Tree(), Folder()
+def tree_with_folder() -> tuple[SimFileTree, SimFolder]:
+    tree, folder = SimFileTree(), SimFolder()
     tree.add("/data", folder)
     tree.sync(tree.root)
     return tree, folder
@@ -29,7 +29,7 @@ def synced_file(content: bytes) -> FileNode:
     return node
 
 
-def survivors(tree: Tree, seed: int, keep_chance: float = 0.5) -> dict[str, bytes]:
+def survivors(tree: SimFileTree, seed: int, keep_chance: float = 0.5) -> dict[str, bytes]:
     tree.lose_power(Random(seed), keep_chance)
     return {path: bytes(node.content) for path, node in tree.files().items()}
 
@@ -53,7 +53,7 @@ def test_a_name_in_a_synced_folder_survives() -> None:
 
 def test_syncing_one_folder_does_nothing_for_another() -> None:
     tree, folder = tree_with_folder()
-    tree.add("/data/inner", Folder())
+    tree.add("/data/inner", SimFolder())
     tree.add("/data/inner/log", synced_file(b"x"))
     tree.sync(folder)
     assert survivors(tree, 1, 0.0) == {}
@@ -62,7 +62,7 @@ def test_syncing_one_folder_does_nothing_for_another() -> None:
 
 def test_a_file_in_a_folder_whose_name_is_lost_is_lost_with_it() -> None:
     tree, _ = tree_with_folder()
-    inner = Folder()
+    inner = SimFolder()
     tree.add("/data/inner", inner)
     tree.add("/data/inner/log", synced_file(b"x"))
     tree.sync(inner)
@@ -125,7 +125,7 @@ def test_a_folder_renamed_takes_its_files_along_or_stays_with_them() -> None:
     outcomes = set()
     for seed in SEEDS:
         tree, folder = tree_with_folder()
-        inner = Folder()
+        inner = SimFolder()
         tree.add("/data/topic", inner)
         tree.sync(folder)
         tree.add("/data/topic/log", synced_file(b"x"))
@@ -137,7 +137,7 @@ def test_a_folder_renamed_takes_its_files_along_or_stays_with_them() -> None:
 
 def test_a_rename_between_folders_is_durable_with_its_new_folder() -> None:
     tree, _ = tree_with_folder()
-    other = Folder()
+    other = SimFolder()
     tree.add("/other", other)
     tree.sync(tree.root)
     tree.add("/data/log", synced_file(b"x"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.testkit.loop import Deadlock, Life, SimLoop, run
+from headrace.testkit.loop import Deadlock, HostRun, SimLoop, run
 
 
 def test_an_hour_passes_at_once() -> None:
@@ -216,7 +216,7 @@ def test_a_paused_life_runs_all_that_was_due_at_once_when_it_wakes() -> None:
                 await asyncio.sleep(0.4)
                 seen[name].append(round(loop.time(), 3))
 
-        life = Life()
+        life = HostRun()
         loop.begin(life, tick("paused"), "paused")
         loop.create_task(tick("other"))
         await asyncio.sleep(0.5)
@@ -234,7 +234,7 @@ def test_a_paused_life_runs_all_that_was_due_at_once_when_it_wakes() -> None:
 def test_a_paused_life_can_end() -> None:
     async def main(loop: SimLoop) -> list[str]:
         seen: list[str] = []
-        life = Life()
+        life = HostRun()
 
         async def sleep() -> None:
             await asyncio.sleep(1)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from headrace.testkit.links import SimLink
+from headrace.testkit.links import SimByteStream
 from headrace.testkit.loop import run
 from headrace.testkit.network import SimListener, SimNetwork
 
@@ -19,7 +19,7 @@ def in_network(main: Callable[[SimNetwork], Coroutine[Any, Any, T]], seed: int =
     return run(seed, lambda loop: main(SimNetwork(seed, loop)))
 
 
-async def pair(network: SimNetwork) -> tuple[SimLink, SimLink, SimListener]:
+async def pair(network: SimNetwork) -> tuple[SimByteStream, SimByteStream, SimListener]:
     """A link from host a, its other end at host b, and b's listener."""
     accepted: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     listener = await network.at("b").listen("0.0.0.0", 9092, accepted.set_result)
@@ -27,7 +27,7 @@ async def pair(network: SimNetwork) -> tuple[SimLink, SimLink, SimListener]:
     return caller, await accepted, listener
 
 
-def received(link: SimLink) -> bytes:
+def received(link: SimByteStream) -> bytes:
     """All that has arrived."""
     buffer, data = bytearray(1 << 20), b""
     while True:
@@ -295,7 +295,7 @@ def test_a_full_backlog_keeps_callers_out_until_there_is_room() -> None:
 
 def test_a_caller_who_gave_up_leaves_a_reset_behind() -> None:
     async def main(network: SimNetwork) -> None:
-        accepted: list[SimLink] = []
+        accepted: list[SimByteStream] = []
         await network.at("b").listen("b", 9092, accepted.append)  # type: ignore[arg-type]
         network.fabric.delay_seconds = (1.0, 1.0)
         with pytest.raises(TimeoutError):
@@ -321,7 +321,7 @@ def test_the_digest_covers_what_happened_and_when() -> None:
 def test_an_answer_that_is_lost_breaks_the_connection_after_the_request_has_arrived() -> None:
     async def main(network: SimNetwork) -> None:
         caller, called, _ = await pair(network)
-        network.lose_answers("b", 1.0)
+        network.lose_responses("b", 1.0)
         caller.send([b"request"], False)
         await asyncio.sleep(1)
         assert received(called) == b"request"

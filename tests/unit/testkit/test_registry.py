@@ -10,23 +10,23 @@ import pytest
 
 from headrace.registry.interface import (
     Create,
-    Entry,
-    Operation,
     OutcomeUnknown,
+    RegistryEntry,
+    RegistryOperation,
     RegistryUnavailable,
     SessionLost,
     SessionState,
     Set,
 )
-from headrace.testkit.registry import SimRegistry, SimRegistryState
+from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
 from headrace.testkit.world import World
 
 TIMEOUT_SECONDS = 6.0
 HELD, DOUBTED, LOST = SessionState.HELD, SessionState.DOUBTED, SessionState.LOST
 
 
-def ensemble(seed: int = 1, *, timeout_seconds: float | None = TIMEOUT_SECONDS) -> SimRegistryState:
-    state = SimRegistryState(seed)
+def ensemble(seed: int = 1, *, timeout_seconds: float | None = TIMEOUT_SECONDS) -> SimRegistryEnsemble:
+    state = SimRegistryEnsemble(seed)
     state.delay_seconds = (0.001, 0.010)
     state.session_timeout_seconds = timeout_seconds
     return state
@@ -179,7 +179,7 @@ def test_a_silent_cut_is_noticed_before_the_session_ends_and_its_loss_only_after
             await registry.commit([Set("/kept", b"by the dead", 0)])
         again = await registry.open_session()
         await registry.commit([Set("/kept", b"by the living", 0), Create("/live/1", b"", again)])
-        assert await other.get("/kept") == Entry("/kept", b"by the living", 1)
+        assert await other.get("/kept") == RegistryEntry("/kept", b"by the living", 1)
 
     run(main())
 
@@ -196,7 +196,7 @@ def test_a_holder_that_the_ensemble_has_given_up_commits_nothing_even_before_it_
             await registry.commit([Set("/kept", b"by the dead", 0)])
         await asyncio.sleep(0.1)
         assert states == [HELD, DOUBTED, LOST]
-        assert await registry.get("/kept") == Entry("/kept", b"", 0)
+        assert await registry.get("/kept") == RegistryEntry("/kept", b"", 0)
 
     run(main())
 
@@ -228,7 +228,7 @@ def test_a_host_that_is_paused_for_too_long_learns_only_then_that_its_session_is
         await asyncio.sleep(1)
         assert refused == [True]
         assert states == [HELD, DOUBTED, LOST]
-        assert await other.get("/kept") == Entry("/kept", b"", 0)
+        assert await other.get("/kept") == RegistryEntry("/kept", b"", 0)
 
     world = World(1)
     world.run(main(world))
@@ -287,7 +287,7 @@ def test_every_attempt_to_commit_is_seen_with_the_state_of_its_session() -> None
         state = ensemble()
         seen: list[tuple[str, SessionState | None]] = []
 
-        def see(_: SimRegistry, operations: Sequence[Operation], session: SessionState | None) -> None:
+        def see(_: SimRegistry, operations: Sequence[RegistryOperation], session: SessionState | None) -> None:
             seen.append((operations[0].key, session))
 
         state.on_commit = see
@@ -392,7 +392,7 @@ def test_a_session_is_valid_for_two_thirds_of_its_timeout_after_the_last_ping_th
 
 def test_a_process_that_was_paused_goes_on_before_its_client_notices_that_the_session_is_over() -> None:
     world = World(seed=1)
-    state = SimRegistryState(1)
+    state = SimRegistryEnsemble(1)
     state.session_timeout_seconds = TIMEOUT_SECONDS
     state.delay_seconds = (0.0001, 0.003)
     host = world.host("paused")

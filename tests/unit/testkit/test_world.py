@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from headrace.runtime.network import Link
+from headrace.runtime.network import ByteStream
 from headrace.testkit.disk import SimulatedPowerCut
 from headrace.testkit.world import World
 
@@ -22,7 +22,7 @@ async def echo_and_log(world: World, stored: list[int]) -> None:
     world.disk.sync_directory("/data")
     tasks: list[asyncio.Task[None]] = []
 
-    def accept(link: Link) -> None:
+    def accept(link: ByteStream) -> None:
         def hear() -> None:
             buffer = bytearray(1000)
             count = link.receive_into(buffer)
@@ -30,7 +30,7 @@ async def echo_and_log(world: World, stored: list[int]) -> None:
 
         link.when_readable(hear)
 
-    async def store(data: bytes, link: Link) -> None:
+    async def store(data: bytes, link: ByteStream) -> None:
         end = file.append([data]) + len(data)
         await world.disk.run(file.sync)
         stored.append(end)
@@ -221,7 +221,7 @@ def test_a_future_woken_by_the_living_does_not_wake_the_dead() -> None:
 @pytest.mark.parametrize("silently", [False, True])
 def test_the_peers_of_a_crashed_host_see_a_reset_or_nothing(silently: bool) -> None:
     async def serve(world: World, heard: list[str]) -> None:
-        def accept(link: Link) -> None:
+        def accept(link: ByteStream) -> None:
             link.when_readable(lambda: heard.append(f"{link.receive_into(bytearray(9))} bytes"))
 
         await world.host("a").network.listen("a", 9092, accept)

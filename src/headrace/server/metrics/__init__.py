@@ -1,5 +1,5 @@
 """The metrics of a broker in the Prometheus text format, under the names that existing Kafka dashboards use."""
 
-from headrace.server.metrics.scrape import Metrics
+from headrace.server.metrics.scrape import BrokerMetrics
 
-__all__ = ["Metrics"]
+__all__ = ["BrokerMetrics"]

@@ -6,7 +6,7 @@ from headrace.broker.broker import Broker
 from headrace.model.names import DELAYED_PREFIX
 from headrace.runtime.clock import Clock
 from headrace.runtime.cooperative_yield import CooperativeYield
-from headrace.server.metrics.exposition import Exposition, labelled
+from headrace.server.metrics.exposition import Exposition, format_labels
 
 
 async def add_delays(out: Exposition, broker: Broker, clock: Clock, yield_turn: CooperativeYield) -> None:
@@ -21,7 +21,7 @@ async def add_delays(out: Exposition, broker: Broker, clock: Clock, yield_turn: 
         late_ms = 0 if first_ms is None else max(now_ms - first_ms, 0)
         overdue_ms[topic] = max(overdue_ms.get(topic, 0), late_ms)
     for topic, count in waiting.items():
-        label = labelled(topic=topic)
+        label = format_labels(topic=topic)
         counts = broker.delayed.counts[topic]
         out.add("headrace_delayed_messages", count, label)
         out.add("headrace_delayed_overdue_seconds", overdue_ms[topic] / 1000, label)

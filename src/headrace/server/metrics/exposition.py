@@ -13,7 +13,7 @@ from headrace.server.metrics.families import FAMILIES
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
-def labelled(**labels: str | int) -> str:
+def format_labels(**labels: str | int) -> str:
     """Format the labels between the braces; the result can be shared by families with the same labels."""
     return ",".join(f'{name}="{str(value).translate(_ESCAPES)}"' for name, value in labels.items())
 

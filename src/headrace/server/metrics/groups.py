@@ -15,28 +15,28 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from headrace.broker.broker import Broker
-from headrace.broker.led_groups import LedGroups
+from headrace.broker.groups.group_shard import GroupShard
 from headrace.model.errors import HeadraceError
 from headrace.runtime.cooperative_yield import CooperativeYield
-from headrace.runtime.eager import in_task
-from headrace.server.metrics.exposition import Exposition, labelled
-from headrace.server.metrics.queues import Queue
+from headrace.runtime.inline_start import switch_to_task
+from headrace.server.metrics.exposition import Exposition, format_labels
+from headrace.server.metrics.queues import QueueStats
 from headrace.server.metrics.topics import ALL, SERIES_MAX
-from headrace.wire.messages.list_offsets import (
+from headrace.wire.messages.fetch import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
 
-_ANSWER_SECONDS = 1.0
-_LANE = "metrics"
+_RESPONSE_SECONDS = 1.0
+_CONNECTION_KEY = "metrics"
 _CONSUMER, _END = -1, -1
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 
 
-class Position(NamedTuple):
+class GroupPosition(NamedTuple):
     """The position of a group in one partition; the lag is None if the log end offset is unknown."""
 
     group: str
@@ -46,60 +46,62 @@ class Position(NamedTuple):
     lag: int | None
 
 
-async def add_groups(out: Exposition, broker: Broker, queues: Sequence[Queue], yield_turn: CooperativeYield) -> None:
+async def add_groups(
+    out: Exposition, broker: Broker, queues: Sequence[QueueStats], yield_turn: CooperativeYield
+) -> None:
     members: dict[str, int] = {}
-    commits: dict[tuple[str, Place], int] = {}
-    for led in list(broker.coordinator):
-        members.update(_members(led))
-        for group_id in list(led.offsets.groups()):
+    commits: dict[tuple[str, TopicPartition], int] = {}
+    for shard in list(broker.coordinator):
+        members.update(_members(shard))
+        for group_id in list(shard.offsets.groups()):
             await yield_turn()
-            commits.update(_commits(led, group_id))
+            commits.update(_commits(shard, group_id))
     for group_id, count in members.items():
         await yield_turn()
-        out.add("kafka_consumergroup_members", count, labelled(consumergroup=group_id))
-    ends = await _ends(broker, {place for _, place in commits})
-    positions: dict[tuple[str, Place], Position] = {}
+        out.add("kafka_consumergroup_members", count, format_labels(consumergroup=group_id))
+    ends = await _end_offsets(broker, {place for _, place in commits})
+    positions: dict[tuple[str, TopicPartition], GroupPosition] = {}
     for (group_id, place), offset in commits.items():
         await yield_turn()
         lag = max(ends[place] - offset, 0) if place in ends else None
-        positions[group_id, place] = Position(group_id, *place, offset, lag)
+        positions[group_id, place] = GroupPosition(group_id, *place, offset, lag)
     for queue in queues:
         await yield_turn()
         # A consumer group and a subscription may have the same name.
-        position = Position(queue.subscription, queue.topic, queue.partition, queue.floor, queue.backlog)
+        position = GroupPosition(queue.subscription, queue.topic, queue.partition, queue.floor, queue.backlog)
         positions.setdefault((queue.subscription, (queue.topic, queue.partition)), position)
-    sums = await _sums(positions.values(), yield_turn)
+    sums = await _sum_positions(positions.values(), yield_turn)
     for position in positions.values() if len(positions) <= SERIES_MAX else sums:
         await yield_turn()
-        where = labelled(consumergroup=position.group, topic=position.topic, partition=position.partition)
+        where = format_labels(consumergroup=position.group, topic=position.topic, partition=position.partition)
         out.add("kafka_consumergroup_current_offset", position.offset, where)
         if position.lag is not None:
             out.add("kafka_consumergroup_lag", position.lag, where)
     for position in sums:
         await yield_turn()
-        where = labelled(consumergroup=position.group, topic=position.topic)
+        where = format_labels(consumergroup=position.group, topic=position.topic)
         out.add("kafka_consumergroup_current_offset_sum", position.offset, where)
         if position.lag is not None:
             out.add("kafka_consumergroup_lag_sum", position.lag, where)
 
 
-def _members(led: LedGroups) -> Iterator[tuple[str, int]]:
-    for group in led.classic.values():
+def _members(shard: GroupShard) -> Iterator[tuple[str, int]]:
+    for group in shard.classic.values():
         yield group.group_id, group.member_count
-    for consumers in led.consumers.groups.values():
-        yield consumers.group_id, len(consumers.state.profiles)
-    for shares in led.shares.groups.values():
+    for consumers in shard.consumers.groups.values():
+        yield consumers.group_id, len(consumers.state.metadata_by_member)
+    for shares in shard.shares.groups.values():
         yield shares.group_id, len(shares.members)
 
 
-def _commits(led: LedGroups, group_id: str) -> Iterator[tuple[tuple[str, Place], int]]:
-    for topic, index, committed in led.offsets.fetch_all(group_id):
+def _commits(shard: GroupShard, group_id: str) -> Iterator[tuple[tuple[str, TopicPartition], int]]:
+    for topic, index, committed in shard.offsets.fetch_all(group_id):
         yield (group_id, (topic, index)), committed.offset
 
 
-async def _sums(positions: Iterable[Position], yield_turn: CooperativeYield) -> list[Position]:
+async def _sum_positions(positions: Iterable[GroupPosition], yield_turn: CooperativeYield) -> list[GroupPosition]:
     """Sum per group and topic; the lag includes only partitions whose lag is known."""
-    sums: dict[tuple[str, str], Position] = {}
+    sums: dict[tuple[str, str], GroupPosition] = {}
     for one in positions:
         await yield_turn()
         so_far = sums.get((one.group, one.topic))
@@ -112,10 +114,10 @@ async def _sums(positions: Iterable[Position], yield_turn: CooperativeYield) -> 
     return list(sums.values())
 
 
-async def _ends(broker: Broker, places: Collection[Place]) -> dict[Place, int]:
+async def _end_offsets(broker: Broker, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
     """Return the end offsets of the partitions for which they are known."""
-    ends: dict[Place, int] = {}
-    asked: dict[int, list[Place]] = defaultdict(list)
+    ends: dict[TopicPartition, int] = {}
+    requested: dict[int, list[TopicPartition]] = defaultdict(list)
     for topic, index in places:
         found = broker.catalogue.find(topic)
         if found is None or index not in found.places:
@@ -124,27 +126,29 @@ async def _ends(broker: Broker, places: Collection[Place]) -> dict[Place, int]:
         if held is not None:  # a follower's high watermark may be behind
             ends[topic, index] = held.high_watermark
         else:
-            asked[found.places[index].leader].append((topic, index))
-    if asked:
-        await in_task()
+            requested[found.places[index].leader].append((topic, index))
+    if requested:
+        await switch_to_task()
         async with asyncio.TaskGroup() as tasks:
-            for node_id, some in asked.items():
-                tasks.create_task(_ask(broker, node_id, some, ends))
+            for node_id, some in requested.items():
+                tasks.create_task(_request_end_offsets(broker, node_id, some, ends))
     return ends
 
 
-async def _ask(broker: Broker, node_id: int, places: Sequence[Place], ends: dict[Place, int]) -> None:
+async def _request_end_offsets(
+    broker: Broker, node_id: int, places: Sequence[TopicPartition], ends: dict[TopicPartition, int]
+) -> None:
     topics: dict[str, list[ListOffsetsPartition]] = defaultdict(list)
     for topic, index in places:
         topics[topic].append(ListOffsetsPartition(partition_index=index, timestamp=_END))
     request = ListOffsetsRequest(
         replica_id=_CONSUMER,
         topics=[ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
-        timeout_ms=int(_ANSWER_SECONDS * 1000),
+        timeout_ms=int(_RESPONSE_SECONDS * 1000),
     )
     try:
         answer: ListOffsetsResponse = await broker.cluster.peers.call(
-            node_id, request, timeout_seconds=_ANSWER_SECONDS, lane=_LANE
+            node_id, request, timeout_seconds=_RESPONSE_SECONDS, connection_key=_CONNECTION_KEY
         )
     except (HeadraceError, OSError):
         return  # the metrics of that broker, or their absence, show the problem

@@ -8,7 +8,7 @@ import sys
 
 from headrace import __version__
 from headrace.runtime.clock import Clock
-from headrace.server.metrics.exposition import Exposition, labelled
+from headrace.server.metrics.exposition import Exposition, format_labels
 from headrace.server.metrics.loop_lag import LoopLag
 
 _STATM = "/proc/self/statm"
@@ -20,7 +20,7 @@ def add_process(out: Exposition, clock: Clock, started: float, loop_lag: LoopLag
     usage = resource.getrusage(resource.RUSAGE_SELF)
     uptime = clock.monotonic() - started
     python = ".".join(map(str, sys.version_info[:3]))
-    out.add("headrace_build_info", 1, labelled(version=__version__, python=python))
+    out.add("headrace_build_info", 1, format_labels(version=__version__, python=python))
     out.add("headrace_uptime_seconds", round(uptime, 3))
     out.add("process_start_time_seconds", round(clock.now_ms() / 1000 - uptime, 3))
     out.add("process_cpu_seconds_total", round(usage.ru_utime + usage.ru_stime, 6))

@@ -11,16 +11,16 @@ from typing import NamedTuple
 
 from headrace.broker.broker import Broker
 from headrace.broker.partition import Partition
-from headrace.broker.published import published_in
-from headrace.machines.leases import UNKNOWN
-from headrace.machines.subscription_answers import Counts
-from headrace.machines.subscription_tally import SubscriptionTally
+from headrace.broker.queues.leasing import newest_publish_time_ms
+from headrace.machines.queues.leases import UNKNOWN
+from headrace.machines.queues.subscription_stats import SubscriptionStats
+from headrace.machines.queues.subscription_values import SubscriptionCounts
 from headrace.model.errors import HeadraceError
 from headrace.model.names import ACKS_PREFIX
 from headrace.runtime.cooperative_yield import CooperativeYield
-from headrace.server.metrics.exposition import Exposition, labelled
+from headrace.server.metrics.exposition import Exposition, format_labels
 from headrace.server.metrics.topics import ALL
-from headrace.storage.reading import LogSlice
+from headrace.storage.log.reading import LogSlice
 
 SUBSCRIPTIONS_MAX = 500
 _COLD_READS_MAX = 32  # per scrape
@@ -48,24 +48,26 @@ _HISTOGRAMS = (
 )
 
 
-class Queue(NamedTuple):
+class QueueStats(NamedTuple):
     """A subscription in one partition. The counters are shared by all partitions of a topic."""
 
     subscription: str
     topic: str
     partition: int
     floor: int
-    counts: Counts
+    counts: SubscriptionCounts
     oldest_ms: int | None
-    tally: SubscriptionTally
+    stats: SubscriptionStats
 
     @property
     def backlog(self) -> int:
         return self.counts.backlog
 
 
-async def look_at_queues(broker: Broker, oldest: OldestMessages, yield_turn: CooperativeYield) -> Sequence[Queue]:
-    queues: list[Queue] = []
+async def collect_queue_stats(
+    broker: Broker, oldest: OldestMessages, yield_turn: CooperativeYield
+) -> Sequence[QueueStats]:
+    queues: list[QueueStats] = []
     oldest.begin()
     for led in list(broker.subscriptions):
         topic, index = led.place[0].removeprefix(ACKS_PREFIX), led.place[1]
@@ -73,18 +75,18 @@ async def look_at_queues(broker: Broker, oldest: OldestMessages, yield_turn: Coo
             await yield_turn()
             try:
                 (described,) = led.describe([name])
-                tally, partition = led.find(name).tally, led.source()
+                stats, partition = led.find(name).stats, led.source()
             except (HeadraceError, ValueError):
                 continue  # deleted, moved to another broker, or its new leader does not know the high watermark yet
             _, floor, end, counts = described
             oldest_ms = await oldest.look(partition, name, floor, end) if counts.backlog else None
-            queues.append(Queue(name, topic, index, floor, counts, oldest_ms, tally))
+            queues.append(QueueStats(name, topic, index, floor, counts, oldest_ms, stats))
     return queues
 
 
-async def add_queues(out: Exposition, queues: Iterable[Queue], now_ms: int, yield_turn: CooperativeYield) -> None:
-    by_name: dict[tuple[str, str], list[Queue]] = {}
-    by_topic: dict[tuple[str, str], list[Queue]] = {}
+async def add_queues(out: Exposition, queues: Iterable[QueueStats], now_ms: int, yield_turn: CooperativeYield) -> None:
+    by_name: dict[tuple[str, str], list[QueueStats]] = {}
+    by_topic: dict[tuple[str, str], list[QueueStats]] = {}
     for queue in queues:
         await yield_turn()
         by_name.setdefault((queue.subscription, queue.topic), []).append(queue)
@@ -93,24 +95,24 @@ async def add_queues(out: Exposition, queues: Iterable[Queue], now_ms: int, yiel
         by_name = by_topic
     for (subscription, topic), some in by_name.items():
         await yield_turn()
-        label = labelled(subscription=subscription, topic=topic)
+        label = format_labels(subscription=subscription, topic=topic)
         _add_messages(out, some, now_ms, subscription, topic)
-        tallies = list({id(queue.tally): queue.tally for queue in some}.values())
+        tallies = list({id(queue.stats): queue.stats for queue in some}.values())
         for name, field in _COUNTERS:
-            out.add(name, sum(getattr(tally, field) for tally in tallies), label)
+            out.add(name, sum(getattr(stats, field) for stats in tallies), label)
         if len(tallies) == 1:
             for name, field in _HISTOGRAMS:
                 out.add_histogram(name, getattr(tallies[0], field), label)
 
 
-def _add_messages(out: Exposition, queues: Sequence[Queue], now_ms: int, subscription: str, topic: str) -> None:
+def _add_messages(out: Exposition, queues: Sequence[QueueStats], now_ms: int, subscription: str, topic: str) -> None:
     backlog, leased, waiting, dying = (sum(queue.counts[at] for queue in queues) for at in range(4))
     # The counts are not taken atomically, so the remainder may be off by concurrent changes.
     ready = max(backlog - leased - waiting - dying, 0)
     for state, count in (("ready", ready), ("leased", leased), ("waiting", waiting), ("dying", dying)):
-        label = labelled(subscription=subscription, topic=topic, state=state)
+        label = format_labels(subscription=subscription, topic=topic, state=state)
         out.add("headrace_subscription_messages", count, label)
-    label = labelled(subscription=subscription, topic=topic)
+    label = format_labels(subscription=subscription, topic=topic)
     out.add("headrace_subscription_backlog", backlog, label)
     oldest_ms = min((queue.oldest_ms for queue in queues if queue.oldest_ms is not None), default=now_ms)
     out.add("headrace_subscription_oldest_age_seconds", max(now_ms - oldest_ms, 0) / 1000, label)
@@ -144,13 +146,13 @@ class OldestMessages:
         try:
             piece = partition.read(floor, _ONE_BATCH, end)
             if isinstance(piece, LogSlice):
-                found = published_in(piece)
+                found = newest_publish_time_ms(piece)
                 piece.release()
             else:
                 self._cold_reads += 1
                 if self._cold_reads > _COLD_READS_MAX:
                     return None
-                found = published_in(await piece.load())
+                found = newest_publish_time_ms(await piece.load())
         except (HeadraceError, OSError):
             return None
         return None if found == UNKNOWN else found

@@ -10,25 +10,25 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from headrace.broker.broker import Broker
-from headrace.doors.kafka.listener import KafkaDoor
+from headrace.protocols.kafka.listener import KafkaServer
 from headrace.runtime.clock import Clock
 from headrace.server.metrics.loop_lag import LoopLag
 
 if TYPE_CHECKING:
-    from headrace.server.http_door import HttpDoor
+    from headrace.server.http_server import HttpServer
     from headrace.server.metrics.queues import OldestMessages
 
 _FRESH_SECONDS = 1.0
 
 
-class Metrics:
+class BrokerMetrics:
     """`http` is set after the HTTP server has been created, which serves these pages."""
 
-    def __init__(self, broker: Broker, door: KafkaDoor, clock: Clock) -> None:
-        self.http: HttpDoor | None = None
+    def __init__(self, broker: Broker, kafka_server: KafkaServer, clock: Clock) -> None:
+        self.http: HttpServer | None = None
         self.loop_lag = LoopLag(clock)
         self._broker = broker
-        self._door = door
+        self._door = kafka_server
         self._clock = clock
         self._started = clock.monotonic()
         self._page = b""
@@ -41,7 +41,7 @@ class Metrics:
         failed = [log for log in store.logs.values() if log.failed is not None or log.quarantined is not None]
         return {
             "groups": None if self._broker.coordinator.is_loaded else "the group coordinator is still loading",
-            "disk": "the disk is nearly full; writes are rejected" if store.space_refused else None,
+            "disk": "the disk is nearly full; writes are rejected" if store.is_space_exhausted else None,
             "logs": f"{len(failed)} partitions are out of service; see the log" if failed else None,
             "registry": None if self._broker.cluster.membership.session_valid else "the registry is not reachable",
         }
@@ -58,11 +58,11 @@ class Metrics:
         # Imported on the first scrape: keeps startup fast.
         from headrace.runtime.cooperative_yield import CooperativeYield
         from headrace.server.metrics.delays import add_delays
-        from headrace.server.metrics.doors import add_http, add_kafka, add_pushes
         from headrace.server.metrics.exposition import Exposition
         from headrace.server.metrics.groups import add_groups
         from headrace.server.metrics.process import add_process
-        from headrace.server.metrics.queues import OldestMessages, add_queues, look_at_queues
+        from headrace.server.metrics.protocols import add_http, add_kafka, add_pushes
+        from headrace.server.metrics.queues import OldestMessages, add_queues, collect_queue_stats
         from headrace.server.metrics.storage import add_storage
         from headrace.server.metrics.topics import add_cluster, add_topics
 
@@ -75,7 +75,7 @@ class Metrics:
         add_cluster(out, broker)
         await add_topics(out, broker, yield_turn)
         self._oldest = self._oldest or OldestMessages()
-        queues = await look_at_queues(broker, self._oldest, yield_turn)
+        queues = await collect_queue_stats(broker, self._oldest, yield_turn)
         await add_queues(out, queues, self._clock.now_ms(), yield_turn)
         await add_groups(out, broker, queues, yield_turn)
         await add_delays(out, broker, self._clock, yield_turn)

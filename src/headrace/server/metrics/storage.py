@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.broker.broker import Broker
 from headrace.runtime.cooperative_yield import CooperativeYield
-from headrace.server.metrics.exposition import Exposition, labelled
+from headrace.server.metrics.exposition import Exposition, format_labels
 
 
 async def add_storage(out: Exposition, broker: Broker, yield_turn: CooperativeYield) -> None:
@@ -19,7 +19,7 @@ async def add_storage(out: Exposition, broker: Broker, yield_turn: CooperativeYi
     out.add("headrace_cleaner_bytes_read_total", cleaner.bytes_read)
     out.add("headrace_cleaner_bytes_written_total", cleaner.bytes_written)
     out.add("headrace_disk_free_bytes", store.free_bytes)
-    out.add("headrace_produce_refused_for_space", int(store.space_refused))
+    out.add("headrace_produce_refused_for_space", int(store.is_space_exhausted))
     out.add("headrace_stray_logs", store.strays.size.logs)
     out.add("headrace_stray_bytes", store.strays.size.size_bytes)
     failed = size_bytes = 0
@@ -29,7 +29,7 @@ async def add_storage(out: Exposition, broker: Broker, yield_turn: CooperativeYi
         failed += log.failed is not None
         if log.quarantined is not None:
             report = log.quarantined
-            where = labelled(file=report.path, position=report.position, offset=report.offset)
+            where = format_labels(file=report.path, position=report.position, offset=report.offset)
             out.add("headrace_log_quarantined", 1, where)
     out.add("headrace_logs_bytes", size_bytes)
     out.add("headrace_logs_failed", failed)

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from headrace.broker.broker import Broker
-from headrace.broker.counts import TopicCounts
 from headrace.broker.partition import Partition
 from headrace.broker.topic import Topic
-from headrace.machines.in_sync import InSync
+from headrace.broker.topic_counts import TopicCounts
+from headrace.machines.replication.in_sync import IsrState
 from headrace.model.names import DEAD_LETTER_SUFFIX
 from headrace.model.partition_record import NO_LEADER
 from headrace.runtime.cooperative_yield import CooperativeYield
-from headrace.server.metrics.exposition import Exposition, labelled
+from headrace.server.metrics.exposition import Exposition, format_labels
 
 SERIES_MAX = 2000
 ALL = "all"
@@ -35,7 +35,7 @@ _COUNTERS = (
 )
 
 
-class Stand(NamedTuple):
+class PartitionStats(NamedTuple):
     """The state of one partition that this broker leads, or the sum of several, whose partition number is meaningless.
     `is_short` means that too few replicas are in sync for acks=all."""
 
@@ -53,13 +53,13 @@ class Stand(NamedTuple):
 def add_cluster(out: Exposition, broker: Broker) -> None:
     identity, cluster = broker.identity, broker.cluster
     out.add("kafka_brokers", len(broker.catalogue.nodes))
-    out.add("kafka_broker_info", 1, labelled(id=identity.node_id, address=f"{identity.host}:{identity.port}"))
-    out.add("kafka_controller_kafkacontroller_activecontrollercount", int(cluster.controller.is_presiding))
+    out.add("kafka_broker_info", 1, format_labels(id=identity.node_id, address=f"{identity.host}:{identity.port}"))
+    out.add("kafka_controller_kafkacontroller_activecontrollercount", int(cluster.controller.is_active_controller))
     out.add("headrace_registry_session_held", int(cluster.membership.session_valid))
 
 
 async def add_topics(out: Exposition, broker: Broker, yield_turn: CooperativeYield) -> None:
-    topics = [(topic, await _stands(topic, yield_turn)) for topic in list(broker.catalogue)]
+    topics = [(topic, await _partition_stats(topic, yield_turn)) for topic in list(broker.catalogue)]
     whole = _sum_of(_sum_of(stands) for _, stands in topics)
     replicas = sum(len(topic.replicas) for topic, _ in topics)
     out.add("kafka_server_replicamanager_partitioncount", replicas)
@@ -75,44 +75,46 @@ async def add_topics(out: Exposition, broker: Broker, yield_turn: CooperativeYie
     node_id = broker.identity.node_id
     for topic, stands in topics:
         await yield_turn()
-        label = labelled(topic=topic.name)
+        label = format_labels(topic=topic.name)
         _add_counts(out, topic.counts, label)
         out.add("kafka_topic_partitions", topic.partition_count, label)
         if replicas > SERIES_MAX:
-            _add_stand(out, _sum_of(stands), labelled(topic=topic.name, partition=ALL))
+            _add_partition_stats(out, _sum_of(stands), format_labels(topic=topic.name, partition=ALL))
         else:
             _add_partitions(out, topic, stands, node_id)
         _add_dead_letters(out, topic)
 
 
-async def _stands(topic: Topic, yield_turn: CooperativeYield) -> list[Stand]:
+async def _partition_stats(topic: Topic, yield_turn: CooperativeYield) -> list[PartitionStats]:
     """Return the states of the partitions that this broker leads."""
     stands = []
     for partition in list(topic.led.values()):
         await yield_turn()
         if partition.in_sync is not None:  # else the leadership has just ended
-            stands.append(_stand(partition, partition.in_sync))
+            stands.append(_stats_of(partition, partition.in_sync))
     return stands
 
 
 async def _count_offline(broker: Broker, yield_turn: CooperativeYield) -> int:
     """Count offline partitions on the controller only, so that the sum over all brokers is correct."""
     count = 0
-    for topic in list(broker.catalogue) if broker.cluster.controller.is_presiding else ():
+    for topic in list(broker.catalogue) if broker.cluster.controller.is_active_controller else ():
         await yield_turn()
         count += sum(place.leader == NO_LEADER for place in topic.places.values())
     return count
 
 
-async def _add_all_topics(out: Exposition, topics: Sequence[Topic], whole: Stand, yield_turn: CooperativeYield) -> None:
+async def _add_all_topics(
+    out: Exposition, topics: Sequence[Topic], whole: PartitionStats, yield_turn: CooperativeYield
+) -> None:
     counts = TopicCounts()
     for topic in topics:
         await yield_turn()
         for _, field in _COUNTERS:
             setattr(counts, field, getattr(counts, field) + getattr(topic.counts, field))
-    _add_counts(out, counts, labelled(topic=ALL))
-    out.add("kafka_topic_partitions", sum(topic.partition_count for topic in topics), labelled(topic=ALL))
-    _add_stand(out, whole, labelled(topic=ALL, partition=ALL))
+    _add_counts(out, counts, format_labels(topic=ALL))
+    out.add("kafka_topic_partitions", sum(topic.partition_count for topic in topics), format_labels(topic=ALL))
+    _add_partition_stats(out, whole, format_labels(topic=ALL, partition=ALL))
 
 
 def _add_counts(out: Exposition, counts: TopicCounts, label: str) -> None:
@@ -120,19 +122,19 @@ def _add_counts(out: Exposition, counts: TopicCounts, label: str) -> None:
         out.add(name, getattr(counts, field), label)
 
 
-def _add_partitions(out: Exposition, topic: Topic, stands: Sequence[Stand], node_id: int) -> None:
+def _add_partitions(out: Exposition, topic: Topic, stands: Sequence[PartitionStats], node_id: int) -> None:
     for stand in stands:
-        where = labelled(topic=topic.name, partition=stand.partition)
+        where = format_labels(topic=topic.name, partition=stand.partition)
         out.add("kafka_topic_partition_leader", node_id, where)
-        _add_stand(out, stand, where)
+        _add_partition_stats(out, stand, where)
     led = {stand.partition for stand in stands}
     for index, partition in topic.replicas.items():
         if index not in led:
             size_bytes = partition.log.size_bytes
-            out.add("kafka_log_log_size", size_bytes, labelled(topic=topic.name, partition=index))
+            out.add("kafka_log_log_size", size_bytes, format_labels(topic=topic.name, partition=index))
 
 
-def _add_stand(out: Exposition, stand: Stand, where: str) -> None:
+def _add_partition_stats(out: Exposition, stand: PartitionStats, where: str) -> None:
     out.add("kafka_topic_partition_current_offset", stand.end, where)
     out.add("kafka_topic_partition_oldest_offset", stand.start, where)
     out.add("kafka_topic_partition_replicas", stand.replicas, where)
@@ -146,23 +148,23 @@ def _add_dead_letters(out: Exposition, topic: Topic) -> None:
     """Report retained dead letters: settled ones are deleted from the dead-letter topic, a segment at a time."""
     if topic.name.endswith(DEAD_LETTER_SUFFIX) and topic.led:
         kept = sum(partition.high_watermark - partition.log.start_offset for partition in topic.led.values())
-        out.add("headrace_dead_letters", kept, labelled(topic=topic.name.removesuffix(DEAD_LETTER_SUFFIX)))
+        out.add("headrace_dead_letters", kept, format_labels(topic=topic.name.removesuffix(DEAD_LETTER_SUFFIX)))
 
 
-def _stand(partition: Partition, in_sync: InSync) -> Stand:
+def _stats_of(partition: Partition, in_sync: IsrState) -> PartitionStats:
     replicas, isr = in_sync.record.replicas, in_sync.record.isr
-    return Stand(
+    return PartitionStats(
         partition=partition.index,
         end=partition.high_watermark,
         start=partition.log.start_offset,
         replicas=len(replicas),
         in_sync=len(isr),
         is_behind=int(len(isr) < len(replicas)),
-        is_short=int(not in_sync.is_enough(min(partition.config.min_insync_replicas, len(replicas)))),
+        is_short=int(not in_sync.has_min_isr(min(partition.config.min_insync_replicas, len(replicas)))),
         is_preferred=int(replicas[0] == in_sync.record.leader),
         size_bytes=partition.log.size_bytes,
     )
 
 
-def _sum_of(stands: Iterable[Stand]) -> Stand:
-    return Stand(*(sum(numbers) for numbers in zip((0,) * len(Stand._fields), *stands, strict=True)))
+def _sum_of(stands: Iterable[PartitionStats]) -> PartitionStats:
+    return PartitionStats(*(sum(numbers) for numbers in zip((0,) * len(PartitionStats._fields), *stands, strict=True)))

@@ -1,16 +1,10 @@
-"""Fetch (1): read whole batches of many partitions, waiting up to `max_wait_ms` for `min_bytes`.
-
-v5 tells the log's start, v7 has sessions (only changed partitions travel), v9 the leader epoch, v10 allows
-zstd, v11 racks, v12 is flexible and finds divergence by epoch, v13 has topic ids instead of names, v15
-moves the follower's identity into a tag, v16 names new leaders, v17 directory ids, v18 a follower's high
-watermark.
-"""
+"""Fetch, ListOffsets and OffsetForLeaderEpoch: reading from partitions."""
 
 from __future__ import annotations
 
 from uuid import UUID
 
-from headrace.wire.schema import (
+from headrace.wire.codec.schema import (
     INT8,
     INT16,
     INT32,
@@ -24,6 +18,13 @@ from headrace.wire.schema import (
     part,
     wire,
 )
+
+# Fetch (1): read whole batches of many partitions, waiting up to `max_wait_ms` for `min_bytes`.
+#
+# v5 tells the log's start, v7 has sessions (only changed partitions travel), v9 the leader epoch, v10 allows
+# zstd, v11 racks, v12 is flexible and finds divergence by epoch, v13 has topic ids instead of names, v15
+# moves the follower's identity into a tag, v16 names new leaders, v17 directory ids, v18 a follower's high
+# watermark.
 
 
 @part
@@ -135,3 +136,97 @@ class FetchResponse:
     session_id: int = wire(INT32, since=7)
     responses: list[FetchableTopicResponse] = wire(array(FetchableTopicResponse))
     node_endpoints: list[NodeEndpoint] = wire(array(NodeEndpoint), since=16, tag=0)
+
+
+# ListOffsets (2): the offset that belongs to a timestamp.
+#
+# Special timestamps: -1 the end, -2 the start, -3 (v7) the record with the largest timestamp, -4 (v8) the
+# start of the local log, -5 (v9) the end of the remote log, -6 (v11) the earliest not yet remote. v2 brings
+# the isolation level, v4 leader epochs, v6 is flexible, v10 a timeout for remote storage. No match is offset
+# -1, timestamp -1.
+
+
+@part
+class ListOffsetsPartition:
+    partition_index: int = wire(INT32)
+    current_leader_epoch: int = wire(INT32, since=4, default=-1)
+    timestamp: int = wire(INT64)
+
+
+@part
+class ListOffsetsTopic:
+    name: str = wire(STRING)
+    partitions: list[ListOffsetsPartition] = wire(array(ListOffsetsPartition))
+
+
+@message(versions=(1, 11), flexible_since=6)
+class ListOffsetsRequest:
+    replica_id: int = wire(INT32)
+    isolation_level: int = wire(INT8, since=2)
+    topics: list[ListOffsetsTopic] = wire(array(ListOffsetsTopic))
+    timeout_ms: int = wire(INT32, since=10)
+
+
+@part
+class ListOffsetsPartitionResponse:
+    partition_index: int = wire(INT32)
+    error_code: int = wire(INT16)
+    timestamp: int = wire(INT64, default=-1)
+    offset: int = wire(INT64, default=-1)
+    leader_epoch: int = wire(INT32, since=4, default=-1)
+
+
+@part
+class ListOffsetsTopicResponse:
+    name: str = wire(STRING)
+    partitions: list[ListOffsetsPartitionResponse] = wire(array(ListOffsetsPartitionResponse))
+
+
+@message(versions=(1, 11), flexible_since=6)
+class ListOffsetsResponse:
+    throttle_time_ms: int = wire(INT32, since=2)
+    topics: list[ListOffsetsTopicResponse] = wire(array(ListOffsetsTopicResponse))
+
+
+# OffsetForLeaderEpoch (23): where an epoch ended, so that logs can be compared.
+#
+# v3 names the asker, v4 is flexible.
+
+
+@part
+class OffsetForLeaderPartition:
+    partition: int = wire(INT32)
+    current_leader_epoch: int = wire(INT32, default=-1)
+    leader_epoch: int = wire(INT32)
+
+
+@part
+class OffsetForLeaderTopic:
+    topic: str = wire(STRING)
+    partitions: list[OffsetForLeaderPartition] = wire(array(OffsetForLeaderPartition))
+
+
+@message(versions=(2, 4), flexible_since=4)
+class OffsetForLeaderEpochRequest:
+    replica_id: int = wire(INT32, since=3, default=-2)
+    topics: list[OffsetForLeaderTopic] = wire(array(OffsetForLeaderTopic))
+
+
+@part
+class LeaderEpochEndOffset:
+    error_code: int = wire(INT16)
+    partition: int = wire(INT32)
+    leader_epoch: int = wire(INT32, default=-1)
+    end_offset: int = wire(INT64, default=-1)
+
+
+@part
+class OffsetForLeaderTopicResult:
+    topic: str = wire(STRING)
+    partitions: list[LeaderEpochEndOffset] = wire(array(LeaderEpochEndOffset))
+
+
+@message(versions=(2, 4), flexible_since=4)
+class OffsetForLeaderEpochResponse:
+    throttle_time_ms: int = wire(INT32)
+    topics: list[OffsetForLeaderTopicResult] = wire(array(OffsetForLeaderTopicResult))

@@ -1,16 +1,30 @@
-"""Metadata (3): brokers, and the leaders of topics.
-
-v0 knows no controller, and an empty list means all topics; from v1 that is null. v4 lets the client forbid
-auto-creation, v5 tells offline replicas, v7 leader epochs, v8 to v10 authorised operations (for the
-cluster: now DescribeCluster's), v9 is flexible, v10 shows topic ids, v12 asks by them, v13 has an error for
-the whole answer.
-"""
+"""Metadata of the cluster: brokers, topics, versions, features."""
 
 from __future__ import annotations
 
 from uuid import UUID
 
-from headrace.wire.schema import BOOL, INT16, INT32, STRING, UUID16, array, message, part, wire
+from headrace.wire.codec.schema import (
+    BOOL,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    UINT16,
+    UUID16,
+    array,
+    message,
+    part,
+    wire,
+)
+
+# Metadata (3): brokers, and the leaders of topics.
+#
+# v0 knows no controller, and an empty list means all topics; from v1 that is null. v4 lets the client forbid
+# auto-creation, v5 tells offline replicas, v7 leader epochs, v8 to v10 authorised operations (for the
+# cluster: now DescribeCluster's), v9 is flexible, v10 shows topic ids, v12 asks by them, v13 has an error for
+# the whole answer.
 
 
 @part
@@ -65,3 +79,245 @@ class MetadataResponse:
     topics: list[MetadataResponseTopic] = wire(array(MetadataResponseTopic))
     cluster_authorized_operations: int = wire(INT32, since=8, until=10, default=-2147483648)
     error_code: int = wire(INT16, since=13)
+
+
+# DescribeTopicPartitions (75): Metadata's topics in pages, with the eligible leaders.
+
+
+@part
+class TopicRequest:
+    name: str = wire(STRING)
+
+
+@part
+class Cursor:
+    topic_name: str = wire(STRING)
+    partition_index: int = wire(INT32)
+
+
+@message(versions=(0, 0), flexible_since=0)
+class DescribeTopicPartitionsRequest:
+    topics: list[TopicRequest] = wire(array(TopicRequest))
+    response_partition_limit: int = wire(INT32, default=2000)
+    cursor: Cursor | None = wire(Cursor, nullable=0)
+
+
+@part
+class DescribeTopicPartitionsResponsePartition:
+    error_code: int = wire(INT16)
+    partition_index: int = wire(INT32)
+    leader_id: int = wire(INT32)
+    leader_epoch: int = wire(INT32, default=-1)
+    replica_nodes: list[int] = wire(array(INT32))
+    isr_nodes: list[int] = wire(array(INT32))
+    eligible_leader_replicas: list[int] | None = wire(array(INT32), nullable=0, default=None)
+    last_known_elr: list[int] | None = wire(array(INT32), nullable=0, default=None)
+    offline_replicas: list[int] = wire(array(INT32))
+
+
+@part
+class DescribeTopicPartitionsResponseTopic:
+    error_code: int = wire(INT16)
+    name: str | None = wire(STRING, nullable=0, default=None)
+    topic_id: UUID = wire(UUID16)
+    is_internal: bool = wire(BOOL)
+    partitions: list[DescribeTopicPartitionsResponsePartition] = wire(array(DescribeTopicPartitionsResponsePartition))
+    topic_authorized_operations: int = wire(INT32, default=-2147483648)
+
+
+@part
+class NextCursor:
+    topic_name: str = wire(STRING)
+    partition_index: int = wire(INT32)
+
+
+@message(versions=(0, 0), flexible_since=0)
+class DescribeTopicPartitionsResponse:
+    throttle_time_ms: int = wire(INT32)
+    topics: list[DescribeTopicPartitionsResponseTopic] = wire(array(DescribeTopicPartitionsResponseTopic))
+    next_cursor: NextCursor | None = wire(NextCursor, nullable=0)
+
+
+# DescribeCluster (60): brokers and controller.
+#
+# v1 can ask for controllers' endpoints (type 2), v2 also for fenced brokers. `is_draining` is our own, in a tag that
+# other clients skip: the broker is up, and is to hold nothing or about to go.
+
+
+@message(versions=(0, 2), flexible_since=0)
+class DescribeClusterRequest:
+    include_cluster_authorized_operations: bool = wire(BOOL)
+    endpoint_type: int = wire(INT8, since=1, default=1)
+    include_fenced_brokers: bool = wire(BOOL, since=2)
+
+
+@part
+class DescribeClusterBroker:
+    broker_id: int = wire(INT32)
+    host: str = wire(STRING)
+    port: int = wire(INT32)
+    rack: str | None = wire(STRING, nullable=0, default=None)
+    is_fenced: bool = wire(BOOL, since=2)
+    is_draining: bool = wire(BOOL, tag=10_000, default=False)
+
+
+@message(versions=(0, 2), flexible_since=0)
+class DescribeClusterResponse:
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+    endpoint_type: int = wire(INT8, since=1, default=1)
+    cluster_id: str = wire(STRING)
+    controller_id: int = wire(INT32, default=-1)
+    brokers: list[DescribeClusterBroker] = wire(array(DescribeClusterBroker))
+    cluster_authorized_operations: int = wire(INT32, default=-2147483648)
+
+
+# DescribeQuorum (55): who leads the cluster's metadata, and who follows it.
+#
+# v1 adds when a replica was last heard of, v2 directory ids, error texts and the addresses of the nodes.
+
+
+@part
+class DescribeQuorumRequestPartition:
+    partition_index: int = wire(INT32)
+
+
+@part
+class DescribeQuorumRequestTopic:
+    topic_name: str = wire(STRING)
+    partitions: list[DescribeQuorumRequestPartition] = wire(array(DescribeQuorumRequestPartition))
+
+
+@message(versions=(0, 2), flexible_since=0)
+class DescribeQuorumRequest:
+    topics: list[DescribeQuorumRequestTopic] = wire(array(DescribeQuorumRequestTopic))
+
+
+@part
+class QuorumReplica:
+    replica_id: int = wire(INT32)
+    replica_directory_id: UUID = wire(UUID16, since=2)
+    log_end_offset: int = wire(INT64)
+    last_fetch_timestamp: int = wire(INT64, since=1, default=-1)
+    last_caught_up_timestamp: int = wire(INT64, since=1, default=-1)
+
+
+@part
+class DescribeQuorumResponsePartition:
+    partition_index: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, since=2, nullable=2, default=None)
+    leader_id: int = wire(INT32, default=-1)
+    leader_epoch: int = wire(INT32, default=-1)
+    high_watermark: int = wire(INT64, default=-1)
+    current_voters: list[QuorumReplica] = wire(array(QuorumReplica))
+    observers: list[QuorumReplica] = wire(array(QuorumReplica))
+
+
+@part
+class DescribeQuorumResponseTopic:
+    topic_name: str = wire(STRING)
+    partitions: list[DescribeQuorumResponsePartition] = wire(array(DescribeQuorumResponsePartition))
+
+
+@part
+class QuorumListener:
+    name: str = wire(STRING)
+    host: str = wire(STRING)
+    port: int = wire(UINT16)
+
+
+@part
+class QuorumNode:
+    node_id: int = wire(INT32)
+    listeners: list[QuorumListener] = wire(array(QuorumListener))
+
+
+@message(versions=(0, 2), flexible_since=0)
+class DescribeQuorumResponse:
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, since=2, nullable=2, default=None)
+    topics: list[DescribeQuorumResponseTopic] = wire(array(DescribeQuorumResponseTopic))
+    nodes: list[QuorumNode] = wire(array(QuorumNode), since=2)
+
+
+# ApiVersions (18): what this broker speaks; the first request of every connection.
+#
+# v3 is flexible, with the client's name and our features; its response header stays version 0, so that a
+# client can read the answer to a version that the broker does not know. v4 allows features whose minimum is
+# 0.
+
+
+@message(versions=(0, 4), flexible_since=3)
+class ApiVersionsRequest:
+    client_software_name: str = wire(STRING, since=3)
+    client_software_version: str = wire(STRING, since=3)
+
+
+@part
+class ApiVersion:
+    api_key: int = wire(INT16)
+    min_version: int = wire(INT16)
+    max_version: int = wire(INT16)
+
+
+@part
+class SupportedFeatureKey:
+    name: str = wire(STRING)
+    min_version: int = wire(INT16)
+    max_version: int = wire(INT16)
+
+
+@part
+class FinalizedFeatureKey:
+    name: str = wire(STRING)
+    max_version_level: int = wire(INT16)
+    min_version_level: int = wire(INT16)
+
+
+@message(versions=(0, 4), flexible_since=3)
+class ApiVersionsResponse:
+    error_code: int = wire(INT16)
+    api_keys: list[ApiVersion] = wire(array(ApiVersion))
+    throttle_time_ms: int = wire(INT32, since=1)
+    supported_features: list[SupportedFeatureKey] = wire(array(SupportedFeatureKey), since=3, tag=0)
+    finalized_features_epoch: int = wire(INT64, since=3, tag=1, default=-1)
+    finalized_features: list[FinalizedFeatureKey] = wire(array(FinalizedFeatureKey), since=3, tag=2)
+    zk_migration_ready: bool = wire(BOOL, since=3, tag=3)
+
+
+# UpdateFeatures (57): change the finalized level of a feature.
+#
+# v1 can ask without changing (`validate_only`) and says how a level may change (`upgrade_type`). v2 has one error for
+# the whole request instead of one per feature.
+
+
+@part
+class FeatureUpdate:
+    feature: str = wire(STRING)
+    max_version_level: int = wire(INT16)
+    allow_downgrade: bool = wire(BOOL, until=0)
+    upgrade_type: int = wire(INT8, since=1, default=1)
+
+
+@message(versions=(0, 2), flexible_since=0)
+class UpdateFeaturesRequest:
+    timeout_ms: int = wire(INT32, default=60_000)
+    feature_updates: list[FeatureUpdate] = wire(array(FeatureUpdate))
+    validate_only: bool = wire(BOOL, since=1)
+
+
+@part
+class UpdatableFeatureResult:
+    feature: str = wire(STRING)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+
+
+@message(versions=(0, 2), flexible_since=0)
+class UpdateFeaturesResponse:
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+    results: list[UpdatableFeatureResult] = wire(array(UpdatableFeatureResult), until=1)

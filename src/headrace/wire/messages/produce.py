@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from headrace.wire.schema import INT16, INT32, INT64, RECORDS, STRING, UUID16, array, message, part, wire
+from headrace.wire.codec.schema import INT16, INT32, INT64, RECORDS, STRING, UUID16, array, message, part, wire
 
 
 @part

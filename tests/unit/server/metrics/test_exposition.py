@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.server.metrics.reading import Page
+from tests.unit.server.metrics.metrics_page import MetricsPage
 
 from headrace.model.histogram import Histogram
-from headrace.server.metrics.exposition import Exposition, labelled
+from headrace.server.metrics.exposition import Exposition, format_labels
 
 NAMES = ["kafka_consumergroup_members", "kafka_consumergroup_lag_sum"]
 
 
-def read(out: Exposition) -> Page:
-    return Page(b"".join(out.pieces()).decode())
+def read(out: Exposition) -> MetricsPage:
+    return MetricsPage(b"".join(out.pieces()).decode())
 
 
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.text(st.characters(codec="utf-8"))), unique=True))
@@ -22,7 +22,7 @@ def test_lines_of_a_family_stand_together_and_labels_come_back(added: list[tuple
     out = Exposition()
     out.add("headrace_uptime_seconds", 1.5)
     for number, (name, label) in enumerate(added):
-        out.add(name, number, labelled(consumergroup=label, topic="t"))
+        out.add(name, number, format_labels(consumergroup=label, topic="t"))
     out.add_histogram("headrace_fsync_seconds", Histogram())
     page = read(out)
     for number, (name, label) in enumerate(added):
@@ -34,7 +34,7 @@ def test_a_histogram_tells_what_was_observed() -> None:
     for seconds in (0.00005, 0.002, 0.002, 100.0):
         histogram.observe(seconds)
     out = Exposition()
-    out.add_histogram("headrace_request_duration_seconds", histogram, labelled(api="Produce"))
+    out.add_histogram("headrace_request_duration_seconds", histogram, format_labels(api="Produce"))
     page = read(out)
     name = "headrace_request_duration_seconds"
     assert page.kinds[name] == "histogram"
@@ -69,4 +69,4 @@ def test_what_is_in_no_table_cannot_be_told() -> None:
 )
 def test_the_reader_is_strict(text: str) -> None:
     with pytest.raises((AssertionError, KeyError)):
-        Page(text)
+        MetricsPage(text)

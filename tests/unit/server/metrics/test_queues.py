@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.broker.asking import batch, produce, send
-from tests.unit.broker.house import House
-from tests.unit.broker.queueing import (
+from tests.unit.broker.broker_requests import batch, produce, send
+from tests.unit.broker.queues.queue_support import (
     ACK,
     CREATE,
     DELETE,
@@ -14,70 +13,71 @@ from tests.unit.broker.queueing import (
     REJECT,
     TOPIC,
     WORKERS,
-    Member,
+    SubscriptionMember,
     alter,
     configure,
     subscribe,
 )
-from tests.unit.server.metrics.reading import Page, in_house, metrics_of, scrape
+from tests.unit.broker.simulated_broker import SimulatedBroker
+from tests.unit.server.metrics.metrics_page import MetricsPage, metrics_of, scrape, with_simulated_broker
 
 from headrace.server.metrics import queues
-from headrace.wire.messages.settle import SettleItem
+from headrace.wire.messages.queues import SettleItem
 
 PREFIX = "headrace_subscription_"
 
 
-def told(page: Page, name: str, subscription: str = WORKERS, topic: str = TOPIC) -> float:
+def told(page: MetricsPage, name: str, subscription: str = WORKERS, topic: str = TOPIC) -> float:
     return page.value(PREFIX + name, subscription=subscription, topic=topic)
 
 
-def by_state(page: Page, subscription: str = WORKERS) -> dict[str, float]:
+def by_state(page: MetricsPage, subscription: str = WORKERS) -> dict[str, float]:
     return {
         state: page.value(f"{PREFIX}messages", subscription=subscription, topic=TOPIC, state=state)
         for state in ("ready", "leased", "waiting", "dying")
     }
 
 
-def now_ms(house: House) -> int:
-    return house.host.clock.now_ms()
+def now_ms(simulated_broker: SimulatedBroker) -> int:
+    return simulated_broker.host.clock.now_ms()
 
 
-async def publish(house: House, count: int, partition: int = 0) -> None:
+async def publish(simulated_broker: SimulatedBroker, count: int, partition: int = 0) -> None:
     """In one batch, of now."""
-    data = batch(*(b"%d" % number for number in range(count)), timestamp_ms=now_ms(house) - count + 1)
-    assert (await send(house, TOPIC, data, partition=partition)).error_code == 0
+    data = batch(*(b"%d" % number for number in range(count)), timestamp_ms=now_ms(simulated_broker) - count + 1)
+    assert (await send(simulated_broker, TOPIC, data, partition=partition)).error_code == 0
 
 
-@in_house
-async def test_messages_are_told_by_how_they_stand(house: House) -> None:
-    await subscribe(house)
-    await publish(house, 10)
-    member = Member(house)
+@with_simulated_broker
+async def test_messages_are_told_by_how_they_stand(simulated_broker: SimulatedBroker) -> None:
+    await subscribe(simulated_broker)
+    await publish(simulated_broker, 10)
+    member = SubscriptionMember(simulated_broker)
     taken = await member.lease(4)
     await member.settle(taken[:1], NACK, delay_ms=60_000)
     await member.ack(taken[1:2])
-    page = await scrape(house)
+    page = await scrape(simulated_broker)
     assert by_state(page) == {"ready": 6, "leased": 2, "waiting": 1, "dying": 0}
     assert told(page, "backlog") == 9
 
 
-@in_house
-async def test_the_partitions_of_a_topic_are_told_together(house: House) -> None:
-    await subscribe(house, partitions=3)
+@with_simulated_broker
+async def test_the_partitions_of_a_topic_are_told_together(simulated_broker: SimulatedBroker) -> None:
+    await subscribe(simulated_broker, partitions=3)
     for partition in range(3):
-        await publish(house, 5, partition)
-    await Member(house).lease(2, partitions=[1])
-    page = await scrape(house)
+        await publish(simulated_broker, 5, partition)
+    await SubscriptionMember(simulated_broker).lease(2, partitions=[1])
+    page = await scrape(simulated_broker)
     assert by_state(page) == {"ready": 13, "leased": 2, "waiting": 0, "dying": 0}
     assert told(page, "deliveries_total") == 2
 
 
-@in_house
-async def test_each_counter_moves_by_the_messages_of_a_range(house: House) -> None:
-    await subscribe(house)
-    await configure(house, headrace_retry_backoff_ms="0")
-    await publish(house, 500)
-    member = Member(house)
+@with_simulated_broker
+async def test_each_counter_moves_by_the_messages_of_a_range(simulated_broker: SimulatedBroker) -> None:
+    await subscribe(simulated_broker)
+    await configure(simulated_broker, headrace_retry_backoff_ms="0")
+    await publish(simulated_broker, 500)
+    member = SubscriptionMember(simulated_broker)
     taken = await member.lease(500)
     epoch = taken[0].epoch
     items = [
@@ -89,7 +89,7 @@ async def test_each_counter_moves_by_the_messages_of_a_range(house: House) -> No
     ]
     answer = await member.settle_items(items, epoch=epoch)
     assert [refused.index for refused in answer.refused] == [4]
-    page = await scrape(house)
+    page = await scrape(simulated_broker)
     assert told(page, "deliveries_total") == 500
     assert told(page, "redeliveries_total") == 0
     assert told(page, "acks_total") == 100
@@ -97,9 +97,9 @@ async def test_each_counter_moves_by_the_messages_of_a_range(house: House) -> No
     assert told(page, "rejects_total") == 7
     assert told(page, "extends_total") == 13
     assert told(page, "settles_refused_total") == 1
-    await house.pass_time(31)  # what was not extended comes back
+    await simulated_broker.pass_time(31)  # what was not extended comes back
     assert len(await member.lease(500)) == 30 + 350
-    page = await scrape(house)
+    page = await scrape(simulated_broker)
     assert told(page, "leases_expired_total") == 350
     assert told(page, "deliveries_total") == 880
     assert told(page, "redeliveries_total") == 380
@@ -107,55 +107,55 @@ async def test_each_counter_moves_by_the_messages_of_a_range(house: House) -> No
     assert page.value("headrace_dead_letters", topic=TOPIC) == 7
 
 
-@in_house
-async def test_messages_that_are_given_up_without_a_dead_letter_are_counted(house: House) -> None:
-    await subscribe(house)
-    await configure(house, headrace_dead_letters_enable="false", share_delivery_count_limit="2")
-    await publish(house, 3)
-    member = Member(house)
+@with_simulated_broker
+async def test_messages_that_are_given_up_without_a_dead_letter_are_counted(simulated_broker: SimulatedBroker) -> None:
+    await subscribe(simulated_broker)
+    await configure(simulated_broker, headrace_dead_letters_enable="false", share_delivery_count_limit="2")
+    await publish(simulated_broker, 3)
+    member = SubscriptionMember(simulated_broker)
     for _ in range(2):
         assert await member.settle(await member.lease(), NACK, delay_ms=0) == [0, 0, 0]
-    page = await scrape(house)
+    page = await scrape(simulated_broker)
     assert told(page, "discarded_total") == 3
     assert told(page, "dead_letters_total") == 0
     assert told(page, "backlog") == 0
 
 
-@in_house
-async def test_what_a_filter_leaves_out_is_counted(house: House) -> None:
-    await subscribe(house)
-    await configure(house, headrace_filter="key = 'mine'")
-    await produce(house, TOPIC, b"a", b"b")
-    assert await Member(house).lease() == []
-    assert told(await scrape(house), "messages_filtered_total") == 2
+@with_simulated_broker
+async def test_what_a_filter_leaves_out_is_counted(simulated_broker: SimulatedBroker) -> None:
+    await subscribe(simulated_broker)
+    await configure(simulated_broker, headrace_filter="key = 'mine'")
+    await produce(simulated_broker, TOPIC, b"a", b"b")
+    assert await SubscriptionMember(simulated_broker).lease() == []
+    assert told(await scrape(simulated_broker), "messages_filtered_total") == 2
 
 
-@in_house
-async def test_what_the_log_has_deleted_is_counted_as_expired(house: House) -> None:
-    await subscribe(house)
-    await publish(house, 5)
-    await house.host.start(house.partition(TOPIC).log.advance_start(3), "trim")
-    page = await scrape(house)
+@with_simulated_broker
+async def test_what_the_log_has_deleted_is_counted_as_expired(simulated_broker: SimulatedBroker) -> None:
+    await subscribe(simulated_broker)
+    await publish(simulated_broker, 5)
+    await simulated_broker.host.start(simulated_broker.partition(TOPIC).log.advance_start(3), "trim")
+    page = await scrape(simulated_broker)
     assert told(page, "messages_expired_total") == 3
     assert told(page, "backlog") == 2
 
 
-@in_house
-async def test_the_oldest_message_is_as_old_as_its_batch(house: House) -> None:
-    await subscribe(house)
-    metrics, member = metrics_of(house), Member(house)
+@with_simulated_broker
+async def test_the_oldest_message_is_as_old_as_its_batch(simulated_broker: SimulatedBroker) -> None:
+    await subscribe(simulated_broker)
+    metrics, member = metrics_of(simulated_broker), SubscriptionMember(simulated_broker)
 
     async def age() -> float:
         """A second later, and by the same metrics: what they remember must be right."""
-        await house.pass_time(1)
-        page: bytes = await house.host.start(metrics.page(), "scrape")
-        return told(Page(page.decode()), "oldest_age_seconds")
+        await simulated_broker.pass_time(1)
+        page: bytes = await simulated_broker.host.start(metrics.page(), "scrape")
+        return told(MetricsPage(page.decode()), "oldest_age_seconds")
 
     assert await age() == 0
-    await publish(house, 2)
-    await house.pass_time(40)
-    await publish(house, 2)
-    await house.pass_time(5)
+    await publish(simulated_broker, 2)
+    await simulated_broker.pass_time(40)
+    await publish(simulated_broker, 2)
+    await simulated_broker.pass_time(5)
     assert await age() == pytest.approx(46, abs=0.1)
     assert await age() == pytest.approx(47, abs=0.1)
     await member.ack(await member.lease(2))
@@ -164,67 +164,67 @@ async def test_the_oldest_message_is_as_old_as_its_batch(house: House) -> None:
     assert await age() == 0
 
 
-@in_house
-async def test_the_oldest_message_is_found_on_the_disk_too(house: House) -> None:
-    await subscribe(house)
-    await publish(house, 2)
-    await house.pass_time(40)
-    house.host.disk.cold_chance = 1.0
-    assert told(await scrape(house), "oldest_age_seconds") == pytest.approx(40, abs=0.1)
+@with_simulated_broker
+async def test_the_oldest_message_is_found_on_the_disk_too(simulated_broker: SimulatedBroker) -> None:
+    await subscribe(simulated_broker)
+    await publish(simulated_broker, 2)
+    await simulated_broker.pass_time(40)
+    simulated_broker.host.disk.cold_chance = 1.0
+    assert told(await scrape(simulated_broker), "oldest_age_seconds") == pytest.approx(40, abs=0.1)
 
 
-@in_house
-async def test_times_are_those_of_publish_lease_and_ack(house: House) -> None:
-    await subscribe(house)
-    await publish(house, 100)
-    await house.pass_time(2)
-    member = Member(house)
+@with_simulated_broker
+async def test_times_are_those_of_publish_lease_and_ack(simulated_broker: SimulatedBroker) -> None:
+    await subscribe(simulated_broker)
+    await publish(simulated_broker, 100)
+    await simulated_broker.pass_time(2)
+    member = SubscriptionMember(simulated_broker)
     taken = await member.lease(100)
-    await house.pass_time(5)
+    await simulated_broker.pass_time(5)
     assert not (await member.settle_items([SettleItem(0, 99, 1, ACK)], epoch=taken[0].epoch)).refused
-    page = await scrape(house)
+    page = await scrape(simulated_broker)
     for name, seconds in (("delivery", 2), ("settle", 5), ("end_to_end", 7)):
         assert told(page, f"{name}_seconds_count") == 100, name
         assert told(page, f"{name}_seconds_sum") == pytest.approx(100 * seconds, rel=0.02), name
 
 
-@in_house
-async def test_many_subscriptions_are_told_as_their_sum(house: House) -> None:
+@with_simulated_broker
+async def test_many_subscriptions_are_told_as_their_sum(simulated_broker: SimulatedBroker) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(queues, "SUBSCRIPTIONS_MAX", 2)
-        await subscribe(house, subscription="a")
+        await subscribe(simulated_broker, subscription="a")
         for name in ("b", "c"):
-            await alter(house, CREATE, subscription=name)
-        await publish(house, 4)
+            await alter(simulated_broker, CREATE, subscription=name)
+        await publish(simulated_broker, 4)
         for name in ("a", "b", "c"):
-            member = Member(house, subscription=name)
+            member = SubscriptionMember(simulated_broker, subscription=name)
             await member.ack(await member.lease(2))
-        page = await scrape(house)
+        page = await scrape(simulated_broker)
         assert told(page, "acks_total", "all") == 6
         assert by_state(page, "all")["ready"] == 6
         assert page.labels(f"{PREFIX}backlog") == [{"subscription": "all", "topic": TOPIC}]
         assert f"{PREFIX}settle_seconds" not in page.kinds
 
 
-@in_house
-async def test_a_subscription_that_is_gone_is_told_no_more(house: House) -> None:
-    await subscribe(house)
-    await publish(house, 1)
-    await alter(house, DELETE)
-    assert f"{PREFIX}backlog" not in (await scrape(house)).kinds
+@with_simulated_broker
+async def test_a_subscription_that_is_gone_is_told_no_more(simulated_broker: SimulatedBroker) -> None:
+    await subscribe(simulated_broker)
+    await publish(simulated_broker, 1)
+    await alter(simulated_broker, DELETE)
+    assert f"{PREFIX}backlog" not in (await scrape(simulated_broker)).kinds
 
 
-@in_house
-async def test_the_counters_outlive_a_lead_that_begins_anew(house: House) -> None:
-    await subscribe(house)
-    await publish(house, 3)
-    member = Member(house)
+@with_simulated_broker
+async def test_the_counters_outlive_a_lead_that_begins_anew(simulated_broker: SimulatedBroker) -> None:
+    await subscribe(simulated_broker)
+    await publish(simulated_broker, 3)
+    member = SubscriptionMember(simulated_broker)
     await member.ack(await member.lease(3))
-    subscriptions = house.broker.subscriptions
-    acks = house.partition(f"__acks.{TOPIC}")
-    before = subscriptions.of(TOPIC, 0).find(WORKERS).tally
+    subscriptions = simulated_broker.broker.subscriptions
+    acks = simulated_broker.partition(f"__acks.{TOPIC}")
+    before = subscriptions.of(TOPIC, 0).find(WORKERS).stats
     subscriptions.end(acks)
     subscriptions.begin(acks)
-    await house.pass_time(1)
-    assert subscriptions.of(TOPIC, 0).find(WORKERS).tally is before
-    assert told(await scrape(house), "acks_total") == 3
+    await simulated_broker.pass_time(1)
+    assert subscriptions.of(TOPIC, 0).find(WORKERS).stats is before
+    assert told(await scrape(simulated_broker), "acks_total") == 3

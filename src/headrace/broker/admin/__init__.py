@@ -1,0 +1,1 @@
+"""Requests of administrators and clients about topics, configurations and the cluster."""

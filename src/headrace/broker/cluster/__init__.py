@@ -1,0 +1,1 @@
+"""This broker as one of a cluster: membership, what the registry says, and the other brokers."""

@@ -1,0 +1,322 @@
+"""Requests of administrators that move replicas and leadership: reassignments, elections, drains."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from headrace.broker.request_context import RequestContext
+from headrace.broker.topic_catalogue import Catalogue, Topic
+from headrace.machines.controller.leadership import elect_preferred, elect_unclean
+from headrace.machines.controller.reassignment import begin_reassignment, cancel_reassignment
+from headrace.model.errors import (
+    ElectionNotNeeded,
+    EligibleLeadersNotAvailable,
+    HeadraceError,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    PolicyViolation,
+    PreferredLeaderNotAvailable,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
+from headrace.model.names import owner_of
+from headrace.model.partition_record import PartitionRecord
+from headrace.registry.brokers import drain, epoch_key
+from headrace.registry.interface import Registry
+from headrace.registry.partitions import PartitionRecords, partition_key
+from headrace.runtime.inline_start import switch_to_task
+from headrace.wire.messages.replicas import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    DrainBrokerRequest,
+    DrainBrokerResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+    PartitionResult,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+    ReplicaElectionResult,
+    TopicPartitions,
+)
+
+# Changes of single partitions that an administrator asks for. Any broker carries them out, by compare-and-set.
+#
+# What this broker believes of the others may be out of date: that can make a change useless, but never unsafe, because
+# the decision is made anew on the record that it replaces.
+
+
+DecideChange = Callable[[Topic, PartitionRecord], PartitionRecord | None]
+"""The new record, None if it is well as it is, or a refusal is raised."""
+
+ChangeResult = tuple[int, str | None]
+"""Error code and message, as answers carry them."""
+
+
+class PartitionChanges:
+    def __init__(self, catalogue: Catalogue, records: PartitionRecords) -> None:
+        self._catalogue = catalogue
+        self._records = records
+
+    async def attempt(self, topic: str, index: int, decide: DecideChange, deadline: float) -> ChangeResult:
+        """Change one partition before the loop's time is `deadline`."""
+        await switch_to_task()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._change(topic, index, decide)
+        except TimeoutError:
+            return RequestTimedOut.code, RequestTimedOut().message
+        except HeadraceError as error:
+            return error.code, error.message
+        return 0, None
+
+    async def _change(self, name: str, index: int, decide: DecideChange) -> None:
+        topic = self._catalogue.topic(name)
+        seen: list[PartitionRecord] = []
+
+        def decided(record: PartitionRecord) -> PartitionRecord | None:
+            seen.append(record)
+            changed = decide(topic, record)
+            return None if changed == record else changed
+
+        changed = None
+        if 0 <= index < topic.partition_count:
+            changed = await self._records.change(topic.id, index, decided)
+        if not seen:  # also when the topic was deleted meanwhile
+            raise UnknownTopicOrPartition(f"partition {name}-{index} does not exist")
+        if changed is not None:
+            # Who asks here again, to see how far it is, must not find it as it was before.
+            await self._catalogue.mirror.read([partition_key(topic.id, index)])
+
+
+def deadline_after(timeout_ms: int) -> float:
+    return asyncio.get_running_loop().time() + max(timeout_ms, 0) / 1000
+
+
+# AlterPartitionReassignments and ListPartitionReassignments: begin, end and see moves of partitions.
+#
+# A move is only begun here. The new replicas copy what there is; when they are in sync, the controller retires the old.
+
+
+class ReassignmentRequests:
+    def __init__(self, catalogue: Catalogue, changes: PartitionChanges) -> None:
+        self._catalogue = catalogue
+        self._changes = changes
+
+    async def alter(
+        self, request: AlterPartitionReassignmentsRequest, _context: RequestContext
+    ) -> AlterPartitionReassignmentsResponse:
+        may_resize = request.allow_replication_factor_change
+        response = AlterPartitionReassignmentsResponse(allow_replication_factor_change=may_resize)
+        deadline = deadline_after(request.timeout_ms)
+        for topic in request.topics:
+            results = ReassignableTopicResponse(name=topic.name)
+            for requested in topic.partitions:
+                code, message = await self._alter(topic.name, requested, may_resize, deadline)
+                results.partitions.append(
+                    ReassignablePartitionResponse(
+                        partition_index=requested.partition_index, error_code=code, error_message=message
+                    )
+                )
+            response.responses.append(results)
+        return response
+
+    async def list(
+        self, request: ListPartitionReassignmentsRequest, _context: RequestContext
+    ) -> ListPartitionReassignmentsResponse:
+        wanted = (
+            None if request.topics is None else {topic.name: {*topic.partition_indexes} for topic in request.topics}
+        )
+        response = ListPartitionReassignmentsResponse()
+        for topic in self._catalogue:
+            if wanted is not None and topic.name not in wanted:
+                continue
+            moving = [
+                _ongoing_reassignment(index, record)
+                for index, record in sorted(topic.places.items())
+                if (record.adding or record.removing) and (wanted is None or index in wanted[topic.name])
+            ]
+            if moving:
+                response.topics.append(OngoingTopicReassignment(name=topic.name, partitions=moving))
+        return response
+
+    async def _alter(
+        self, name: str, requested: ReassignablePartition, may_resize: bool, deadline: float
+    ) -> tuple[int, str | None]:
+        target = None if requested.replicas is None else tuple(requested.replicas)
+
+        def decide(topic: Topic, record: PartitionRecord) -> PartitionRecord:
+            if topic.is_colocated:
+                raise InvalidReplicaAssignment(
+                    f"{name} has the replicas of {owner_of(name)}; reassign that topic instead"
+                )
+            if target is None:
+                return cancel_reassignment(record)
+            changed = begin_reassignment(record, target)
+            self._check_brokers(target, record)
+            if not may_resize:
+                _check_replica_count(target, record)
+            return changed
+
+        return await self._changes.attempt(name, requested.partition_index, decide, deadline)
+
+    def _check_brokers(self, target: Sequence[int], record: PartitionRecord) -> None:
+        """A replica may stay on a broker that is down, but none can be made there."""
+        live = self._catalogue.standing
+        for node_id in target:
+            if node_id in record.replicas:
+                continue
+            broker = live.get(node_id)
+            if broker is None:
+                raise InvalidReplicaAssignment(f"broker {node_id} is not up, so it cannot get a replica")
+            if broker.is_draining:
+                raise InvalidReplicaAssignment(f"broker {node_id} is draining, so it cannot get a replica")
+
+
+def _check_replica_count(target: Sequence[int], record: PartitionRecord) -> None:
+    size = len(record.replicas) - len(record.removing)  # where a move under way leads
+    if len(target) != size:
+        raise InvalidReplicationFactor(
+            f"The replication factor would change from {size} to {len(target)}, which the request does not allow."
+        )
+
+
+def _ongoing_reassignment(index: int, record: PartitionRecord) -> OngoingPartitionReassignment:
+    return OngoingPartitionReassignment(
+        partition_index=index,
+        replicas=list(record.replicas),
+        adding_replicas=list(record.adding),
+        removing_replicas=list(record.removing),
+    )
+
+
+# ElectLeaders: an administrator wants the preferred replicas to lead, or, with loss, one that is not in sync.
+
+
+log = logging.getLogger(__name__)
+
+_PREFERRED = 0
+_UNCLEAN = 1
+
+
+class ElectionRequests:
+    def __init__(self, catalogue: Catalogue, changes: PartitionChanges) -> None:
+        self._catalogue = catalogue
+        self._changes = changes
+
+    async def elect(self, request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
+        if request.election_type not in (_PREFERRED, _UNCLEAN):
+            return ElectLeadersResponse(error_code=InvalidRequest.code)
+        decide = self._prefer if request.election_type == _PREFERRED else self._elect_unclean
+        requested = request.topic_partitions
+        if requested is None:
+            requested = self._partitions_to_elect(decide)
+        if request.election_type == _UNCLEAN:
+            log.warning(
+                "unclean elections requested peer=%s client_id=%s partitions=%s",
+                context.client_host,
+                context.client_id,
+                requested,
+            )
+        deadline = deadline_after(request.timeout_ms)
+        response = ElectLeadersResponse()
+        for named in requested:
+            results = []
+            for index in named.partitions:
+                code, message = await self._changes.attempt(named.topic, index, decide, deadline)
+                if code == ElectionNotNeeded.code and request.topic_partitions is None:
+                    continue
+                results.append(PartitionResult(partition_id=index, error_code=code, error_message=message))
+            if results:
+                response.replica_election_results.append(
+                    ReplicaElectionResult(topic=named.topic, partition_result=results)
+                )
+        return response
+
+    def _partitions_to_elect(self, decide: DecideChange) -> list[TopicPartitions]:
+        """Who asks for all does not want to hear of those that are well as they are, and most are."""
+        return [
+            TopicPartitions(
+                topic=topic.name,
+                partitions=[i for i, record in sorted(topic.places.items()) if _needs_election(topic, record, decide)],
+            )
+            for topic in self._catalogue
+        ]
+
+    def _prefer(self, topic: Topic, record: PartitionRecord) -> PartitionRecord:
+        if topic.is_colocated:
+            raise ElectionNotNeeded(
+                f"the leader is always that of {owner_of(topic.name)}; elect a leader of that topic"
+            )
+        preferred = record.replicas[0]
+        live = self._catalogue.standing
+        if preferred in live and record.is_led_by(preferred, live[preferred].epoch):
+            raise ElectionNotNeeded(f"broker {preferred} is already the leader")
+        elected = elect_preferred(record, live, min(topic.config.min_insync_replicas, len(record.replicas)))
+        if elected is None:
+            raise PreferredLeaderNotAvailable(
+                f"broker {preferred} cannot become the leader: it is down, draining, or not in sync"
+            )
+        return elected
+
+    def _elect_unclean(self, topic: Topic, record: PartitionRecord) -> PartitionRecord:
+        elected = elect_unclean(record, self._catalogue.standing)
+        if elected is None:
+            raise EligibleLeadersNotAvailable(
+                f"none of the replicas {list(record.replicas)} of {topic.name} is available"
+            )
+        return elected
+
+
+def _needs_election(topic: Topic, record: PartitionRecord, decide: DecideChange) -> bool:
+    try:
+        decide(topic, record)
+    except ElectionNotNeeded:
+        return False
+    except HeadraceError:
+        return True  # the attempt will tell why it cannot be
+    return True
+
+
+# DrainBroker: an operator wants a broker to hold nothing, or to take part again. The controller sees to it.
+
+
+class DrainRequests:
+    def __init__(self, catalogue: Catalogue, registry: Registry) -> None:
+        self._catalogue = catalogue
+        self._registry = registry
+
+    async def drain(self, request: DrainBrokerRequest, _context: RequestContext) -> DrainBrokerResponse:
+        try:
+            if request.is_drained:
+                await self._check(request.broker_id)
+            await drain(self._registry, request.broker_id, is_drained=request.is_drained)
+        except HeadraceError as error:
+            return DrainBrokerResponse(error_code=error.code, error_message=error.message)
+        return DrainBrokerResponse()
+
+    async def _check(self, node_id: int) -> None:
+        if await self._registry.get(epoch_key(node_id)) is None:
+            raise InvalidRequest(f"broker {node_id} has never been part of this cluster")
+        others = sum(not node.is_draining for node in self._catalogue.standing.values() if node.node_id != node_id)
+        needed = max(self._replica_counts(node_id), default=0)
+        if needed > others:
+            raise PolicyViolation(
+                f"broker {node_id} has partitions with {needed} replicas, but only {others} other brokers are "
+                "available; start another broker first"
+            )
+
+    def _replica_counts(self, node_id: int) -> list[int]:
+        return [
+            len(record.replicas) - len(record.removing)
+            for topic in self._catalogue
+            for record in topic.places.values()
+            if node_id in record.replicas
+        ]

@@ -1,0 +1,83 @@
+"""FindCoordinator: which broker looks after a group or a transactional id.
+
+It is the one that leads the partition in which everything of it is stored. The log is made for the first who asks.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from headrace.broker.request_context import RequestContext
+from headrace.broker.topic_catalogue import Catalogue
+from headrace.model.broker_record import BrokerRecord
+from headrace.model.errors import (
+    CoordinatorNotAvailable,
+    HeadraceError,
+    InvalidRequest,
+    NotCoordinator,
+    UnknownTopicOrPartition,
+    UnsupportedVersion,
+)
+from headrace.model.names import CONSUMER_OFFSETS, TRANSACTION_STATE
+from headrace.wire.messages.groups import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+
+_GROUP = 0
+_TRANSACTION = 1
+_SHARE = 2
+_BATCHED_SINCE = 4
+
+
+class CoordinatorLog(Protocol):
+    """A log in which each owner has its partition."""
+
+    async def ensure(self) -> None: ...
+
+    def partition_index_of(self, owner: str) -> int: ...
+
+
+class FindCoordinatorHandler:
+    def __init__(self, catalogue: Catalogue, offsets_log: CoordinatorLog, transactions_log: CoordinatorLog) -> None:
+        self._catalogue = catalogue
+        self._logs = {_GROUP: (CONSUMER_OFFSETS, offsets_log), _TRANSACTION: (TRANSACTION_STATE, transactions_log)}
+
+    async def handle(self, request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
+        if context.version >= _BATCHED_SINCE:
+            return FindCoordinatorResponse(
+                coordinators=[await self._find(key, request.key_type) for key in request.coordinator_keys]
+            )
+        found = await self._find(request.key, request.key_type)
+        return FindCoordinatorResponse(
+            error_code=found.error_code,
+            error_message=found.error_message,
+            node_id=found.node_id,
+            host=found.host,
+            port=found.port,
+        )
+
+    async def _find(self, key: str, key_type: int) -> Coordinator:
+        """An empty group id has a coordinator, too: some clients ask for it before they refuse it themselves."""
+        try:
+            if key_type == _SHARE:
+                raise UnsupportedVersion(
+                    "coordinator type 2 (share groups) is not supported; use 0 (group) or 1 (transaction)"
+                )
+            if key_type not in self._logs:
+                raise InvalidRequest(f"coordinator type {key_type} does not exist")
+            node = await self._leader(key, *self._logs[key_type])
+        except HeadraceError as error:
+            return Coordinator(key=key, node_id=-1, port=-1, error_code=error.code, error_message=error.message)
+        return Coordinator(key=key, node_id=node.node_id, host=node.host, port=node.port, error_message="")
+
+    async def _leader(self, key: str, topic: str, owners: CoordinatorLog) -> BrokerRecord:
+        await owners.ensure()
+        try:
+            node = self._catalogue.leader_node(topic, owners.partition_index_of(key))
+        except (NotCoordinator, UnknownTopicOrPartition):
+            node = None  # another broker has just made it, and this one has not heard of it yet
+        if node is None:
+            raise CoordinatorNotAvailable(f"the partition of {topic} for {key} has no leader; retry")
+        return node

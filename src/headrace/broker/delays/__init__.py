@@ -1,0 +1,1 @@
+"""Delayed messages: released into their topic when they are due, exactly once."""

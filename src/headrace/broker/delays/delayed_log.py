@@ -1,0 +1,186 @@
+"""The delayed log of one partition for one leader term, and how it gives back space."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from itertools import pairwise
+from math import inf
+from typing import TYPE_CHECKING
+
+from headrace.broker.coordination.state_log import read_batches
+from headrace.broker.partition import Partition
+from headrace.machines.delays.delay_index import UNPACKED_BYTES_MAX, DelayIndex, batches, replay
+from headrace.model.errors import HeadraceError, NotLeader, StorageFailure
+from headrace.runtime.clock import Clock
+from headrace.runtime.disk import Disk
+from headrace.storage.compaction.cleaner import LogCleaner
+from headrace.storage.compaction.compaction import DamagedSegment, SettledBitmap, whole_batches
+from headrace.storage.log.acked_retention import RetentionSweep, SettledSurvey, SettledSurveyJob, make_survey_job
+from headrace.storage.log.log import Log
+from headrace.storage.segments.scan import BadBatch
+from headrace.wire.batches.batch import BatchRecord, parse_header
+from headrace.wire.state_records.delayed_records import DelayedEvent, build_event, read_records_at
+
+if TYPE_CHECKING:
+    from headrace.runtime.worker_process import IoPace
+
+
+# The delayed log of one partition, `__delayed.T`-i, for one leadership: append events and read messages.
+#
+# The leadership may end during any await, so callers call `ensure_leader` after each one.
+
+
+_READ_GAP_BYTES_MAX = 64 << 10
+
+
+class DelayedLog:
+    def __init__(self, partition: Partition, clock: Clock) -> None:
+        self.partition = partition
+        self._epoch = partition.leader_epoch
+        self._clock = clock
+
+    @property
+    def is_leader_here(self) -> bool:
+        return self.partition.is_leader and self.partition.leader_epoch == self._epoch
+
+    def ensure_leader(self) -> None:
+        if not self.is_leader_here:
+            raise NotLeader(f"this broker is no longer the leader of {self.partition.topic}-{self.partition.index}")
+
+    def append(self, event: DelayedEvent) -> tuple[int, int]:
+        """Append an event; return its offset, and the end offset that must be `committed`."""
+        self.ensure_leader()
+        self.partition.ensure_min_isr()
+        batch = build_event(event)
+        appended = self.partition.append(memoryview(batch), parse_header(batch), event.at)
+        return appended.base_offset, appended.end_offset
+
+    async def committed(self, end_offset: int, seconds: float = inf) -> None:
+        wait = self.partition.committed(end_offset, self._clock.monotonic() + seconds)
+        if wait is not None:
+            await wait
+        self.ensure_leader()
+
+    async def read(self, offset: int, size_bytes: int, end_offset: int) -> tuple[bytes, int]:
+        """Read whole batches; return them and their end offset."""
+        found = await read_batches(self.partition, offset, end_offset, size_bytes)
+        self.ensure_leader()
+        return found
+
+    async def messages(self, offsets: Iterable[int], size_bytes_max: float = inf) -> dict[int, BatchRecord]:
+        """Return the messages at these offsets that still exist, up to `size_bytes_max`, but at least one."""
+        wanted = deque(sorted(offsets))
+        found: dict[int, BatchRecord] = {}
+        size_bytes = 0
+        while wanted and size_bytes < size_bytes_max:
+            first = wanted[0]
+            if first < self.partition.log.start_offset:
+                wanted.popleft()
+                continue
+            data, next_offset = await self.read(first, _READ_GAP_BYTES_MAX, self.partition.high_watermark)
+            for batch, header in batches(data):
+                while wanted and wanted[0] < header.base_offset:
+                    wanted.popleft()  # a gap: the message was deleted
+                here = []
+                while wanted and wanted[0] <= header.last_offset:
+                    here.append(wanted.popleft())
+                if here:
+                    for record in read_records_at(batch, header, here, UNPACKED_BYTES_MAX):
+                        found[record.offset] = record
+                        size_bytes += len(record.value or b"") + len(record.key or b"")
+            while wanted and wanted[0] < next_offset:
+                wanted.popleft()
+            if wanted and wanted[0] == first:
+                raise StorageFailure(f"cannot read {self.partition.topic}-{self.partition.index} at offset {first}")
+        return found
+
+
+# Reclaim the space of completed messages in delayed logs, even while older messages still wait.
+#
+# The leader advances the log start to the oldest waiting message. Above that, each replica cleans up independently:
+# when its log has doubled, a worker process reads it up to the high watermark, and rewrites segments that consist
+# mostly of completed messages without these, at the same offsets. Events are kept (see `Delays.over`), so that loading
+# the cleaned log results in the same index.
+
+
+log = logging.getLogger(__name__)
+
+SWEEP_BYTES_MIN = 128 << 20
+
+
+class DelayedLogSweeps:
+    def __init__(self, cleaner: LogCleaner) -> None:
+        self._cleaner = cleaner
+        self._sweeps: dict[Partition, DelayedLogSweep] = {}
+
+    async def look(self, replicas: Iterable[Partition]) -> None:
+        """Check all given replicas once."""
+        self._sweeps = {
+            partition: self._sweeps.get(partition) or DelayedLogSweep(partition.log) for partition in replicas
+        }
+        for partition, sweep in list(self._sweeps.items()):
+            try:
+                await sweep.look_at(self._cleaner, partition)
+            except (HeadraceError, FileNotFoundError, DamagedSegment) as error:
+                # A segment may have been deleted or truncated meanwhile; log other errors as well.
+                log.warning(
+                    "deleting released delayed messages failed partition=%s-%d error=%s",
+                    partition.topic,
+                    partition.index,
+                    error,
+                )
+
+
+class DelayedLogSweep(RetentionSweep):
+    """The cleanup of one delayed log, which contains both messages and their events."""
+
+    def __init__(self, delayed: Log) -> None:
+        super().__init__(delayed, delayed)
+        self._size_bytes = 0  # at the last check
+
+    async def look_at(self, cleaner: LogCleaner, partition: Partition) -> None:
+        delayed = self.log
+        grown_bytes = delayed.size_bytes - self._size_bytes
+        if not delayed.usable or grown_bytes < max(SWEEP_BYTES_MIN, self._size_bytes):
+            return
+        generation = delayed.generation
+        job = make_survey_job(delayed, delayed, partition.high_watermark)
+        survey = await cleaner.run_in_worker_process(survey_delayed, job)
+        if delayed.generation != generation or not delayed.usable:
+            return
+        plan = self._plan(job, survey)
+
+        def is_outdated() -> bool:
+            return plan is None or plan.is_outdated or delayed.generation != generation
+
+        if plan is not None and await cleaner.carry_out(delayed, lambda _: None if is_outdated() else plan):
+            self._note(plan, job, survey)
+        self._size_bytes = delayed.size_bytes
+
+
+def survey_delayed(disk: Disk, pace: IoPace, job: SettledSurveyJob) -> SettledSurvey:
+    """Find completed messages below the high watermark. Runs in a worker process and blocks."""
+    delays = DelayIndex(job.start_offset, 0)
+    for mark in job.segments:
+        segment = mark.segment(disk, job.folder)
+        if not segment.size:
+            continue
+        if mark.has_gaps:
+            segment.read_gaps()
+        try:
+            for batch in whole_batches(segment.open(), segment.size, segment.base_offset, segment.gaps):
+                pace(len(batch))
+                header = parse_header(batch)
+                if job.start_offset < header.next_offset <= job.end_offset:
+                    replay(delays, batch, job.end_offset)
+        except BadBatch as bad:
+            raise DamagedSegment(segment.base_offset, bad.position, bad.reason) from bad
+        finally:
+            segment.close()
+    over = delays.over(job.start_offset)
+    settled = SettledBitmap(job.start_offset, over.serialize() if over else b"")
+    offsets = settled.offsets()
+    counts = [offsets.count_unsettled(bound) for bound in job.bounds]
+    return SettledSurvey(settled, tuple(after - before for before, after in pairwise(counts)))

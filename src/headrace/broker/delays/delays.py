@@ -1,0 +1,140 @@
+"""The delayed messages of all partitions that this broker leads.
+
+Delayed messages are stored in the co-located topic `__delayed.T` of their topic. `begin` and `end` are called at the
+start and the end of each leadership; in between there is one `DelayShard` per partition of the co-located topic. It
+releases messages if this broker also leads the partition of T, so it is woken when such a leadership begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace.broker.delays.delay_shard import DelayCounts
+from headrace.broker.partition import Partition
+from headrace.broker.topic_catalogue import Catalogue
+from headrace.model.errors import NotLeader
+from headrace.model.names import DELAYED_PREFIX, delayed_topic
+from headrace.runtime.clock import Clock
+from headrace.storage.store.log_store import LogStore
+
+if TYPE_CHECKING:
+    from headrace.broker.delays.delay_shard import DelayShard
+    from headrace.broker.delays.delayed_log import DelayedLogSweeps
+
+_SWEEP_SECONDS = 60.0
+
+
+class DelayCoordinator:
+    """Iterates over the `DelayShard` of this broker. `counts` are the counters per topic, over all its leaderships."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        next_producer_id: Callable[[], Awaitable[int]],
+        store: LogStore,
+        clock: Clock,
+    ) -> None:
+        self.counts: dict[str, DelayCounts] = defaultdict(DelayCounts)
+        self._catalogue = catalogue
+        self._next_producer_id = next_producer_id
+        self._store = store
+        self._clock = clock
+        self._shards: dict[tuple[str, int], DelayShard] = {}
+        self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._is_stopped = asyncio.Event()
+
+    def __iter__(self) -> Iterator[DelayShard]:
+        return iter(self._shards.values())
+
+    def of(self, topic: str, index: int) -> DelayShard:
+        """Return the delayed messages of a partition; raise unless requests for them can be served now."""
+        name = delayed_topic(topic)
+        led = self._shards.get((name, index))
+        if led is None or self._is_stopped.is_set():
+            self._catalogue.partition(name, index)
+            raise NotLeader(f"this broker is not the leader of {name}-{index}; refresh the metadata")
+        led.ensure_serving()
+        return led
+
+    # Leaderships
+
+    def begin(self, partition: Partition) -> None:
+        """A leadership of this broker for the partition begins."""
+        if self._is_stopped.is_set():
+            return
+        key = partition.topic, partition.index
+        if partition.topic.startswith(DELAYED_PREFIX):
+            # Imported on first use: keeps startup fast without delayed messages.
+            from headrace.broker.delays.delay_shard import DelayShard
+
+            self._drop(key)
+            target = partial(self._target, partition)
+            counts = self.counts[partition.topic.removeprefix(DELAYED_PREFIX)]
+            self._shards[key] = DelayShard(
+                partition, target, self._next_producer_id, self._store.ensure_space, counts, self._clock
+            )
+            self._start(key)
+        elif (waiting := self._shards.get((delayed_topic(partition.topic), partition.index))) is not None:
+            waiting.wake()
+
+    def end(self, partition: Partition) -> None:
+        """The leadership has ended, or another one begins in a later epoch."""
+        key = partition.topic, partition.index
+        led = self._shards.get(key)
+        if led is not None and led.partition is partition:
+            self._drop(key)
+
+    async def load(self) -> None:
+        """Load and release the messages of current and future leaderships until stopped."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            for key in self._shards:
+                self._start(key)
+            sweeping = tasks.create_task(self._sweep())
+            await self._is_stopped.wait()
+            sweeping.cancel()
+            for key in list(self._shards):
+                self._drop(key)
+
+    def stop(self) -> None:
+        """Stop, because the broker is shutting down; delayed messages stay in their logs."""
+        self._is_stopped.set()
+
+    async def _sweep(self) -> None:
+        """Clean up all local replicas, leaders and followers."""
+        sweeps: DelayedLogSweeps | None = None
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            replicas = [
+                partition
+                for topic in self._catalogue
+                if topic.name.startswith(DELAYED_PREFIX)
+                for partition in topic.replicas.values()
+            ]
+            if replicas and self._catalogue.config.log_cleaner_enable:
+                from headrace.broker.delays.delayed_log import DelayedLogSweeps
+
+                sweeps = sweeps or DelayedLogSweeps(self._store.cleaner)
+                await sweeps.look(replicas)
+
+    def _start(self, key: tuple[str, int]) -> None:
+        if self._tasks is not None:
+            self._running[key] = self._tasks.create_task(self._shards[key].run())
+
+    def _drop(self, key: tuple[str, int]) -> None:
+        self._shards.pop(key, None)
+        running = self._running.pop(key, None)
+        if running is not None:
+            running.cancel()
+
+    def _target(self, partition: Partition) -> Partition | None:
+        """Return the partition of T with the same index, if this broker leads it. T is the owner by id: a recreated
+        topic of the same name is a different one."""
+        colocated_topic = self._catalogue.find(partition.topic)
+        owner = None if colocated_topic is None else self._catalogue.colocated_topics.owner(colocated_topic)
+        return None if owner is None else owner.led.get(partition.index)

@@ -1,0 +1,1 @@
+"""Fetch and ListOffsets: read what is committed."""

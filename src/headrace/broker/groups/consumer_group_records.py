@@ -1,0 +1,227 @@
+"""Between the events of groups of the newer protocol and the records of `__consumer_offsets`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from headrace.broker.coordination.state_log import KeyValue
+from headrace.machines.groups.assignors import TopicIdPartition
+from headrace.machines.groups.consumer_group_state import (
+    ClassicProfile,
+    ConsumerGroupEvent,
+    CurrentAssignment,
+    CurrentAssignmentSet,
+    GroupEpochSet,
+    MemberMetadata,
+    MemberMetadataSet,
+    MemberState,
+    RegularExpressionResolved,
+    TargetAssignmentEpochSet,
+    TargetAssignmentSet,
+    partitions_by_topic_id,
+)
+from headrace.model.errors import MalformedFrame
+from headrace.wire.state_records.consumer_group_records import (
+    ClassicMemberMetadata,
+    ClassicProtocol,
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupKey,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    HeldPartitions,
+    TargetPartitions,
+    decode_consumer_group_key,
+    decode_consumer_group_value,
+    encode_consumer_group_key,
+    encode_consumer_group_value,
+)
+
+
+class StoredConsumerGroupEvent(msgspec.Struct, frozen=True):
+    """A change of a group, or (None) the end of the group."""
+
+    group_id: str
+    event: ConsumerGroupEvent | None
+
+
+def consumer_group_records(group_id: str, events: Iterable[ConsumerGroupEvent], now_ms: int) -> list[KeyValue]:
+    return [_record(*_key_and_value(group_id, event, now_ms)) for event in events]
+
+
+def group_tombstones(group_id: str) -> list[KeyValue]:
+    """Of a group without members; theirs were ended when they left."""
+    keys = ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), ConsumerGroupMetadataKey(group_id=group_id)
+    return [_record(key, None) for key in keys]
+
+
+def read_consumer_group_record(key: bytes, value: bytes | None) -> StoredConsumerGroupEvent | None:
+    """What a record tells; None for kinds that are not of the newer protocol."""
+    known = decode_consumer_group_key(key)
+    if known is None:
+        return None
+    if isinstance(known, ConsumerGroupMetadataKey) and value is None:
+        return StoredConsumerGroupEvent(known.group_id, None)
+    event = _event(known, None if value is None else decode_consumer_group_value(known, value))
+    return StoredConsumerGroupEvent(known.group_id, event)
+
+
+def _record(key: ConsumerGroupKey, value: object | None) -> KeyValue:
+    return encode_consumer_group_key(key), None if value is None else encode_consumer_group_value(value)
+
+
+def _key_and_value(group_id: str, event: ConsumerGroupEvent, now_ms: int) -> tuple[ConsumerGroupKey, object | None]:
+    match event:
+        case GroupEpochSet():
+            group = ConsumerGroupMetadataValue(epoch=event.epoch, metadata_hash=event.metadata_hash)
+            return ConsumerGroupMetadataKey(group_id=group_id), group
+        case TargetAssignmentEpochSet():
+            epoch = ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=event.epoch)
+            return ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), epoch
+        case MemberMetadataSet():
+            member = None if event.member_metadata is None else _member_metadata_value(event.member_metadata)
+            return ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=event.member_id), member
+        case TargetAssignmentSet():
+            target = None if event.partitions is None else _target_assignment_value(event.partitions)
+            return ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=event.member_id), target
+        case CurrentAssignmentSet():
+            current_assignment = (
+                None if event.current_assignment is None else _current_assignment_value(event.current_assignment)
+            )
+            return ConsumerGroupCurrentMemberAssignmentKey(
+                group_id=group_id, member_id=event.member_id
+            ), current_assignment
+        case RegularExpressionResolved():
+            resolved = None
+            if event.topics is not None:
+                resolved = ConsumerGroupRegularExpressionValue(topics=sorted(event.topics), timestamp=now_ms)
+            return ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=event.regex), resolved
+
+
+def _event(key: ConsumerGroupKey, value: Any) -> ConsumerGroupEvent:
+    match key:
+        case ConsumerGroupMetadataKey():
+            return GroupEpochSet(value.epoch, value.metadata_hash)
+        case ConsumerGroupTargetAssignmentMetadataKey():
+            return TargetAssignmentEpochSet(0 if value is None else value.assignment_epoch)
+        case ConsumerGroupMemberMetadataKey():
+            return MemberMetadataSet(key.member_id, None if value is None else _member_metadata(value))
+        case ConsumerGroupTargetAssignmentMemberKey():
+            return TargetAssignmentSet(key.member_id, None if value is None else _target_assignment(value))
+        case ConsumerGroupCurrentMemberAssignmentKey():
+            return CurrentAssignmentSet(key.member_id, None if value is None else _current_assignment(value))
+        case ConsumerGroupRegularExpressionKey():
+            return RegularExpressionResolved(key.regular_expression, None if value is None else frozenset(value.topics))
+
+
+def _member_metadata_value(member_metadata: MemberMetadata) -> ConsumerGroupMemberMetadataValue:
+    return ConsumerGroupMemberMetadataValue(
+        instance_id=member_metadata.instance_id,
+        rack_id=member_metadata.rack_id,
+        client_id=member_metadata.client_id,
+        client_host=member_metadata.client_host,
+        subscribed_topic_names=sorted(member_metadata.topics),
+        subscribed_topic_regex=member_metadata.regex,
+        rebalance_timeout_ms=member_metadata.rebalance_timeout_ms,
+        server_assignor=member_metadata.assignor,
+        classic_member_metadata=None if member_metadata.classic is None else _classic_value(member_metadata.classic),
+    )
+
+
+def _classic_value(classic: ClassicProfile) -> ClassicMemberMetadata:
+    return ClassicMemberMetadata(
+        session_timeout_ms=classic.session_timeout_ms,
+        supported_protocols=[ClassicProtocol(name=name, metadata=metadata) for name, metadata in classic.protocols],
+    )
+
+
+def _member_metadata(value: ConsumerGroupMemberMetadataValue) -> MemberMetadata:
+    return MemberMetadata(
+        instance_id=value.instance_id,
+        rack_id=value.rack_id,
+        client_id=value.client_id,
+        client_host=value.client_host,
+        topics=frozenset(value.subscribed_topic_names),
+        regex=value.subscribed_topic_regex or "",
+        rebalance_timeout_ms=value.rebalance_timeout_ms,
+        assignor=value.server_assignor,
+        classic=None if value.classic_member_metadata is None else _classic(value.classic_member_metadata),
+    )
+
+
+def _classic(value: ClassicMemberMetadata) -> ClassicProfile:
+    if not value.supported_protocols:
+        raise MalformedFrame("a classic member has no protocols")
+    return ClassicProfile(
+        session_timeout_ms=value.session_timeout_ms,
+        protocols=tuple((protocol.name, protocol.metadata) for protocol in value.supported_protocols),
+    )
+
+
+def _target_assignment_value(partitions: Iterable[TopicIdPartition]) -> ConsumerGroupTargetAssignmentMemberValue:
+    topics = [
+        TargetPartitions(topic_id=id_, partitions=indexes)
+        for id_, indexes in partitions_by_topic_id(partitions).items()
+    ]
+    return ConsumerGroupTargetAssignmentMemberValue(topic_partitions=topics)
+
+
+def _target_assignment(value: ConsumerGroupTargetAssignmentMemberValue) -> frozenset[TopicIdPartition]:
+    return frozenset((topic.topic_id, index) for topic in value.topic_partitions for index in topic.partitions)
+
+
+def _current_assignment_value(current_assignment: CurrentAssignment) -> ConsumerGroupCurrentMemberAssignmentValue:
+    return ConsumerGroupCurrentMemberAssignmentValue(
+        member_epoch=current_assignment.epoch,
+        previous_member_epoch=current_assignment.previous_epoch,
+        state=current_assignment.state,
+        assigned_partitions=_partitions_value(current_assignment.assigned),
+        partitions_pending_revocation=_partitions_value(current_assignment.revoking),
+    )
+
+
+def _partitions_value(held: Mapping[TopicIdPartition, int]) -> list[HeldPartitions]:
+    return [
+        HeldPartitions(
+            topic_id=topic_id, partitions=indexes, assignment_epochs=[held[topic_id, index] for index in indexes]
+        )
+        for topic_id, indexes in partitions_by_topic_id(held).items()
+    ]
+
+
+def _current_assignment(value: ConsumerGroupCurrentMemberAssignmentValue) -> CurrentAssignment:
+    try:
+        state = MemberState(value.state)
+    except ValueError:
+        raise MalformedFrame(f"a member has an unknown state {value.state}") from None
+    return CurrentAssignment(
+        epoch=value.member_epoch,
+        previous_epoch=value.previous_member_epoch,
+        state=state,
+        assigned=_partitions_with_epochs(value.assigned_partitions, value.member_epoch),
+        revoking=_partitions_with_epochs(value.partitions_pending_revocation, value.member_epoch),
+    )
+
+
+def _partitions_with_epochs(topics: Iterable[HeldPartitions], member_epoch: int) -> dict[TopicIdPartition, int]:
+    """Before Kafka 4.3 the epochs were not kept; the member's own is the latest that they can be."""
+    held: dict[TopicIdPartition, int] = {}
+    for topic in topics:
+        epochs = topic.assignment_epochs
+        if epochs is None:
+            epochs = [member_epoch] * len(topic.partitions)
+        if len(epochs) != len(topic.partitions):
+            raise MalformedFrame(f"{len(topic.partitions)} partitions, but {len(epochs)} assignment epochs")
+        held.update(zip(((topic.topic_id, index) for index in topic.partitions), epochs, strict=True))
+    return held

@@ -1,0 +1,154 @@
+"""The requests of members that use the consumer protocol, and those that describe their groups, for the coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from headrace.broker.groups.group_coordinator import GroupCoordinator
+from headrace.broker.request_context import RequestContext
+from headrace.broker.security.security_requests import add_authorized_operations
+from headrace.broker.topic_catalogue import Catalogue
+from headrace.machines.groups.assignors import TopicIdPartition
+from headrace.machines.groups.classic_group import ClassicGroup
+from headrace.machines.groups.consumer_group import ConsumerGroup
+from headrace.machines.groups.consumer_group_heartbeat import (
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResult,
+    check_heartbeat,
+)
+from headrace.machines.groups.consumer_group_state import partitions_by_topic_id
+from headrace.model.errors import GroupIdNotFound, HeadraceError
+from headrace.runtime.entropy import Entropy
+from headrace.wire.messages import consumer_groups as described
+from headrace.wire.messages.consumer_groups import (
+    Assignment,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    DescribedGroup,
+    TopicPartitions,
+)
+
+_CLASSIC_MEMBER = 0
+_CONSUMER_MEMBER = 1
+
+
+class ConsumerGroupRequests:
+    def __init__(self, coordinator: GroupCoordinator, catalogue: Catalogue, entropy: Entropy) -> None:
+        self._coordinator = coordinator
+        self._catalogue = catalogue
+        self._entropy = entropy
+
+    async def heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, context: RequestContext
+    ) -> ConsumerGroupHeartbeatResponse:
+        try:
+            beat = _parse_heartbeat(request, context)
+            check_heartbeat(beat, context.version, self._coordinator.config.consumer_config_of(beat.group_id).assignors)
+            if not beat.member_id:  # version 0 only
+                beat = replace(beat, member_id=str(self._entropy.uuid()))
+            groups = await self._coordinator.ensure(beat.group_id)
+            answer = await groups.consumer_heartbeat(beat)
+        except HeadraceError as error:
+            return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+        return ConsumerGroupHeartbeatResponse(
+            member_id=answer.member_id,
+            member_epoch=answer.member_epoch,
+            heartbeat_interval_ms=answer.heartbeat_interval_ms,
+            assignment=_assignment(answer),
+        )
+
+    async def describe(
+        self, request: ConsumerGroupDescribeRequest, _context: RequestContext
+    ) -> ConsumerGroupDescribeResponse:
+        groups = [await self._describe(group_id) for group_id in request.group_ids]
+        if request.include_authorized_operations:
+            add_authorized_operations(groups)
+        return ConsumerGroupDescribeResponse(groups=groups)
+
+    async def _describe(self, group_id: str) -> DescribedGroup:
+        """The description, once what it tells is durable."""
+        try:
+            groups = self._coordinator.of(group_id)
+            answer = self._described(group_id, groups.find(group_id))
+            await groups.settle()
+        except HeadraceError as error:
+            return _error_description(group_id, error)
+        return answer
+
+    def _described(self, group_id: str, group: ClassicGroup | ConsumerGroup | None) -> DescribedGroup:
+        if not isinstance(group, ConsumerGroup):
+            reason = "not found" if group is None else "is not a consumer group"
+            return _error_description(group_id, GroupIdNotFound(f"Group {group_id} {reason}."))
+        return DescribedGroup(
+            group_id=group_id,
+            group_state=group.phase.value,
+            group_epoch=group.state.epoch,
+            assignment_epoch=group.state.target_epoch,
+            assignor_name=group.assignor,
+            members=[self._member(group, member_id) for member_id in group.state.metadata_by_member],
+        )
+
+    def _member(self, group: ConsumerGroup, member_id: str) -> described.Member:
+        member_metadata, current_assignment = (
+            group.state.metadata_by_member[member_id],
+            group.state.current_assignment(member_id),
+        )
+        return described.Member(
+            member_id=member_id,
+            instance_id=member_metadata.instance_id,
+            rack_id=member_metadata.rack_id,
+            member_epoch=current_assignment.epoch,
+            client_id=member_metadata.client_id,
+            client_host=member_metadata.client_host,
+            subscribed_topic_names=sorted(member_metadata.topics),
+            subscribed_topic_regex=member_metadata.regex or None,
+            assignment=self._partitions(current_assignment.assigned),
+            target_assignment=self._partitions(group.state.target(member_id)),
+            member_type=_CONSUMER_MEMBER if member_metadata.classic is None else _CLASSIC_MEMBER,
+        )
+
+    def _partitions(self, partitions: Iterable[TopicIdPartition]) -> described.DescribedAssignment:
+        """Topics that are gone are left out: they have no names."""
+        topics = (
+            (self._catalogue.find_by_id(id_), indexes) for id_, indexes in partitions_by_topic_id(partitions).items()
+        )
+        return described.DescribedAssignment(
+            topic_partitions=[
+                described.DescribedTopicPartitions(topic_id=topic.id, topic_name=topic.name, partitions=indexes)
+                for topic, indexes in topics
+                if topic is not None
+            ]
+        )
+
+
+def _parse_heartbeat(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> ConsumerHeartbeat:
+    names, owned = request.subscribed_topic_names, request.topic_partitions
+    return ConsumerHeartbeat(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        topics=None if names is None else frozenset(names),
+        regex=request.subscribed_topic_regex,
+        assignor=request.server_assignor,
+        owned=None if owned is None else frozenset((one.topic_id, index) for one in owned for index in one.partitions),
+        client_id=context.client_id or "",
+        client_host=f"/{context.client_host}",
+    )
+
+
+def _assignment(answer: ConsumerHeartbeatResult) -> Assignment | None:
+    if answer.assigned is None:
+        return None
+    topics = partitions_by_topic_id(answer.assigned).items()
+    return Assignment([TopicPartitions(topic_id=topic_id, partitions=indexes) for topic_id, indexes in topics])
+
+
+def _error_description(group_id: str, error: HeadraceError) -> DescribedGroup:
+    return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)

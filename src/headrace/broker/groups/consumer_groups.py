@@ -1,0 +1,298 @@
+"""The groups of the consumer protocol (KIP-848): runs their machines, keeps what they decide in `__consumer_offsets`.
+
+What a machine decides is appended, applied in the same step, and told when it is durable: also a heartbeat that changes
+nothing tells what an earlier one has changed. Whether a group may be of this kind at all is for `GroupShard` to say. A
+group that is left with classic members only is downgraded here, and handed to `on_downgrade`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+from headrace.broker.coordination.state_log import KeyValue
+from headrace.broker.coordination.timers import Timers
+from headrace.broker.groups.consumer_group_records import (
+    StoredConsumerGroupEvent,
+    consumer_group_records,
+    group_tombstones,
+)
+from headrace.broker.groups.group_records import group_record
+from headrace.broker.groups.offsets_log import OffsetsLogPartition, wait_until_durable
+from headrace.broker.topic_catalogue import Catalogue
+from headrace.machines.groups.classic_group import ClassicGroup
+from headrace.machines.groups.classic_members import ClassicMembers
+from headrace.machines.groups.consumer_group import ConsumerGroup, ConsumerGroupConfig
+from headrace.machines.groups.consumer_group_heartbeat import (
+    JOIN_EPOCH,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResult,
+    HeartbeatDecision,
+)
+from headrace.machines.groups.consumer_group_state import ConsumerGroupEvent, ConsumerGroupPhase, ConsumerGroupState
+from headrace.machines.groups.group_migration import MigrationPolicy, can_downgrade, downgrade, tombstones
+from headrace.machines.groups.group_state import (
+    GroupConfig,
+    JoinGroupResult,
+    JoinRequest,
+    LeaveGroupResult,
+    LeavingMember,
+    SyncGroupResult,
+)
+from headrace.machines.groups.group_topics import TopicImage, TopicsImage
+from headrace.model.errors import GroupIdNotFound, HeadraceError, MemberIdRequired
+
+log = logging.getLogger(__name__)
+
+_RETRY_MS = 1000
+
+
+class ConsumerGroups:
+    """Those of one partition of the log, during one lead."""
+
+    def __init__(
+        self,
+        log_partition: OffsetsLogPartition,
+        view: Callable[[], TopicsImage],
+        config_of: Callable[[str], ConsumerGroupConfig],
+        classic_config: GroupConfig,
+        policy: MigrationPolicy,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.on_downgrade: Callable[[ClassicGroup, bool], None] | None = None
+        """Takes over a group that is a classic one from now on, and is told whether it must rebalance."""
+        self.groups: dict[str, ConsumerGroup] = {}
+        self._lead = log_partition
+        self._view = view
+        self._config_of = config_of
+        self._classic_config = classic_config
+        self._policy = policy
+        self._now_ms = now_ms
+        self._timers = Timers(now_ms)
+        self._replayed: dict[str, ConsumerGroupState] = {}
+
+    def __contains__(self, group_id: str) -> bool:
+        return group_id in self.groups
+
+    # Coming back
+
+    def replay(self, stored: StoredConsumerGroupEvent) -> None:
+        """Take in a record of the log; when all are read, `restore`."""
+        if stored.event is None:
+            self._replayed.pop(stored.group_id, None)
+        else:
+            self._replayed.setdefault(stored.group_id, ConsumerGroupState()).apply(stored.event)
+
+    def restore(self) -> None:
+        now_ms = self._now_ms()
+        for group_id, state in self._replayed.items():
+            if state.epoch:  # else only tombstones were left of it
+                config = self._config_of(group_id)
+                group = self.groups[group_id] = ConsumerGroup.restore(group_id, config, state, now_ms)
+                self._update_timer(group)
+        self._replayed.clear()
+
+    # Members
+
+    def decide(
+        self, heartbeat_request: ConsumerHeartbeat, upgraded: Sequence[ConsumerGroupEvent] = ()
+    ) -> HeartbeatDecision:
+        """What becomes of this heartbeat; nothing has changed yet. `upgraded`: what the group is made of, if it is a
+        classic one so far."""
+        group = self.groups.get(heartbeat_request.group_id)
+        if group is None:
+            if heartbeat_request.member_epoch != JOIN_EPOCH:
+                raise GroupIdNotFound(f"Group {heartbeat_request.group_id} not found.")
+            state = ConsumerGroupState()
+            for event in upgraded:
+                state.apply(event)
+            group = ConsumerGroup(heartbeat_request.group_id, self._config_of(heartbeat_request.group_id), state)
+        self._reconfigure(group)
+        if heartbeat_request.member_epoch < JOIN_EPOCH:
+            return group.leave(heartbeat_request, self._view())
+        return group.heartbeat(heartbeat_request, self._view())
+
+    def store(self, group_id: str, events: Sequence[ConsumerGroupEvent], before: Sequence[KeyValue] = ()) -> None:
+        """Append and apply in one step; `before`: what else must be in the log by then. Raises with nothing changed."""
+        if not events:
+            return
+        now_ms = self._now_ms()
+        self._append(group_id, [*before, *consumer_group_records(group_id, events, now_ms)])
+        group = self.groups.get(group_id)
+        if group is None:
+            group = self.groups[group_id] = ConsumerGroup(group_id, self._config_of(group_id))
+        group.apply(events, now_ms)
+        self._update_timer(group)
+
+    def store_without(self, group_id: str, removed: Collection[str], events: Sequence[ConsumerGroupEvent]) -> None:
+        """The same for events by which these members are removed, unless the group is downgraded thereby."""
+        group = self.groups.get(group_id)
+        if group is not None and removed and self._can_downgrade(group.state, removed):
+            self._downgrade(group, group.state, removed, rebalances=True)
+        else:
+            self.store(group_id, events)
+
+    async def answer(self, group_id: str, decision: HeartbeatDecision) -> ConsumerHeartbeatResult:
+        """Return the answer when it may be told. `decision` is stored."""
+        answer = decision.answer
+        if answer.member_epoch > JOIN_EPOCH:
+            self.groups[group_id].renew_session(answer.member_id, self._now_ms())
+        await wait_until_durable(self._lead.settled())
+        return answer
+
+    # Members that use the classic protocol
+
+    async def join(self, group_id: str, request: JoinRequest) -> JoinGroupResult:
+        group = self.groups[group_id]
+        self._reconfigure(group)
+        members = ClassicMembers(group)
+        try:
+            join = members.join(request, self._classic_config, self._view())
+        except MemberIdRequired as error:
+            return JoinGroupResult(error_code=error.code, member_id=request.new_member_id)
+        former_id = group.state.instances.get(request.instance_id or "")
+        replaced_member = None if former_id is None else group.state.metadata_by_member[former_id]
+        if replaced_member is not None and replaced_member.classic is None and self._can_downgrade(join.state):
+            joined = join.state.metadata_by_member[join.answer.member_id]
+            is_same = (replaced_member.topics, replaced_member.regex) == (joined.topics, joined.regex)
+            is_settled = is_same and join.state.phase is ConsumerGroupPhase.STABLE
+            self._downgrade(group, join.state, rebalances=not is_settled)
+        else:
+            self.store(group_id, join.events)
+            members.joined(join.answer.member_id, self._now_ms())
+            self._update_timer(group)
+        await wait_until_durable(self._lead.settled())
+        return join.answer
+
+    async def sync(
+        self,
+        group_id: str,
+        member_id: str,
+        generation_id: int,
+        instance_id: str | None,
+        protocol_type: str | None,
+        protocol_name: str | None,
+    ) -> SyncGroupResult:
+        group = self.groups[group_id]
+        try:
+            answer = ClassicMembers(group).sync(
+                member_id,
+                generation_id,
+                self._view(),
+                self._now_ms(),
+                instance_id=instance_id,
+                protocol_type=protocol_type,
+                protocol_name=protocol_name,
+            )
+        finally:
+            self._update_timer(group)
+        await wait_until_durable(self._lead.settled())
+        return answer
+
+    def heartbeat(self, group_id: str, member_id: str, generation_id: int, instance_id: str | None) -> None:
+        group = self.groups[group_id]
+        try:
+            ClassicMembers(group).heartbeat(member_id, generation_id, self._now_ms(), instance_id=instance_id)
+        finally:
+            self._update_timer(group)
+
+    async def leave(self, group_id: str, departures: Sequence[LeavingMember]) -> list[LeaveGroupResult]:
+        group = self.groups[group_id]
+        departed, removed = ClassicMembers(group).departing(departures)
+        self.store_without(group_id, removed, group.remove(removed, self._view()))
+        await wait_until_durable(self._lead.settled())
+        return departed
+
+    def _can_downgrade(self, state: ConsumerGroupState, removed: Collection[str] = ()) -> bool:
+        return can_downgrade(state, self._policy, self._classic_config.max_size, removed)
+
+    def _downgrade(
+        self, group: ConsumerGroup, state: ConsumerGroupState, removed: Collection[str] = (), *, rebalances: bool
+    ) -> None:
+        """Store and hand over the group as a classic one, as `state` says, in one step. Raises with nothing changed."""
+        assert self.on_downgrade is not None
+        group_id, now_ms = group.group_id, self._now_ms()
+        classic = downgrade(group_id, state, self._classic_config, self._view(), now_ms, removed)
+        ends = consumer_group_records(group_id, tombstones(group.state), now_ms)
+        snapshot = classic.snapshot(rebalances=rebalances)
+        self._append(group_id, [*ends, *group_tombstones(group_id), group_record(group_id, snapshot)])
+        log.info("downgraded to a classic group group=%s generation=%d", group_id, classic.generation_id)
+        self.drop(group_id)
+        self.on_downgrade(classic, rebalances)
+
+    # Ending
+
+    def convert_to_classic(self, group_id: str) -> None:
+        """A group without members ends here, so that it can be a classic one."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return
+        assert group.has_no_members
+        self._append(group_id, group_tombstones(group_id))
+        self.drop(group_id)
+
+    def try_delete(self, group: ConsumerGroup) -> None:
+        """Nobody waits for this: a group that is not ended now is ended another time."""
+        try:
+            self.convert_to_classic(group.group_id)
+        except HeadraceError as error:
+            log.warning("removing an empty group failed group=%s error=%s", group.group_id, error)
+
+    def drop(self, group_id: str) -> None:
+        del self.groups[group_id]
+        self._timers.cancel(group_id)
+
+    def stop(self) -> None:
+        self._timers.stop()
+
+    def _append(self, group_id: str, records: Sequence[KeyValue]) -> None:
+        """Store without waiting: responses that depend on it wait until the whole log is committed."""
+        wait = self._lead.append(group_id, records)
+        if wait is not None:
+            wait.add_done_callback(asyncio.Future.exception)
+
+    def _reconfigure(self, group: ConsumerGroup) -> None:
+        """Take in what was set since. Sessions that become shorter by it may end before the alarm that is set."""
+        config = self._config_of(group.group_id)
+        if config != group.config:
+            group.config = config
+            self._timers.set(group.group_id, self._now_ms() + config.session_timeout_ms, partial(self._on_timer, group))
+
+    def _update_timer(self, group: ConsumerGroup) -> None:
+        deadline_ms = group.deadline()
+        if deadline_ms is not None:
+            self._timers.set(group.group_id, deadline_ms, partial(self._on_timer, group))
+
+    def _on_timer(self, group: ConsumerGroup) -> None:
+        group_id = group.group_id
+        if self.groups.get(group_id) is not group:
+            return
+        late = group.late_members(self._now_ms())
+        if not late:
+            self._update_timer(group)
+            return
+        try:
+            self.store_without(group_id, late, group.remove(late, self._view()))
+        except HeadraceError as error:
+            log.warning("removing expired members failed group=%s error=%s", group_id, error)
+            self._timers.set(group_id, self._now_ms() + _RETRY_MS, partial(self._on_timer, group))
+
+
+class TopicsImageCache:
+    """What the groups of all partitions know of the topics: made once per version of the catalogue."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._view = TopicsImage({})
+        self._version = -1
+
+    def view(self) -> TopicsImage:
+        """The topics as they are; the same object until they change."""
+        if self._version != self._catalogue.version:
+            self._version = self._catalogue.version
+            self._view = TopicsImage(
+                {topic.name: TopicImage(topic.id, topic.partition_count) for topic in self._catalogue}
+            )
+        return self._view

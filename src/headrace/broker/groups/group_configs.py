@@ -1,0 +1,149 @@
+"""How groups are configured, as every broker sees it: the registry is the truth, its mirror is asked.
+
+What was changed here is in force here when the call returns; other brokers follow by their mirrors. A configuration
+that this broker cannot use is told in its log, and the one before stays in force.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from headrace.broker.topic_catalogue import Catalogue
+from headrace.machines.groups.consumer_group import ConsumerGroupConfig
+from headrace.machines.share_groups.share_group import ShareSessionConfig
+from headrace.model.configs import (
+    BrokerConfigName,
+    ConfigChange,
+    ConfigEntry,
+    ConfigSource,
+    Synonym,
+    alter,
+    attribute_name,
+    value_text,
+)
+from headrace.model.errors import HeadraceError
+from headrace.model.subscription_configs import SUBSCRIPTION_SETTINGS, SubscriptionConfig
+from headrace.model.topic_configs import describe_setting
+from headrace.registry.group_configs import change_configs, group_config_key, group_of_key
+from headrace.registry.identity import decode_configs
+from headrace.registry.interface import Registry, RegistryEntry
+
+log = logging.getLogger(__name__)
+
+
+class GroupConfigs:
+    def __init__(self, catalogue: Catalogue, registry: Registry) -> None:
+        self.on_changed: list[Callable[[str], None]] = []
+        """The configuration of that group is another from now on."""
+        self._catalogue = catalogue
+        self._defaults = SubscriptionConfig(
+            consumer_heartbeat_interval_ms=catalogue.config.group_consumer_heartbeat_interval_ms,
+            consumer_session_timeout_ms=catalogue.config.group_consumer_session_timeout_ms,
+            share_delivery_count_limit=catalogue.config.group_share_delivery_count_limit,
+            share_heartbeat_interval_ms=catalogue.config.group_share_heartbeat_interval_ms,
+            share_partition_max_record_locks=catalogue.config.group_share_partition_max_record_locks,
+            share_record_lock_duration_ms=catalogue.config.group_share_record_lock_duration_ms,
+            share_session_timeout_ms=catalogue.config.group_share_session_timeout_ms,
+        )
+        self._registry = registry
+        self._overrides: dict[str, Mapping[str, str]] = {}
+        self._configs: dict[str, SubscriptionConfig] = {}
+        catalogue.on_group_config.append(self._take)
+
+    def of(self, group_id: str) -> SubscriptionConfig:
+        """The same object until it changes."""
+        return self._configs.get(group_id, self._defaults)
+
+    def overrides_of(self, group_id: str) -> Mapping[str, str]:
+        return self._overrides.get(group_id, {})
+
+    def pushed(self) -> list[tuple[str, SubscriptionConfig]]:
+        """The groups whose messages are pushed, by name."""
+        return [(group_id, config) for group_id, config in sorted(self._configs.items()) if config.headrace_push_url]
+
+    def configured(self) -> list[str]:
+        """The groups for which anything is set, by name."""
+        return sorted(self._overrides)
+
+    def timing_of(self, group_id: str) -> ShareSessionConfig:
+        config = self.of(group_id)
+        return ShareSessionConfig(config.share_session_timeout_ms, config.share_heartbeat_interval_ms)
+
+    def consumer_config_of(self, group_id: str) -> ConsumerGroupConfig:
+        config, broker = self.of(group_id), self._catalogue.config
+        return ConsumerGroupConfig(
+            session_timeout_ms=config.consumer_session_timeout_ms,
+            heartbeat_interval_ms=config.consumer_heartbeat_interval_ms,
+            max_size=broker.group_consumer_max_size,
+            assignors=tuple(broker.group_consumer_assignors),
+        )
+
+    def describe(self, group_id: str) -> list[ConfigEntry]:
+        """Every setting with its value, where that comes from, and what stands behind it."""
+        return self.describe_overrides(self.overrides_of(group_id))
+
+    def describe_overrides(self, overrides: Mapping[str, str]) -> list[ConfigEntry]:
+        broker_layers = self._catalogue.config.layers
+        entries = []
+        for name, setting in SUBSCRIPTION_SETTINGS.items():
+            own = [Synonym(name, overrides[name], ConfigSource.DYNAMIC_GROUP_CONFIG)] if name in overrides else []
+            entries.append(describe_setting(setting, BrokerConfigName(name), own, broker_layers))
+        return entries
+
+    async def replace(self, group_id: str, given: Mapping[str, str | None], *, dry_run: bool) -> None:
+        """Set these, and no others."""
+        self.check(given)
+        overrides = {name: value for name, value in given.items() if value is not None}
+        if not dry_run:
+            await self._change(group_id, lambda _: overrides)
+
+    async def alter(self, group_id: str, changes: Iterable[ConfigChange], *, dry_run: bool) -> None:
+        changes = tuple(changes)
+
+        def altered(overrides: Mapping[str, str]) -> Mapping[str, str]:
+            after = alter(SUBSCRIPTION_SETTINGS, overrides, changes, inherited=self.default, kind="group")
+            self.check(after)
+            return after
+
+        altered(self.overrides_of(group_id))
+        if not dry_run:
+            await self._change(group_id, altered)
+
+    async def _change(self, group_id: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
+        key = group_config_key(group_id)
+        await change_configs(self._registry, key, lambda before: change(before or {}) or None)
+        await self._catalogue.mirror.read([key])
+
+    def _take(self, key: str, entry: RegistryEntry | None) -> None:
+        group_id = group_of_key(key)
+        try:
+            overrides = decode_configs(entry)
+            config = self.build(overrides)
+        except HeadraceError as error:
+            log.error("invalid group configs group=%s error=%s", group_id, error)
+            return
+        if entry is None:
+            self._overrides.pop(group_id, None)
+            self._configs.pop(group_id, None)
+        else:
+            self._overrides[group_id], self._configs[group_id] = overrides, config
+        for told in self.on_changed:
+            told(group_id)
+
+    def build(self, given: Mapping[str, str | None]) -> SubscriptionConfig:
+        return SubscriptionConfig.build(given, self._defaults)
+
+    def check(self, given: Mapping[str, str | None]) -> None:
+        """Raise what is wrong with these, filters and this broker's limits included."""
+        config = self.build(given)
+        self._catalogue.config.check_consumer_timing(
+            "consumer.", config.consumer_session_timeout_ms, config.consumer_heartbeat_interval_ms
+        )
+        if config.headrace_filter:
+            from headrace.machines.queues.filters import compile_filter  # no start needs it
+
+            compile_filter(config.headrace_filter)
+
+    def default(self, name: str) -> str:
+        return value_text(getattr(self._defaults, attribute_name(name)))

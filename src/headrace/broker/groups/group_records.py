@@ -1,0 +1,136 @@
+"""Between the coordinator's events and the records of `__consumer_offsets`."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from headrace.broker.coordination.state_log import KeyValue
+from headrace.broker.groups.consumer_group_records import StoredConsumerGroupEvent, read_consumer_group_record
+from headrace.broker.share_groups.share_group_records import StoredShareGroupEvent, read_share_group_record
+from headrace.machines.groups.group_offsets import CommittedOffset, OffsetCommitted, OffsetForgotten
+from headrace.machines.groups.group_state import GroupSnapshot, MemberSnapshot
+from headrace.model.errors import MalformedFrame
+from headrace.wire.state_records.offsets_records import (
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    decode_group_value,
+    decode_key,
+    decode_offset_value,
+    encode_group_key,
+    encode_group_value,
+    encode_offset_key,
+    encode_offset_value,
+)
+
+log = logging.getLogger(__name__)
+
+
+class StoredGroup(msgspec.Struct, frozen=True):
+    """A generation of a group, or (None) the end of the group."""
+
+    group_id: str
+    snapshot: GroupSnapshot | None
+
+
+OffsetsLogEvent = OffsetCommitted | OffsetForgotten | StoredGroup | StoredConsumerGroupEvent | StoredShareGroupEvent
+
+
+def offset_record(event: OffsetCommitted | OffsetForgotten) -> KeyValue:
+    key = encode_offset_key(event.group_id, event.topic, event.partition)
+    if isinstance(event, OffsetForgotten):
+        return key, None
+    committed = event.committed
+    return key, encode_offset_value(
+        OffsetCommitValue(
+            offset=committed.offset,
+            leader_epoch=committed.leader_epoch,
+            metadata=committed.metadata,
+            commit_timestamp=committed.commit_timestamp_ms,
+            topic_id=committed.topic_id,
+        )
+    )
+
+
+def group_record(group_id: str, snapshot: GroupSnapshot | None) -> KeyValue:
+    key = encode_group_key(group_id)
+    if snapshot is None:
+        return key, None
+    return key, encode_group_value(
+        GroupMetadataValue(
+            protocol_type=snapshot.protocol_type or "",
+            generation=snapshot.generation_id,
+            protocol=snapshot.protocol_name,
+            leader=snapshot.leader,
+            current_state_timestamp=snapshot.state_timestamp_ms,
+            members=[
+                MemberMetadata(
+                    member_id=member.member_id,
+                    group_instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    rebalance_timeout_ms=member.rebalance_timeout_ms,
+                    session_timeout_ms=member.session_timeout_ms,
+                    subscription=member.subscription,
+                    assignment=member.assignment,
+                )
+                for member in snapshot.members
+            ],
+        )
+    )
+
+
+def read_record(key: bytes, value: bytes | None) -> OffsetsLogEvent | None:
+    """The event that a record tells of; None for kinds of records that are not ours. One that cannot be read is
+    told in the log and passed over: the other groups must not suffer for it."""
+    try:
+        known = decode_key(key)
+        if known is None:
+            return read_consumer_group_record(key, value) or read_share_group_record(key, value)
+        if isinstance(known, OffsetCommitKey):
+            return _offset_event(known, value)
+        return StoredGroup(known.group, None if value is None else _group_snapshot(decode_group_value(value)))
+    except MalformedFrame as error:
+        log.error("invalid record in __consumer_offsets error=%s", error)
+        return None
+
+
+def _offset_event(key: OffsetCommitKey, value: bytes | None) -> OffsetsLogEvent:
+    if value is None:
+        return OffsetForgotten(key.group, key.topic, key.partition)
+    stored = decode_offset_value(value)
+    committed = CommittedOffset(
+        offset=stored.offset,
+        leader_epoch=stored.leader_epoch,
+        metadata=stored.metadata,
+        commit_timestamp_ms=stored.commit_timestamp,
+        expire_timestamp_ms=stored.expire_timestamp,
+        topic_id=stored.topic_id,
+    )
+    return OffsetCommitted(key.group, key.topic, key.partition, committed)
+
+
+def _group_snapshot(value: GroupMetadataValue) -> GroupSnapshot:
+    return GroupSnapshot(
+        protocol_type=value.protocol_type or None,
+        generation_id=value.generation,
+        protocol_name=value.protocol,
+        leader=value.leader,
+        state_timestamp_ms=value.current_state_timestamp,
+        members=tuple(
+            MemberSnapshot(
+                member_id=member.member_id,
+                instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                session_timeout_ms=member.session_timeout_ms,
+                subscription=member.subscription,
+                assignment=member.assignment,
+            )
+            for member in value.members
+        ),
+    )

@@ -1,0 +1,234 @@
+"""The requests of group members and of those who look after groups, translated for the coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+
+from headrace.broker.groups.group_coordinator import GroupCoordinator
+from headrace.broker.groups.group_shard import GroupShard
+from headrace.broker.request_context import RequestContext
+from headrace.broker.security.security_requests import add_authorized_operations
+from headrace.machines.groups.classic_group import ClassicGroup
+from headrace.machines.groups.group_state import GroupState, JoinRequest, LeaveGroupResult, LeavingMember
+from headrace.machines.groups.group_topics import CONSUMER_PROTOCOL_TYPE
+from headrace.model.errors import GroupIdNotFound, HeadraceError, UnknownMemberId
+from headrace.model.names import check_group_id
+from headrace.runtime.entropy import Entropy
+from headrace.wire.messages.groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    MemberResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+_BATCHED_LEAVE_SINCE = 3
+_NULL_PROTOCOL_SINCE = 7
+_ERROR_FOR_UNKNOWN_GROUP_SINCE = 6
+_CLASSIC = "classic"
+_CONSUMER = "consumer"
+_SHARE = "share"
+
+ForgetSettled = Callable[[str, RequestContext], Awaitable[None]]
+
+
+class GroupRequests:
+    def __init__(self, coordinator: GroupCoordinator, forget_settled: ForgetSettled, entropy: Entropy) -> None:
+        """`forget_settled` deletes what a share group has settled, wherever that is."""
+        self._coordinator = coordinator
+        self._forget_settled = forget_settled
+        self._entropy = entropy
+
+    async def join(self, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
+        stem = request.group_instance_id or context.client_id or ""
+        try:
+            check_group_id(request.group_id)
+            groups = await self._coordinator.ensure(request.group_id)
+            answer = await groups.join(
+                request.group_id,
+                JoinRequest(
+                    member_id=request.member_id,
+                    new_member_id=f"{stem}-{self._entropy.uuid()}",
+                    session_timeout_ms=request.session_timeout_ms,
+                    rebalance_timeout_ms=request.rebalance_timeout_ms,
+                    protocol_type=request.protocol_type,
+                    protocols=tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
+                    instance_id=request.group_instance_id,
+                    client_id=context.client_id or "",
+                    client_host=f"/{context.client_host}",
+                    require_known_member_id=context.version >= 4,
+                    skips_assignment=context.version >= 9,
+                ),
+            )
+        except HeadraceError as error:
+            return JoinGroupResponse(
+                error_code=error.code,
+                member_id=request.member_id,
+                protocol_name=None if context.version >= _NULL_PROTOCOL_SINCE else "",
+            )
+        # Before version 7 the name could not be null.
+        protocol_name = answer.protocol_name
+        if protocol_name is None and context.version < _NULL_PROTOCOL_SINCE:
+            protocol_name = ""
+        return JoinGroupResponse(
+            error_code=answer.error_code,
+            generation_id=answer.generation_id,
+            protocol_type=answer.protocol_type,
+            protocol_name=protocol_name,
+            leader=answer.leader,
+            skip_assignment=answer.skip_assignment,
+            member_id=answer.member_id,
+            members=[
+                JoinGroupResponseMember(member.member_id, member.instance_id, member.metadata)
+                for member in answer.members
+            ],
+        )
+
+    async def sync(self, request: SyncGroupRequest, _context: RequestContext) -> SyncGroupResponse:
+        try:
+            answer = await self._groups(request.group_id).sync(
+                request.group_id,
+                request.member_id,
+                request.generation_id,
+                {assignment.member_id: assignment.assignment for assignment in request.assignments},
+                request.group_instance_id,
+                request.protocol_type,
+                request.protocol_name,
+            )
+        except HeadraceError as error:
+            return SyncGroupResponse(error_code=error.code)
+        return SyncGroupResponse(
+            error_code=answer.error_code,
+            protocol_type=answer.protocol_type,
+            protocol_name=answer.protocol_name,
+            assignment=answer.assignment,
+        )
+
+    async def heartbeat(self, request: HeartbeatRequest, _context: RequestContext) -> HeartbeatResponse:
+        try:
+            self._groups(request.group_id).heartbeat(
+                request.group_id, request.member_id, request.generation_id, request.group_instance_id
+            )
+        except HeadraceError as error:
+            return HeartbeatResponse(error_code=error.code)
+        return HeartbeatResponse()
+
+    async def leave(self, request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse:
+        if context.version >= _BATCHED_LEAVE_SINCE:
+            departures = [LeavingMember(member.member_id, member.group_instance_id) for member in request.members]
+        else:
+            departures = [LeavingMember(request.member_id)]
+        try:
+            departed = await self._groups(request.group_id).leave(request.group_id, departures)
+        except UnknownMemberId as error:
+            # There is no such group. The batched form says that of each member, not of the request.
+            departed = [LeaveGroupResult(one.member_id, one.instance_id, error.code) for one in departures]
+        except HeadraceError as error:
+            return LeaveGroupResponse(error_code=error.code)
+        if context.version < _BATCHED_LEAVE_SINCE:
+            return LeaveGroupResponse(error_code=departed[0].error_code)
+        return LeaveGroupResponse(
+            members=[MemberResponse(one.member_id, one.instance_id, one.error_code) for one in departed]
+        )
+
+    async def describe(self, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
+        groups = [self._describe(group_id, context.version) for group_id in request.groups]
+        if request.include_authorized_operations:
+            add_authorized_operations(groups)
+        return DescribeGroupsResponse(groups=groups)
+
+    async def list(self, request: ListGroupsRequest, _context: RequestContext) -> ListGroupsResponse:
+        try:
+            self._coordinator.ensure_loaded()
+        except HeadraceError as error:
+            return ListGroupsResponse(error_code=error.code)
+        states = {state.lower() for state in request.states_filter}
+        types = {kind.lower() for kind in request.types_filter}
+        return ListGroupsResponse(
+            groups=[
+                group
+                for group in self._listed()
+                if (not states or group.group_state.lower() in states) and (not types or group.group_type in types)
+            ]
+        )
+
+    async def delete(self, request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse:
+        response = DeleteGroupsResponse()
+        for group_id in dict.fromkeys(request.groups_names):
+            result = DeletableGroupResult(group_id=group_id)
+            try:
+                share = self._coordinator.of(group_id).shares.groups.get(group_id)
+                if share is not None:
+                    share.ensure_no_members()
+                    await self._forget_settled(group_id, context)
+                await self._coordinator.of(group_id).delete(group_id)
+            except HeadraceError as error:
+                result.error_code = error.code
+            response.results.append(result)
+        return response
+
+    def _groups(self, group_id: str) -> GroupShard:
+        """Return the groups of the partition to which this group belongs."""
+        check_group_id(group_id)
+        return self._coordinator.of(group_id)
+
+    def _listed(self) -> Iterator[ListedGroup]:
+        for groups in self._coordinator:
+            for group in groups:
+                if isinstance(group, ClassicGroup):
+                    yield ListedGroup(group.group_id, group.protocol_type or "", group.state.value, _CLASSIC)
+                else:
+                    yield ListedGroup(group.group_id, CONSUMER_PROTOCOL_TYPE, group.phase.value, _CONSUMER)
+            for share in groups.shares.groups.values():
+                yield ListedGroup(share.group_id, _SHARE, share.phase.value, _SHARE)
+
+    def _describe(self, group_id: str, version: int) -> DescribedGroup:
+        try:
+            groups = self._coordinator.of(group_id)
+            group = groups.classic.get(group_id)
+            if group is None:
+                if version >= _ERROR_FOR_UNKNOWN_GROUP_SINCE:
+                    is_other = group_id in groups.consumers or group_id in groups.shares
+                    reason = "is not a classic group" if is_other else "not found"
+                    raise GroupIdNotFound(f"Group {group_id} {reason}.")
+                return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+        except HeadraceError as error:
+            return DescribedGroup(
+                error_code=error.code,
+                error_message=error.message,
+                group_id=group_id,
+                group_state=GroupState.DEAD.value if isinstance(error, GroupIdNotFound) else "",
+            )
+        described = group.describe()
+        return DescribedGroup(
+            group_id=group_id,
+            group_state=described.state,
+            protocol_type=described.protocol_type,
+            protocol_data=described.protocol_name,
+            members=[
+                DescribedGroupMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    member_metadata=member.metadata,
+                    member_assignment=member.assignment,
+                )
+                for member in described.members
+            ],
+        )

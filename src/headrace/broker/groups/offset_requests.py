@@ -1,0 +1,316 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete: where groups have got to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+from uuid import UUID
+
+from headrace.broker.groups.group_coordinator import GroupCoordinator
+from headrace.broker.groups.group_shard import GroupShard
+from headrace.broker.request_context import RequestContext
+from headrace.broker.topic_catalogue import Catalogue, Topic
+from headrace.machines.groups.group_offsets import CommittedOffset, OffsetCommitted, OffsetForgotten
+from headrace.model.errors import (
+    CoordinatorNotAvailable,
+    GroupIdNotFound,
+    GroupSubscribedToTopic,
+    HeadraceError,
+    IllegalGeneration,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    UnstableOffsetCommit,
+)
+from headrace.model.ids import ZERO_ID
+from headrace.runtime.clock import Clock
+from headrace.wire.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+_TOPIC_IDS_SINCE = 10
+_GROUPS_SINCE = 8
+_GROUP_NOT_FOUND_SINCE = 9
+_NO_COMMITTED_OFFSET = CommittedOffset(-1, -1, "", -1, -1, ZERO_ID)
+
+
+class OffsetRequests:
+    """OffsetFetch is answered only while `session_valid`. Otherwise another broker may coordinate the group by now, and
+    this one does not know what was committed there: an older offset, or none, would send consumers back."""
+
+    def __init__(
+        self, coordinator: GroupCoordinator, catalogue: Catalogue, clock: Clock, session_valid: Callable[[], bool]
+    ) -> None:
+        self._coordinator = coordinator
+        self._catalogue = catalogue
+        self._clock = clock
+        self._session_valid = session_valid
+
+    async def commit(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
+        try:
+            groups = await self._coordinator.ensure(request.group_id)
+            groups.check_commit(
+                request.group_id,
+                request.member_id,
+                request.generation_id_or_member_epoch,
+                request.group_instance_id,
+                GroupIdNotFound if context.version >= _GROUP_NOT_FOUND_SINCE else IllegalGeneration,
+                self._named(request),
+            )
+        except HeadraceError as error:
+            return _commit_error_response(request, error)
+        response = OffsetCommitResponse()
+        events: list[OffsetCommitted] = []
+        pending: list[OffsetCommitResponsePartition] = []
+        for topic in request.topics:
+            answers = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
+            for requested in topic.partitions:
+                answer = OffsetCommitResponsePartition(partition_index=requested.partition_index)
+                answers.partitions.append(answer)
+                try:
+                    known = self._topic(topic, requested.partition_index, context.version)
+                    events.append(self._event(groups, request, known, requested))
+                    pending.append(answer)
+                except HeadraceError as error:
+                    answer.error_code = error.code
+            response.topics.append(answers)
+        try:
+            await groups.commit(request.group_id, events)
+        except HeadraceError as error:
+            for answer in pending:
+                answer.error_code = error.code
+        return response
+
+    async def fetch(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+        if context.version >= _GROUPS_SINCE:
+            return OffsetFetchResponse(
+                groups=[
+                    await self._fetch_group(group, context.version, must_be_stable=request.require_stable)
+                    for group in request.groups
+                ]
+            )
+        response = OffsetFetchResponse()
+        try:
+            groups = self._coordinator.of(request.group_id)
+            for name, indexes in self._wanted(groups, request.group_id, request.topics):
+                answers = OffsetFetchResponseTopic(name=name)
+                for index in indexes:
+                    found, error_code = self._find(
+                        groups, request.group_id, name, index, must_be_stable=request.require_stable
+                    )
+                    answers.partitions.append(
+                        OffsetFetchResponsePartition(
+                            index, found.offset, found.leader_epoch, found.metadata, error_code
+                        )
+                    )
+                response.topics.append(answers)
+            await groups.settle()
+            self._ensure_session_valid()
+        except HeadraceError as error:
+            return _fetch_error_response(request, error)
+        return response
+
+    def _ensure_session_valid(self) -> None:
+        if not self._session_valid():
+            raise CoordinatorNotAvailable("this broker may no longer be the coordinator of the group; retry")
+
+    async def delete(self, request: OffsetDeleteRequest, _context: RequestContext) -> OffsetDeleteResponse:
+        response = OffsetDeleteResponse()
+        gone: list[OffsetForgotten] = []
+        try:
+            groups = self._coordinator.of(request.group_id)
+            group = groups.find(request.group_id)
+            if group is None:
+                raise GroupIdNotFound(f"group {request.group_id} does not exist")
+            group.check_offset_delete()
+        except HeadraceError as error:
+            return OffsetDeleteResponse(error_code=error.code)
+        for topic in request.topics:
+            answers = OffsetDeleteResponseTopic(name=topic.name)
+            for requested in topic.partitions:
+                answer = OffsetDeleteResponsePartition(partition_index=requested.partition_index)
+                if group.is_subscribed_to(topic.name):
+                    answer.error_code = GroupSubscribedToTopic.code
+                else:
+                    event = groups.offsets.forget(request.group_id, topic.name, requested.partition_index)
+                    if event is not None:
+                        gone.append(event)
+                    elif not _has_partition(self._catalogue.find(topic.name), requested.partition_index):
+                        answer.error_code = UnknownTopicOrPartition.code
+                answers.partitions.append(answer)
+            response.topics.append(answers)
+        try:
+            await groups.forget(gone)
+        except HeadraceError as error:
+            return OffsetDeleteResponse(error_code=error.code)
+        return response
+
+    def _named(self, request: OffsetCommitRequest) -> list[tuple[UUID, int]]:
+        """The partitions of a commit by topic id; those that do not exist have none."""
+        named = []
+        for topic in request.topics:
+            known = self._catalogue.find(topic.name)
+            topic_id = topic.topic_id if topic.topic_id != ZERO_ID else ZERO_ID if known is None else known.id
+            named += [(topic_id, requested.partition_index) for requested in topic.partitions]
+        return named
+
+    def _topic(self, topic: OffsetCommitRequestTopic, index: int, version: int) -> Topic:
+        """The topic that is meant; who leads the partition does not matter."""
+        if version >= _TOPIC_IDS_SINCE:
+            known = self._catalogue.find_by_id(topic.topic_id)
+            if known is None:
+                raise UnknownTopicId(f"topic id {topic.topic_id} does not exist")
+        else:
+            known = self._catalogue.topic(topic.name)
+        if not _has_partition(known, index):
+            raise UnknownTopicOrPartition(f"partition {known.name}-{index} does not exist")
+        return known
+
+    def _event(
+        self, groups: GroupShard, request: OffsetCommitRequest, topic: Topic, requested: OffsetCommitRequestPartition
+    ) -> OffsetCommitted:
+        return groups.offsets.commit(
+            request.group_id,
+            topic.name,
+            requested.partition_index,
+            requested.committed_offset,
+            now_ms=self._clock.now_ms(),
+            leader_epoch=requested.committed_leader_epoch,
+            metadata=requested.committed_metadata,
+            topic_id=topic.id,
+            retention_ms=request.retention_time_ms,
+        )
+
+    async def _fetch_group(
+        self, requested: OffsetFetchRequestGroup, version: int, *, must_be_stable: bool
+    ) -> OffsetFetchResponseGroup:
+        """The answer for one group, once what it tells is durable."""
+        try:
+            groups = self._coordinator.of(requested.group_id)
+            groups.check_fetch(requested.group_id, requested.member_id, requested.member_epoch)
+            topics = self._fetch_topics(groups, requested, version, must_be_stable=must_be_stable)
+            await groups.settle()
+            self._ensure_session_valid()
+        except HeadraceError as error:
+            return OffsetFetchResponseGroup(group_id=requested.group_id, error_code=error.code)
+        return OffsetFetchResponseGroup(group_id=requested.group_id, topics=topics)
+
+    def _fetch_topics(
+        self, groups: GroupShard, requested: OffsetFetchRequestGroup, version: int, *, must_be_stable: bool
+    ) -> list[OffsetFetchResponseTopics]:
+        if version >= _TOPIC_IDS_SINCE and requested.topics is not None:
+            return [
+                self._fetch_by_id(groups, requested.group_id, topic, must_be_stable=must_be_stable)
+                for topic in requested.topics
+            ]
+        answers = []
+        for name, indexes in self._wanted(groups, requested.group_id, requested.topics):
+            topic = self._catalogue.find(name)
+            if version >= _TOPIC_IDS_SINCE and topic is None:
+                continue
+            found = self._found(groups, requested.group_id, name, indexes, must_be_stable=must_be_stable)
+            topic_id = topic.id if topic is not None else ZERO_ID
+            answers.append(OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=found))
+        return answers
+
+    def _fetch_by_id(
+        self, groups: GroupShard, group_id: str, requested: OffsetFetchRequestTopics, *, must_be_stable: bool
+    ) -> OffsetFetchResponseTopics:
+        topic = self._catalogue.find_by_id(requested.topic_id)
+        if topic is not None:
+            found = self._found(
+                groups, group_id, topic.name, requested.partition_indexes, must_be_stable=must_be_stable
+            )
+            return OffsetFetchResponseTopics(topic_id=requested.topic_id, partitions=found)
+        return OffsetFetchResponseTopics(
+            topic_id=requested.topic_id,
+            partitions=[
+                OffsetFetchResponsePartitions(index, -1, -1, "", UnknownTopicId.code)
+                for index in requested.partition_indexes
+            ],
+        )
+
+    def _found(
+        self, groups: GroupShard, group_id: str, topic: str, indexes: Iterable[int], *, must_be_stable: bool
+    ) -> list[OffsetFetchResponsePartitions]:
+        answers = []
+        for index in indexes:
+            found, error_code = self._find(groups, group_id, topic, index, must_be_stable=must_be_stable)
+            answers.append(
+                OffsetFetchResponsePartitions(index, found.offset, found.leader_epoch, found.metadata, error_code)
+            )
+        return answers
+
+    def _find(
+        self, groups: GroupShard, group_id: str, topic: str, index: int, *, must_be_stable: bool
+    ) -> tuple[CommittedOffset, int]:
+        """The committed offset and an error code: one that may be about to change is not stable."""
+        if must_be_stable and groups.offsets.is_pending(group_id, topic, index):
+            return _NO_COMMITTED_OFFSET, UnstableOffsetCommit.code
+        return self._committed(groups, group_id, topic, index) or _NO_COMMITTED_OFFSET, 0
+
+    def _wanted(self, groups: GroupShard, group_id: str, topics: list[Any] | None) -> Iterable[tuple[str, list[int]]]:
+        """The partitions that were asked for, or all that the group has committed (no topics named)."""
+        if topics is not None:
+            return [(topic.name, topic.partition_indexes) for topic in topics]
+        committed: dict[str, list[int]] = {}
+        for name, index, _ in groups.offsets.fetch_all(group_id):
+            if self._committed(groups, group_id, name, index) is not None:
+                committed.setdefault(name, []).append(index)
+        return committed.items()
+
+    def _committed(self, groups: GroupShard, group_id: str, name: str, index: int) -> CommittedOffset | None:
+        """None too for an offset in an earlier topic of the same name."""
+        topic = self._catalogue.find(name)
+        return groups.offsets.fetch(group_id, name, index, topic.id if topic is not None else ZERO_ID)
+
+
+def _has_partition(topic: Topic | None, index: int) -> bool:
+    return topic is not None and 0 <= index < topic.partition_count
+
+
+def _commit_error_response(request: OffsetCommitRequest, error: HeadraceError) -> OffsetCommitResponse:
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(partition_index=requested.partition_index, error_code=error.code)
+                    for requested in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _fetch_error_response(request: OffsetFetchRequest, error: HeadraceError) -> OffsetFetchResponse:
+    """Version 1 has no place for an error but the partitions."""
+    topics = [
+        OffsetFetchResponseTopic(
+            name=topic.name,
+            partitions=[
+                OffsetFetchResponsePartition(index, -1, -1, "", error.code) for index in topic.partition_indexes
+            ],
+        )
+        for topic in request.topics or ()
+    ]
+    return OffsetFetchResponse(topics=topics, error_code=error.code)

@@ -1,0 +1,1 @@
+"""Produce: check batches, append them, and answer when they are committed."""

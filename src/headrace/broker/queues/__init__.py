@@ -1,0 +1,1 @@
+"""Queues: subscriptions of a topic, their leases, acknowledgements and dead letters."""

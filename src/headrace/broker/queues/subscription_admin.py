@@ -1,0 +1,231 @@
+"""DescribeSubscriptions, AlterSubscriptions and MessageStatus: looking at subscriptions, and making and moving them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from headrace.broker.batches import split_batches
+from headrace.broker.partition import Partition
+from headrace.broker.queues.start_position import deliverable_end, offset_for_timestamp
+from headrace.broker.queues.subscription_configs import SubscriptionConfigs
+from headrace.broker.queues.subscription_requests import NAME_LENGTH_MAX
+from headrace.broker.queues.subscriptions import SubscriptionCoordinator
+from headrace.broker.request_context import RequestContext
+from headrace.machines.queues.subscription_values import DeliveryState
+from headrace.model.errors import HeadraceError, InvalidRequest, OffsetOutOfRange
+from headrace.model.names import check_group_id
+from headrace.model.subscription_configs import SubscriptionConfig
+from headrace.storage.log.reading import LogSlice
+from headrace.wire.batches.batch import read_records
+from headrace.wire.messages.queues import (
+    AlterSubscriptionsPartition,
+    AlterSubscriptionsPartitionAnswer,
+    AlterSubscriptionsRequest,
+    AlterSubscriptionsResponse,
+    AlterSubscriptionsTopicAnswer,
+    DescribedSubscription,
+    DescribeSubscriptionsPartitionAnswer,
+    DescribeSubscriptionsRequest,
+    DescribeSubscriptionsResponse,
+    DescribeSubscriptionsTopicAnswer,
+    MessageStatusRequest,
+    MessageStatusResponse,
+    SubscriptionStatus,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.queues.subscription_shard import SubscriptionShard
+    from headrace.wire.state_records.acks_records import Failed, Settled
+
+OFFSETS_MAX = 1000  # of one MessageStatus
+_LATEST, _EARLIEST = -1, -2
+_CREATE, _SEEK, _DELETE = range(3)
+_UNSET = -1
+_ONE_BATCH = 1  # byte
+_UNPACKED_BYTES_MAX = 64 << 20
+
+
+class SubscriptionAdminRequests:
+    def __init__(self, subscriptions: SubscriptionCoordinator, configs: SubscriptionConfigs) -> None:
+        self._subscriptions = subscriptions
+        self._configs = configs
+
+    async def describe(
+        self, request: DescribeSubscriptionsRequest, _context: RequestContext
+    ) -> DescribeSubscriptionsResponse:
+        response = DescribeSubscriptionsResponse()
+        for topic in request.topics:
+            answers = DescribeSubscriptionsTopicAnswer(name=topic.name)
+            response.topics.append(answers)
+            for index in topic.partitions:
+                answer = DescribeSubscriptionsPartitionAnswer(partition_index=index)
+                answers.partitions.append(answer)
+                try:
+                    answer.subscriptions = await self._describe(topic.name, index, request.subscriptions)
+                except HeadraceError as error:
+                    answer.error_code, answer.error_message = error.code, error.message
+        return response
+
+    async def alter(self, request: AlterSubscriptionsRequest, _context: RequestContext) -> AlterSubscriptionsResponse:
+        try:
+            check_group_id(request.subscription)
+            if len(request.subscription) > NAME_LENGTH_MAX:
+                raise InvalidRequest(f"the name of a subscription can have at most {NAME_LENGTH_MAX} characters")
+            if request.action not in (_CREATE, _SEEK, _DELETE):
+                raise InvalidRequest(f"unknown action {request.action}; use 0 (create), 1 (seek) or 2 (delete)")
+        except HeadraceError as error:
+            return AlterSubscriptionsResponse(error_code=error.code, error_message=error.message)
+        response = AlterSubscriptionsResponse()
+        for topic in request.topics:
+            answers = AlterSubscriptionsTopicAnswer(name=topic.name)
+            response.topics.append(answers)
+            refusal = await self._forget_config(topic.name, request)
+            for requested in topic.partitions:
+                answer = AlterSubscriptionsPartitionAnswer(partition_index=requested.partition_index)
+                answers.partitions.append(answer)
+                try:
+                    if refusal is not None:
+                        raise refusal
+                    answer.floor = await self._alter(topic.name, requested, request)
+                except HeadraceError as error:
+                    answer.error_code, answer.error_message = error.code, error.message
+        return response
+
+    async def _forget_config(self, topic: str, request: AlterSubscriptionsRequest) -> HeadraceError | None:
+        """A subscription's configuration goes before the subscription. If the broker stops in between, the subscription
+        is left with defaults and can be deleted again; the reverse order would leave a configuration to inherit."""
+        if request.action == _DELETE:
+            try:
+                await self._configs.remove(topic, request.subscription)
+            except HeadraceError as error:
+                return error
+        return None
+
+    async def status(self, request: MessageStatusRequest, _context: RequestContext) -> MessageStatusResponse:
+        response = MessageStatusResponse()
+        try:
+            if len(request.offsets) > OFFSETS_MAX:
+                raise InvalidRequest(
+                    f"a request can ask for at most {OFFSETS_MAX} messages, not {len(request.offsets)}"
+                )
+            shard = await self._subscriptions.when_loaded(request.topic, request.partition_index)
+            if shard is not None:
+                response.statuses = await _statuses(shard, request)
+        except HeadraceError as error:
+            response.error_code, response.error_message = error.code, error.message
+        return response
+
+    async def _describe(self, topic: str, index: int, names: Sequence[str] | None) -> list[DescribedSubscription]:
+        shard = await self._subscriptions.when_loaded(topic, index)
+        if shard is None:
+            return []
+        return [
+            DescribedSubscription(
+                name,
+                floor,
+                end,
+                counts.backlog,
+                counts.leased,
+                counts.waiting,
+                counts.dying,
+                await _timestamp_at(shard.source(), floor, end) if counts.backlog else _UNSET,
+            )
+            for name, floor, end, counts in shard.describe(names)
+        ]
+
+    async def _alter(
+        self, topic: str, requested: AlterSubscriptionsPartition, request: AlterSubscriptionsRequest
+    ) -> int:
+        """Where the subscription stands afterwards."""
+        subscriptions, name = self._subscriptions, request.subscription
+        if request.action == _CREATE:
+            shard = await subscriptions.ensure(topic, requested.partition_index)
+        else:
+            await subscriptions.when_loaded(topic, requested.partition_index)
+            shard = subscriptions.of(topic, requested.partition_index)
+            shard.find(name)
+        if request.action == _DELETE:
+            await _wait_until_durable(shard.delete(name))
+            return _UNSET
+        floor = await _requested_ack_floor(shard.source(), shard.config_of(name), requested)
+        shard.source()
+        await _wait_until_durable(shard.create(name, floor) if request.action == _CREATE else shard.seek(name, floor))
+        return shard.find(name).floor
+
+
+async def _wait_until_durable(wait: asyncio.Future[None] | None) -> None:
+    if wait is not None:
+        await wait
+
+
+async def _requested_ack_floor(
+    partition: Partition, config: SubscriptionConfig, requested: AlterSubscriptionsPartition
+) -> int:
+    if requested.timestamp_ms != _UNSET:
+        return await offset_for_timestamp(partition, config, requested.timestamp_ms)
+    if requested.offset == _EARLIEST:
+        return partition.log.start_offset
+    if requested.offset == _LATEST:
+        return deliverable_end(partition, config)
+    if requested.offset <= partition.epoch_start:
+        partition.ensure_committed(requested.offset - 1)
+    if not partition.log.start_offset <= requested.offset <= partition.high_watermark:
+        raise OffsetOutOfRange(
+            f"offset {requested.offset} is not between {partition.log.start_offset} and {partition.high_watermark}"
+        )
+    return requested.offset
+
+
+async def _timestamp_at(partition: Partition, offset: int, end_offset: int) -> int:
+    """Of the first message from this offset on."""
+    piece = partition.read(offset, _ONE_BATCH, end_offset)
+    if isinstance(piece, LogSlice):
+        data = piece.bytes()
+        piece.release()
+    else:
+        data = await piece.load()
+    for batch, header in split_batches(data):
+        for record in read_records(batch, header, _UNPACKED_BYTES_MAX):
+            if record.offset >= offset:
+                return record.timestamp_ms
+    return _UNSET
+
+
+async def _statuses(shard: SubscriptionShard, request: MessageStatusRequest) -> list[SubscriptionStatus]:
+    partition = shard.source()
+    end_offset = partition.high_watermark
+    for offset in request.offsets:
+        if offset < partition.epoch_start:
+            partition.ensure_committed(offset)
+        if not 0 <= offset < end_offset:
+            raise OffsetOutOfRange(f"message {offset} does not exist yet: the partition ends at {end_offset}")
+    history = await shard.history(request.offsets) if request.with_history else {}
+    shard.source()
+    told = [
+        _status(offset, name, shard.find(name).state_of(offset), history.get((name, offset)))
+        for offset in request.offsets
+        for name in (shard.subscriptions if request.subscriptions is None else request.subscriptions)
+        if name in shard.subscriptions
+    ]
+    await _wait_until_durable(shard.committed())  # who hears that a message is settled counts on it
+    return told
+
+
+def _status(
+    offset: int, name: str, delivery_state: DeliveryState, event: Settled | Failed | None
+) -> SubscriptionStatus:
+    from headrace.wire.state_records.acks_records import Settled  # not before the first subscription
+
+    return SubscriptionStatus(
+        offset=offset,
+        subscription=name,
+        state=delivery_state.state,
+        attempts=delivery_state.attempts,
+        how=event.how if isinstance(event, Settled) else None,
+        at_ms=_UNSET if event is None else event.at,
+        until_ms=_UNSET if delivery_state.until_ms is None else delivery_state.until_ms,
+        member=delivery_state.member or None,
+        reason=delivery_state.reason or None,
+    )

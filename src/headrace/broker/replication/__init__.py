@@ -1,0 +1,1 @@
+"""Replicas: follow leaders, and keep the in-sync set of the partitions that are led."""

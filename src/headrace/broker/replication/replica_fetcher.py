@@ -1,0 +1,449 @@
+"""Copy the logs that other brokers lead: fetch, append, flush, and only then the next fetch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from headrace.broker.cluster.peers import Peers
+from headrace.broker.partition import Partition
+from headrace.machines.queues.rate_limiter import RateLimiter
+from headrace.model.broker_configs import BrokerConfig
+from headrace.model.broker_record import BrokerRecord
+from headrace.model.errors import (
+    FetchSessionIdNotFound,
+    HeadraceError,
+    InvalidFetchSessionEpoch,
+    OffsetOutOfRange,
+    StorageFailure,
+)
+from headrace.model.partition_record import PartitionRecord
+from headrace.model.replication_configs import LONG_MAX
+from headrace.runtime.clock import Clock
+from headrace.storage.log.follower_append import check_follower_batches
+from headrace.storage.store.flusher import Flusher
+from headrace.wire.batches.batch import BatchHeader
+from headrace.wire.messages.fetch import (
+    EpochEndOffset,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    PartitionData,
+    ReplicaState,
+)
+
+# The follower's side of an incremental fetch session: requests contain only changed positions.
+#
+# The leader returns only changed partitions, so a partition that is missing in a response has no new records.
+
+
+_EPOCH_MAX = (1 << 31) - 1
+
+
+class FollowerSession:
+    def __init__(self, node_id: int, broker_epoch: int) -> None:
+        self._replica = ReplicaState(replica_id=node_id, replica_epoch=broker_epoch)
+        self._id = 0
+        self._epoch = 0
+        self._sent: dict[tuple[UUID, int], tuple[FollowedPartition, tuple[int, ...]]] = {}
+
+    def reset(self) -> None:
+        """Start a new session with the next request, because the leader may not know the current one."""
+        self._id = self._epoch = 0
+        self._sent.clear()
+
+    def request(self, wanted: Sequence[FollowedPartition], config: BrokerConfig) -> FetchRequest:
+        """Build a fetch request for exactly these partitions from their current positions."""
+        if self._epoch == 0:
+            self._sent.clear()
+        topics: dict[UUID, FetchTopic] = {}
+        keys = set[tuple[UUID, int]]()
+        for followed in wanted:
+            partition = followed.partition
+            key = partition.topic_id, partition.index
+            keys.add(key)
+            position = _fetch_position(followed)
+            if self._sent.get(key) == (followed, position):
+                continue
+            self._sent[key] = followed, position
+            topic = topics.setdefault(partition.topic_id, FetchTopic(topic_id=partition.topic_id))
+            leader_epoch, fetch_offset, last_epoch, start_offset = position
+            topic.partitions.append(
+                FetchPartition(
+                    partition=partition.index,
+                    current_leader_epoch=leader_epoch,
+                    fetch_offset=fetch_offset,
+                    last_fetched_epoch=last_epoch,
+                    log_start_offset=start_offset,
+                    partition_max_bytes=config.replica_fetch_max_bytes,
+                )
+            )
+        return FetchRequest(
+            replica_state=self._replica,
+            max_wait_ms=config.replica_fetch_wait_max_ms,
+            min_bytes=1,
+            max_bytes=config.replica_fetch_response_max_bytes,
+            session_id=self._id,
+            session_epoch=self._epoch,
+            topics=list(topics.values()),
+            forgotten_topics_data=self._forget(self._sent.keys() - keys),
+        )
+
+    def answers(self, response: FetchResponse) -> Iterator[tuple[FollowedPartition, PartitionData]]:
+        self._id = response.session_id
+        self._epoch = 0 if not self._id else self._epoch % _EPOCH_MAX + 1
+        for topic in response.responses:
+            for data in topic.partitions:
+                sent = self._sent.get((topic.topic_id, data.partition_index))
+                if sent is not None:
+                    yield sent[0], data
+
+    def _forget(self, keys: Iterable[tuple[UUID, int]]) -> list[ForgottenTopic]:
+        topics: dict[UUID, ForgottenTopic] = {}
+        for key in sorted(keys):
+            del self._sent[key]
+            topics.setdefault(key[0], ForgottenTopic(topic_id=key[0])).partitions.append(key[1])
+        return list(topics.values())
+
+
+def _fetch_position(followed: FollowedPartition) -> tuple[int, int, int, int]:
+    log = followed.partition.log
+    return followed.leader_epoch, log.end_offset, _last_epoch(followed.partition), log.start_offset
+
+
+def _last_epoch(partition: Partition) -> int:
+    """Return the epoch of the last batch, or -1 for an empty log, which cannot diverge from the leader's."""
+    log = partition.log
+    if log.end_offset == log.start_offset:
+        return -1
+    return log.epochs.epoch_at(log.end_offset - 1)
+
+
+# Replicate the partitions that one other broker leads: fetch, append, flush, and only then send the next fetch.
+#
+# Therefore the offset of a fetch guarantees to the leader that all records below it are on the follower's disk. The
+# leader's log is authoritative. The leader detects divergence by the epoch of the follower's last batch, and the
+# follower truncates its log to the point of divergence, not to its own high watermark. It truncates below the high
+# watermark only after an unclean election, which an operator has requested.
+
+
+log = logging.getLogger(__name__)
+
+_CONNECTION_KEY = "replication"
+_PAUSE_SECONDS = 0.1
+_GRACE_SECONDS = 10.0
+_EARLIEST_LOCAL = -4
+
+
+@dataclass(eq=False, slots=True)
+class FollowedPartition:
+    """A partition that is replicated in one leader epoch. `not_before` is when to retry after an error."""
+
+    partition: Partition
+    leader_epoch: int
+    unclean_epoch: int
+    is_joining: bool
+    not_before: float = 0.0
+
+    @property
+    def is_current(self) -> bool:
+        partition = self.partition
+        return not partition.is_leader and not partition.is_retired and partition.leader_epoch == self.leader_epoch
+
+
+class ReplicaFetcher:
+    def __init__(
+        self,
+        leader_id: int,
+        peers: Peers,
+        flusher: Flusher,
+        config: Callable[[], BrokerConfig],
+        catching_up: RateLimiter,
+        clock: Clock,
+        node_id: int,
+        broker_epoch: int,
+    ) -> None:
+        self.is_failing = False
+        self._leader_id = leader_id
+        self._peers = peers
+        self._flusher = flusher
+        self._config = config
+        self._catching_up = catching_up  # shared with the fetchers of other leaders
+        self._clock = clock
+        self._followed: dict[Partition, FollowedPartition] = {}
+        self._session = FollowerSession(node_id, broker_epoch)
+        self._wake = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    def add(self, followed: FollowedPartition) -> None:
+        known = self._followed.get(followed.partition)
+        if known is not None and known.leader_epoch == followed.leader_epoch:
+            known.is_joining = followed.is_joining
+            return
+        self._followed[followed.partition] = followed
+        self._wake.set()
+
+    def remove(self, partition: Partition) -> None:
+        self._followed.pop(partition, None)
+
+    async def run(self) -> None:
+        """Replicate until cancelled; retry if the leader is not reachable."""
+        while True:
+            self._wake.clear()
+            now = self._clock.monotonic()
+            ready = [
+                followed
+                for followed in self._followed.values()
+                if followed.not_before <= now and followed.partition.log.usable
+                if not followed.is_joining or self._catching_up.is_free(now)
+            ]
+            if not ready:
+                await self._pause(_PAUSE_SECONDS if self._followed else None)
+                continue
+            try:
+                await self._copy(ready)
+                self.is_failing = False
+            except StorageFailure as error:
+                log.error("replication failed leader=%d error=%s", self._leader_id, error)
+                await self._pause(_PAUSE_SECONDS)
+            except HeadraceError as error:
+                if not self.is_failing:
+                    log.warning("fetch from the leader failed leader=%d error=%s", self._leader_id, error)
+                self.is_failing = True
+                self._session.reset()
+                await self._pause(_PAUSE_SECONDS)
+
+    async def _pause(self, seconds: float | None) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _copy(self, ready: list[FollowedPartition]) -> None:
+        config = self._config()
+        limit = config.follower_replication_throttled_rate
+        self._catching_up.per_second = None if limit == LONG_MAX else limit
+        for followed in ready:
+            # Topics with flush.messages > 1 are not flushed first; their fetches do not guarantee durability either.
+            ours = followed.partition.log
+            if ours.flushed_offset < ours.end_offset and followed.partition.config.flush_messages <= 1:
+                await self._flusher.flush(ours)
+        request = self._session.request(ready, config)
+        response: FetchResponse = await self._peers.call(
+            self._leader_id,
+            request,
+            timeout_seconds=config.replica_fetch_wait_max_ms / 1000 + _GRACE_SECONDS,
+            connection_key=_CONNECTION_KEY,
+        )
+        if response.error_code in (FetchSessionIdNotFound.code, InvalidFetchSessionEpoch.code):
+            self._session.reset()
+            return
+        for followed, data in self._session.answers(response):
+            try:
+                await self._take(followed, data)
+            except HeadraceError as error:
+                partition = followed.partition
+                log.warning(
+                    "replication of a partition failed partition=%s-%d error=%s",
+                    partition.topic,
+                    partition.index,
+                    error,
+                )
+                followed.not_before = self._clock.monotonic() + _PAUSE_SECONDS
+
+    async def _take(self, followed: FollowedPartition, data: PartitionData) -> None:
+        """Process the response of the leader for one partition."""
+        partition = followed.partition
+        if not followed.is_current or self._followed.get(partition) is not followed:
+            # The leader considers this response delivered, and its fetch session would not repeat it.
+            self._session.reset()
+            return
+        if data.error_code == OffsetOutOfRange.code:
+            await self._reset_log(followed)
+            return
+        if data.error_code:
+            # The leader or this follower does not know the newest epoch yet; the registry will notify it.
+            followed.not_before = self._clock.monotonic() + _PAUSE_SECONDS
+            return
+        if data.diverging_epoch is not None:
+            await self._cut(followed, data.diverging_epoch)
+            return
+        if data.records:
+            assert isinstance(data.records, bytes | bytearray | memoryview)
+            copied = check_follower_batches(memoryview(data.records))
+            await self._restart_at_batch(followed, copied.headers[0])
+            if not followed.is_current:
+                self._session.reset()
+                return
+            partition.log.append_as_follower(copied)
+            if followed.is_joining:
+                self._catching_up.take(len(data.records), self._clock.monotonic())
+            if partition.log.flush_due():
+                self._flusher.mark(partition.log)
+        partition.follow_high_watermark(data.high_watermark)
+        if data.log_start_offset > partition.log.start_offset:
+            await self._trim(followed, data)
+
+    async def _cut(self, followed: FollowedPartition, diverging: EpochEndOffset) -> None:
+        """Truncate a diverging log towards the point of divergence, as far as one response determines it."""
+        partition = followed.partition
+        async with partition.changing:
+            if not followed.is_current:
+                return
+            ours = partition.log
+            _, our_end = ours.epochs.end_offset_for(diverging.epoch, ours.end_offset)
+            offset = min(diverging.end_offset, our_end if our_end >= 0 else ours.start_offset)
+            is_unclean = followed.unclean_epoch >= 0 and ours.epochs.latest < followed.unclean_epoch
+            assert offset >= partition.high_watermark or is_unclean, (
+                f"{partition.topic}-{partition.index} would be truncated to {offset}, below its high watermark "
+                f"{partition.high_watermark} (I7)"
+            )
+            if offset >= ours.end_offset:
+                return
+            log.info(
+                "truncating the log partition=%s-%d from=%d to=%d",
+                partition.topic,
+                partition.index,
+                ours.end_offset,
+                offset,
+            )
+            if offset <= ours.start_offset:
+                await ours.restart_at(ours.start_offset)
+            else:
+                await ours.truncate(offset)
+            partition.on_truncated()
+
+    async def _reset_log(self, followed: FollowedPartition) -> None:
+        """Reset the log to the leader's log start offset: the leader no longer has or never had the next record, or the
+        local log is empty and starts above the leader's log without a common history."""
+        partition = followed.partition
+        start = await self._leader_start(followed)
+        async with partition.changing:
+            if not followed.is_current:
+                return
+            ours = partition.log
+            if start <= ours.end_offset and ours.end_offset > ours.start_offset:
+                raise OffsetOutOfRange(
+                    f"the leader has no record at {ours.end_offset}, although its log starts at {start}"
+                )
+            log.info(
+                "log reset to the leader's log start partition=%s-%d offset=%d", partition.topic, partition.index, start
+            )
+            await ours.restart_at(start)
+            partition.on_truncated()
+
+    async def _restart_at_batch(self, followed: FollowedPartition, first: BatchHeader) -> None:
+        """Restart an empty log at the base offset of the first batch if the leader's log starts inside that batch.
+
+        An empty log begins at the leader's log start offset, which DeleteRecords and acked retention may put anywhere,
+        but batches are replicated whole: without this, the append would be rejected forever. The records below the
+        leader's log start offset are trimmed right after the append, before the next fetch.
+        """
+        partition = followed.partition
+        ours = partition.log
+        if ours.end_offset > ours.start_offset or not first.base_offset < ours.end_offset <= first.last_offset:
+            return
+        async with partition.changing:
+            if followed.is_current:
+                await ours.restart_at(first.base_offset)
+                partition.on_truncated()
+
+    async def _leader_start(self, followed: FollowedPartition) -> int:
+        requested = ListOffsetsPartition(
+            partition_index=followed.partition.index,
+            current_leader_epoch=followed.leader_epoch,
+            timestamp=_EARLIEST_LOCAL,
+        )
+        response: ListOffsetsResponse = await self._peers.call(
+            self._leader_id,
+            ListOffsetsRequest(
+                replica_id=-1, topics=[ListOffsetsTopic(name=followed.partition.topic, partitions=[requested])]
+            ),
+            timeout_seconds=_GRACE_SECONDS,
+        )
+        answer = response.topics[0].partitions[0]
+        if answer.error_code:
+            raise OffsetOutOfRange(f"the leader did not return its log start offset: error {answer.error_code}")
+        return answer.offset
+
+    async def _trim(self, followed: FollowedPartition, data: PartitionData) -> None:
+        """Delete what the leader has deleted. A follower applies no retention of its own."""
+        partition = followed.partition
+        async with partition.changing:
+            if followed.is_current:
+                await partition.log.advance_start(min(data.log_start_offset, partition.log.end_offset))
+                partition.follow_high_watermark(data.high_watermark)
+
+
+# The replication of all followed partitions: one fetcher for each broker that leads any of them.
+
+
+SpawnTask = Callable[[Coroutine[Any, Any, None], str], object]
+
+
+class FollowerFetchers:
+    def __init__(
+        self,
+        peers: Peers,
+        flusher: Flusher,
+        config: Callable[[], BrokerConfig],
+        clock: Clock,
+        spawn: SpawnTask,
+        node_id: int,
+        broker_epoch: int,
+    ) -> None:
+        self._peers = peers
+        self._flusher = flusher
+        self._config = config
+        self._clock = clock
+        self._spawn = spawn
+        self._node_id = node_id
+        self._broker_epoch = broker_epoch
+        self._catching_up = RateLimiter()
+        self._fetchers: dict[int, ReplicaFetcher] = {}
+        self._leaders: dict[Partition, int] = {}
+
+    def follow(self, partition: Partition, leader: BrokerRecord, record: PartitionRecord) -> None:
+        """Replicate a partition from this leader, in its current leader epoch."""
+        if self._leaders.get(partition) != leader.node_id:
+            self.drop(partition)
+        self._leaders[partition] = leader.node_id
+        fetcher = self._fetchers.get(leader.node_id)
+        if fetcher is None:
+            fetcher = self._fetchers[leader.node_id] = ReplicaFetcher(
+                leader.node_id,
+                self._peers,
+                self._flusher,
+                self._config,
+                self._catching_up,
+                self._clock,
+                self._node_id,
+                self._broker_epoch,
+            )
+            self._spawn(fetcher.run(), f"replication from broker {leader.node_id}")
+        is_joining = self._node_id not in record.isr
+        fetcher.add(FollowedPartition(partition, record.leader_epoch, record.unclean_epoch, is_joining))
+
+    def drop(self, partition: Partition) -> None:
+        """Stop replicating a partition."""
+        node_id = self._leaders.pop(partition, None)
+        if node_id is not None:
+            self._fetchers[node_id].remove(partition)
+
+    @property
+    def lagging(self) -> int:
+        """Count the followed partitions whose leader does not respond."""
+        return sum(fetcher.is_failing * len(fetcher) for fetcher in self._fetchers.values())

@@ -1,0 +1,425 @@
+"""The local replicas: open, lead, follow and remove them according to the partition records in the registry.
+
+- The end of a leadership takes effect immediately, within the call that reports the changed record.
+- Operations on the disk (creating, truncating and removing logs) are done by a single task. It reads the current record
+  of each changed partition, so that changes during an operation are not missed.
+- A log is removed only if the record no longer contains this broker, or if the topic was deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from uuid import UUID
+
+from headrace.broker.cluster.known_leaders import KnownLeaders
+from headrace.broker.partition import Partition
+from headrace.broker.partition_state import PartitionState
+from headrace.broker.replication.replica_fetcher import FollowerFetchers
+from headrace.broker.topic import Topic
+from headrace.broker.topic_catalogue import Catalogue
+from headrace.model.errors import HeadraceError
+from headrace.model.partition_record import NO_LEADER, Leadership, PartitionRecord
+from headrace.model.topic_configs import TopicConfig
+from headrace.registry.topics import TopicRecords
+from headrace.runtime.clock import Clock
+from headrace.runtime.entropy import Entropy
+from headrace.storage.config import LogConfig
+from headrace.storage.log.log import Log
+from headrace.storage.store.log_store import LogStore, Opening
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 1.0
+
+TopicIdPartition = tuple[UUID, int]
+
+
+class Replicas:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        store: LogStore,
+        replication: FollowerFetchers,
+        clock: Clock,
+        entropy: Entropy,
+        node_id: int,
+        broker_epoch: int,
+        topics: TopicRecords,
+        known_leaders: KnownLeaders,
+    ) -> None:
+        self._catalogue = catalogue
+        self._topics = topics
+        self._known_leaders = known_leaders
+        self._store = store
+        self._follower_fetchers = replication
+        self._clock = clock
+        self._entropy = entropy
+        self._node_id = node_id
+        self._broker_epoch = broker_epoch
+        self._dirty: dict[TopicIdPartition, None] = {}
+        self._to_delete: dict[TopicIdPartition, Partition] = {}
+        self._changed_records: dict[UUID, None] = {}
+        self._record_changed = asyncio.Event()
+        self._flush_later: set[UUID] = set()
+        """Topics that may acknowledge from memory: their files say so."""
+        self._wake = asyncio.Event()
+        self._settled: list[tuple[UUID | None, asyncio.Future[None]]] = []
+        self._is_busy = False
+        catalogue.on_partition_change.append(self._on_place)
+        catalogue.on_topic_change.append(self._on_topic)
+        catalogue.on_topic_deleted.append(self._on_gone)
+        catalogue.on_brokers_change.append(self._on_nodes)
+
+    async def open_logs(self) -> None:
+        """Open the logs of all local replicas in the registry. Other logs are deleted if their topic was deleted, and
+        become stray otherwise."""
+
+        def wanted(topic_id: UUID, index: int) -> Opening | None:
+            topic = self._catalogue.find_by_id(topic_id)
+            if topic is None or not self._is_mine(topic, index):
+                return None
+            return self._opening(topic)
+
+        unknown = {topic_id for topic_id, _ in self._store.found() if self._catalogue.find_by_id(topic_id) is None}
+        await self._store.open_all(wanted, await self._topics.deleted(unknown))
+
+    async def begin(self) -> None:
+        """Lead and follow with the logs that are open."""
+        await self._reconcile()
+        for topic in self._catalogue:  # in the background: a full disk must not prevent startup
+            self._mark_record(topic)
+        await self._store.topic_files.drop([one for one in self._store.topic_files.records if not self._holds(one)])
+
+    async def run(self) -> None:
+        """Apply the partition records until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._reconcile()
+            except HeadraceError as error:
+                # Most likely the disk is full: other brokers lead meanwhile.
+                log.error("creating or removing a replica failed error=%s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+                self._wake.set()
+
+    async def write_topic_records(self) -> None:
+        """Write the metadata of topics beside their logs until cancelled. Leaderships do not wait for it.
+
+        After a crash, the file of a topic tells whether a local replica may have acknowledged records from memory,
+        whatever the configuration is by then. So `flush.messages` > 1 takes effect when it is in the file, and leaves
+        the file when everything that was acknowledged from memory is flushed.
+        """
+        while True:
+            await self._record_changed.wait()
+            self._record_changed.clear()
+            changed, self._changed_records = self._changed_records, {}
+            topics = [self._catalogue.find_by_id(topic_id) for topic_id in changed]
+            held = [(one, one.record, one.config) for one in topics if one is not None and one.replicas]
+            self._flush_later.difference_update(topic.id for topic, _, config in held if config.flush_messages <= 1)
+            flushed = [await self._flush_memory(topic, config) for topic, _, config in held]
+            try:
+                await self._store.topic_files.keep(
+                    one[1] for one, is_kept in zip(held, flushed, strict=True) if is_kept
+                )
+            except HeadraceError as error:
+                log.error("writing topic files failed error=%s", error)
+                self._changed_records = {**changed, **self._changed_records}
+                await asyncio.sleep(_RETRY_SECONDS)
+                self._record_changed.set()
+                continue
+            for topic, _, config in held:
+                if config.flush_messages > 1 and topic.config.flush_messages > 1:
+                    self._flush_later.add(topic.id)
+                    self.reconfigure(topic)
+
+    async def _flush_memory(self, topic: Topic, config: TopicConfig) -> bool:
+        """Flush what was acknowledged from memory if nothing is any more. False if a log has failed: then the topic's
+        file stays as it is, for the restart that the log needs."""
+        if config.flush_messages <= 1 < self._kept_flush_messages(topic):
+            try:
+                for partition in list(topic.replicas.values()):
+                    await self._store.flusher.flush(partition.log)
+            except HeadraceError as error:
+                log.error("%s cannot be flushed: %s", topic.name, error)
+                return False
+        return True
+
+    def may_have_acknowledged_from_memory(self, topic: Topic) -> bool:
+        """Whether a replica here may have acknowledged, before this start, what it had not flushed."""
+        return max(topic.config.flush_messages, self._kept_flush_messages(topic)) > 1
+
+    def _kept_flush_messages(self, topic: Topic) -> int:
+        """As the topic's file says."""
+        kept = self._store.topic_files.records.get(topic.id)
+        return (
+            1 if kept is None else TopicConfig.build(kept.configs, self._catalogue.config.topic_defaults).flush_messages
+        )
+
+    async def settled(self, topic_id: UUID | None = None) -> None:
+        """Wait until all changes known at the time of the call are applied. Raise the error that prevents the creation
+        of replicas of this topic; errors of other topics are ignored."""
+        if self._is_busy or self._dirty or self._to_delete:
+            future = asyncio.get_running_loop().create_future()
+            self._settled.append((topic_id, future))
+            self._wake.set()
+            await future
+
+    def reconfigure(self, topic: Topic) -> None:
+        config = self._in_force(topic)
+        for partition in topic.replicas.values():
+            partition.config = config
+            partition.log.config = self._log_config(config)
+
+    # Notifications
+
+    def _on_place(self, topic: Topic, index: int) -> None:
+        record = topic.places[index]
+        partition = topic.led.get(index)
+        if partition is not None:
+            if record.leader_epoch == partition.leader_epoch:
+                partition.update(record)
+                return
+            self._resign(topic, partition)
+            partition.follow(record.leader_epoch)
+        self._mark(topic.id, index)
+
+    def _on_topic(self, topic: Topic) -> None:
+        self.reconfigure(topic)
+        self._mark_record(topic)
+        for index in topic.places:
+            if index not in topic.replicas:
+                self._mark(topic.id, index)
+
+    def _on_gone(self, topic: Topic) -> None:
+        for index, partition in list(topic.replicas.items()):
+            self._give_up(topic, partition)
+            self._to_delete[topic.id, index] = partition
+        self._wake.set()
+
+    def _on_nodes(self) -> None:
+        """Handle changed brokers: a leader may be back under another address."""
+        for topic in self._catalogue:
+            for index, partition in topic.replicas.items():
+                if not partition.is_leader:
+                    self._dirty[topic.id, index] = None
+        self._wake.set()
+
+    def _mark_record(self, topic: Topic) -> None:
+        """Mark the topic file beside the logs as possibly outdated."""
+        if topic.replicas:
+            self._changed_records[topic.id] = None
+            self._record_changed.set()
+
+    def _mark(self, topic_id: UUID, index: int) -> None:
+        self._dirty[topic_id, index] = None
+        self._wake.set()
+
+    # Reconciliation
+
+    async def _reconcile(self) -> None:
+        failure: HeadraceError | None = None
+        tried = set[UUID]()
+        self._is_busy = True
+        try:
+            while failure is None and (self._dirty or self._to_delete):
+                keys, self._dirty = list(self._dirty), {}
+                tried.update(topic_id for topic_id, _ in keys)
+                try:
+                    await self._carry_out(keys)
+                except HeadraceError as error:
+                    self._dirty = {**dict.fromkeys(keys), **self._dirty}
+                    failure = error
+        finally:
+            self._is_busy = False
+        settled, self._settled = self._settled, []
+        for topic_id, future in settled:
+            if future.done():
+                continue
+            if failure is None or not self._lacks(topic_id):
+                future.set_result(None)
+            elif topic_id in tried:
+                future.set_exception(failure)
+            else:
+                self._settled.append((topic_id, future))
+        if failure is not None:
+            raise failure
+
+    async def _carry_out(self, keys: list[TopicIdPartition]) -> None:
+        """Apply the records. A failure to create or remove a log does not prevent the roles of other replicas."""
+        for topic, partition in self._here(keys):
+            if not self._is_mine(topic, partition.index):
+                self._give_up(topic, partition)
+                self._to_delete[topic.id, partition.index] = partition
+        failures: list[HeadraceError] = []
+        for step in (self._remove_doomed, partial(self._make, keys), partial(self._replace_damaged, keys)):
+            try:
+                await step()
+            except HeadraceError as error:
+                failures.append(error)
+        await self._known_leaders.add(
+            one for topic, partition in self._here(keys) for one in _leaderships(topic, partition.index)
+        )
+        for topic, partition in self._here(keys):
+            await self._take_role(topic, partition)
+        if failures:
+            raise failures[0]
+
+    def _here(self, keys: Iterable[TopicIdPartition]) -> Iterator[tuple[Topic, Partition]]:
+        for topic_id, index in keys:
+            topic = self._catalogue.find_by_id(topic_id)
+            if topic is not None and index in topic.replicas:
+                yield topic, topic.replicas[index]
+
+    async def _make(self, keys: Iterable[TopicIdPartition]) -> None:
+        missing = []
+        for topic_id, index in keys:
+            topic = self._catalogue.find_by_id(topic_id)
+            if topic is not None and index not in topic.replicas and self._is_mine(topic, index):
+                missing.append((topic, index))
+        if not missing:
+            return
+        logs = await self._store.create_all((topic.id, index, self._opening(topic)) for topic, index in missing)
+        for (topic, _), made in zip(missing, logs, strict=True):
+            self._add(topic, made)
+
+    def _add(self, topic: Topic, made: Log) -> None:
+        config = self._in_force(topic)
+        partition = Partition(made, self._store.flusher, topic.name, config, topic.counts)
+        if self._catalogue.find_by_id(topic.id) is topic:
+            topic.replicas[partition.index] = partition
+            made.config = self._log_config(config)  # it may have been changed while the log was created
+            self._mark_record(topic)
+        else:  # the topic was deleted meanwhile
+            self._to_delete[topic.id, partition.index] = partition
+
+    async def _replace_damaged(self, keys: Iterable[TopicIdPartition]) -> None:
+        """Replace damaged logs by empty ones and replicate them again, if other replicas have all records and this one
+        does not count as a source of committed records."""
+        for topic, partition in self._here(keys):
+            record = topic.places.get(partition.index)
+            if partition.log.quarantined is None or record is None or record.leader in (NO_LEADER, self._node_id):
+                continue
+            # Logs that were damaged at run time must wait for the next start: a fetch in flight from before the damage
+            # would report a position that the new log does not have.
+            if partition.is_from_damage and self._node_id not in record.isr + record.elr:
+                self._give_up(topic, partition)
+                async with partition.changing:
+                    pass  # wait until a truncation in progress has finished
+                opening = self._opening(topic)
+                self._add(topic, await self._store.replace(topic.id, partition.index, opening))
+
+    async def _remove_doomed(self) -> None:
+        doomed, self._to_delete = self._to_delete, {}
+        if not doomed:
+            return
+        try:
+            for partition in doomed.values():
+                async with partition.changing:
+                    pass  # wait until a truncation in progress has finished
+            gone = {topic_id for topic_id, _ in doomed if self._catalogue.find_by_id(topic_id) is None}
+            lost = gone - await self._topics.deleted(gone)  # lost because the registry was replaced by an older one
+            await self._store.move_all_to_stray([key for key in doomed if key[0] in lost])
+            await self._store.delete_all([key for key in doomed if key[0] not in lost])
+            await self._store.topic_files.drop({topic_id for topic_id, _ in doomed if not self._holds(topic_id)})
+        except HeadraceError:
+            self._to_delete = {**doomed, **self._to_delete}
+            raise
+
+    def _holds(self, topic_id: UUID) -> bool:
+        topic = self._catalogue.find_by_id(topic_id)
+        return topic is not None and bool(topic.replicas)
+
+    async def _take_role(self, topic: Topic, partition: Partition) -> None:
+        async with partition.changing:
+            record = topic.places.get(partition.index)
+            if record is None or partition.is_retired or record.leader_epoch < partition.leader_epoch:
+                return
+            if not all(map(self._known_leaders.knows, record.leaderships)):
+                self._mark(topic.id, partition.index)  # the record has changed since they were noted
+            elif record.is_led_by(self._node_id, self._broker_epoch):
+                self._lead(topic, partition, record)
+            else:
+                self._follow(partition, record)
+
+    def _lead(self, topic: Topic, partition: Partition, record: PartitionRecord) -> None:
+        if partition.is_leader:
+            return
+        self._follower_fetchers.drop(partition)
+        partition.lead(self._node_id, record, self._clock.monotonic())
+        partition.log.deletes_old = True
+        topic.led[partition.index] = partition
+        for told in self._catalogue.on_leadership_gained:
+            told(partition)
+
+    def _follow(self, partition: Partition, record: PartitionRecord) -> None:
+        assert not partition.is_leader
+        partition.follow(record.leader_epoch)
+        partition.log.deletes_old = False
+        leader = self._catalogue.nodes.get(record.leader)
+        if leader is None or leader.epoch != record.leader_broker_epoch or leader.node_id == self._node_id:
+            self._follower_fetchers.drop(partition)
+        else:
+            self._follower_fetchers.follow(partition, leader, record)
+
+    def _resign(self, topic: Topic, partition: Partition) -> None:
+        if topic.led.pop(partition.index, None) is not None:
+            for told in self._catalogue.on_leadership_lost:
+                told(partition)
+
+    def _give_up(self, topic: Topic, partition: Partition) -> None:
+        self._follower_fetchers.drop(partition)
+        self._resign(topic, partition)
+        partition.retire()
+        del topic.replicas[partition.index]
+
+    def _lacks(self, topic_id: UUID | None) -> bool:
+        """Whether local replicas of a topic are missing."""
+        topic = None if topic_id is None else self._catalogue.find_by_id(topic_id)
+        return topic is not None and any(
+            index not in topic.replicas and self._is_mine(topic, index) for index in topic.places
+        )
+
+    def _is_mine(self, topic: Topic, index: int) -> bool:
+        record = topic.places.get(index)
+        return record is not None and index < topic.partition_count and self._node_id in record.replicas
+
+    # Logs
+
+    def _opening(self, topic: Topic) -> Opening:
+        return Opening(self._log_config(self._in_force(topic)), PartitionState())
+
+    def _in_force(self, topic: Topic) -> TopicConfig:
+        """The topic's configuration, but nothing is acknowledged from memory before the topic's file says that it may
+        be."""
+        if topic.config.flush_messages > 1 and topic.id not in self._flush_later:
+            return replace(topic.config, flush_messages=1)
+        return topic.config
+
+    def _log_config(self, config: TopicConfig) -> LogConfig:
+        # The active segment is never compacted, so it must be rolled in time for max.compaction.lag.ms.
+        segment_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.compacts else config.segment_ms
+        jitter_ms = min(config.segment_jitter_ms, segment_ms - 1)
+        return LogConfig(
+            segment_bytes=config.segment_bytes,
+            segment_ms=segment_ms - (self._entropy.integer(0, jitter_ms) if jitter_ms > 0 else 0),
+            index_interval_bytes=config.index_interval_bytes,
+            index_bytes_max=config.segment_index_bytes,
+            retention_ms=config.retention_ms if config.deletes else -1,
+            retention_bytes=config.retention_bytes if config.deletes else -1,
+            flush_messages=config.flush_messages,
+            compacts=config.compacts,
+            min_cleanable_dirty_ratio=config.min_cleanable_dirty_ratio,
+            min_compaction_lag_ms=config.min_compaction_lag_ms,
+            max_compaction_lag_ms=config.max_compaction_lag_ms,
+            delete_retention_ms=config.delete_retention_ms,
+        )
+
+
+def _leaderships(topic: Topic, index: int) -> tuple[Leadership, ...]:
+    record = topic.places.get(index)
+    return () if record is None else record.leaderships

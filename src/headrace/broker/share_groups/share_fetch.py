@@ -1,0 +1,268 @@
+"""ShareFetch and ShareAcknowledge: lease and settle messages for members of share groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from headrace.broker.queues.lease_poll import LeaseLimits, LeasePoll, LeaseTarget
+from headrace.broker.request_context import RequestContext
+from headrace.broker.share_groups.share_leases import ShareLeases, as_share_error
+from headrace.broker.topic_catalogue import Catalogue
+from headrace.machines.share_groups.share_sessions import CLOSING_EPOCH, OPENING_EPOCH, PartitionKey, ShareSession
+from headrace.model.errors import (
+    HeadraceError,
+    InvalidRequest,
+    NotLeader,
+)
+from headrace.model.partition_record import NO_EPOCH, NO_LEADER
+from headrace.runtime.clock import Clock
+from headrace.wire.messages.share_groups import (
+    AcknowledgementBatch,
+    AcquiredRecords,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    ShareAcknowledgePartitionData,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareAcknowledgeTopicResponse,
+    ShareFetchableTopicResponse,
+    ShareFetchPartitionData,
+    ShareFetchRequest,
+    ShareFetchResponse,
+)
+
+# What the answers of ShareFetch and ShareAcknowledge have in common: who is asked, and who leads what is not led here.
+
+
+def check_member(group_id: str | None, member_id: str | None) -> tuple[str, str]:
+    if not group_id:
+        raise InvalidRequest("the request has no share group id")
+    if not member_id:
+        raise InvalidRequest("the request has no member id")
+    return group_id, member_id
+
+
+class PartitionLeaders:
+    """For one answer: the leaders of the partitions that others lead, and where these are."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._named: dict[int, NodeEndpoint] = {}
+
+    @property
+    def endpoints(self) -> list[NodeEndpoint]:
+        return list(self._named.values())
+
+    def of(self, key: PartitionKey, error: HeadraceError | None) -> LeaderIdAndEpoch:
+        if not isinstance(error, NotLeader):
+            return LeaderIdAndEpoch()
+        topic = self._catalogue.find_by_id(key[0])
+        partition_record = None if topic is None else topic.places.get(key[1])
+        node = None if partition_record is None else self._catalogue.nodes.get(partition_record.leader)
+        if partition_record is None or node is None:
+            return LeaderIdAndEpoch(NO_LEADER, NO_EPOCH)
+        self._named[node.node_id] = NodeEndpoint(node.node_id, node.host, node.port, node.rack)
+        return LeaderIdAndEpoch(partition_record.leader, partition_record.leader_epoch)
+
+
+# ShareFetch: versions 1 and 2. Settles what the request says of earlier messages, then leases others.
+#
+# The session's epoch moves once for both. What is settled is applied before partitions are forgotten, and before
+# anything is leased; the answer leaves when it is committed. A fetch that finds nothing waits up to `max_wait_ms`, or
+# until its member says something else, which would have to wait for this answer. It answers as soon as there is
+# anything (`min_bytes` is for logs), and never with more messages than `max_records`, whatever the acquire mode: a
+# batch is sent whole, but only what is listed is leased.
+
+
+_NO_RECORDS = b""
+_DELIVERY_COUNT_MAX = 2**15 - 1
+
+Acknowledgements = Mapping[PartitionKey, Sequence[AcknowledgementBatch]]
+
+
+class ShareFetchHandler:
+    def __init__(self, catalogue: Catalogue, leases: ShareLeases, clock: Clock) -> None:
+        self._catalogue = catalogue
+        self._leases = leases
+        self._clock = clock
+
+    async def handle(self, request: ShareFetchRequest, context: RequestContext) -> ShareFetchResponse:
+        leases, epoch = self._leases, request.share_session_epoch
+        acknowledged = {
+            (topic.topic_id, one.partition_index): one.acknowledgement_batches
+            for topic in request.topics
+            for one in topic.partitions
+            if one.acknowledgement_batches
+        }
+        try:
+            group_id, member_id = check_member(request.group_id, request.member_id)
+            _check_renewal(request)
+            session = leases.sessions.begin_fetch(group_id, member_id, epoch, settles=bool(acknowledged))
+        except HeadraceError as error:
+            return _error_response(error, acknowledged)
+        if epoch == OPENING_EPOCH:
+            leases.bind(session, context)
+        leases.stop_waiting(session)
+        settled = {
+            key: leases.settle(session, key, batches, renews=request.is_renew_ack)
+            for key, batches in acknowledged.items()
+        }
+        answer = _ShareFetchResponseBuilder(self._catalogue)
+        if epoch == CLOSING_EPOCH:
+            leases.end(session)
+        else:
+            _update(session, request)
+            if not request.is_renew_ack:
+                await self._lease(session, request, answer)
+        for key, one in settled.items():
+            answer.acknowledge(key, await one.outcome())
+        return answer.response(leases.lock_ms(group_id))
+
+    async def _lease(
+        self, session: ShareSession, request: ShareFetchRequest, answer: _ShareFetchResponseBuilder
+    ) -> None:
+        leases = self._leases
+        places: dict[tuple[str, int], PartitionKey] = {}
+        for key in session.in_rotation():
+            try:
+                places[leases.topic(key).name, key[1]] = key
+            except HeadraceError as error:
+                answer.refuse(key, error)
+        poll = LeasePoll(leases.subscriptions, self._clock, session.group_id, session.member_id, places)
+        wanted = LeaseLimits(
+            count_max=request.max_records,
+            bytes_max=min(request.max_bytes, self._catalogue.config.fetch_max_bytes),
+            seconds=0.0 if answer else request.max_wait_ms / 1000,
+        )
+        await leases.wait(session, poll, wanted)
+        if session.is_over:
+            poll.give_back()  # it was leased after all else had come back
+            return
+        for target in poll.targets:
+            answer.take(places[target.topic, target.index], target)
+
+
+class _ShareFetchResponseBuilder:
+    """Partitions of which there is nothing to say are not in it."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._leaders = PartitionLeaders(catalogue)
+        self._partitions: dict[PartitionKey, ShareFetchPartitionData] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._partitions)
+
+    def take(self, key: PartitionKey, target: LeaseTarget) -> None:
+        if target.error is not None:
+            self.refuse(key, target.error)
+        elif target.leased is not None:
+            data = self._data(key)
+            data.records = target.leased.records
+            data.acquired_records = [
+                AcquiredRecords(first, last, min(attempt, _DELIVERY_COUNT_MAX))
+                for first, last, attempt in target.leased.granted
+            ]
+
+    def refuse(self, key: PartitionKey, error: HeadraceError) -> None:
+        data, told = self._data(key), as_share_error(error)
+        data.error_code, data.error_message = told.code, told.message
+        data.current_leader = self._leaders.of(key, told)
+
+    def acknowledge(self, key: PartitionKey, error: HeadraceError | None) -> None:
+        data = self._data(key)
+        if error is not None:
+            data.acknowledge_error_code, data.acknowledge_error_message = error.code, error.message
+            if not data.error_code:
+                data.current_leader = self._leaders.of(key, error)
+
+    def response(self, lock_ms: int) -> ShareFetchResponse:
+        topics: dict[UUID, ShareFetchableTopicResponse] = {}
+        for (topic_id, _), data in self._partitions.items():
+            topics.setdefault(topic_id, ShareFetchableTopicResponse(topic_id=topic_id)).partitions.append(data)
+        return ShareFetchResponse(
+            acquisition_lock_timeout_ms=lock_ms,
+            responses=list(topics.values()),
+            node_endpoints=self._leaders.endpoints,
+        )
+
+    def _data(self, key: PartitionKey) -> ShareFetchPartitionData:
+        data = self._partitions.get(key)
+        if data is None:
+            data = self._partitions[key] = ShareFetchPartitionData(
+                partition_index=key[1], current_leader=LeaderIdAndEpoch(), records=_NO_RECORDS
+            )
+        return data
+
+
+def _update(session: ShareSession, request: ShareFetchRequest) -> None:
+    for topic in request.topics:
+        for one in topic.partitions:
+            session.add((topic.topic_id, one.partition_index))
+    for forgotten in request.forgotten_topics_data:
+        for index in forgotten.partitions:
+            session.forget((forgotten.topic_id, index))
+
+
+def _check_renewal(request: ShareFetchRequest) -> None:
+    if request.is_renew_ack and (request.max_bytes or request.min_bytes or request.max_records or request.max_wait_ms):
+        raise InvalidRequest("a request that renews leases cannot fetch records; set its limits to 0")
+
+
+def _error_response(error: HeadraceError, acknowledged: Acknowledgements) -> ShareFetchResponse:
+    """The whole request; what it acknowledged was not settled, which is said of each partition, too."""
+    topics: dict[UUID, ShareFetchableTopicResponse] = {}
+    for topic_id, index in acknowledged:
+        topic = topics.setdefault(topic_id, ShareFetchableTopicResponse(topic_id=topic_id))
+        topic.partitions.append(
+            ShareFetchPartitionData(
+                partition_index=index,
+                acknowledge_error_code=error.code,
+                acknowledge_error_message=error.message,
+                current_leader=LeaderIdAndEpoch(),
+                records=_NO_RECORDS,
+            )
+        )
+    return ShareFetchResponse(error_code=error.code, error_message=error.message, responses=list(topics.values()))
+
+
+# ShareAcknowledge: versions 1 and 2. Settles what was leased by ShareFetch, and answers when that is committed.
+
+
+class ShareAcknowledgeHandler:
+    def __init__(self, catalogue: Catalogue, leases: ShareLeases) -> None:
+        self._catalogue = catalogue
+        self._leases = leases
+
+    async def handle(self, request: ShareAcknowledgeRequest, _context: RequestContext) -> ShareAcknowledgeResponse:
+        leases, epoch, renews = self._leases, request.share_session_epoch, request.is_renew_ack
+        requested = {
+            (topic.topic_id, one.partition_index): one.acknowledgement_batches
+            for topic in request.topics
+            for one in topic.partitions
+        }
+        try:
+            group_id, member_id = check_member(request.group_id, request.member_id)
+            session = leases.sessions.begin_acknowledge(group_id, member_id, epoch)
+        except HeadraceError as error:
+            refused = self._answer(dict.fromkeys(requested, error))
+            refused.error_code, refused.error_message = error.code, error.message
+            return refused
+        leases.stop_waiting(session)
+        settled = {key: leases.settle(session, key, batches, renews=renews) for key, batches in requested.items()}
+        if epoch == CLOSING_EPOCH:
+            leases.end(session)
+        response = self._answer({key: await one.outcome() for key, one in settled.items()})
+        response.acquisition_lock_timeout_ms = leases.lock_ms(group_id)
+        return response
+
+    def _answer(self, outcomes: dict[PartitionKey, HeadraceError | None]) -> ShareAcknowledgeResponse:
+        leaders = PartitionLeaders(self._catalogue)
+        topics: dict[UUID, ShareAcknowledgeTopicResponse] = {}
+        for key, error in outcomes.items():
+            topic = topics.setdefault(key[0], ShareAcknowledgeTopicResponse(topic_id=key[0]))
+            answer = ShareAcknowledgePartitionData(partition_index=key[1], current_leader=leaders.of(key, error))
+            if error is not None:
+                answer.error_code, answer.error_message = error.code, error.message
+            topic.partitions.append(answer)
+        return ShareAcknowledgeResponse(responses=list(topics.values()), node_endpoints=leaders.endpoints)

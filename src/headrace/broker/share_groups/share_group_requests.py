@@ -1,0 +1,130 @@
+"""The requests of members of share groups, and of those who look at their groups, for the coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.broker.groups.group_coordinator import GroupCoordinator
+from headrace.broker.request_context import RequestContext
+from headrace.broker.security.security_requests import add_authorized_operations
+from headrace.broker.topic_catalogue import Catalogue
+from headrace.machines.groups.assignors import TopicIdPartition
+from headrace.machines.groups.consumer_group_state import partitions_by_topic_id
+from headrace.machines.share_groups.share_group import (
+    SHARE_ASSIGNOR,
+    ShareGroup,
+    ShareHeartbeat,
+    ShareHeartbeatResult,
+    check_share_heartbeat,
+)
+from headrace.model.errors import GroupIdNotFound, HeadraceError
+from headrace.wire.messages import share_groups as described
+from headrace.wire.messages.share_groups import (
+    Assignment,
+    DescribedGroup,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+    TopicPartitions,
+)
+
+
+class ShareGroupRequests:
+    def __init__(self, coordinator: GroupCoordinator, catalogue: Catalogue) -> None:
+        self._coordinator = coordinator
+        self._catalogue = catalogue
+
+    async def heartbeat(
+        self, request: ShareGroupHeartbeatRequest, context: RequestContext
+    ) -> ShareGroupHeartbeatResponse:
+        try:
+            beat = _parse_heartbeat(request, context)
+            check_share_heartbeat(beat)
+            groups = await self._coordinator.ensure(beat.group_id)
+            answer = await groups.share_heartbeat(beat)
+        except HeadraceError as error:
+            return ShareGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+        return ShareGroupHeartbeatResponse(
+            member_id=answer.member_id,
+            member_epoch=answer.member_epoch,
+            heartbeat_interval_ms=answer.heartbeat_interval_ms,
+            assignment=_assignment(answer),
+        )
+
+    async def describe(
+        self, request: ShareGroupDescribeRequest, _context: RequestContext
+    ) -> ShareGroupDescribeResponse:
+        groups = [await self._describe(group_id) for group_id in request.group_ids]
+        if request.include_authorized_operations:
+            add_authorized_operations(groups)
+        return ShareGroupDescribeResponse(groups=groups)
+
+    async def _describe(self, group_id: str) -> DescribedGroup:
+        """The description, once what it tells is durable."""
+        try:
+            groups = self._coordinator.of(group_id)
+            group = groups.shares.groups.get(group_id)
+            if group is None:
+                reason = "not found" if groups.find(group_id) is None else "is not a share group"
+                raise GroupIdNotFound(f"Group {group_id} {reason}.")
+            answer = self._described(group)
+            await groups.settle()
+        except HeadraceError as error:
+            return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
+        return answer
+
+    def _described(self, group: ShareGroup) -> DescribedGroup:
+        return DescribedGroup(
+            group_id=group.group_id,
+            group_state=group.phase.value,
+            group_epoch=group.epoch,
+            assignment_epoch=group.epoch,
+            assignor_name=SHARE_ASSIGNOR,
+            members=[self._member(group, member_id) for member_id in group.metadata_by_member],
+        )
+
+    def _member(self, group: ShareGroup, member_id: str) -> described.Member:
+        member_metadata, member = group.metadata_by_member[member_id], group.members[member_id]
+        return described.Member(
+            member_id=member_id,
+            rack_id=member_metadata.rack_id,
+            member_epoch=member.epoch,
+            client_id=member_metadata.client_id,
+            client_host=member_metadata.client_host,
+            subscribed_topic_names=sorted(member_metadata.topics),
+            assignment=self._partitions(member.assigned),
+        )
+
+    def _partitions(self, partitions: Iterable[TopicIdPartition]) -> described.DescribedAssignment:
+        """Topics that are gone are left out: they have no names."""
+        topics = (
+            (self._catalogue.find_by_id(id_), indexes) for id_, indexes in partitions_by_topic_id(partitions).items()
+        )
+        return described.DescribedAssignment(
+            topic_partitions=[
+                described.DescribedTopicPartitions(topic_id=topic.id, topic_name=topic.name, partitions=indexes)
+                for topic, indexes in topics
+                if topic is not None
+            ]
+        )
+
+
+def _parse_heartbeat(request: ShareGroupHeartbeatRequest, context: RequestContext) -> ShareHeartbeat:
+    names = request.subscribed_topic_names
+    return ShareHeartbeat(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        rack_id=request.rack_id,
+        topics=None if names is None else frozenset(names),
+        client_id=context.client_id or "",
+        client_host=f"/{context.client_host}",
+    )
+
+
+def _assignment(answer: ShareHeartbeatResult) -> Assignment | None:
+    if answer.assigned is None:
+        return None
+    topics = partitions_by_topic_id(answer.assigned).items()
+    return Assignment([TopicPartitions(topic_id=topic_id, partitions=indexes) for topic_id, indexes in topics])

@@ -1,0 +1,203 @@
+"""What the members of share groups hold at this broker: their sessions, what they settle, and what comes back when they
+are gone.
+
+A session is bound to the connection that opened it. When it is closed, or its connection is lost, what its member has
+leased comes back at once, as deliveries that failed: it may have been one of these messages that has ended the member.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import groupby, islice
+from typing import NamedTuple
+
+from headrace.broker.groups.group_configs import GroupConfigs
+from headrace.broker.queues.lease_poll import LeaseLimits, LeasePoll
+from headrace.broker.queues.leases import ExtendLease, RangeSettlement
+from headrace.broker.queues.subscription_configs import SubscriptionConfigs
+from headrace.broker.queues.subscriptions import SubscriptionCoordinator
+from headrace.broker.request_context import RequestContext
+from headrace.broker.topic import Topic
+from headrace.broker.topic_catalogue import Catalogue
+from headrace.machines.queues.subscription_values import Ack, Nack, OffsetGap, Reject, Settlement
+from headrace.machines.share_groups.share_sessions import PartitionKey, ShareSession, ShareSessions
+from headrace.model.errors import (
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    GroupIdNotFound,
+    HeadraceError,
+    InvalidRecordState,
+    InvalidRequest,
+    LeaderNotAvailable,
+    NotEnoughReplicas,
+    NotLeader,
+    OffsetNotAvailable,
+    RequestTimedOut,
+    UnknownTopicId,
+)
+from headrace.wire.messages.share_groups import AcknowledgementBatch
+
+log = logging.getLogger(__name__)
+
+SETTLEMENTS_MAX = 20_000  # of one partition in one request: some ten milliseconds
+_RENEW = 4
+_SETTLEMENTS: dict[int, Settlement | ExtendLease] = {
+    0: OffsetGap(),
+    1: Ack(),
+    2: Nack(reason="released"),
+    3: Reject("rejected"),
+    _RENEW: ExtendLease(),
+}
+
+
+_RETRIABLE = (
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    LeaderNotAvailable,
+    NotEnoughReplicas,
+    OffsetNotAvailable,
+    RequestTimedOut,
+)
+
+
+def as_share_error(error: HeadraceError) -> HeadraceError:
+    """Share consumers know few errors: every error that means "ask again" becomes `NotLeader`, after which they do."""
+    return NotLeader(error.message) if isinstance(error, _RETRIABLE) else error
+
+
+class AcknowledgeResult(NamedTuple):
+    """What speaks against it, or None; and what to wait for until the rest is committed."""
+
+    error: HeadraceError | None
+    wait: asyncio.Future[None] | None
+
+    async def outcome(self) -> HeadraceError | None:
+        """What the member is told, when it may be."""
+        try:
+            if self.wait is not None:
+                await self.wait
+        except HeadraceError as error:
+            return as_share_error(error)
+        return None if self.error is None else as_share_error(self.error)
+
+
+class ShareLeases:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        subscriptions: SubscriptionCoordinator,
+        group_configs: GroupConfigs,
+        configs: SubscriptionConfigs,
+    ) -> None:
+        self.sessions = ShareSessions()
+        self.subscriptions = subscriptions
+        self._catalogue = catalogue
+        self._group_configs = group_configs
+        self._configs = configs
+        self._polls: dict[tuple[str, str], LeasePoll] = {}  # by group and member
+
+    def lock_ms(self, group_id: str) -> int:
+        return self._group_configs.of(group_id).share_record_lock_duration_ms
+
+    def topic(self, key: PartitionKey) -> Topic:
+        topic = self._catalogue.find_by_id(key[0])
+        if topic is None:
+            raise UnknownTopicId(f"topic id {key[0]} does not exist")
+        return topic
+
+    # Sessions
+
+    def bind(self, session: ShareSession, context: RequestContext) -> None:
+        """The session ends with this connection."""
+        context.when_closed((session.group_id, session.member_id), partial(self._lost, session))
+
+    def end(self, session: ShareSession) -> None:
+        """What the member has leased comes back."""
+        self.sessions.end(session)
+        self.stop_waiting(session)
+        for key in session.touched:
+            try:
+                led = self.subscriptions.find(self.topic(key).name, key[1])
+                if led is not None:
+                    led.release_member(session.group_id, session.member_id)
+            except HeadraceError as error:
+                # Who leads the partition now has no leases of this one's; else they end by themselves.
+                log.debug("releasing leases failed member=%s error=%s", session.member_id, error)
+
+    async def wait(self, session: ShareSession, poll: LeasePoll, wanted: LeaseLimits) -> None:
+        """Return when the poll has something to tell, its time is up, or it was told to stop."""
+        key = session.group_id, session.member_id
+        self._polls[key] = poll
+        try:
+            await poll.run(wanted)
+        finally:
+            if self._polls.get(key) is poll:
+                del self._polls[key]
+
+    def stop_waiting(self, session: ShareSession) -> None:
+        """The member says something else, and its requests are answered in their order."""
+        poll = self._polls.get((session.group_id, session.member_id))
+        if poll is not None:
+            poll.stop()
+
+    def stop(self) -> None:
+        """Answer everybody who waits: the broker is going down."""
+        for poll in self._polls.values():
+            poll.stop()
+
+    def _lost(self, session: ShareSession) -> None:
+        if self.sessions.is_present(session):
+            self.end(session)
+
+    # Settling
+
+    def settle(
+        self, session: ShareSession, key: PartitionKey, batches: Sequence[AcknowledgementBatch], *, renews: bool
+    ) -> AcknowledgeResult:
+        """All of it is applied when this returns."""
+        try:
+            settlements = list(islice(_range_settlements(batches, renews=renews), SETTLEMENTS_MAX + 1))
+            if len(settlements) > SETTLEMENTS_MAX:
+                raise InvalidRequest(
+                    f"the acknowledgement type of a partition can change at most {SETTLEMENTS_MAX} times per request"
+                )
+            if renews and not self._configs.of(key[0], session.group_id).share_renew_acknowledge_enable:
+                raise InvalidRecordState(
+                    f"group {session.group_id} does not allow renewal of leases (share.renew.acknowledge.enable)"
+                )
+            led = self.subscriptions.of(self.topic(key).name, key[1])
+            errors, wait = led.settle(session.group_id, session.member_id, settlements)
+        except GroupIdNotFound as error:  # so nothing is leased
+            return AcknowledgeResult(InvalidRecordState(error.message), None)
+        except HeadraceError as error:
+            return AcknowledgeResult(error, None)
+        return AcknowledgeResult(next((error for error in errors if error is not None), None), wait)
+
+
+def _range_settlements(batches: Sequence[AcknowledgementBatch], *, renews: bool) -> Iterator[RangeSettlement]:
+    """The batches must ascend; a batch has one type for all its offsets, or one for each."""
+    end_offset = 0
+    for batch in batches:
+        first, last, types = batch.first_offset, batch.last_offset, batch.acknowledge_types
+        if not end_offset <= first <= last:
+            raise InvalidRequest(f"offsets {first} to {last} are not after {end_offset}")
+        if len(types) not in (1, last - first + 1):
+            raise InvalidRequest(f"{len(types)} acknowledgement types do not match {last - first + 1} offsets")
+        end_offset = last + 1
+        if len(types) == 1:
+            yield RangeSettlement(first, last, _settlement(types[0], renews=renews))
+            continue
+        for type_, run in groupby(types):
+            count = sum(1 for _ in run)
+            yield RangeSettlement(first, first + count - 1, _settlement(type_, renews=renews))
+            first += count
+
+
+def _settlement(type_: int, *, renews: bool) -> Settlement | ExtendLease:
+    how = _SETTLEMENTS.get(type_)
+    if how is None or (type_ == _RENEW and not renews):
+        raise InvalidRequest(f"acknowledgement type {type_} is not supported")
+    return how

@@ -1,0 +1,1 @@
+"""The transaction coordinator, its markers, and the check of transactional batches."""

@@ -1,0 +1,199 @@
+"""What operators ask: which transactions there are, what partitions know of producers, and the end of one that hangs.
+And what coordinators ask: that the partitions led here hear how a transaction has ended.
+
+Producers never send these requests. Coordinators name the version of the transaction in their markers, operators do
+not: theirs are refused where the coordinator is here and counts the partition in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from headrace.broker.request_context import RequestContext
+from headrace.broker.topic_catalogue import Catalogue
+from headrace.broker.transactions.transaction_coordinator import TransactionCoordinator
+from headrace.broker.transactions.transaction_markers import BUMPS_EPOCH, TransactionMarkers, TransactionOutcome
+from headrace.broker.transactions.transaction_records import partitions_by_topic
+from headrace.machines.transactions.transaction_state import ProducerIdAndEpoch, TransactionMetadata, TransactionStatus
+from headrace.model.errors import (
+    HeadraceError,
+    InvalidRequest,
+    InvalidTopic,
+    InvalidTransactionState,
+    TransactionalIdNotFound,
+)
+from headrace.model.names import TRANSACTION_STATE
+from headrace.model.patterns import compiled
+from headrace.runtime.inline_start import switch_to_task
+from headrace.wire.messages.transactions import DescribedTransactionState as DescribedTransaction
+from headrace.wire.messages.transactions import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicData,
+    TopicResponse,
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from headrace.wire.messages.transactions import ListedTransactionState as ListedTransaction
+
+_BY_OPERATOR = 0  # instead of the version of a transaction
+_NEVER_SEEN = ("PrepareEpochFence", "Dead")  # Kafka's names for states that no id of ours is ever in
+
+
+class TransactionAdminRequests:
+    def __init__(self, coordinator: TransactionCoordinator, catalogue: Catalogue, markers: TransactionMarkers) -> None:
+        self._coordinator = coordinator
+        self._catalogue = catalogue
+        self._markers = markers
+
+    async def describe(
+        self, request: DescribeTransactionsRequest, _context: RequestContext
+    ) -> DescribeTransactionsResponse:
+        return DescribeTransactionsResponse(
+            transaction_states=[self._describe(transactional_id) for transactional_id in request.transactional_ids]
+        )
+
+    async def list(self, request: ListTransactionsRequest, _context: RequestContext) -> ListTransactionsResponse:
+        try:
+            self._coordinator.ensure_loaded()
+            is_named = _id_matcher(request.transactional_id_pattern)
+        except HeadraceError as error:
+            return ListTransactionsResponse(error_code=error.code)
+        states, producer_ids = set(request.state_filters), set(request.producer_id_filters)
+        known = {*TransactionStatus, *_NEVER_SEEN}
+        return ListTransactionsResponse(
+            unknown_state_filters=[state for state in request.state_filters if state not in known],
+            transaction_states=[
+                ListedTransaction(
+                    transactional_id=transaction.transactional_id,
+                    producer_id=transaction.producer.id,
+                    transaction_state=transaction.status,
+                )
+                for transaction in self._coordinator
+                if (not states or transaction.status in states)
+                and (not producer_ids or transaction.producer.id in producer_ids)
+                and (request.duration_filter < 0 or self._coordinator.running_ms(transaction) > request.duration_filter)
+                and is_named(transaction)
+            ],
+        )
+
+    async def describe_producers(
+        self, request: DescribeProducersRequest, _context: RequestContext
+    ) -> DescribeProducersResponse:
+        return DescribeProducersResponse(
+            topics=[
+                TopicResponse(
+                    name=topic.name,
+                    partitions=[self._producers_of(topic.name, index) for index in topic.partition_indexes],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    async def write_markers(self, request: WriteTxnMarkersRequest, _context: RequestContext) -> WriteTxnMarkersResponse:
+        """Every partition for itself, side by side: each waits until its marker is committed."""
+        await switch_to_task()
+        response = WriteTxnMarkersResponse()
+        async with asyncio.TaskGroup() as tasks:
+            for marker in request.markers:
+                result = WritableTxnMarkerResult(producer_id=marker.producer_id)
+                response.markers.append(result)
+                for topic in marker.topics:
+                    told = WritableTxnMarkerTopicResult(name=topic.name)
+                    result.topics.append(told)
+                    for index in topic.partition_indexes:
+                        answer = WritableTxnMarkerPartitionResult(partition_index=index)
+                        told.partitions.append(answer)
+                        tasks.create_task(self._write_marker(marker, topic.name, answer))
+        return response
+
+    def _describe(self, transactional_id: str) -> DescribedTransaction:
+        try:
+            if not transactional_id:
+                raise InvalidRequest("the transactional id is empty")
+            transaction = self._coordinator.of(transactional_id).transactions.find(transactional_id)
+            if transaction is None:
+                raise TransactionalIdNotFound(f"transactional id {transactional_id} does not exist")
+        except HeadraceError as error:
+            return DescribedTransaction(error_code=error.code, transactional_id=transactional_id)
+        return DescribedTransaction(
+            transactional_id=transactional_id,
+            transaction_state=transaction.status,
+            transaction_timeout_ms=transaction.timeout_ms,
+            transaction_start_time_ms=transaction.start_ms,
+            producer_id=transaction.producer.id,
+            producer_epoch=transaction.producer.epoch,
+            topics=[
+                TopicData(topic=topic, partitions=indexes)
+                for topic, indexes in partitions_by_topic(transaction.partitions).items()
+            ],
+        )
+
+    def _producers_of(self, topic: str, index: int) -> PartitionResponse:
+        answer = PartitionResponse(partition_index=index)
+        try:
+            partition = self._catalogue.partition(topic, index)
+            partition.ensure_readable()
+        except HeadraceError as error:
+            answer.error_code, answer.error_message = error.code, error.message
+            return answer
+        answer.active_producers = [
+            ProducerState(
+                producer_id=known.producer_id,
+                producer_epoch=known.producer_epoch,
+                last_sequence=known.last_sequence,
+                last_timestamp=known.last_timestamp_ms,
+                coordinator_epoch=known.coordinator_epoch,
+                current_txn_start_offset=known.first_offset,
+            )
+            for known in partition.state.producers.describe()
+        ]
+        return answer
+
+    async def _write_marker(
+        self, marker: WritableTxnMarker, topic: str, answer: WritableTxnMarkerPartitionResult
+    ) -> None:
+        try:
+            outcome = self._outcome(marker, topic, answer.partition_index)
+            await self._markers.tell(self._catalogue.partition(topic, answer.partition_index), outcome)
+        except HeadraceError as error:
+            answer.error_code = error.code
+
+    def _outcome(self, marker: WritableTxnMarker, topic: str, index: int) -> TransactionOutcome:
+        if marker.producer_id < 0 or marker.producer_epoch < 0:
+            raise InvalidRequest("a transaction marker requires a producer id and an epoch")
+        if topic == TRANSACTION_STATE:
+            raise InvalidTopic(f"topic {topic} is internal and has no transactions")
+        if marker.transaction_version == _BY_OPERATOR:
+            self._coordinator.ensure_loaded()
+            holder = self._coordinator.holder(marker.producer_id, (topic, index))
+            if holder is not None:
+                raise InvalidTransactionState(
+                    f"the transaction belongs to {holder.transactional_id} (state {holder.status}); end it with that "
+                    "id, so that all its partitions have the same outcome"
+                )
+        return TransactionOutcome(
+            ProducerIdAndEpoch(marker.producer_id, marker.producer_epoch),
+            max(marker.coordinator_epoch, 0),  # tools that know of no coordinator say -1
+            marker.transaction_result,
+            bumps_epoch=marker.transaction_version == BUMPS_EPOCH,
+        )
+
+
+def _id_matcher(pattern: str | None) -> Callable[[TransactionMetadata], bool]:
+    """Whether a transaction's id is one that the pattern describes; without a pattern all are."""
+    if not pattern:
+        return lambda _: True
+    fullmatch = compiled(pattern).fullmatch
+    return lambda transaction: fullmatch(transaction.transactional_id) is not None

@@ -1,0 +1,220 @@
+"""The markers of transactions that are decided: each of their partitions is told, however long that takes.
+
+A partition that this broker leads is told directly, others by a request to their leaders; when a leader changes, the
+next attempt goes to the new one. A marker counts when it is committed, and on the leader's disk also where a topic does
+not otherwise wait for that: a transaction that its coordinator holds for ended must not be open again after a power
+cut. A partition that was told is not told twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from typing import NamedTuple
+
+from headrace.broker.cluster.peers import Peers
+from headrace.broker.partition import Partition
+from headrace.broker.topic_catalogue import Catalogue
+from headrace.broker.transactions.transaction_records import partitions_by_topic
+from headrace.broker.transactions.verified_transactions import VerifiedTransactions
+from headrace.machines.transactions.transaction_state import ProducerIdAndEpoch, TopicPartition, TransactionMetadata
+from headrace.model.errors import HeadraceError, InvalidProducerEpoch, NotLeader, UnknownTopicOrPartition
+from headrace.runtime.clock import Clock
+from headrace.storage.log.log import Log
+from headrace.wire.batches.batch import parse_header
+from headrace.wire.batches.control import Marker, build_marker
+from headrace.wire.messages.transactions import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+log = logging.getLogger(__name__)
+
+KEEPS_EPOCH, BUMPS_EPOCH = 1, 2  # Kafka's transaction versions: what an end does to the producer's epoch
+
+_COMMIT_SECONDS = 5.0
+_CALL_SECONDS = 10.0
+_PAUSE_SECONDS_MIN = 0.1
+_PAUSE_SECONDS_MAX = 5.0
+# What has failed once may wait long at the other end, and must not hold up what goes well.
+_CONNECTION_KEY, _RETRY_CONNECTION_KEY = "markers", "markers again"
+
+
+def retry_pauses() -> Iterator[float]:
+    """How long to wait between attempts at something that must be done in the end."""
+    pause = _PAUSE_SECONDS_MIN
+    while True:
+        yield pause
+        pause = min(pause * 2, _PAUSE_SECONDS_MAX)
+
+
+class TransactionOutcome(NamedTuple):
+    """How a transaction has ended. If it `bumps_epoch`, the epoch is the one in which the producer goes on from
+    here."""
+
+    producer: ProducerIdAndEpoch
+    coordinator_epoch: int
+    is_commit: bool
+    bumps_epoch: bool
+
+
+class TransactionMarkers:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        peers: Peers,
+        verified: VerifiedTransactions,
+        flush: Callable[[Log], Awaitable[None]],
+        clock: Clock,
+    ) -> None:
+        self._catalogue = catalogue
+        self._peers = peers
+        self._verified = verified
+        self._flush = flush
+        self._clock = clock
+
+    async def tell_all(self, transaction: TransactionMetadata, coordinator_epoch: int) -> None:
+        """Return when every partition of the transaction that still exists knows the outcome, durably."""
+        outcome = TransactionOutcome(
+            transaction.producer, coordinator_epoch, transaction.is_commit, bumps_epoch=transaction.previous is not None
+        )
+        untold: Collection[TopicPartition] = transaction.partitions
+        connection_key = _CONNECTION_KEY
+        for pause in retry_pauses():
+            refused = await self._try_write_markers(untold, outcome, connection_key)
+            if not refused:
+                return
+            for (topic, index), error in refused.items():
+                log.error(
+                    "writing a transaction marker failed; read_committed consumers wait partition=%s-%d "
+                    "transactional_id=%s error=%s",
+                    topic,
+                    index,
+                    transaction.transactional_id,
+                    error,
+                )
+            await asyncio.sleep(pause)
+            untold, connection_key = refused, _RETRY_CONNECTION_KEY
+
+    async def tell(self, partition: Partition, outcome: TransactionOutcome) -> None:
+        """Tell one partition that is led here, unless it knows; return when that is durable."""
+        producer = outcome.producer
+        self._verified.forget(partition, producer.id)
+        if partition.has_marker(producer.id, producer.epoch):
+            # By an attempt before this one, or before a crash: it may still be on its way to the disk.
+            _check_epoch(partition, outcome, producer.epoch)
+            await self._durable(partition, partition.log.end_offset)
+            return
+        if outcome.bumps_epoch:
+            # Then the partition has not seen this epoch before. If it has, this marker was under way for long, and what
+            # is open here is the next transaction.
+            _check_epoch(partition, outcome, producer.epoch - 1)
+        appended = partition.append_marker(
+            producer.id, producer.epoch, outcome.is_commit, outcome.coordinator_epoch, self._clock.now_ms()
+        )
+        await self._durable(partition, appended.end_offset)
+
+    async def _try_write_markers(
+        self, partitions: Collection[TopicPartition], outcome: TransactionOutcome, connection_key: str
+    ) -> dict[TopicPartition, HeadraceError]:
+        """One attempt at all of them; those that have not taken it, and why."""
+        refused: dict[TopicPartition, HeadraceError] = {}
+        by_node: dict[int, list[TopicPartition]] = {}
+        async with asyncio.TaskGroup() as tasks:
+            for where in sorted(partitions):
+                try:
+                    self._catalogue.partition(*where)
+                    tasks.create_task(self._write_marker_here(where, outcome, refused))
+                except NotLeader as error:
+                    leader = self._catalogue.leader_node(*where)
+                    if leader is None:
+                        refused[where] = error
+                    else:
+                        by_node.setdefault(leader.node_id, []).append(where)
+                except UnknownTopicOrPartition:
+                    continue  # deleted: it has no readers who wait
+            for node_id, there in by_node.items():
+                tasks.create_task(self._send_markers(node_id, there, outcome, connection_key, refused))
+        return refused
+
+    async def _write_marker_here(
+        self, where: TopicPartition, outcome: TransactionOutcome, refused: dict[TopicPartition, HeadraceError]
+    ) -> None:
+        try:
+            await self.tell(self._catalogue.partition(*where), outcome)
+        except HeadraceError as error:
+            _record_error(where, error, refused)
+
+    async def _send_markers(
+        self,
+        node_id: int,
+        partitions: Sequence[TopicPartition],
+        outcome: TransactionOutcome,
+        connection_key: str,
+        refused: dict[TopicPartition, HeadraceError],
+    ) -> None:
+        """Have the leader of these partitions tell them."""
+        from headrace.client.errors import error_of_code  # imported on first use: keeps startup fast
+
+        marker = WritableTxnMarker(
+            producer_id=outcome.producer.id,
+            producer_epoch=outcome.producer.epoch,
+            transaction_result=outcome.is_commit,
+            topics=[
+                WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
+                for topic, indexes in partitions_by_topic(frozenset(partitions)).items()
+            ],
+            coordinator_epoch=outcome.coordinator_epoch,
+            transaction_version=BUMPS_EPOCH if outcome.bumps_epoch else KEEPS_EPOCH,
+        )
+        try:
+            answer = await self._peers.call(
+                node_id,
+                WriteTxnMarkersRequest(markers=[marker]),
+                timeout_seconds=_CALL_SECONDS,
+                connection_key=connection_key,
+            )
+        except HeadraceError as error:
+            refused.update(dict.fromkeys(partitions, error))
+            return
+        codes = _error_codes(answer)
+        for where in partitions:
+            code = codes.get(where, UnknownTopicOrPartition.code)
+            if code:
+                _record_error(where, error_of_code(code, f"broker {node_id} answers with error code {code}"), refused)
+
+    async def _durable(self, partition: Partition, end_offset: int) -> None:
+        wait = partition.committed(end_offset, self._clock.monotonic() + _COMMIT_SECONDS)
+        if wait is not None:
+            await wait
+        if partition.log.flushed_offset < end_offset:
+            await self._flush(partition.log)
+
+
+def _check_epoch(partition: Partition, outcome: TransactionOutcome, producer_epoch: int) -> None:
+    """Raise if a marker of this epoch would come too late."""
+    marker = Marker(outcome.is_commit, outcome.coordinator_epoch)
+    header = parse_header(build_marker(outcome.producer.id, producer_epoch, marker, 0))
+    partition.state.producers.check_marker(header, outcome.coordinator_epoch)
+
+
+def _record_error(where: TopicPartition, error: HeadraceError, refused: dict[TopicPartition, HeadraceError]) -> None:
+    if isinstance(error, InvalidProducerEpoch):
+        # A newer epoch of this producer has written here, and it cannot have done so in the midst of this one.
+        log.error(
+            "the partition already has a later transaction of the producer partition=%s-%d error=%s", *where, error
+        )
+    else:
+        refused[where] = error
+
+
+def _error_codes(answer: WriteTxnMarkersResponse) -> dict[TopicPartition, int]:
+    return {
+        (topic.name, result.partition_index): result.error_code
+        for marker in answer.markers
+        for topic in marker.topics
+        for result in topic.partitions
+    }

@@ -1,0 +1,118 @@
+"""Between the coordinator's transactions and the records of `__transaction_state`."""
+
+from __future__ import annotations
+
+from headrace.broker.coordination.state_log import KeyValue
+from headrace.machines.transactions.joint_commits import JointCommit, JointCommitMember
+from headrace.machines.transactions.transaction_state import (
+    ProducerIdAndEpoch,
+    TopicPartition,
+    TransactionMetadata,
+    TransactionStatus,
+)
+from headrace.model.errors import MalformedFrame
+from headrace.wire.state_records.transaction_records import (
+    COMPLETE_ABORT,
+    COMPLETE_COMMIT,
+    EMPTY,
+    ONGOING,
+    PREPARE_ABORT,
+    PREPARE_COMMIT,
+    BundleValue,
+    StoredMember,
+    TransactionPartitions,
+    TransactionValue,
+    decode_bundle_value,
+    decode_transaction_value,
+    encode_bundle_key,
+    encode_bundle_value,
+    encode_transaction_key,
+    encode_transaction_value,
+)
+
+_NUMBERS = {
+    TransactionStatus.EMPTY: EMPTY,
+    TransactionStatus.ONGOING: ONGOING,
+    TransactionStatus.PREPARE_COMMIT: PREPARE_COMMIT,
+    TransactionStatus.PREPARE_ABORT: PREPARE_ABORT,
+    TransactionStatus.COMPLETE_COMMIT: COMPLETE_COMMIT,
+    TransactionStatus.COMPLETE_ABORT: COMPLETE_ABORT,
+}
+_STATUSES = {number: status for status, number in _NUMBERS.items()}
+
+
+def transaction_record(transaction: TransactionMetadata) -> KeyValue:
+    """The whole state of one transactional id; the last record of an id is the one that counts."""
+    partitions = None
+    if transaction.status is not TransactionStatus.EMPTY:
+        partitions = [
+            TransactionPartitions(topic=topic, partition_ids=indexes)
+            for topic, indexes in partitions_by_topic(transaction.partitions).items()
+        ]
+    value = TransactionValue(
+        producer_id=transaction.producer.id,
+        previous_producer_id=transaction.previous_producer_id,
+        next_producer_id=transaction.next_producer_id,
+        producer_epoch=transaction.producer.epoch,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_status=_NUMBERS[transaction.status],
+        transaction_partitions=partitions,
+        transaction_last_update_timestamp_ms=transaction.updated_ms,
+        transaction_start_timestamp_ms=transaction.start_ms,
+    )
+    return encode_transaction_key(transaction.transactional_id), encode_transaction_value(value)
+
+
+def tombstone(transactional_id: str) -> KeyValue:
+    return encode_transaction_key(transactional_id), None
+
+
+def read_transaction(transactional_id: str, data: bytes) -> TransactionMetadata:
+    """The transaction that a record holds; `MalformedFrame` if it is not one that we could have written."""
+    value = decode_transaction_value(data)
+    status = _STATUSES.get(value.transaction_status)
+    if status is None:
+        raise MalformedFrame(f"the transaction of {transactional_id} has an unknown state {value.transaction_status}")
+    return TransactionMetadata(
+        transactional_id,
+        ProducerIdAndEpoch(value.producer_id, value.producer_epoch),
+        value.transaction_timeout_ms,
+        value.transaction_last_update_timestamp_ms,
+        status,
+        frozenset(
+            (named.topic, index) for named in value.transaction_partitions or () for index in named.partition_ids
+        ),
+        value.transaction_start_timestamp_ms,
+        value.previous_producer_id,
+        value.next_producer_id,
+    )
+
+
+def joint_commit_record(bundle: JointCommit) -> KeyValue:
+    value = BundleValue(
+        sequence=bundle.sequence,
+        members=[StoredMember(member.transactional_id, member.producer_id, member.epoch) for member in bundle.members],
+        updated_ms=bundle.updated_ms,
+        digest=bundle.digest,
+    )
+    return encode_bundle_key(bundle.name), encode_bundle_value(value)
+
+
+def joint_commit_tombstone(name: str) -> KeyValue:
+    return encode_bundle_key(name), None
+
+
+def read_joint_commit(name: str, data: bytes) -> JointCommit:
+    value = decode_bundle_value(data)
+    members = (
+        JointCommitMember(told.transactional_id, told.producer_id, told.producer_epoch) for told in value.members
+    )
+    return JointCommit(name, value.sequence, tuple(sorted(members)), value.updated_ms, value.digest)
+
+
+def partitions_by_topic(partitions: frozenset[TopicPartition]) -> dict[str, list[int]]:
+    """The numbers of the partitions by their topics, in order: the order of a set is another in every run."""
+    topics: dict[str, list[int]] = {}
+    for topic, index in sorted(partitions):
+        topics.setdefault(topic, []).append(index)
+    return topics

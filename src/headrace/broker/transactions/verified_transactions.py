@@ -1,0 +1,63 @@
+"""What coordinators on other brokers have confirmed: that a partition led here is part of a producer's transaction.
+
+The leader asks for a confirmation before the first batch of a transaction. The confirmation counts until the marker
+arrives. A marker that arrives between the question and its answer withdraws the question: the answer is about a
+transaction that has ended, and a batch appended because of it would wait for a marker that never comes. A new term of
+the leader withdraws it too, because the marker may have come to the other leader in between.
+"""
+
+from __future__ import annotations
+
+from headrace.broker.partition import Partition
+from headrace.machines.transactions.transaction_state import ProducerIdAndEpoch
+
+
+class Verification:
+    """Whether a transaction holds a partition; `is_confirmed` once its coordinator has said so."""
+
+    __slots__ = ("is_confirmed", "leader_epoch", "producer_epoch")
+
+    def __init__(self, producer_epoch: int, leader_epoch: int) -> None:
+        self.producer_epoch = producer_epoch
+        self.leader_epoch = leader_epoch
+        self.is_confirmed = False
+
+
+class VerifiedTransactions:
+    def __init__(self) -> None:
+        self._verifications: dict[Partition, dict[int, Verification]] = {}
+
+    def begin_verification(self, partition: Partition, producer: ProducerIdAndEpoch) -> Verification:
+        """To be confirmed, or given up, when the answer is there."""
+        verification = self._find(partition, producer)
+        if verification is None:
+            verification = Verification(producer.epoch, partition.leader_epoch)
+            self._verifications.setdefault(partition, {})[producer.id] = verification
+        return verification
+
+    def give_up(self, partition: Partition, producer: ProducerIdAndEpoch, verification: Verification) -> None:
+        """There was no answer, or a bad one."""
+        if self._find(partition, producer) is verification and not verification.is_confirmed:
+            self.forget(partition, producer.id)
+
+    def holds(self, partition: Partition, producer: ProducerIdAndEpoch) -> bool:
+        verification = self._find(partition, producer)
+        return verification is not None and verification.is_confirmed
+
+    def forget(self, partition: Partition, producer_id: int) -> None:
+        """The producer's transaction ends here: nothing that was asked before counts any more."""
+        questions = self._verifications.get(partition)
+        if questions is not None and questions.pop(producer_id, None) is not None and not questions:
+            del self._verifications[partition]
+
+    def forget_partition(self, partition: Partition) -> None:
+        """This broker does not lead it any more."""
+        self._verifications.pop(partition, None)
+
+    def _find(self, partition: Partition, producer: ProducerIdAndEpoch) -> Verification | None:
+        verification = self._verifications.get(partition, {}).get(producer.id)
+        return verification if verification is not None and _applies_to(verification, partition, producer) else None
+
+
+def _applies_to(verification: Verification, partition: Partition, producer: ProducerIdAndEpoch) -> bool:
+    return verification.producer_epoch == producer.epoch and verification.leader_epoch == partition.leader_epoch

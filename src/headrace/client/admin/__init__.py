@@ -1,0 +1,1 @@
+"""What administrators do: topics, cluster, groups, subscriptions, transactions, tokens."""

@@ -1,0 +1,146 @@
+"""Access tokens, as an administrator handles them, and as a door has them checked.
+
+A token's secret is made up here and leaves only in what `create` returns: brokers are sent its hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from headrace.client.cluster import Cluster
+from headrace.client.errors import MalformedResponse, raise_for_code
+from headrace.model.tokens import SECRET_BYTES, InvalidScope, Scope, hash_secret, parse_scope, write_token
+from headrace.wire.messages.tokens import (
+    AlterTokensRequest,
+    AlterTokensResponse,
+    CheckedToken,
+    CheckTokenRequest,
+    CheckTokenResponse,
+    ListedToken,
+    ListTokensRequest,
+    ListTokensResponse,
+    NewToken,
+    PresentedToken,
+)
+
+_ID_LENGTH = 16
+
+
+class TokenView(msgspec.Struct, frozen=True):
+    """What anybody may know of a token."""
+
+    id: str
+    name: str
+    scopes: tuple[str, ...]
+    created_ms: int
+    expires_ms: int | None
+    requests_per_second: int | None
+    burst: int
+
+
+class TokenGrant(msgspec.Struct, frozen=True):
+    """What a token's holder may do."""
+
+    id: str
+    name: str
+    scopes: tuple[Scope, ...]
+    expires_ms: int | None
+    requests_per_second: int | None
+    burst: int
+
+
+class TokenAdmin:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def create(
+        self,
+        name: str,
+        scopes: Sequence[str],
+        *,
+        expires_ms: int | None = None,
+        requests_per_second: int | None = None,
+        burst: int | None = None,
+    ) -> tuple[str, str]:
+        """Its id, and the token itself, which nobody can tell again. Raises what is wrong with a scope."""
+        entropy = self._cluster.entropy
+        token_id, secret = entropy.uuid().hex[:_ID_LENGTH], entropy.token(SECRET_BYTES)
+        new = NewToken(
+            token_id=token_id,
+            hash=hash_secret(secret),
+            name=name,
+            scopes=[str(parse_scope(scope)) for scope in scopes],
+            expires_ms=-1 if expires_ms is None else expires_ms,
+            requests_per_second=-1 if requests_per_second is None else requests_per_second,
+            burst=burst or requests_per_second or 1,
+        )
+        await self._alter(AlterTokensRequest(create=[new]))
+        return token_id, write_token(token_id, secret)
+
+    async def revoke(self, token_ids: Sequence[str]) -> Sequence[str]:
+        """Those of them that there were."""
+        return (await self._alter(AlterTokensRequest(revoke=[*token_ids]))).revoked
+
+    async def list(self) -> Sequence[TokenView]:
+        async def ask() -> ListTokensResponse:
+            answer: ListTokensResponse = await self._cluster.call(ListTokensRequest())
+            raise_for_code(answer.error_code, answer.error_message)
+            return answer
+
+        found = [_token_view(token) for token in (await self._cluster.call_with_retries(ask)).tokens]
+        return sorted(found, key=lambda token: (token.created_ms, token.id))
+
+    async def _alter(self, request: AlterTokensRequest) -> AlterTokensResponse:
+        async def ask() -> AlterTokensResponse:
+            answer: AlterTokensResponse = await self._cluster.call(request)
+            raise_for_code(answer.error_code, answer.error_message)
+            return answer
+
+        return await self._cluster.call_with_retries(ask)
+
+
+async def check_tokens(cluster: Cluster, presented: Sequence[tuple[str, bytes]]) -> list[TokenGrant | None]:
+    """What the holders of these ids and hashes may do; None for a token that there is not. One attempt."""
+    request = CheckTokenRequest(tokens=[PresentedToken(token_id=one, hash=digest) for one, digest in presented])
+    answer: CheckTokenResponse = await cluster.call(request)
+    raise_for_code(answer.error_code, answer.error_message)
+    if len(answer.tokens) != len(presented):
+        raise MalformedResponse(f"{len(presented)} tokens were to be checked, and {len(answer.tokens)} were")
+    return [_token_grant(token) if token.is_known else None for token in answer.tokens]
+
+
+def _token_view(token: ListedToken) -> TokenView:
+    return TokenView(
+        token.token_id,
+        token.name,
+        tuple(token.scopes),
+        token.created_ms,
+        _limit(token.expires_ms),
+        _limit(token.requests_per_second),
+        token.burst,
+    )
+
+
+def _token_grant(token: CheckedToken) -> TokenGrant:
+    return TokenGrant(
+        token.token_id,
+        token.name,
+        tuple(_known_scopes(token.scopes)),
+        _limit(token.expires_ms),
+        _limit(token.requests_per_second),
+        token.burst,
+    )
+
+
+def _known_scopes(scopes: Sequence[str]) -> Iterator[Scope]:
+    """What a newer broker may have besides allows nothing here."""
+    for scope in scopes:
+        with suppress(InvalidScope):
+            yield parse_scope(scope)
+
+
+def _limit(value: int) -> int | None:
+    return None if value < 0 else value

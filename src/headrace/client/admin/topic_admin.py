@@ -1,0 +1,257 @@
+"""Topics, as an administrator handles them: make, look at, change, trim, delete.
+
+Every call is repeated while its error is retriable; otherwise it raises the typed refusal, with the broker's
+sentence.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from headrace.client.cluster import Cluster
+from headrace.client.errors import only_result, raise_for_code
+from headrace.client.metadata import TopicPartition, TopicView
+from headrace.model.errors import LeaderNotAvailable
+from headrace.wire.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+)
+from headrace.wire.messages.replicas import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+from headrace.wire.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+HIGH_WATERMARK = -1  # `trim` to this: everything that consumers may read
+
+
+class ResourceType(IntEnum):
+    TOPIC = 2
+    BROKER = 4
+
+
+class ReportedConfigSource(IntEnum):
+    """Where a setting's value comes from."""
+
+    UNKNOWN = 0
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """What a topic is to be; -1 takes the broker's default."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One setting as the broker describes it; a sensitive one has no value."""
+
+    name: str
+    value: str | None
+    source: int
+    read_only: bool
+    sensitive: bool
+
+    @property
+    def is_default(self) -> bool:
+        return self.source == ReportedConfigSource.DEFAULT
+
+
+class TopicAdmin:
+    """Administration of topics over a cluster that the caller opened."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def list(self) -> Sequence[TopicView]:
+        """Every topic, internal ones too, by name."""
+        view = await self._cluster.call_with_retries(self._cluster.refresh)
+        return sorted(view.topics.values(), key=lambda topic: topic.name)
+
+    async def describe(self, name: str) -> TopicView:
+        """One topic, freshly asked for."""
+        return await self._cluster.call_with_retries(lambda: self._cluster.current_topic(name))
+
+    async def create(self, topic: NewTopic, *, validate_only: bool = False) -> None:
+        """Create a topic and wait until each of its partitions has a leader."""
+        wanted = CreatableTopic(
+            name=topic.name,
+            num_partitions=topic.partitions,
+            replication_factor=topic.replication_factor,
+            configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+        )
+        request = CreateTopicsRequest(topics=[wanted], timeout_ms=self._timeout_ms, validate_only=validate_only)
+
+        async def ask() -> None:
+            answer: CreateTopicsResponse = await self._cluster.call_controller(request)
+            for told in answer.topics:
+                raise_for_code(told.error_code, told.error_message)
+
+        await self._cluster.call_with_retries(ask)
+        if not validate_only:
+            await self._cluster.call_with_retries(lambda: self._ready(topic.name), topics_may_appear=True)
+
+    async def delete(self, name: str) -> None:
+        """Delete a topic and all its records."""
+        request = DeleteTopicsRequest(
+            topic_names=[name], topics=[DeleteTopicState(name=name)], timeout_ms=self._timeout_ms
+        )
+
+        async def ask() -> None:
+            answer: DeleteTopicsResponse = await self._cluster.call_controller(request)
+            for told in answer.responses:
+                raise_for_code(told.error_code, told.error_message)
+
+        await self._cluster.call_with_retries(ask)
+        self._cluster.invalidate_metadata()
+
+    async def add_partitions(self, name: str, total: int, *, validate_only: bool = False) -> None:
+        """Raise the number of partitions to `total`; keys may then go to other partitions than before."""
+        request = CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name=name, count=total)],
+            timeout_ms=self._timeout_ms,
+            validate_only=validate_only,
+        )
+
+        async def ask() -> None:
+            answer: CreatePartitionsResponse = await self._cluster.call_controller(request)
+            for told in answer.results:
+                raise_for_code(told.error_code, told.error_message)
+
+        await self._cluster.call_with_retries(ask)
+        self._cluster.invalidate_metadata()
+
+    async def configs(self, name: str) -> Sequence[Config]:
+        """All settings of a topic with their sources, by name."""
+        return await self._describe_configs(ResourceType.TOPIC, name, None)
+
+    async def broker_configs(self, node_id: int) -> Sequence[Config]:
+        """All settings of a broker, by name."""
+        return await self._describe_configs(ResourceType.BROKER, str(node_id), node_id)
+
+    async def alter_configs(
+        self,
+        name: str,
+        *,
+        set_to: Mapping[str, str] | None = None,
+        back_to_default: Iterable[str] = (),
+        validate_only: bool = False,
+    ) -> None:
+        """Change single settings of a topic; the others stay as they are."""
+        changes = [
+            IncrementalAlterableConfig(name=key, config_operation=0, value=v) for key, v in (set_to or {}).items()
+        ]
+        changes += [IncrementalAlterableConfig(name=key, config_operation=1, value=None) for key in back_to_default]
+        resource = IncrementalAlterConfigsResource(
+            resource_type=ResourceType.TOPIC, resource_name=name, configs=changes
+        )
+        request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+
+        async def ask() -> None:
+            answer: IncrementalAlterConfigsResponse = await self._cluster.call(request)
+            for told in answer.responses:
+                raise_for_code(told.error_code, told.error_message)
+
+        await self._cluster.call_with_retries(ask)
+
+    async def trim(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete all records before these offsets (HIGH_WATERMARK: all); returns the new first offsets."""
+        started: dict[TopicPartition, int] = {}
+
+        async def ask() -> None:
+            by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
+            for target in before:
+                if target not in started:
+                    by_leader[(await self._cluster.partition(*target)).leader].append(target)
+            for node_id, targets in by_leader.items():
+                started.update(await self._trim_at(node_id, {target: before[target] for target in targets}))
+
+        await self._cluster.call_with_retries(ask)
+        return started
+
+    async def sizes(self, name: str) -> dict[int, int]:
+        """The bytes that each partition takes on its leader's disk."""
+        view = await self._cluster.topic(name)
+        sizes: dict[int, int] = {}
+        wanted = DescribableLogDirTopic(topic=name, partitions=[p.partition for p in view.partitions])
+        for node_id in sorted({p.leader_id for p in view.partitions if p.leader_id >= 0}):
+            request = DescribeLogDirsRequest(topics=[wanted])
+            answer: DescribeLogDirsResponse = await self._cluster.call(request, node_id=node_id)
+            raise_for_code(answer.error_code)
+            for folder in answer.results:
+                for topic in folder.topics:
+                    for told in topic.partitions:
+                        if topic.name == name and view.partitions[told.partition_index].leader_id == node_id:
+                            sizes[told.partition_index] = told.partition_size
+        return sizes
+
+    @property
+    def _timeout_ms(self) -> int:
+        return int(self._cluster.settings.request_timeout_seconds * 1000)
+
+    async def _ready(self, name: str) -> None:
+        topic = await self._cluster.topic(name)
+        if not topic.ready:
+            raise LeaderNotAvailable(f"topic {name!r} was created, but not all its partitions have a leader yet")
+
+    async def _describe_configs(self, kind: ResourceType, name: str, node_id: int | None) -> Sequence[Config]:
+        resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+
+        async def ask() -> Sequence[Config]:
+            request = DescribeConfigsRequest(resources=[resource])
+            answer: DescribeConfigsResponse = await self._cluster.call(request, node_id=node_id)
+            told = only_result(answer.results)
+            raise_for_code(told.error_code, told.error_message)
+            configs = [Config(c.name, c.value, c.config_source, c.read_only, c.is_sensitive) for c in told.configs]
+            return sorted(configs, key=lambda config: config.name)
+
+        return await self._cluster.call_with_retries(ask)
+
+    async def _trim_at(self, node_id: int, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        topics: dict[str, list[DeleteRecordsPartition]] = defaultdict(list)
+        for (topic, partition), offset in before.items():
+            topics[topic].append(DeleteRecordsPartition(partition_index=partition, offset=offset))
+        request = DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name=name, partitions=p) for name, p in topics.items()],
+            timeout_ms=self._timeout_ms,
+        )
+        answer: DeleteRecordsResponse = await self._cluster.call(request, node_id=node_id)
+        started = {}
+        for told in answer.topics:
+            for partition_ in told.partitions:
+                raise_for_code(partition_.error_code)
+                started[TopicPartition(told.name, partition_.partition_index)] = partition_.low_watermark
+        return started

@@ -1,0 +1,141 @@
+"""The webhooks of subscriptions: listed for the process that pushes, set and deleted for an administrator.
+
+A webhook is part of the configuration of its subscription, so it belongs to (topic, name) and ends with either. A
+webhook that is set again begins with the defaults, except for its secret, which stays until another is given.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from headrace.client.admin.config_requests import Resource, alter_configs, describe_configs
+from headrace.client.cluster import Cluster
+from headrace.client.errors import only_result, raise_for_code
+from headrace.model.names import ACKS_PREFIX
+from headrace.model.subscription_configs import SUBSCRIPTION_RESOURCE, subscription_resource_name
+from headrace.wire.messages.queues import (
+    DescribedPush,
+    DescribePushesRequest,
+    DescribePushesResponse,
+    DescribeSubscriptionsRequest,
+    DescribeSubscriptionsResponse,
+    DescribeSubscriptionsTopic,
+)
+
+_DEFAULT_CONFIG = 5
+URL, SECRET = "headrace.push.url", "headrace.push.secret"
+CONCURRENCY, RATE, TIMEOUT_MS = "headrace.push.concurrency", "headrace.push.rate", "headrace.push.timeout.ms"
+_TOPICS = "headrace.push.topics"  # of a group's webhook: those that it is for; empty for all
+_NAMES = (URL, SECRET, CONCURRENCY, RATE, TIMEOUT_MS)
+
+
+class WebhookSettings(msgspec.Struct, frozen=True):
+    """A webhook as it is set. None is the default, or, for the secret, the one it has."""
+
+    url: str
+    secret: str | None = None
+    concurrency: int | None = None
+    rate: int | None = None
+    timeout_ms: int | None = None
+
+
+class WebhookView(msgspec.Struct, frozen=True):
+    """A webhook as it is."""
+
+    url: str
+    has_secret: bool
+    concurrency: int
+    rate: int
+    timeout_ms: int
+
+
+class WebhookPoller:
+    """What is pushed, asked for again and again; nothing is sent while nothing has changed."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._version = ""
+        self._pushes: Sequence[DescribedPush] = ()
+
+    async def ask(self) -> Sequence[DescribedPush]:
+        """One attempt; the same object if nothing has changed."""
+        answer: DescribePushesResponse = await self._cluster.call(DescribePushesRequest(version=self._version))
+        raise_for_code(answer.error_code, answer.error_message)
+        if answer.is_changed:
+            self._version, self._pushes = answer.version, answer.pushes
+        return self._pushes
+
+
+async def subscribed_topics(cluster: Cluster, subscriptions: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    """The topics that each of these subscriptions is in, one attempt; those that are in none are left out. A
+    subscription is in all partitions of its topic, so the first one is asked."""
+    view = await cluster.refresh()
+    by_leader: dict[int, list[DescribeSubscriptionsTopic]] = defaultdict(list)
+    for colocated_topic in view.topics:
+        topic = colocated_topic.removeprefix(ACKS_PREFIX)
+        if topic != colocated_topic and topic in view.topics:
+            by_leader[(await cluster.partition(topic, 0)).leader].append(DescribeSubscriptionsTopic(topic, [0]))
+    found: dict[str, list[str]] = defaultdict(list)
+    for node_id, topics in by_leader.items():
+        request = DescribeSubscriptionsRequest(subscriptions=[*subscriptions], topics=topics)
+        answer: DescribeSubscriptionsResponse = await cluster.call(request, node_id=node_id)
+        for told in answer.topics:
+            partition = only_result(told.partitions)
+            raise_for_code(partition.error_code, partition.error_message)
+            for described in partition.subscriptions:
+                found[described.subscription].append(told.name)
+    return {name: sorted(topics) for name, topics in found.items()}
+
+
+async def set_webhook(cluster: Cluster, topic: str, subscription: str, push: WebhookSettings) -> str | None:
+    """Push the messages of the subscription of this topic. Returns the secret if one was generated, because there was
+    none: it cannot be read afterwards."""
+    generated = None
+    if push.secret is None:
+        before = await get_webhook(cluster, topic, subscription)
+        if before is None or not before.has_secret:
+            generated = cluster.entropy.token(32)
+    changes: dict[str, str | None] = dict.fromkeys(name for name in _NAMES if name != SECRET)
+    changes.update(webhook_configs(push, push.secret or generated))
+    await alter_configs(cluster, _resource(topic, subscription), changes)
+    return generated
+
+
+def webhook_configs(push: WebhookSettings, secret: str | None) -> dict[str, str]:
+    """The settings of the subscription that make this webhook; defaults are left out."""
+    given: dict[str, object] = {
+        URL: push.url,
+        SECRET: secret,
+        CONCURRENCY: push.concurrency,
+        RATE: push.rate,
+        TIMEOUT_MS: push.timeout_ms,
+    }
+    return {name: str(value) for name, value in given.items() if value is not None}
+
+
+async def get_webhook(cluster: Cluster, topic: str, subscription: str) -> WebhookView | None:
+    """None if it is not pushed."""
+    described = await describe_configs(cluster, _resource(topic, subscription), [*_NAMES, _TOPICS])
+    configs = {one.name: one for one in described}
+    url, of_group = configs[URL].value, configs[_TOPICS].value
+    if not url or (of_group and topic not in of_group.split(",")):
+        return None
+    return WebhookView(
+        url=url,
+        has_secret=configs[SECRET].config_source != _DEFAULT_CONFIG,
+        concurrency=int(configs[CONCURRENCY].value or 0),
+        rate=int(configs[RATE].value or 0),
+        timeout_ms=int(configs[TIMEOUT_MS].value or 0),
+    )
+
+
+async def delete_webhook(cluster: Cluster, topic: str, subscription: str) -> None:
+    """Push it no more; the secret is forgotten, too."""
+    await alter_configs(cluster, _resource(topic, subscription), dict.fromkeys(_NAMES))
+
+
+def _resource(topic: str, subscription: str) -> Resource:
+    return SUBSCRIPTION_RESOURCE, subscription_resource_name(topic, subscription)

@@ -1,0 +1,1 @@
+"""Connections to brokers: addresses, frames, TCP, one transport per broker."""

@@ -1,0 +1,1 @@
+"""Reading: consumer, read-ahead, and what Fetch responses hold."""

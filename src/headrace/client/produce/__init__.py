@@ -1,0 +1,1 @@
+"""Writing: producer, batches that wait, and the requests that carry them."""

@@ -1,0 +1,206 @@
+"""Writes record batches that were made elsewhere: columns become batches without a loop over records.
+
+    async with BatchWriter(cluster, author) as writer:
+        await writer.put(target, batches)
+        await writer.flush()
+
+The bytes are sent as they are, again and again if need be, so their maker must have put the author's identity and
+the partition's next sequence number into them. Order and repetition are those of `Sender`: one batch of a partition is
+under way at a time, one request takes along the next batch of every partition that the broker leads, and a batch that
+was written before is not written again. Memory is bounded: while `bytes_in_flight_max` wait, `put` waits too. The first
+batch that is refused ends it all, since what is behind it has sequence numbers that count on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol, Self
+
+import msgspec
+
+from headrace.client.cluster import Cluster
+from headrace.client.errors import ProducerClosed, raise_for_code
+from headrace.client.metadata import TopicPartition
+from headrace.client.produce.pending_batches import PartitionBatchQueue, PendingBatch, ProducerIdentity
+from headrace.client.produce.producer import ACKS_ALL
+from headrace.client.produce.sender import Sender, SenderSettings
+from headrace.model.errors import HeadraceError, MessageTooLarge
+from headrace.wire.batches.compression import NONE
+from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from headrace.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+
+
+class ReadyBatch(NamedTuple):
+    """A batch as it goes over the wire."""
+
+    encoded: bytes | bytearray | memoryview
+    record_count: int
+
+
+class BatchWriterSettings(msgspec.Struct, frozen=True):
+    """`topic_wait_seconds`: how long a topic that was just made may be unknown to the broker that leads it."""
+
+    bytes_in_flight_max: int = 32 * 1024 * 1024
+    delivery_timeout_seconds: float = 120.0
+    topic_wait_seconds: float = 10.0
+
+
+class BatchProducer(Protocol):
+    """Who writes: a transaction that is open, or one that takes part in none, whose transactional id is empty."""
+
+    @property
+    def transactional_id(self) -> str: ...
+
+    @property
+    def identity(self) -> ProducerIdentity: ...
+
+    async def enlist(self, targets: Iterable[TopicPartition]) -> None:
+        """Return when batches may come to these partitions."""
+
+
+class IdempotentProducer:
+    """An author without a transaction: repetitions are recognised, and that is all."""
+
+    transactional_id = ""
+
+    def __init__(self, identity: ProducerIdentity) -> None:
+        self.identity = identity
+
+    async def enlist(self, targets: Iterable[TopicPartition]) -> None:
+        """There is nothing to be enlisted in."""
+
+
+async def idempotent_producer(cluster: Cluster) -> IdempotentProducer:
+    """A new identity, of nobody else."""
+
+    async def ask() -> IdempotentProducer:
+        answer: InitProducerIdResponse = await cluster.call(InitProducerIdRequest())
+        raise_for_code(answer.error_code)
+        return IdempotentProducer(ProducerIdentity(answer.producer_id, answer.producer_epoch))
+
+    return await cluster.call_with_retries(ask)
+
+
+class BatchWriter:
+    """Runs while it is entered, on the cluster's loop."""
+
+    def __init__(self, cluster: Cluster, author: BatchProducer, settings: BatchWriterSettings | None = None) -> None:
+        self.settings = settings or BatchWriterSettings()
+        self._cluster = cluster
+        self._sender = _EncodedBatchSender(
+            cluster, _sender_settings(self.settings), self._settled, _WriterTransactionContext(author)
+        )
+        self._buffered_bytes = 0
+        self._changed = asyncio.Event()
+        self._failure: BaseException | None = None
+
+    async def __aenter__(self) -> Self:
+        self._sender.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """What is under way is given up; after `flush` that is nothing."""
+        await self._sender.stop()
+        self._sender.abandon(ProducerClosed("the writer was left before this batch was acknowledged"))
+
+    async def append(self, target: TopicPartition, batches: Sequence[ReadyBatch]) -> None:
+        """Hand over the next batches of a partition; waits while too many bytes do."""
+        for ready in batches:
+            # One batch is let in however large it is: waiting would not make it smaller.
+            await self._wait_until(lambda: self._buffered_bytes < self.settings.bytes_in_flight_max)
+            self._buffered_bytes += len(ready.encoded)
+            self._sender.submit_ready(target, _PendingEncodedBatch(self._cluster.clock.monotonic(), ready))
+
+    async def flush(self) -> None:
+        """Return when every batch is written on all in-sync replicas; raises what refused the first one."""
+        await self._wait_until(lambda: self._buffered_bytes == 0)
+
+    async def _wait_until(self, is_so: Callable[[], bool]) -> None:
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            if is_so():
+                return
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _settled(self, batch: PendingBatch) -> None:
+        assert isinstance(batch, _PendingEncodedBatch)
+        self._buffered_bytes -= len(batch.encoded)
+        self._failure = self._failure or batch.done.exception()
+        batch.encoded = b""
+        self._changed.set()
+
+
+class _WriterTransactionContext:
+    """An author as the sender sees it. Nobody needs to be told that a batch was given up: the writer remembers."""
+
+    def __init__(self, author: BatchProducer) -> None:
+        self.transactional_id = author.transactional_id
+        self.identity = author.identity
+        self.enlist = author.enlist
+
+    def set_abortable_error(self, error: HeadraceError) -> None: ...
+
+
+class _PendingEncodedBatch(PendingBatch):
+    __slots__ = ("encoded",)
+
+    def __init__(self, created_at: float, ready: ReadyBatch) -> None:
+        super().__init__(created_at)
+        self.encoded = ready.encoded
+        self.record_count = ready.record_count
+        self.size_bytes = len(ready.encoded)
+        self.is_closed = True
+
+
+class _EncodedBatchSender(Sender):
+    def submit_ready(self, target: TopicPartition, batch: _PendingEncodedBatch) -> None:
+        queue = self._queues.get(target)
+        if queue is None:
+            queue = self._queues[target] = PartitionBatchQueue(target)
+        queue.batches.append(batch)
+        self._active_queues[target] = queue
+        self._wake.set()
+
+    def _request(self, queues: Iterable[PartitionBatchQueue]) -> ProduceRequest:
+        assert self._transaction is not None
+        topics: dict[str, list[PartitionProduceData]] = defaultdict(list)
+        for queue in queues:
+            head = queue.batches[0]
+            assert isinstance(head, _PendingEncodedBatch)
+            data = PartitionProduceData(index=queue.target.partition, records=memoryview(head.encoded))
+            topics[queue.target.topic].append(data)
+        return ProduceRequest(
+            transactional_id=self._transaction.transactional_id or None,
+            acks=self._settings.acks,
+            timeout_ms=int(self._cluster.settings.request_timeout_seconds * 1000),
+            topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
+        )
+
+    def _may_split(self, error: HeadraceError) -> bool:  # noqa: ARG002
+        """What came as bytes cannot be halved."""
+        return False
+
+    def _fail_batch(self, queue: PartitionBatchQueue, error: HeadraceError, *, in_doubt: bool) -> None:
+        if isinstance(error, MessageTooLarge):
+            head = queue.batches[0]
+            error = MessageTooLarge(
+                f"{queue.target} refused a batch of {head.record_count} records in {head.size_bytes} bytes "
+                f"({error.message}); make smaller batches, or raise the topic's max.message.bytes"
+            )
+        super()._fail_batch(queue, error, in_doubt=in_doubt)
+
+
+def _sender_settings(settings: BatchWriterSettings) -> SenderSettings:
+    return SenderSettings(
+        acks=ACKS_ALL,
+        idempotent=True,
+        compression=NONE,
+        linger_seconds=0.0,
+        batch_bytes_max=1,
+        delivery_timeout_seconds=settings.delivery_timeout_seconds,
+        topic_wait_seconds=settings.topic_wait_seconds,
+    )

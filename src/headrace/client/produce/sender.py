@@ -1,0 +1,365 @@
+"""Moves outboxes to their leaders: who is ready, one Produce request per leader, and what each answer means.
+
+Per partition an answer is success, "again" (the batch stays at the head and is sent again after a pause),
+or the end of that batch. The sender never reorders and never drops in silence: every batch ends written or
+refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from headrace.client.cluster import Cluster
+from headrace.client.connections.transport import api_of_request, choose_version
+from headrace.client.errors import DeliveryTimedOut, error_of_code, raise_for_code
+from headrace.client.metadata import TopicPartition
+from headrace.client.produce.pending_batches import BatchLocation, PartitionBatchQueue, PendingBatch, ProducerIdentity
+from headrace.model.errors import (
+    DuplicateSequence,
+    HeadraceError,
+    InvalidProducerEpoch,
+    InvalidRecords,
+    MessageTooLarge,
+    OutOfOrderSequence,
+    UnknownProducerId,
+    UnknownTopicOrPartition,
+)
+from headrace.model.message_headers import DEDUP_ID_REUSED
+from headrace.runtime.supervise import Supervisor
+from headrace.wire.batches.batch import BatchRecord
+from headrace.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from headrace.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+
+_PRODUCER_STATE_LOST = (OutOfOrderSequence, UnknownProducerId, InvalidProducerEpoch)
+_TIMER_SLACK_SECONDS = 0.001  # timers may fire a little early, and must not then be set again and again
+_NAMES_UNTIL = 12  # Produce names topics by id from version 13 on
+_UNKNOWN_SERVER_ERROR = -1
+_ENLISTS_UNTIL = 11  # from version 12 on the broker would enlist the partition by itself
+
+
+@dataclass(frozen=True, slots=True)
+class SenderSettings:
+    """How the sender sends. `topic_wait_seconds`: a topic that is not there may appear for so long; for as long as a
+    record may wait at all, if it is None. `isolate_invalid_records`: the records are those of strangers to each other;
+    one that breaks a rule does not take its batch with it, and a partition that is slow does not hold up others."""
+
+    acks: int
+    idempotent: bool
+    compression: int
+    linger_seconds: float
+    batch_bytes_max: int
+    delivery_timeout_seconds: float
+    topic_wait_seconds: float | None = None
+    isolate_invalid_records: bool = False
+
+
+class TransactionContext(Protocol):
+    """The transaction of which the batches are a part, if they are."""
+
+    @property
+    def transactional_id(self) -> str: ...
+
+    @property
+    def identity(self) -> ProducerIdentity: ...
+
+    async def enlist(self, targets: Iterable[TopicPartition]) -> None:
+        """Return when the partitions are part of it, durably: only then may its batches come there."""
+
+    def set_abortable_error(self, error: HeadraceError) -> None:
+        """One of its batches was given up, so that it cannot be committed any more."""
+
+
+class Sender:
+    """Runs in the background of one producer.
+
+    `settled` is called with every batch that has left its outbox. In a transaction the identity is the transaction's:
+    there is no other to go on with when the broker does not know it any more.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: SenderSettings,
+        settled: Callable[[PendingBatch], None],
+        transaction: TransactionContext | None = None,
+    ) -> None:
+        self._queues: dict[TopicPartition, PartitionBatchQueue] = {}
+        self._active_queues: dict[TopicPartition, PartitionBatchQueue] = {}  # those with something in them
+        self._cluster = cluster
+        self._settings = settings
+        self._settled = settled
+        self._transaction = transaction
+        self._wake = asyncio.Event()
+        self._no_linger = False
+        self._identity: ProducerIdentity | None = None
+        self._identifying = asyncio.Lock()
+        self._tasks = Supervisor()
+
+    def start(self) -> None:
+        self._spawn(self._run(), "producer sender")
+
+    async def stop(self) -> None:
+        await self._tasks.stop()
+
+    def has_room(self, target: TopicPartition, size_bytes: int) -> bool:
+        """Whether a record of this size would join a batch that is being filled."""
+        queue = self._active_queues.get(target)
+        return queue is not None and queue.has_room(size_bytes, self._settings.batch_bytes_max)
+
+    def submit(self, target: TopicPartition, record: BatchRecord, size_bytes: int) -> PendingBatch:
+        """Put a record into its outbox; returns its batch."""
+        queue = self._queues.get(target)
+        if queue is None:
+            queue = self._queues[target] = PartitionBatchQueue(target)
+        now = self._cluster.clock.monotonic()
+        batch = queue.append(record, size_bytes, now, self._settings.batch_bytes_max)
+        self._active_queues[target] = queue
+        self._wake.set()
+        return batch
+
+    def submit_together(
+        self, target: TopicPartition, records: Sequence[BatchRecord], size_bytes: int, *, alone: bool
+    ) -> PendingBatch:
+        """Put records into their outbox, side by side at the end of one batch, which is returned."""
+        queue = self._queues.get(target)
+        if queue is None:
+            queue = self._queues[target] = PartitionBatchQueue(target)
+        now = self._cluster.clock.monotonic()
+        batch = queue.append_all(records, size_bytes, now, self._settings.batch_bytes_max, alone=alone)
+        self._active_queues[target] = queue
+        self._wake.set()
+        return batch
+
+    @property
+    def pending(self) -> list[PendingBatch]:
+        """Every batch that is neither written nor refused yet."""
+        return [batch for queue in self._active_queues.values() for batch in queue.batches]
+
+    def set_no_linger(self, on: bool) -> None:
+        """While on, nothing lingers."""
+        self._no_linger = on
+        self._wake.set()
+
+    def abandon(self, error: BaseException) -> None:
+        """Refuse all that waits; for when the sender has stopped."""
+        for queue in self._active_queues.values():
+            while queue.batches:
+                self._settled(queue.fail_head(error, in_doubt=True))
+        self._active_queues.clear()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._tasks.spawn(work, name).add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A task that dies of a bug must not leave the application waiting."""
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            self.abandon(bug)
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            pause = self._dispatch()
+            if pause is None:
+                await self._wake.wait()
+                continue
+            try:
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    def _dispatch(self) -> float | None:
+        """Send what is ready; returns the seconds until something else will be."""
+        now = self._cluster.clock.monotonic()
+        settings = self._settings
+        linger = 0.0 if self._no_linger else settings.linger_seconds
+        next_at: float | None = None
+        ready = []
+        for queue in list(self._active_queues.values()):
+            if queue.in_flight:
+                continue
+            self._expire_batches(queue, now)
+            if not queue.batches:
+                del self._active_queues[queue.target]
+                continue
+            at = queue.ready_at(linger, settings.batch_bytes_max)
+            if at <= now + _TIMER_SLACK_SECONDS:
+                queue.in_flight = True
+                ready.append(queue)
+            elif next_at is None or at < next_at:
+                next_at = at
+        for together in [[queue] for queue in ready] if settings.isolate_invalid_records else [ready] if ready else []:
+            self._spawn(self._send_all(together), "producer round")
+        return None if next_at is None else max(0.0, next_at - now)
+
+    def _expire_batches(self, queue: PartitionBatchQueue, now: float) -> None:
+        limit = self._settings.delivery_timeout_seconds
+        while queue.batches and now - queue.batches[0].created_at >= limit:
+            why = "" if queue.last_error is None else f": {queue.last_error.message.rstrip('.')}"
+            error = DeliveryTimedOut(f"{queue.target} did not acknowledge a batch within {limit:g} s{why}")
+            self._fail_batch(queue, error, in_doubt=queue.batches[0].in_doubt)
+
+    async def _send_all(self, queues: list[PartitionBatchQueue]) -> None:
+        by_leader: dict[int, list[PartitionBatchQueue]] = defaultdict(list)
+        if self._transaction is not None:
+            try:
+                await self._transaction.enlist([queue.target for queue in queues])
+            except HeadraceError as error:
+                for queue in queues:
+                    self._handle_batch_error(queue, error)
+                return
+        for queue in queues:
+            try:
+                if self._settings.idempotent and queue.identity is None:
+                    queue.set_identity(await self._producer_identity())
+                by_leader[(await self._cluster.partition(*queue.target)).leader].append(queue)
+            except HeadraceError as error:
+                self._handle_batch_error(queue, error)
+        if len(by_leader) == 1:  # mostly; a group of tasks would cost as much as the request
+            ((leader, theirs),) = by_leader.items()
+            await self._send(leader, theirs)
+            return
+        async with asyncio.TaskGroup() as group:
+            for leader, theirs in by_leader.items():
+                group.create_task(self._send(leader, theirs))
+
+    async def _send(self, leader: int, queues: list[PartitionBatchQueue]) -> None:
+        attempts = [queue.batches[0].attempts for queue in queues]
+        try:
+            responses = await self._produce(leader, queues)
+        except HeadraceError as error:
+            for queue, before in zip(queues, attempts, strict=True):
+                queue.batches[0].in_doubt |= queue.batches[0].attempts > before
+                self._handle_batch_error(queue, error)
+            return
+        for queue in queues:
+            response = responses.get(queue.target)
+            if response is None:
+                queue.batches[0].in_doubt = True
+                self._handle_batch_error(queue, error_of_code(-1, f"the broker's answer left out {queue.target}"))
+            elif response.error_code in (0, DuplicateSequence.code):
+                self._complete_batch(queue, BatchLocation(response.base_offset, response.log_append_time_ms))
+            else:
+                verdict = error_of_code(response.error_code, _error_message(response))
+                # A leader that loses its leadership or followers, or fails, after the append reports such an error.
+                queue.batches[0].in_doubt |= verdict.retriable or response.error_code == _UNKNOWN_SERVER_ERROR
+                self._handle_batch_error(queue, verdict)
+
+    async def _produce(
+        self, leader: int, queues: list[PartitionBatchQueue]
+    ) -> dict[TopicPartition, PartitionProduceResponse]:
+        """One request. With acks=0 there is no answer, and success is assumed when it has been sent."""
+        cluster, settings = self._cluster, self._settings
+        transport = await cluster.transport(leader)
+        for queue in queues:
+            if settings.idempotent and queue.batches[0].attempts == 0:
+                queue.assign_sequence()
+            queue.batches[0].attempts += 1
+        request = self._request(queues)
+        api = api_of_request(request)
+        version = choose_version(transport, api, _NAMES_UNTIL if self._transaction is None else _ENLISTS_UNTIL)
+        if settings.acks == 0:
+            transport.post(api.key, version, request)
+            return {o.target: PartitionProduceResponse(index=o.target.partition, base_offset=-1) for o in queues}
+        timeout = cluster.settings.request_timeout_seconds
+        response: ProduceResponse = await transport.call(api.key, version, request, timeout)
+        return {
+            TopicPartition(topic.name, partition.index): partition
+            for topic in response.responses
+            for partition in topic.partition_responses
+        }
+
+    def _request(self, queues: Iterable[PartitionBatchQueue]) -> ProduceRequest:
+        topics: dict[str, list[PartitionProduceData]] = defaultdict(list)
+        for queue in queues:
+            batch = queue.batches[0]
+            encoded = memoryview(
+                batch.encode(self._settings.compression, is_transactional=self._transaction is not None)
+            )
+            topics[queue.target.topic].append(PartitionProduceData(index=queue.target.partition, records=encoded))
+        return ProduceRequest(
+            transactional_id=None if self._transaction is None else self._transaction.transactional_id,
+            acks=self._settings.acks,
+            timeout_ms=int(self._cluster.settings.request_timeout_seconds * 1000),
+            topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
+        )
+
+    def _handle_batch_error(self, queue: PartitionBatchQueue, error: HeadraceError) -> None:
+        """An attempt failed: again, in halves, under a new identity, or not at all."""
+        head = queue.batches[0]
+        # Rejected at its first attempt, a batch cannot be in the log: it may go out again in another form. After an
+        # attempt without a final verdict, it may have been written: its sequence must not be used for another batch,
+        # whose records the broker would take for duplicates.
+        certain = head.attempts > 0 and not head.in_doubt
+        if head.record_count > 1 and certain and self._may_split(error):
+            queue.split_head()
+        elif isinstance(error, _PRODUCER_STATE_LOST) and certain and self._transaction is None:
+            self._identity = None
+            queue.restart_with_new_identity()
+        elif error.retriable and not self._topic_never_appeared(head, error):
+            self._cluster.invalidate_metadata()
+            queue.failures += 1
+            queue.last_error = error
+            pause = self._cluster.backoff().seconds_after(queue.failures)
+            queue.not_before = self._cluster.clock.monotonic() + pause
+        else:
+            self._fail_batch(queue, error, in_doubt=head.in_doubt)
+        queue.in_flight = False
+        self._wake.set()
+
+    def _may_split(self, error: HeadraceError) -> bool:
+        """Whether a part of the batch may be welcome where the whole is not. A request that reuses a dedup id is one
+        that the caller did not mean to send: no part of it may be written."""
+        if isinstance(error, InvalidRecords):
+            return self._settings.isolate_invalid_records and DEDUP_ID_REUSED not in error.message
+        return isinstance(error, MessageTooLarge)
+
+    def _topic_never_appeared(self, batch: PendingBatch, error: HeadraceError) -> bool:
+        """Whether a batch is for a topic that was not there for so long that it will not come."""
+        seconds = self._settings.topic_wait_seconds
+        waited = self._cluster.clock.monotonic() - batch.created_at
+        return isinstance(error, UnknownTopicOrPartition) and seconds is not None and waited >= seconds
+
+    def _fail_batch(self, queue: PartitionBatchQueue, error: HeadraceError, *, in_doubt: bool) -> None:
+        if in_doubt:
+            self._identity = None
+        if self._transaction is not None:
+            self._transaction.set_abortable_error(error)
+        self._settled(queue.fail_head(error, in_doubt=in_doubt))
+
+    def _complete_batch(self, queue: PartitionBatchQueue, written: BatchLocation) -> None:
+        batch = queue.complete_head(written)
+        queue.in_flight = False
+        queue.not_before = 0.0
+        self._settled(batch)
+        self._wake.set()
+
+    async def _producer_identity(self) -> ProducerIdentity:
+        """The producer's identity; asked for when there is none, or the last one was lost."""
+        if self._transaction is not None:
+            return self._transaction.identity
+        async with self._identifying:
+            if self._identity is None:
+                response: InitProducerIdResponse = await self._cluster.call(InitProducerIdRequest())
+                raise_for_code(response.error_code)
+                self._identity = ProducerIdentity(response.producer_id, response.producer_epoch)
+            return self._identity
+
+
+def _error_message(response: PartitionProduceResponse) -> str | None:
+    """The broker's sentence, with the first record that it objects to."""
+    if response.record_errors:
+        first = response.record_errors[0]
+        why = first.batch_index_error_message or response.error_message
+        return f"record {first.batch_index} of the batch: {why}"
+    return response.error_message

@@ -1,0 +1,1 @@
+"""Subscriptions: lease, settle, schedule, request and reply."""

@@ -1,0 +1,217 @@
+"""Requests and replies: `await requests.request("prices", b"c-42")` returns what whoever works on that topic answers.
+
+    async with Requests(cluster) as requests:
+        reply = await requests.request("prices", b"c-42", timeout_seconds=5)
+
+    async with Responder(cluster) as responder, Consumer(cluster, ["prices"], group=...) as consumer:
+        await responder.answer(consumer, price_of)
+
+A request says in its headers to which topic the reply goes and under which id. Each `Requests` has such a topic, which
+it deletes when it is closed; if it is gone without that, the broker deletes the topic when it was idle for long enough.
+A reply that comes too late, or twice, finds nobody who waits for it; a request that nobody answered in time says when
+that was, so that a subscription that looks at expiry does not work on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, Self, TypeVar
+
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
+from headrace.client.cluster import Cluster
+from headrace.client.fetch.consumer import Consumer
+from headrace.client.metadata import TopicPartition
+from headrace.client.produce.producer import Header, Producer, ProducerSettings
+from headrace.model.errors import HeadraceError, RequestTimedOut, UnknownTopicOrPartition
+from headrace.model.message_headers import (
+    CORRELATION_ID,
+    EXPIRES_AT,
+    REPLY_TO,
+    InvalidHeader,
+    header_text,
+    header_value,
+    with_headers,
+)
+from headrace.runtime.supervise import Supervisor
+
+REPLY_PREFIX = "__reply."
+_NOT_OF_NAMES = re.compile(r"[^a-zA-Z0-9._-]")
+_CLIENT_ID_LENGTH_MAX = 100
+_GONE_SECONDS = 2.0  # after which a reply topic that is missing counts as deleted
+_KEPT_ALIVE = 3  # times per idle period, so that one miss is no harm
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSettings:
+    """`idle_seconds`: how long after the end of a client that closed nothing its topic is deleted."""
+
+    idle_seconds: float = 3600.0
+    timeout_seconds: float = 30.0
+
+
+class ReplyMessage(NamedTuple):
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+
+
+class Requests:
+    """Asks through one cluster. Use it as `async with Requests(cluster) as requests:`."""
+
+    def __init__(self, cluster: Cluster, settings: RequestSettings | None = None) -> None:
+        self.settings = settings or RequestSettings()
+        client_id = _NOT_OF_NAMES.sub("-", cluster.settings.client_id)[:_CLIENT_ID_LENGTH_MAX]
+        self.reply_topic = f"{REPLY_PREFIX}{client_id}.{cluster.entropy.token(12)}"
+        self._cluster = cluster
+        self._admin = TopicAdmin(cluster)
+        self._producer = Producer(cluster)
+        self._consumer = Consumer(cluster, partitions={TopicPartition(self.reply_topic, 0): 0})
+        self._waiting: dict[bytes, asyncio.Future[ReplyMessage]] = {}
+        self._failure: HeadraceError | None = None
+        self._has_timed_out = asyncio.Event()  # a request: perhaps because the reply topic is gone
+        self._tasks = Supervisor()
+
+    async def __aenter__(self) -> Self:
+        await self._create_reply_topic()
+        await self._producer.__aenter__()
+        await self._consumer.__aenter__()
+        self._tasks.spawn(self._receive_replies(), "replies")
+        self._tasks.spawn(self._keep_alive(), "keep the reply topic")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Whoever still waits for a reply is told that none will come; the topic of replies is deleted."""
+        await self._tasks.stop()
+        self._fail(RequestTimedOut("the requests were closed before the reply came"))
+        await self._consumer.close()
+        await self._producer.close(flush=False)
+        with suppress(HeadraceError):  # then it goes when it has been idle
+            await self._admin.delete(self.reply_topic)
+
+    async def request(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Iterable[Header] = (),
+        timeout_seconds: float | None = None,
+    ) -> ReplyMessage:
+        """Write a request and wait for its reply; raises `RequestTimedOut` when none has come in time."""
+        if self._failure is not None:
+            raise self._failure
+        seconds = self.settings.timeout_seconds if timeout_seconds is None else timeout_seconds
+        correlation_id = self._cluster.entropy.token(16)
+        ours = {
+            REPLY_TO: self.reply_topic,
+            CORRELATION_ID: correlation_id,
+            EXPIRES_AT: str(self._cluster.clock.now_ms() + int(seconds * 1000)),
+        }
+        future: asyncio.Future[ReplyMessage] = asyncio.get_running_loop().create_future()
+        self._waiting[correlation_id.encode()] = future
+        try:
+            async with asyncio.timeout(seconds):
+                await self._producer.publish(topic, value, key=key, headers=with_headers(tuple(headers), ours))
+                return await future
+        except TimeoutError:
+            self._has_timed_out.set()
+            raise RequestTimedOut(f"no reply to a request in {topic} within {seconds:g} s") from None
+        finally:
+            del self._waiting[correlation_id.encode()]
+
+    async def _receive_replies(self) -> None:
+        try:
+            async for record in self._consumer:
+                future = self._waiting.get(header_value(record.headers, CORRELATION_ID) or b"")
+                if future is not None and not future.done():
+                    future.set_result(ReplyMessage(record.value, record.headers))
+        except HeadraceError as error:
+            self._fail(error)
+
+    async def _keep_alive(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.idle_seconds / _KEPT_ALIVE):
+                    await self._has_timed_out.wait()
+            self._has_timed_out.clear()
+            await self._restore_reply_topic()
+            with suppress(HeadraceError):  # the next time may do
+                await self._producer.publish(self.reply_topic, None)
+
+    async def _create_reply_topic(self) -> None:
+        idle_ms = int(self.settings.idle_seconds * 1000)
+        configs = {"expire.after.idle.ms": str(idle_ms), "retention.ms": str(idle_ms), "cleanup.policy": "delete"}
+        await self._admin.create(NewTopic(self.reply_topic, partitions=1, configs=configs))
+
+    async def _restore_reply_topic(self) -> None:
+        """Create the topic again if it has expired while this client could not keep it: replies would be dropped, and
+        every later request would time out."""
+        try:
+            await self._create_reply_topic()
+        except HeadraceError:
+            return  # it is there, or the next time may do
+        self._consumer.seek(TopicPartition(self.reply_topic, 0), 0)
+
+    def _fail(self, error: HeadraceError) -> None:
+        self._failure = error
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(error)
+
+
+class RequestMessage(Protocol):
+    """Any message that may be a request, by whichever way it was read."""
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
+
+
+A = TypeVar("A", bound=RequestMessage)
+
+
+class Responder:
+    """Answers through one cluster. Use it as `async with Responder(cluster) as responder:`."""
+
+    def __init__(self, cluster: Cluster, settings: ProducerSettings | None = None) -> None:
+        # The topic of a client that is gone must not be made again for a reply that nobody reads.
+        self._producer = Producer(
+            cluster,
+            settings
+            or ProducerSettings(create_topics=False, topic_wait_seconds=_GONE_SECONDS, delivery_timeout_seconds=10.0),
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._producer.__aenter__()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self._producer.close(flush=kind is None)
+
+    async def reply(self, request: RequestMessage, value: bytes | None, *, headers: Iterable[Header] = ()) -> bool:
+        """Answer one request; returns whether there is still a topic for the reply. Raises `InvalidHeader` for a
+        message that asks for none, or for one in a topic that is not for replies."""
+        topic, correlation_id = header_text(request.headers, REPLY_TO), header_text(request.headers, CORRELATION_ID)
+        if not topic or not correlation_id:
+            raise InvalidHeader(f"the message asks for no reply: it has no {REPLY_TO} or no {CORRELATION_ID}")
+        if not topic.startswith(REPLY_PREFIX):
+            # The sender of the request chose it; the reply must not let it write where it may not.
+            raise InvalidHeader(f"{REPLY_TO} names {topic!r}, which is no topic for replies ({REPLY_PREFIX}...)")
+        ours = {CORRELATION_ID: correlation_id}
+        try:
+            await self._producer.publish(topic, value, headers=with_headers(tuple(headers), ours))
+        except UnknownTopicOrPartition:
+            return False
+        return True
+
+    async def answer(self, requests: AsyncIterable[A], work: Callable[[A], Awaitable[bytes | None]]) -> None:
+        """Answer one request after the other; messages that ask for no reply are worked on all the same."""
+        async for request in requests:
+            value = await work(request)
+            with suppress(InvalidHeader):
+                await self.reply(request, value)

@@ -1,0 +1,222 @@
+"""Messages that are due later: add them, list them, cancel and move them.
+
+    schedule = Schedule(cluster, "orders")
+    where = await schedule.add(b"remind", key=b"c-42", when=When(delay_ms=60_000))
+    await schedule.move(where, due_ms)
+    await schedule.cancel(where)
+
+They lie in the topic's companion until they are due; an id names the place there, and goes with the message as the
+header `headrace-delayed-id` when it is released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
+from typing import Any
+
+from headrace.client.cluster import Cluster
+from headrace.client.errors import only_result, raise_for_code
+from headrace.client.produce.producer import Header, Producer
+from headrace.machines.delays.due_time import parse_repeat
+from headrace.model.errors import InvalidRequest, UnknownTopicOrPartition
+from headrace.model.message_headers import DELAY, DELIVER_AT, REPEAT, header_text
+from headrace.model.message_ids import MessageId
+from headrace.model.names import delayed_topic, owner_of
+from headrace.wire.messages.delays import (
+    CANCEL,
+    AlterDelayedRequest,
+    AlterDelayedResponse,
+    DelayedChange,
+    DelayedMessage,
+    ListDelayedRequest,
+    ListDelayedResponse,
+)
+
+_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """At a time, or after a while; and, if it repeats, how: `every 10s`, or five fields of cron. One that only repeats
+    comes first when its schedule says."""
+
+    due_ms: int | None = None
+    delay_ms: int | None = None
+    repeat: str | None = None
+
+    def headers(self) -> list[Header]:
+        """What says so on the message. Raises `InvalidRequest` for what makes no sense."""
+        if self.due_ms is not None and self.delay_ms is not None:
+            raise InvalidRequest("a message is due at a time or after a while, not both")
+        headers: list[Header] = []
+        if self.due_ms is not None:
+            headers.append((DELIVER_AT, b"%d" % self.due_ms))
+        if self.delay_ms is not None:
+            headers.append((DELAY, b"%dms" % self.delay_ms))
+        if self.repeat is not None:
+            parse_repeat(self.repeat)
+            headers.append((REPEAT, self.repeat.encode()))
+        return headers
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledMessage:
+    id: MessageId
+    due_ms: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header]
+
+    @property
+    def repeat(self) -> str | None:
+        return header_text(self.headers, REPEAT)
+
+
+class Schedule:
+    """The delayed messages of one topic, over a cluster that the caller opened."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self.topic = topic
+        self._cluster = cluster
+        self._delayed = delayed_topic(topic)
+
+    async def add(
+        self,
+        value: bytes | None,
+        *,
+        when: When,
+        key: bytes | None = None,
+        headers: Iterable[Header] = (),
+        partition: int | None = None,
+    ) -> MessageId:
+        """Returns when it is as safe as any message. To add many, use a producer of your own on `__delayed.<topic>`."""
+        named = [*headers, *when.headers()]
+        async with Producer(self._cluster) as producer:
+            receipt = await producer.publish(self._delayed, value, key=key, headers=named, partition=partition)
+        return MessageId(*receipt)
+
+    async def messages(self) -> AsyncIterator[ScheduledMessage]:
+        """All that wait, by when they are due. What is added or released meanwhile may be missed or told."""
+        cursors = [_ScheduleCursor(self, index) for index in range(await self._partitions())]
+        ready = [(cursor.head, cursor) for cursor in cursors if await cursor.fill()]
+        heapify(ready)
+        while ready:
+            _, cursor = ready[0]
+            yield cursor.pop()
+            if await cursor.fill():
+                heapreplace(ready, (cursor.head, cursor))
+            else:
+                heappop(ready)
+
+    async def count(self) -> int:
+        """How many wait."""
+        answers = [await self._list(index, -1, -1, 1) for index in range(await self._partitions())]
+        return sum(answer.waiting for answer in answers)
+
+    async def cancel(self, message_id: MessageId) -> None:
+        """Raises `InvalidRecordState` if it does not wait any more."""
+        await self._alter(message_id, CANCEL)
+
+    async def move(self, message_id: MessageId, due_ms: int) -> None:
+        """Let it come at another time; of one that repeats, its next time. Raises `InvalidRecordState`."""
+        await self._alter(message_id, due_ms)
+
+    async def page(self, partition: int, after_due_ms: int, after_offset: int) -> list[ScheduledMessage]:
+        """Those that wait for a partition behind this one, by when they are due; empty if there are no more."""
+        answer = await self._list(partition, after_due_ms, after_offset, _PAGE)
+        return [self._scheduled(partition, one) for one in answer.messages]
+
+    async def _list(self, partition: int, after_due_ms: int, after_offset: int, count_max: int) -> ListDelayedResponse:
+        request = ListDelayedRequest(
+            topic=self.topic,
+            partition=partition,
+            after_due_ms=after_due_ms,
+            after_offset=after_offset,
+            count_max=count_max,
+        )
+
+        async def ask() -> ListDelayedResponse:
+            answer: ListDelayedResponse = await self._call(partition, request)
+            raise_for_code(answer.error_code, answer.error_message)
+            return answer
+
+        return await self._cluster.call_with_retries(ask)
+
+    async def _partitions(self) -> int:
+        """None if nothing was ever delayed."""
+        try:
+            return len(
+                (await self._cluster.call_with_retries(lambda: self._cluster.current_topic(self._delayed))).partitions
+            )
+        except UnknownTopicOrPartition:
+            await self._cluster.call_with_retries(lambda: self._cluster.topic(self.topic))
+            return 0
+
+    async def _alter(self, message_id: MessageId, due_ms: int) -> None:
+        if message_id.topic != self._delayed:
+            raise InvalidRequest(f"{message_id} is not the id of a message that waits for {self.topic}")
+        change = DelayedChange(offset=message_id.offset, due_ms=due_ms)
+        request = AlterDelayedRequest(topic=self.topic, partition=message_id.partition, changes=[change])
+
+        async def ask() -> None:
+            answer: AlterDelayedResponse = await self._call(message_id.partition, request)
+            told = only_result(answer.results)
+            raise_for_code(told.error_code, told.error_message)
+
+        await self._cluster.call_with_retries(ask)
+
+    async def _call(self, partition: int, request: Any) -> Any:
+        view = await self._cluster.partition(self._delayed, partition)
+        return await self._cluster.call(request, node_id=view.leader)
+
+    def _scheduled(self, partition: int, told: DelayedMessage) -> ScheduledMessage:
+        return ScheduledMessage(
+            MessageId(self._delayed, partition, told.offset),
+            told.due_ms,
+            told.timestamp_ms,
+            None if told.key is None else bytes(told.key),
+            None if told.value is None else bytes(told.value),
+            [(one.name, None if one.value is None else bytes(one.value)) for one in told.headers],
+        )
+
+
+def topic_of(message_id: MessageId) -> str:
+    """The topic that a message with this id waits for. Raises `InvalidRequest`."""
+    topic = owner_of(message_id.topic)
+    if topic is None or message_id.topic != delayed_topic(topic):
+        raise InvalidRequest(
+            f"{message_id} is not the id of a delayed message: write {delayed_topic('TOPIC')}:PARTITION:OFFSET"
+        )
+    return topic
+
+
+class _ScheduleCursor:
+    """A place in what waits for one partition; as its pages come."""
+
+    def __init__(self, schedule: Schedule, partition: int) -> None:
+        self._schedule = schedule
+        self._partition = partition
+        self._page: list[ScheduledMessage] = []
+        self._after = -1, -1
+
+    def __lt__(self, other: _ScheduleCursor) -> bool:
+        return self._partition < other._partition
+
+    @property
+    def head(self) -> tuple[int, int]:
+        return self._page[-1].due_ms, self._partition
+
+    async def fill(self) -> bool:
+        """Whether there is another one."""
+        if not self._page:
+            page = await self._schedule.page(self._partition, *self._after)
+            if page:
+                self._after = page[-1].due_ms, page[-1].id.offset
+            self._page = page[::-1]
+        return bool(self._page)
+
+    def pop(self) -> ScheduledMessage:
+        return self._page.pop()

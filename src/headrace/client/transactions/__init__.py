@@ -1,0 +1,1 @@
+"""Transactions, alone and as joint commits."""

@@ -1,0 +1,364 @@
+"""Write in transactions: what is written between `begin` and `commit` is read as a whole or not at all.
+
+    async with TransactionalProducer(cluster, "payments-1") as producer:
+        async with producer.transaction():
+            await producer.submit("ledger", b"...")
+            await producer.send_offsets("billing", {TopicPartition("payments", 0): 18}, consumer.membership)
+
+    NEW --start--> IDLE --begin--> OPEN --commit--> IDLE
+                    ^                |--abort, or a commit that failed--> SPENT --begin (a new epoch)--> OPEN
+
+Starting fences whoever had the id before, and ends what that one left open. A batch that is given up dooms its
+transaction: then it can only be aborted. After an abort the epoch is raised before anything else is written, so that
+a batch of the aborted transaction that is still on its way cannot become part of the next one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Self
+
+from headrace.client.admin.transaction_admin import transaction_coordinator
+from headrace.client.cluster import Cluster
+from headrace.client.errors import CommitInDoubt, error_of_code
+from headrace.client.groups.offsets import ConsumerGroupMetadata
+from headrace.client.metadata import TopicPartition
+from headrace.client.produce.pending_batches import ProducerIdentity
+from headrace.client.produce.producer import Delivery, Header, Producer, ProducerSettings
+from headrace.model.errors import (
+    HeadraceError,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTransactionState,
+    OperationNotAttempted,
+    ProducerFenced,
+    TransactionCoordinatorFenced,
+)
+from headrace.wire.messages.group_offsets import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+from headrace.wire.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+
+# What a transactional producer asks of the coordinator of its transactional id, wherever that is at present.
+#
+# In the protocol in which the client says which partitions take part. It is spoken by every broker; the newer one
+# (KIP-890) only where the cluster has switched it on.
+
+
+_ADD_PARTITIONS_MAX = 3
+_FENCED = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping, TransactionCoordinatorFenced)
+
+
+class TransactionCoordinatorClient:
+    """The calls of one transactional id, whose transactions may be open for so long."""
+
+    def __init__(self, cluster: Cluster, transactional_id: str, timeout_seconds: float) -> None:
+        self._cluster = cluster
+        self._transactional_id = transactional_id
+        self._timeout_seconds = timeout_seconds
+        self._coordinator: int | None = None
+
+    async def call(self, request: Any, version_max: int | None = None) -> Any:
+        """One attempt; the answer, whatever code it holds: `check` that."""
+        if self._coordinator is None:
+            self._coordinator = await transaction_coordinator(self._cluster, self._transactional_id)
+        try:
+            return await self._cluster.call(request, node_id=self._coordinator, version_max=version_max)
+        except HeadraceError as error:
+            if error.retriable:
+                self._coordinator = None
+            raise
+
+    def raise_for_code(self, code: int, message: str | None = None) -> None:
+        """Raise what the code stands for; 0 is success."""
+        if code:
+            error = error_of_code(code, message)
+            if error.retriable:
+                self._coordinator = None
+            raise self.fencing_explained(error)
+
+    def fencing_explained(self, error: HeadraceError) -> HeadraceError:
+        """Being fenced has several numbers, and one meaning."""
+        if not isinstance(error, _FENCED):
+            return error
+        return ProducerFenced(
+            f"another producer with the transactional id {self._transactional_id!r} has taken over, or the transaction "
+            f"was open for longer than {self._timeout_seconds:g} s; end this one, and give every worker an id "
+            "of its own that it keeps over restarts"
+        )
+
+    async def init(self, claim: ProducerIdentity) -> ProducerIdentity:
+        """An epoch of our own: a new one for whoever comes first, or the next for whoever still has the last."""
+        request = InitProducerIdRequest(
+            self._transactional_id, int(self._timeout_seconds * 1000), claim.producer_id, claim.epoch
+        )
+
+        async def attempt() -> ProducerIdentity:
+            answer: InitProducerIdResponse = await self.call(request)
+            self.raise_for_code(answer.error_code)
+            return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+
+        return await self._cluster.call_with_retries(attempt)
+
+    async def add_partitions(self, identity: ProducerIdentity, targets: Iterable[TopicPartition]) -> None:
+        """One attempt to make the partitions part of the transaction: all of them, or none."""
+        topics: dict[str, list[int]] = defaultdict(list)
+        for topic, partition in targets:
+            topics[topic].append(partition)
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self._transactional_id,
+            v3_and_below_producer_id=identity.producer_id,
+            v3_and_below_producer_epoch=identity.epoch,
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name, indexes) for name, indexes in topics.items()],
+        )
+        answer: AddPartitionsToTxnResponse = await self.call(request, _ADD_PARTITIONS_MAX)
+        codes = {
+            result.partition_error_code
+            for added in answer.results_by_topic_v3_and_below
+            for result in added.results_by_partition
+        }
+        # Where one is refused the others are not tried: what matters is why the one is.
+        for code in sorted(codes, key=lambda code: code == OperationNotAttempted.code):
+            self.raise_for_code(code)
+
+
+_ABORT_SECONDS = 5.0  # what is not aborted by then is with the next `begin`, or when its time is over
+# The older protocol, as in `TransactionCoordinatorClient`.
+_TXN_OFFSET_COMMIT_MAX, _END_TXN_MAX = 4, 4
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSettings:
+    """`timeout_seconds`: how long a transaction may be open before the broker aborts it and fences its producer."""
+
+    timeout_seconds: float = 60.0
+    producing: ProducerSettings = field(default_factory=ProducerSettings)
+
+
+class _TransactionState(Enum):
+    NEW = auto()
+    IDLE = auto()
+    OPEN = auto()
+    SPENT = auto()  # aborted, or of unknown outcome: the epoch must be raised
+
+
+class TransactionalProducer:
+    """The writer that has a transactional id: one at a time, everywhere. One transaction at a time, too."""
+
+    def __init__(self, cluster: Cluster, transactional_id: str, settings: TransactionSettings | None = None) -> None:
+        self.transactional_id = transactional_id
+        self.settings = settings or TransactionSettings()
+        self.identity = ProducerIdentity()
+        self._cluster = cluster
+        self._coordinator_client = TransactionCoordinatorClient(
+            cluster, transactional_id, self.settings.timeout_seconds
+        )
+        self._state = _TransactionState.NEW
+        self._producer: Producer | None = None
+        self._enlisted: set[TopicPartition] = set()
+        self._has_asked = False  # the coordinator may know of an open transaction
+        self._abortable_error: HeadraceError | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Take the id over: what another with this id has open is aborted, and all that it still does is refused."""
+        assert self._state is _TransactionState.NEW
+        await self._take_over(ProducerIdentity())
+
+    async def close(self) -> None:
+        """Abort what is open, and stop."""
+        await self.abort_quietly()
+        await self._drop_producer()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Self]:
+        """Commits in the end; aborts when something is raised, and if the commit is refused."""
+        await self.begin()
+        try:
+            yield self
+            await self.commit()
+        except BaseException:
+            await self.abort_quietly()
+            raise
+
+    # --- one transaction ---
+
+    async def begin(self) -> None:
+        if self._state is _TransactionState.OPEN:
+            raise InvalidTransactionState(f"a transaction of {self.transactional_id!r} is open; commit or abort it")
+        if self._state is _TransactionState.NEW:
+            await self.start()
+        elif self._state is _TransactionState.SPENT:
+            await self._take_over(self.identity)
+        if self._producer is None:
+            self._producer = Producer(self._cluster, self.settings.producing, self)
+            await self._producer.__aenter__()
+        self._state = _TransactionState.OPEN
+        self._enlisted.clear()
+        self._has_asked = False
+        self._abortable_error = None
+
+    async def submit(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Iterable[Header] = (),
+        partition: int | None = None,
+    ) -> Delivery:
+        """Hand over one record; `commit` waits until it is written, whether its delivery is awaited or not."""
+        return await self._open_producer().submit(topic, value, key=key, headers=headers, partition=partition)
+
+    async def send_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int], membership: ConsumerGroupMetadata | None = None
+    ) -> None:
+        """Let the group have read up to these offsets if the transaction commits.
+
+        With the consumer's `membership` it is refused when the group has given the partitions to another member.
+        """
+        self._open_producer()
+        if not offsets:
+            return
+        self._has_asked = True
+        request = AddOffsetsToTxnRequest(self.transactional_id, *self.identity, group)
+
+        async def add() -> None:
+            answer: AddOffsetsToTxnResponse = await self._coordinator_client.call(request)
+            self._coordinator_client.raise_for_code(answer.error_code)
+
+        await self._cluster.call_with_retries(add)
+        await self._cluster.call_with_retries(
+            lambda: self._commit_offsets(group, offsets, membership or ConsumerGroupMetadata())
+        )
+
+    async def commit(self) -> None:
+        """Return when all of it can be read. Raises what refused it, after which it can only be aborted, or
+        `CommitInDoubt`."""
+        try:
+            await self._open_producer().flush()
+        except HeadraceError as error:
+            raise self._coordinator_client.fencing_explained(error) from error
+        if self._abortable_error is not None:
+            raise self._abortable_error
+        try:
+            await self._end(is_commit=True)
+        except HeadraceError as error:
+            if not error.retriable:
+                raise
+            self._state = _TransactionState.SPENT
+            raise CommitInDoubt(
+                f"the commit of a transaction of {self.transactional_id!r} was not answered ({error.message}); it may "
+                "have been committed: look at the offsets that the group has committed before you do the work again"
+            ) from error
+        self._state = _TransactionState.IDLE
+
+    async def abort(self) -> None:
+        """As if nothing had been written. If it cannot be said now, the next `begin` says it."""
+        if self._state is not _TransactionState.OPEN:
+            raise InvalidTransactionState(f"no transaction of {self.transactional_id!r} is open")
+        self._state = _TransactionState.SPENT
+        await self._drop_producer()
+        with suppress(InvalidTransactionState):  # nothing of it has come as far as the coordinator
+            await self._end(is_commit=False)
+
+    async def abort_quietly(self) -> bool:
+        """Abort what is open, for when something else has gone wrong; False if nothing is open any more, since its
+        outcome is not known."""
+        if self._state is not _TransactionState.OPEN:
+            return False
+        with suppress(HeadraceError):  # what went wrong before is what matters; the next `begin` ends it for sure
+            await self.abort()
+        return True
+
+    # --- for the sender ---
+
+    async def enlist(self, targets: Iterable[TopicPartition]) -> None:
+        fresh = sorted(set(targets) - self._enlisted)
+        if not fresh:
+            return
+        self._has_asked = True
+        await self._coordinator_client.add_partitions(self.identity, fresh)
+        self._enlisted.update(fresh)
+
+    def set_abortable_error(self, error: HeadraceError) -> None:
+        if self._abortable_error is None:
+            self._abortable_error = self._coordinator_client.fencing_explained(error)
+
+    # --- inside ---
+
+    def _open_producer(self) -> Producer:
+        if self._state is not _TransactionState.OPEN or self._producer is None:
+            raise InvalidTransactionState(f"no transaction of {self.transactional_id!r} is open; begin one")
+        if self._abortable_error is not None and isinstance(self._abortable_error, ProducerFenced):
+            raise self._abortable_error
+        return self._producer
+
+    async def _drop_producer(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await producer.close(flush=False)
+
+    async def _take_over(self, claim: ProducerIdentity) -> None:
+        await self._drop_producer()
+        self.identity = await self._coordinator_client.init(claim)
+        self._state = _TransactionState.IDLE
+
+    async def _end(self, *, is_commit: bool) -> None:
+        if not self._has_asked:
+            return
+        request = EndTxnRequest(self.transactional_id, *self.identity, is_commit)
+
+        async def call() -> None:
+            answer: EndTxnResponse = await self._coordinator_client.call(request, _END_TXN_MAX)
+            self._coordinator_client.raise_for_code(answer.error_code)
+
+        await self._cluster.call_with_retries(call, deadline_seconds=None if is_commit else _ABORT_SECONDS)
+
+    async def _commit_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int], membership: ConsumerGroupMetadata
+    ) -> None:
+        topics: dict[str, list[TxnOffsetCommitRequestPartition]] = defaultdict(list)
+        for (topic, partition), offset in offsets.items():
+            topics[topic].append(TxnOffsetCommitRequestPartition(partition, offset, committed_metadata=""))
+        request = TxnOffsetCommitRequest(
+            self.transactional_id,
+            group,
+            *self.identity,
+            membership.generation,
+            membership.member_id,
+            membership.instance_id,
+            [TxnOffsetCommitRequestTopic(name, partitions) for name, partitions in topics.items()],
+        )
+        answer: TxnOffsetCommitResponse = await self._cluster.call_coordinator(
+            group, request, version_max=_TXN_OFFSET_COMMIT_MAX
+        )
+        for told in answer.topics:
+            for partition_ in told.partitions:
+                if partition_.error_code:
+                    error = error_of_code(partition_.error_code)
+                    self._cluster.forget_coordinator_on_error(group, error)
+                    raise self._coordinator_client.fencing_explained(error)

@@ -1,1 +1,0 @@
-"""The protocols that a broker serves, each independent of the others."""

@@ -1,1 +1,0 @@
-"""Health checks and metrics over HTTP."""

@@ -1,1 +1,0 @@
-"""The Kafka protocol: TCP listener and connections."""

@@ -1,0 +1,1 @@
+"""Decisions of the controller: elections, placement, reassignment, co-located topics."""

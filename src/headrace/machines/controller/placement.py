@@ -1,0 +1,186 @@
+"""Which brokers shall hold which replicas. Pure and deterministic: the same question has the same answer everywhere.
+
+- The replicas of a partition are on different brokers, and in as many racks as there are. A broker without a rack
+  stands alone.
+- Within that, the brokers hold numbers of replicas that differ as little as possible, and so do the numbers of
+  partitions that they lead when all is well, which is as first replicas.
+- `place_replicas` is for new partitions. `spread` moves old ones, and only as many as it takes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
+
+from headrace.model.broker_record import BrokerRecord
+from headrace.model.errors import InvalidReplicationFactor
+from headrace.model.partition_record import Nodes
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def place_replicas(
+    partitions: int,
+    replication: int,
+    brokers: Mapping[int, BrokerRecord],
+    load: Mapping[int, int],
+    leaders: Mapping[int, int],
+) -> list[Nodes]:
+    """The replicas of each new partition. `load`, `leaders`: how many replicas and first replicas the brokers have."""
+    _check_replication(replication, brokers)
+    loads = _BrokerLoads(brokers)
+    for node_id in brokers:
+        loads.count(node_id, load.get(node_id, 0))
+        loads.leaders[node_id] = leaders.get(node_id, 0)
+    return [*loads.led({index: loads.filled((), replication) for index in range(partitions)}).values()]
+
+
+def balance_replicas(current: Mapping[Key, Nodes], brokers: Mapping[int, BrokerRecord]) -> dict[Key, Nodes]:
+    """What has to move so that all replicas are on these brokers, evenly: the partitions that move, with their new
+    replicas. A partition gets into fewer racks only if a broker that is not among these leaves no choice."""
+    loads = _BrokerLoads(brokers)
+    target = {
+        key: tuple(node_id for node_id in current[key] if node_id in brokers) for key in _bit_reversed_order([*current])
+    }
+    for nodes in target.values():
+        for node_id in nodes:
+            loads.count(node_id, 1)
+    for key, nodes in target.items():
+        _check_replication(len(current[key]), brokers)
+        target[key] = loads.filled(nodes, len(current[key]))
+    _balance_load(target, loads)
+    moved = {key for key, nodes in target.items() if {*nodes} != {*current[key]}}
+    loads.leaders.update(nodes[0] for key, nodes in current.items() if key not in moved)
+    return loads.led({key: target[key] for key in current if key in moved})
+
+
+def _balance_load(target: dict[Key, Nodes], loads: _BrokerLoads) -> None:
+    """Move replicas from the fullest to the emptiest broker. Each move makes the sum of squares smaller, so it ends."""
+    held: dict[int, dict[Key, None]] = {node_id: {} for node_id in loads.load}
+    for key, nodes in target.items():
+        for node_id in nodes:
+            held[node_id][key] = None
+
+    def next_move() -> tuple[Key, int, int] | None:
+        by_load = sorted(loads.load, key=lambda node_id: (loads.load[node_id], node_id))
+        for giver in reversed(by_load):
+            for taker in by_load:
+                if loads.load[giver] - loads.load[taker] < 2:
+                    break
+                for key in held[giver]:
+                    if loads.may_move(target[key], giver, taker):
+                        return key, giver, taker
+        return None
+
+    while (move := next_move()) is not None:
+        key, giver, taker = move
+        target[key] = tuple(taker if node_id == giver else node_id for node_id in target[key])
+        loads.count(giver, -1)
+        loads.count(taker, 1)
+        del held[giver][key]
+        for node_id in target[key]:  # to the end: better another partition than this one a second time
+            held[node_id].pop(key, None)
+            held[node_id][key] = None
+
+
+class _BrokerLoads:
+    """What the brokers hold so far."""
+
+    def __init__(self, brokers: Mapping[int, BrokerRecord]) -> None:
+        self.load: dict[int, int] = dict.fromkeys(sorted(brokers), 0)
+        self.leaders: Counter[int] = Counter()
+        self._rack: dict[int, str | int] = {
+            node_id: node_id if broker.rack is None else broker.rack for node_id, broker in brokers.items()
+        }
+        self._rack_size = Counter(self._rack.values())
+        self._rack_load: Counter[str | int] = Counter()
+        self._together: Counter[tuple[int, int]] = Counter()
+
+    def count(self, node_id: int, replicas: int) -> None:
+        self.load[node_id] += replicas
+        self._rack_load[self._rack[node_id]] += replicas
+
+    def filled(self, nodes: Nodes, replication: int) -> Nodes:
+        """These replicas and as many others as are missing, counted."""
+        while len(nodes) < replication:
+            best = self._best_broker(nodes)
+            self.count(best, 1)
+            self._together.update(pair for node_id in nodes for pair in ((node_id, best), (best, node_id)))
+            nodes += (best,)
+        return nodes
+
+    def led(self, target: Mapping[Key, Nodes]) -> dict[Key, Nodes]:
+        """The same replicas, with the first of them chosen so that all lead as evenly as these partitions allow."""
+        led = {}
+        for key, nodes in target.items():
+            leader = min(nodes, key=lambda node_id: self.leaders[node_id])
+            self.leaders[leader] += 1
+            led[key] = _with_leader_first(leader, nodes)
+        while (path := self._path(led)) is not None:
+            for key, leader in path:
+                self.leaders[led[key][0]] -= 1
+                self.leaders[leader] += 1
+                led[key] = _with_leader_first(leader, led[key])
+        return led
+
+    def may_move(self, nodes: Nodes, giver: int, taker: int) -> bool:
+        if taker in nodes:
+            return False
+        others = {self._rack[node_id] for node_id in nodes if node_id != giver}
+        return self._rack[taker] not in others or self._rack[giver] in others
+
+    def _path(self, led: Mapping[Key, Nodes]) -> list[tuple[Key, int]] | None:
+        """Who should pass the lead of which partition on to whom, so that one leads less and one that leads at least
+        two less leads more; by way of others, if the two share no partition."""
+        led_by: dict[int, list[Key]] = {node_id: [] for node_id in self.load}
+        for key, nodes in led.items():
+            led_by[nodes[0]].append(key)
+        for giver in sorted(self.load, key=lambda node_id: -self.leaders[node_id]):
+            paths: dict[int, list[tuple[Key, int]]] = {giver: []}
+            queue = deque([giver])
+            while queue:
+                node_id = queue.popleft()
+                if self.leaders[giver] - self.leaders[node_id] >= 2:
+                    return paths[node_id]
+                for key in led_by[node_id]:
+                    for other in led[key]:
+                        if other not in paths:
+                            paths[other] = [*paths[node_id], (key, other)]
+                            queue.append(other)
+        return None
+
+    def _best_broker(self, nodes: Nodes) -> int:
+        """Who should be the next replica beside these. The rack is chosen before the broker: who takes the emptiest
+        broker first soon finds that all the empty ones are in one rack. Those that share many partitions already are
+        avoided, so that the load of one that fails goes to many."""
+        racks = Counter(self._rack[node_id] for node_id in nodes)
+
+        def rank(node_id: int) -> tuple[float, ...]:
+            rack = self._rack[node_id]
+            return (
+                racks[rack],
+                self._rack_load[rack] / self._rack_size[rack],
+                self.load[node_id],
+                sum(self._together[node_id, other] for other in nodes),
+                self.leaders[node_id],
+            )
+
+        return min((node_id for node_id in self.load if node_id not in nodes), key=rank)
+
+
+def _with_leader_first(leader: int, nodes: Nodes) -> Nodes:
+    return (leader, *(node_id for node_id in nodes if node_id != leader))
+
+
+def _bit_reversed_order(keys: Sequence[Key]) -> list[Key]:
+    """The keys in an order in which neighbours come far apart (that of their reversed binary numbers): of those that
+    are taken first every topic has its share."""
+    return [keys[index] for index in sorted(range(len(keys)), key=lambda index: f"{index:032b}"[::-1])]
+
+
+def _check_replication(replication: int, brokers: Mapping[int, BrokerRecord]) -> None:
+    if not 1 <= replication <= len(brokers):
+        raise InvalidReplicationFactor(
+            f"the replication factor {replication} is not between 1 and {len(brokers)}, the number of usable brokers"
+        )

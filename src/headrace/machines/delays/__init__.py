@@ -1,0 +1,1 @@
+"""Delayed messages: what waits, when it is due, and how it repeats."""

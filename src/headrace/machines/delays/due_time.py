@@ -1,0 +1,139 @@
+"""When a message is due, by its headers, and how it comes again."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Protocol
+
+from headrace.machines.delays.cron import Cron, InvalidCron
+from headrace.model.durations import TIME_MS_MAX, InvalidDuration, InvalidTime, parse_duration, parse_time
+from headrace.model.errors import InvalidRequest
+from headrace.model.message_headers import DELAY, DELIVER_AT, REPEAT, Headers
+from headrace.model.safe_text import shortened
+from headrace.wire.state_records.delayed_records import DELAYED_ID, WaitingMessage
+
+# How a message comes again and again: `every 10s`, or by cron.
+#
+# `every` keeps its rhythm: it counts from when the message was due, not from when it was released, and what was missed
+# in between (the broker was down) is released once and not made up for.
+#
+# The text comes from clients and is parsed on the event loop: its length is bounded, and schedules are cached.
+
+
+LENGTH_MAX = 256
+EVERY_MS_MIN = 100  # a message that comes more often than that is a typing error, or an attack
+
+
+class InvalidRepeat(InvalidRequest):
+    """A repetition is written `every 10s`, or as the five fields of cron."""
+
+
+class Repeat(Protocol):
+    def next_ms(self, due_ms: int, now_ms: int) -> int | None:
+        """When it comes again after it was due at `due_ms`: later than now. None: never."""
+        ...
+
+
+class RepeatEvery:
+    __slots__ = ("_interval_ms",)
+
+    def __init__(self, interval_ms: int) -> None:
+        self._interval_ms = interval_ms
+
+    def next_ms(self, due_ms: int, now_ms: int) -> int | None:
+        passed = max((now_ms - due_ms) // self._interval_ms, 0)
+        found = due_ms + (passed + 1) * self._interval_ms
+        return found if found <= TIME_MS_MAX else None
+
+
+class RepeatByCron:
+    __slots__ = ("_cron",)
+
+    def __init__(self, cron: Cron) -> None:
+        self._cron = cron
+
+    def next_ms(self, due_ms: int, now_ms: int) -> int | None:
+        return self._cron.next_ms(max(due_ms, now_ms))
+
+
+@lru_cache(maxsize=1024)
+def parse_repeat(text: str) -> Repeat:
+    if len(text) > LENGTH_MAX:
+        raise InvalidRepeat(f"'{shortened(text)}' is no repetition: it is longer than {LENGTH_MAX} characters")
+    words = text.split()
+    try:
+        if len(words) == 2 and words[0].lower() in ("every", "@every"):
+            interval_ms = parse_duration(words[1])
+            if interval_ms < EVERY_MS_MIN:
+                raise InvalidRepeat(f"'{shortened(text)}' is too often: once in {EVERY_MS_MIN} ms is the most")
+            return RepeatEvery(interval_ms)
+        return RepeatByCron(Cron(text))
+    except (InvalidDuration, InvalidCron) as error:
+        raise InvalidRepeat(f"'{shortened(text)}' is no repetition: {error.message}") from None
+
+
+# When a message is due, by its headers; and which headers it keeps when it is released.
+#
+# `headrace-deliver-at` counts before `headrace-delay`, which runs from the message's own timestamp; with neither, one
+# that repeats comes at the first time of its schedule. All of it follows from the record alone, so that every broker
+# that reads the log finds the same time. A message without these headers, or with values that cannot be read, is due at
+# once: it must not get stuck. It then keeps what could not be read, for its readers to see.
+
+
+DUE_AT_ONCE_MS = 0
+
+
+def due_time_ms(message: WaitingMessage) -> int:
+    _, timestamp_ms, deliver_at, delay, repeat = message
+    if deliver_at is not None:
+        at_ms = _parse_time(deliver_at)
+        if at_ms is not None:
+            return at_ms
+    if delay is not None:
+        delay_ms = _parse_duration(delay)
+        if delay_ms is not None:
+            return min(max(timestamp_ms, 0) + delay_ms, TIME_MS_MAX)
+    if repeat is not None and deliver_at is None and delay is None:
+        schedule = parse_repeat_header(repeat)
+        found = None if schedule is None else schedule.next_ms(max(timestamp_ms, 0), max(timestamp_ms, 0))
+        if found is not None:
+            return found
+    return DUE_AT_ONCE_MS
+
+
+def parse_repeat_header(value: bytes) -> Repeat | None:
+    """The schedule that a header says, None if it cannot be read."""
+    try:
+        return parse_repeat(value.decode("utf-8", "replace"))
+    except InvalidRepeat:
+        return None
+
+
+def released_headers(headers: Headers, delayed_id: str) -> list[tuple[str, bytes | None]]:
+    """The headers that a message has in its topic."""
+    kept = [(name, value) for name, value in headers if name != DELAYED_ID and not _is_understood(name, value)]
+    return [*kept, (DELAYED_ID, delayed_id.encode())]
+
+
+def _is_understood(name: str, value: bytes | None) -> bool:
+    if name == DELIVER_AT:
+        return _parse_time(value or b"") is not None
+    if name == DELAY:
+        return _parse_duration(value or b"") is not None
+    return name == REPEAT and parse_repeat_header(value or b"") is not None
+
+
+def _parse_time(value: bytes) -> int | None:
+    if len(value) == 13 and value.isdigit():
+        return int(value)  # milliseconds, as nearly everybody writes them: a million are read at a restart
+    try:
+        return parse_time(value.decode("utf-8", "replace"))
+    except InvalidTime:
+        return None
+
+
+def _parse_duration(value: bytes) -> int | None:
+    try:
+        return parse_duration(value.decode("utf-8", "replace"))
+    except InvalidDuration:
+        return None

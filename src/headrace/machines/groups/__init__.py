@@ -1,0 +1,1 @@
+"""Consumer groups of both protocols, their assignors, and committed offsets."""

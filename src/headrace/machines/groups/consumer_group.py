@@ -1,0 +1,427 @@
+"""One consumer group of the newer protocol (KIP-848): the coordinator assigns, and each member follows at its own pace.
+
+Nobody waits for anybody: a member tells in its heartbeat what it wants and what it owns, and is told in the answer what
+it may own now. `heartbeat`, `leave` and `remove` are questions: they return events and change nothing. `apply` changes
+and cannot fail. Time is an argument; once `deadline` has come, `late_members` are to be removed. What happens to one
+member is decided in `consumer_group_reconciliation`, what is remembered stands in `consumer_group_state`. Members that
+use the classic protocol come in by `classic_members`.
+
+A member that misses its session, or does not give up in time what it was told to, is out: its partitions are free, and
+when it comes back with an epoch of its own it is refused (I18).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+
+import msgspec
+from msgspec.structs import replace
+
+from headrace.machines.groups.assignors import ASSIGNORS, MemberSubscription, TopicIdPartition
+from headrace.machines.groups.consumer_group_deadlines import MemberDeadlines
+from headrace.machines.groups.consumer_group_heartbeat import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResult,
+    HeartbeatDecision,
+    reconcile_assignment,
+)
+from headrace.machines.groups.consumer_group_state import (
+    ConsumerGroupEvent,
+    ConsumerGroupPhase,
+    ConsumerGroupState,
+    CurrentAssignment,
+    CurrentAssignmentSet,
+    GroupEpochSet,
+    MemberMetadata,
+    MemberMetadataSet,
+    RegularExpressionResolved,
+    TargetAssignmentEpochSet,
+    TargetAssignmentSet,
+)
+from headrace.machines.groups.group_state import OffsetRetention
+from headrace.machines.groups.group_topics import TopicsImage
+from headrace.model.errors import (
+    FencedInstanceId,
+    FencedMemberEpoch,
+    GroupMaxSizeReached,
+    GroupNotEmpty,
+    HeadraceError,
+    IllegalGeneration,
+    StaleMemberEpoch,
+    UnknownMemberId,
+    UnreleasedInstanceId,
+)
+from headrace.model.patterns import compiled
+
+
+class ConsumerGroupConfig(msgspec.Struct, frozen=True):
+    """Kafka's `consumer.*` settings of a group and `group.consumer.*` of a broker, with Kafka's defaults."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    max_size: int = 2**31 - 1
+    assignors: tuple[str, ...] = ("uniform", "range")
+    """The first is for groups whose members ask for none."""
+
+
+class StateDraft:
+    """The state as it will be, and the events that make it so; the state itself stays as it is."""
+
+    def __init__(self, state: ConsumerGroupState) -> None:
+        self.state = state
+        self.events: list[ConsumerGroupEvent] = []
+
+    def add(self, event: ConsumerGroupEvent) -> None:
+        if not self.events:
+            self.state = self.state.copy()
+        self.events.append(event)
+        self.state.apply(event)
+
+
+class ConsumerGroup:
+    def __init__(self, group_id: str, config: ConsumerGroupConfig, state: ConsumerGroupState | None = None) -> None:
+        self.group_id = group_id
+        self.state = state or ConsumerGroupState()
+        self.config = config
+        """May be another at any time: what it says of sessions holds for those that begin, or go on, from then on."""
+        self.deadlines = MemberDeadlines()
+        self._assigned_image: TopicsImage | None = (
+            None  # one of which is known that it changes nothing: not asked again
+        )
+
+    @classmethod
+    def restore(
+        cls, group_id: str, config: ConsumerGroupConfig, state: ConsumerGroupState, now_ms: int
+    ) -> ConsumerGroup:
+        """The group as it was stored: members go on with their epochs, and have whole sessions to report."""
+        group = cls(group_id, config, state)
+        for member_id in state.current_assignments.keys() - state.metadata_by_member.keys():
+            state.apply(CurrentAssignmentSet(member_id, None))
+        for member_id in state.metadata_by_member:
+            group._set_session(member_id, now_ms)
+            group._set_revocation(member_id, now_ms)
+        return group
+
+    @property
+    def phase(self) -> ConsumerGroupPhase:
+        return self.state.phase
+
+    @property
+    def has_no_members(self) -> bool:
+        return not self.state.metadata_by_member
+
+    @property
+    def assignor(self) -> str:
+        return self._preferred_assignor(self.state)
+
+    # Heartbeats
+
+    def heartbeat(self, heartbeat_request: ConsumerHeartbeat, view: TopicsImage) -> HeartbeatDecision:
+        """A member joins (epoch 0) or reports. Raises what it is to be told if it may not."""
+        self.ensure_room(heartbeat_request.member_id)
+        draft = StateDraft(self.state)
+        before = self._admit(draft, heartbeat_request)
+        member_metadata = draft.state.metadata_by_member.get(heartbeat_request.member_id) or MemberMetadata()
+        after = self.advance(
+            draft,
+            heartbeat_request.member_id,
+            heartbeat_request.updated(member_metadata),
+            heartbeat_request.owned,
+            view,
+        )
+        is_told = (
+            heartbeat_request.member_epoch == JOIN_EPOCH
+            or heartbeat_request.is_full
+            or after.assigned.keys() != before.assigned.keys()
+        )
+        answer = ConsumerHeartbeatResult(
+            member_id=heartbeat_request.member_id,
+            member_epoch=after.epoch,
+            heartbeat_interval_ms=self.config.heartbeat_interval_ms,
+            assigned=frozenset(after.assigned) if is_told else None,
+        )
+        return HeartbeatDecision(tuple(draft.events), answer)
+
+    def leave(self, heartbeat_request: ConsumerHeartbeat, view: TopicsImage) -> HeartbeatDecision:
+        """A member leaves for good, or (static) for a while: then its partitions wait for it until its session ends."""
+        member_id = heartbeat_request.member_id
+        if heartbeat_request.instance_id is not None:
+            self.ensure_instance(heartbeat_request.instance_id, member_id)
+        elif member_id not in self.state.metadata_by_member:
+            raise self._unknown_member(member_id)
+        draft = StateDraft(self.state)
+        if heartbeat_request.member_epoch == STATIC_LEAVE_EPOCH:
+            away = replace(self.state.current_assignment(member_id), epoch=STATIC_LEAVE_EPOCH, revoking={})
+            draft.add(CurrentAssignmentSet(member_id, away))
+        else:
+            assert heartbeat_request.member_epoch == LEAVE_EPOCH
+            self._remove_member(draft, [member_id], view)
+        answer = ConsumerHeartbeatResult(member_id=member_id, member_epoch=heartbeat_request.member_epoch)
+        removed = () if member_id in draft.state.metadata_by_member else (member_id,)
+        return HeartbeatDecision(tuple(draft.events), answer, removed)
+
+    def advance(
+        self,
+        draft: StateDraft,
+        member_id: str,
+        updated: MemberMetadata,
+        owned: Collection[TopicIdPartition] | None,
+        view: TopicsImage,
+    ) -> CurrentAssignment:
+        """Take in what a member wants and owns now, assign anew if that or the topics have changed, and take the member
+        one step towards its assignment."""
+        member_metadata = draft.state.metadata_by_member.get(member_id)
+        replaced_member = member_metadata or MemberMetadata()
+        has_changed = (updated.topics, updated.regex) != (replaced_member.topics, replaced_member.regex)
+        if updated.regex != replaced_member.regex:
+            compiled(updated.regex)
+        if updated != member_metadata:
+            draft.add(MemberMetadataSet(member_id, updated))
+        if draft.events or view is not self._assigned_image:
+            self._follow_topics(draft, view, is_bumped=has_changed or not draft.state.epoch)
+        if draft.state.epoch > draft.state.target_epoch:
+            self._assign(draft, view)
+        after = self._reconcile(draft, member_id, owned)
+        if not draft.events:
+            self._assigned_image = view
+        return after
+
+    def apply(self, events: Iterable[ConsumerGroupEvent], now_ms: int) -> None:
+        for event in events:
+            self.state.apply(event)
+            if isinstance(event, CurrentAssignmentSet):
+                self._set_revocation(event.member_id, now_ms)
+            elif isinstance(event, MemberMetadataSet):
+                self._set_session(event.member_id, now_ms)
+
+    def renew_session(self, member_id: str, now_ms: int) -> None:
+        """The member has been heard of."""
+        classic = self.state.metadata_by_member[member_id].classic
+        timeout_ms = self.config.session_timeout_ms if classic is None else classic.session_timeout_ms
+        self.deadlines.sessions[member_id] = now_ms + timeout_ms
+
+    # Time
+
+    def deadline(self) -> int | None:
+        """When there are `late_members`. It comes nearer only by `apply`, by a classic member's request, or as near as
+        the session of another `config`."""
+        return self.deadlines.earliest()
+
+    def late_members(self, now_ms: int) -> list[str]:
+        return self.deadlines.late(now_ms)
+
+    def remove(self, member_ids: Collection[str], view: TopicsImage) -> list[ConsumerGroupEvent]:
+        draft = StateDraft(self.state)
+        if member_ids:
+            self._remove_member(draft, member_ids, view)
+        return draft.events
+
+    # Offsets
+
+    def check_commit(
+        self, member_id: str, member_epoch: int, partitions: Iterable[TopicIdPartition] | None = None
+    ) -> None:
+        """May this caller commit offsets? A member that lags behind its epoch may for `partitions`, if they are known
+        and it has held each of them since that epoch (KIP-1251)."""
+        if member_epoch < 0 and self.has_no_members:
+            return  # An administrator, or a consumer that assigns its partitions by itself.
+        current_assignment = self._current_assignment(member_id)
+        if member_epoch == current_assignment.epoch:
+            return
+        may_lag = partitions is not None and self.state.metadata_by_member[member_id].classic is None
+        if may_lag and member_epoch < current_assignment.epoch:
+            assert partitions is not None
+            since = [current_assignment.held_since(partition) for partition in partitions]
+            if all(epoch is not None and epoch <= member_epoch for epoch in since):
+                return
+        raise self._stale_epoch_error(member_id, member_epoch, current_assignment)
+
+    def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        """May this caller see the group's offsets? Who does not say that it is a member may."""
+        if member_id is None and member_epoch < 0:
+            return
+        current_assignment = self._current_assignment(member_id or "")
+        if member_epoch != current_assignment.epoch:
+            raise self._stale_epoch_error(member_id or "", member_epoch, current_assignment)
+
+    def check_offset_delete(self) -> None:
+        """Offsets may be deleted by hand; ask `is_subscribed_to`, topic by topic."""
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        return topic in self.state.subscribed_topics()
+
+    def offset_retention(self) -> OffsetRetention:
+        return OffsetRetention(None, self.state.subscribed_topics())
+
+    def check_delete(self) -> None:
+        if not self.has_no_members:
+            raise GroupNotEmpty(f"group {self.group_id} has members")
+
+    # Deciding
+
+    def ensure_room(self, member_id: str) -> None:
+        if (
+            len(self.state.metadata_by_member) >= self.config.max_size
+            and member_id not in self.state.metadata_by_member
+        ):
+            raise GroupMaxSizeReached(
+                f"The consumer group has reached its maximum capacity of {self.config.max_size} members."
+            )
+
+    def _admit(self, draft: StateDraft, heartbeat_request: ConsumerHeartbeat) -> CurrentAssignment:
+        """Return what the member holds, or raise why it is not let in."""
+        if heartbeat_request.instance_id is not None and heartbeat_request.member_epoch == JOIN_EPOCH:
+            self.replace_instance(draft, heartbeat_request.instance_id, heartbeat_request.member_id, is_classic=False)
+        elif heartbeat_request.instance_id is not None:
+            self.ensure_instance(heartbeat_request.instance_id, heartbeat_request.member_id)
+        elif (
+            heartbeat_request.member_epoch != JOIN_EPOCH
+            and heartbeat_request.member_id not in self.state.metadata_by_member
+        ):
+            raise self._unknown_member(heartbeat_request.member_id)
+        current_assignment = draft.state.current_assignment(heartbeat_request.member_id)
+        if heartbeat_request.member_epoch in (JOIN_EPOCH, current_assignment.epoch):
+            return current_assignment
+        # The answer that told it the newer epoch may have been lost; then it owns nothing that is not in there.
+        has_lost_answer = current_assignment.previous_epoch == heartbeat_request.member_epoch < current_assignment.epoch
+        if (
+            has_lost_answer
+            and heartbeat_request.owned is not None
+            and heartbeat_request.owned <= current_assignment.assigned.keys()
+        ):
+            return current_assignment
+        raise FencedMemberEpoch(
+            f"The consumer group member has epoch {heartbeat_request.member_epoch}, and the group coordinator knows it "
+            f"at epoch {current_assignment.epoch}. The member must abandon all its partitions and rejoin."
+        )
+
+    def replace_instance(self, draft: StateDraft, instance_id: str, member_id: str, *, is_classic: bool) -> None:
+        """A static member that comes back under a new member id takes over what it left. If both its processes use the
+        consumer protocol, the former one must have left: the classic protocol has no request for that."""
+        former_id = self.state.instances.get(instance_id)
+        if former_id is None or former_id == member_id:
+            return
+        replaced_member, member_metadata = (
+            self.state.current_assignment(former_id),
+            self.state.metadata_by_member[former_id],
+        )
+        if replaced_member.epoch != STATIC_LEAVE_EPOCH and not is_classic and member_metadata.classic is None:
+            raise UnreleasedInstanceId(
+                f"Static member {member_id} with instance id {instance_id} cannot join the group because the "
+                f"instance id is owned by {former_id} member."
+            )
+        target = self.state.target(former_id)
+        _end_member(draft, former_id)
+        draft.add(MemberMetadataSet(member_id, member_metadata))
+        draft.add(TargetAssignmentSet(member_id, target))
+        draft.add(CurrentAssignmentSet(member_id, replace(replaced_member, epoch=0, previous_epoch=0)))
+
+    def _follow_topics(self, draft: StateDraft, view: TopicsImage, *, is_bumped: bool) -> None:
+        """Move the epoch if what the group subscribes to is not what it was."""
+        state = draft.state
+        regexes = state.regexes()
+        for regex in sorted(state.resolved.keys() - regexes):
+            draft.add(RegularExpressionResolved(regex, None))
+        for regex in sorted(regexes):
+            topics = view.matching(regex)
+            if topics != state.resolved.get(regex):
+                draft.add(RegularExpressionResolved(regex, topics))
+                is_bumped = True
+        metadata_hash = view.hash_of(draft.state.subscribed_topics())
+        if is_bumped or metadata_hash != draft.state.metadata_hash:
+            draft.add(GroupEpochSet(draft.state.epoch + 1, metadata_hash))
+
+    def _assign(self, draft: StateDraft, view: TopicsImage) -> None:
+        state = draft.state
+        names = {
+            member_id: state.topics_of(member_metadata)
+            for member_id, member_metadata in state.metadata_by_member.items()
+        }
+        ids = {topics: frozenset(view.sizes(topics)) for topics in set(names.values())}
+        claims = {
+            member_id: MemberSubscription(ids[names[member_id]], state.target(member_id), member_metadata.instance_id)
+            for member_id, member_metadata in state.metadata_by_member.items()
+        }
+        assign = ASSIGNORS[self._preferred_assignor(state)]
+        assignment = assign(claims, view.sizes(state.subscribed_topics()))
+        for member_id, partitions in assignment.items():
+            if partitions != state.target(member_id):
+                draft.add(TargetAssignmentSet(member_id, frozenset(partitions)))
+        draft.add(TargetAssignmentEpochSet(draft.state.epoch))
+
+    def _preferred_assignor(self, state: ConsumerGroupState) -> str:
+        """The one that most members ask for; of equals the one that the broker names first."""
+        votes = Counter(member_metadata.assignor for member_metadata in state.metadata_by_member.values())
+        return max(self.config.assignors, key=lambda name: votes[name])
+
+    def _reconcile(
+        self, draft: StateDraft, member_id: str, owned: Collection[TopicIdPartition] | None
+    ) -> CurrentAssignment:
+        state = draft.state
+        target = state.target(member_id)
+        held_by_others = [partition for partition in target if state.owners.get(partition, member_id) != member_id]
+        before = state.current_assignment(member_id)
+        after = reconcile_assignment(before, state.target_epoch, target, owned, held_by_others)
+        if after != before:
+            draft.add(CurrentAssignmentSet(member_id, after))
+        return after
+
+    def _remove_member(self, draft: StateDraft, member_ids: Iterable[str], view: TopicsImage) -> None:
+        for member_id in member_ids:
+            _end_member(draft, member_id)
+        self._follow_topics(draft, view, is_bumped=True)
+
+    # Checks
+
+    def ensure_instance(self, instance_id: str, member_id: str) -> None:
+        present_id = self.state.instances.get(instance_id)
+        if present_id is None:
+            raise UnknownMemberId(f"Instance id {instance_id} is unknown.")
+        if present_id != member_id:
+            raise FencedInstanceId(
+                f"Static member {member_id} with instance id {instance_id} was fenced by member {present_id}."
+            )
+
+    def _current_assignment(self, member_id: str) -> CurrentAssignment:
+        if member_id not in self.state.metadata_by_member:
+            raise self._unknown_member(member_id)
+        return self.state.current_assignment(member_id)
+
+    def _unknown_member(self, member_id: str) -> UnknownMemberId:
+        return UnknownMemberId(f"Member {member_id} is not a member of group {self.group_id}.")
+
+    def _stale_epoch_error(
+        self, member_id: str, member_epoch: int, current_assignment: CurrentAssignment
+    ) -> HeadraceError:
+        error = StaleMemberEpoch if self.state.metadata_by_member[member_id].classic is None else IllegalGeneration
+        return error(f"member {member_id} is at epoch {current_assignment.epoch}, not at {member_epoch}")
+
+    # Deadlines
+
+    def _set_session(self, member_id: str, now_ms: int) -> None:
+        if member_id not in self.state.metadata_by_member:
+            self.deadlines.forget(member_id)
+            return
+        if member_id not in self.deadlines.sessions:
+            self.renew_session(member_id, now_ms)
+        if self.state.metadata_by_member[member_id].classic is None:
+            self.deadlines.joins.pop(member_id, None)
+            self.deadlines.syncs.pop(member_id, None)
+
+    def _set_revocation(self, member_id: str, now_ms: int) -> None:
+        member_metadata = self.state.metadata_by_member.get(member_id)
+        if member_metadata is not None and self.state.current_assignment(member_id).revoking:
+            self.deadlines.revocations[member_id] = now_ms + member_metadata.rebalance_timeout_ms
+        else:
+            self.deadlines.revocations.pop(member_id, None)
+
+
+def _end_member(draft: StateDraft, member_id: str) -> None:
+    """In the order in which Kafka removes a member."""
+    draft.add(CurrentAssignmentSet(member_id, None))
+    draft.add(TargetAssignmentSet(member_id, None))
+    draft.add(MemberMetadataSet(member_id, None))

@@ -1,0 +1,230 @@
+"""What is known of a group of the newer protocol: exactly what `__consumer_offsets` keeps of it.
+
+An event is one record; `ConsumerGroupState.apply` changes and cannot fail. Applying the records of the log, whole or
+compacted, gives the same state again: the last one of a key wins. Everything else (owners, instances) follows from it.
+
+The epoch of the group moves when members or topics do; the target assignment follows it, and each member follows the
+target at its own pace, which its own epoch tells:
+
+    STABLE --a newer target--> UNREVOKED_PARTITIONS --has given up what it must--> STABLE
+       |                                   |                                         ^
+       '--nothing to give up---------------+--some of the rest has an owner still--> UNRELEASED_PARTITIONS
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum, StrEnum
+from typing import TypeVar
+from uuid import UUID
+
+import msgspec
+
+from headrace.machines.groups.assignors import TopicIdPartition
+from headrace.machines.groups.group_state import Protocols
+
+V = TypeVar("V")
+
+
+class MemberState(IntEnum):
+    """The numbers are Kafka's, as its log has them."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1
+    UNRELEASED_PARTITIONS = 2
+
+
+class ConsumerGroupPhase(StrEnum):
+    """The values are what ConsumerGroupDescribe and ListGroups say."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+class ClassicProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """What a member that uses the classic protocol sent with its last JoinGroup."""
+
+    session_timeout_ms: int
+    protocols: Protocols
+    """Never empty; each holds the member's subscription."""
+
+
+class MemberMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """Who a member is and what it wants."""
+
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: frozenset[str] = frozenset()
+    regex: str = ""
+    rebalance_timeout_ms: int = -1
+    assignor: str | None = None
+    classic: ClassicProfile | None = None
+    """None: the member uses the consumer protocol."""
+
+
+class CurrentAssignment(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a member has got, and what it holds: by partition, since which epoch.
+
+    What it was told to give up is its own until it says that it has.
+    """
+
+    epoch: int = 0
+    previous_epoch: int = -1
+    state: MemberState = MemberState.STABLE
+    assigned: Mapping[TopicIdPartition, int] = msgspec.field(default_factory=dict)
+    revoking: Mapping[TopicIdPartition, int] = msgspec.field(default_factory=dict)
+
+    def is_reconciled(self, target_epoch: int) -> bool:
+        return self.state is MemberState.STABLE and self.epoch == target_epoch
+
+    def held_since(self, partition: TopicIdPartition) -> int | None:
+        since = self.assigned.get(partition)
+        return self.revoking.get(partition) if since is None else since
+
+
+EMPTY_ASSIGNMENT = CurrentAssignment()
+
+
+class GroupEpochSet(msgspec.Struct, frozen=True):
+    epoch: int
+    metadata_hash: int
+    """Of the topics that the group subscribes to: when it differs, they have changed."""
+
+
+class TargetAssignmentEpochSet(msgspec.Struct, frozen=True):
+    epoch: int
+
+
+class MemberMetadataSet(msgspec.Struct, frozen=True):
+    member_id: str
+    member_metadata: MemberMetadata | None
+
+
+class TargetAssignmentSet(msgspec.Struct, frozen=True):
+    member_id: str
+    partitions: frozenset[TopicIdPartition] | None
+
+
+class CurrentAssignmentSet(msgspec.Struct, frozen=True):
+    member_id: str
+    current_assignment: CurrentAssignment | None
+
+
+class RegularExpressionResolved(msgspec.Struct, frozen=True):
+    regex: str
+    topics: frozenset[str] | None
+
+
+ConsumerGroupEvent = (
+    GroupEpochSet
+    | TargetAssignmentEpochSet
+    | MemberMetadataSet
+    | TargetAssignmentSet
+    | CurrentAssignmentSet
+    | RegularExpressionResolved
+)
+"""None in an event: a tombstone."""
+
+
+class ConsumerGroupState:
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.metadata_hash = 0
+        self.target_epoch = 0
+        self.metadata_by_member: dict[str, MemberMetadata] = {}
+        self.targets: dict[str, frozenset[TopicIdPartition]] = {}
+        self.current_assignments: dict[str, CurrentAssignment] = {}
+        self.resolved: dict[str, frozenset[str]] = {}
+        self.owners: dict[TopicIdPartition, str] = {}
+        self.instances: dict[str, str] = {}
+
+    def copy(self) -> ConsumerGroupState:
+        twin = ConsumerGroupState()
+        twin.epoch, twin.metadata_hash, twin.target_epoch = self.epoch, self.metadata_hash, self.target_epoch
+        twin.metadata_by_member, twin.targets = dict(self.metadata_by_member), dict(self.targets)
+        twin.current_assignments, twin.resolved = dict(self.current_assignments), dict(self.resolved)
+        twin.owners, twin.instances = dict(self.owners), dict(self.instances)
+        return twin
+
+    def apply(self, event: ConsumerGroupEvent) -> None:
+        match event:
+            case GroupEpochSet():
+                self.epoch, self.metadata_hash = event.epoch, event.metadata_hash
+            case TargetAssignmentEpochSet():
+                self.target_epoch = event.epoch
+            case MemberMetadataSet():
+                self._set_member_metadata(event.member_id, event.member_metadata)
+            case TargetAssignmentSet():
+                _set_or_remove(self.targets, event.member_id, event.partitions)
+            case CurrentAssignmentSet():
+                self._set_current_assignment(event.member_id, event.current_assignment)
+            case RegularExpressionResolved():
+                _set_or_remove(self.resolved, event.regex, event.topics)
+
+    @property
+    def phase(self) -> ConsumerGroupPhase:
+        if not self.metadata_by_member:
+            return ConsumerGroupPhase.EMPTY
+        if self.epoch > self.target_epoch:
+            return ConsumerGroupPhase.ASSIGNING
+        if all(
+            self.current_assignment(member_id).is_reconciled(self.target_epoch) for member_id in self.metadata_by_member
+        ):
+            return ConsumerGroupPhase.STABLE
+        return ConsumerGroupPhase.RECONCILING
+
+    def current_assignment(self, member_id: str) -> CurrentAssignment:
+        return self.current_assignments.get(member_id, EMPTY_ASSIGNMENT)
+
+    def target(self, member_id: str) -> frozenset[TopicIdPartition]:
+        return self.targets.get(member_id, frozenset())
+
+    def topics_of(self, member_metadata: MemberMetadata) -> frozenset[str]:
+        """The names that the member subscribes to, whether or not there are such topics."""
+        return member_metadata.topics | self.resolved.get(member_metadata.regex, frozenset())
+
+    def subscribed_topics(self) -> frozenset[str]:
+        return frozenset().union(*map(self.topics_of, self.metadata_by_member.values()))
+
+    def regexes(self) -> set[str]:
+        return {member_metadata.regex for member_metadata in self.metadata_by_member.values() if member_metadata.regex}
+
+    def _set_member_metadata(self, member_id: str, member_metadata: MemberMetadata | None) -> None:
+        replaced_member = self.metadata_by_member.get(member_id)
+        if (
+            replaced_member is not None
+            and replaced_member.instance_id is not None
+            and self.instances.get(replaced_member.instance_id) == member_id
+        ):
+            del self.instances[replaced_member.instance_id]
+        _set_or_remove(self.metadata_by_member, member_id, member_metadata)
+        if member_metadata is not None and member_metadata.instance_id is not None:
+            self.instances[member_metadata.instance_id] = member_id
+
+    def _set_current_assignment(self, member_id: str, current_assignment: CurrentAssignment | None) -> None:
+        replaced_member = self.current_assignment(member_id)
+        for partition in (*replaced_member.assigned, *replaced_member.revoking):
+            if self.owners.get(partition) == member_id:
+                del self.owners[partition]
+        _set_or_remove(self.current_assignments, member_id, current_assignment)
+        if current_assignment is not None:
+            self.owners.update(dict.fromkeys((*current_assignment.assigned, *current_assignment.revoking), member_id))
+
+
+def partitions_by_topic_id(partitions: Iterable[TopicIdPartition]) -> dict[UUID, list[int]]:
+    """In order, so that the same partitions look the same wherever they are told."""
+    topics: dict[UUID, list[int]] = {}
+    for topic_id, index in sorted(partitions):
+        topics.setdefault(topic_id, []).append(index)
+    return topics
+
+
+def _set_or_remove(values: dict[str, V], key: str, value: V | None) -> None:
+    if value is None:
+        values.pop(key, None)
+    else:
+        values[key] = value

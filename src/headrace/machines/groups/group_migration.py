@@ -1,0 +1,198 @@
+"""Migration of a group with members from the classic protocol to the consumer protocol (KIP-848), and back.
+
+Upgrade: a member of the consumer protocol joins a classic group. The group becomes a consumer group in which the others
+go on as classic members (`classic_members`), each holding what it was assigned.
+
+Downgrade: the last member of the consumer protocol is removed, or replaced by a classic static member. The group
+becomes a classic group, whose generation is the epoch of the group.
+
+Everything here is a question that changes nothing. A converted group is stored in one batch together with the
+tombstones of what it was, so that the log never has half of a migration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from enum import StrEnum
+
+from headrace.machines.groups.assignors import TopicIdPartition
+from headrace.machines.groups.classic_group import ClassicGroup
+from headrace.machines.groups.classic_members import encode_partitions, named_partitions
+from headrace.machines.groups.consumer_group_state import (
+    ClassicProfile,
+    ConsumerGroupEvent,
+    ConsumerGroupState,
+    CurrentAssignment,
+    CurrentAssignmentSet,
+    GroupEpochSet,
+    MemberMetadata,
+    MemberMetadataSet,
+    RegularExpressionResolved,
+    TargetAssignmentEpochSet,
+    TargetAssignmentSet,
+)
+from headrace.machines.groups.group_roster import GroupMember
+from headrace.machines.groups.group_state import GroupConfig
+from headrace.machines.groups.group_topics import CONSUMER_PROTOCOL_TYPE, TopicsImage
+from headrace.model.errors import GroupIdNotFound, MalformedFrame
+from headrace.wire.state_records.consumer_protocol import (
+    ConsumerProtocolSubscription,
+    decode_assignment,
+    decode_subscription,
+)
+
+BUILT_IN_ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
+"""Of Kafka's clients. They keep nothing in the user data of an assignment that a group could miss; librdkafka's
+cooperative-sticky repeats there what the member sent. Other assignors may keep state in it, which would be lost."""
+
+
+class MigrationPolicy(StrEnum):
+    """The values of `group.consumer.migration.policy`."""
+
+    BIDIRECTIONAL = "bidirectional"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    DISABLED = "disabled"
+
+    @property
+    def allows_upgrade(self) -> bool:
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.UPGRADE)
+
+    @property
+    def allows_downgrade(self) -> bool:
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE)
+
+
+# Upgrade
+
+
+def upgrade(group: ClassicGroup, policy: MigrationPolicy, max_size: int, view: TopicsImage) -> list[ConsumerGroupEvent]:
+    """The classic group as a consumer group. Raises `GroupIdNotFound` if it has to stay what it is."""
+    if not policy.allows_upgrade:
+        raise _stays_classic(group, "online upgrade is disabled")
+    if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        raise _stays_classic(group, "the group does not use the consumer embedded protocol")
+    if group.member_count > max_size:
+        raise _stays_classic(group, "the group size exceeds the consumer group maximum size")
+    metadata_by_member: dict[str, MemberMetadata] = {}
+    held: dict[str, frozenset[TopicIdPartition]] = {}
+    taken: set[TopicIdPartition] = set()
+    for member in group.members:
+        metadata = member.metadata(group.protocol_name) or member.protocols[0][1]
+        try:
+            subscription = decode_subscription(metadata)
+            partitions = _held_partitions(group, member, subscription, view)
+        except MalformedFrame as error:
+            raise _stays_classic(group, "the embedded consumer protocol is malformed") from error
+        metadata_by_member[member.member_id] = _profile(member, subscription)
+        held[member.member_id] = partitions - taken  # a client's assignor may have given a partition to two members
+        taken |= partitions
+    epoch = group.generation_id
+    current_assignments = {
+        member_id: CurrentAssignment(epoch=epoch, previous_epoch=epoch, assigned=dict.fromkeys(partitions, epoch))
+        for member_id, partitions in held.items()
+    }
+    return [
+        *(MemberMetadataSet(member_id, member_metadata) for member_id, member_metadata in metadata_by_member.items()),
+        GroupEpochSet(epoch, 0),  # of no topics: whatever joins makes a new assignment
+        *(TargetAssignmentSet(member_id, partitions) for member_id, partitions in held.items()),
+        TargetAssignmentEpochSet(epoch),
+        *(
+            CurrentAssignmentSet(member_id, current_assignment)
+            for member_id, current_assignment in current_assignments.items()
+        ),
+    ]
+
+
+def _held_partitions(
+    group: ClassicGroup, member: GroupMember, subscription: ConsumerProtocolSubscription, view: TopicsImage
+) -> frozenset[TopicIdPartition]:
+    if not member.assignment:
+        # It never had one, or a rebalance was begun anew: then a cooperative member still owns what it said it does.
+        return named_partitions(subscription.owned_partitions, view)
+    assignment = decode_assignment(member.assignment)
+    if assignment.user_data and group.protocol_name not in BUILT_IN_ASSIGNORS:
+        raise _stays_classic(
+            group,
+            "an unsupported custom assignor is in use. "
+            "Please refer to the documentation or switch to a default assignor before re-attempting the upgrade",
+        )
+    return named_partitions(assignment.assigned_partitions, view)
+
+
+def _profile(member: GroupMember, subscription: ConsumerProtocolSubscription) -> MemberMetadata:
+    return MemberMetadata(
+        instance_id=member.instance_id,
+        rack_id=subscription.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        topics=frozenset(subscription.topics),
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        classic=ClassicProfile(session_timeout_ms=member.session_timeout_ms, protocols=member.protocols),
+    )
+
+
+def _stays_classic(group: ClassicGroup, reason: str) -> GroupIdNotFound:
+    return GroupIdNotFound(f"Cannot upgrade classic group {group.group_id} to consumer group because {reason}.")
+
+
+# Downgrade
+
+
+def can_downgrade(
+    state: ConsumerGroupState, policy: MigrationPolicy, max_size: int, removed: Collection[str] = ()
+) -> bool:
+    """Whether the group is to become a classic one when `removed` are gone."""
+    remaining = [
+        member_metadata.classic
+        for member_id, member_metadata in state.metadata_by_member.items()
+        if member_id not in removed
+    ]
+    classic = [member_metadata for member_metadata in remaining if member_metadata is not None]
+    if not remaining or len(classic) < len(remaining):
+        return False
+    shared = set.intersection(*({name for name, _ in member_metadata.protocols} for member_metadata in classic))
+    return policy.allows_downgrade and len(remaining) <= max_size and bool(shared)
+
+
+def downgrade(
+    group_id: str,
+    state: ConsumerGroupState,
+    config: GroupConfig,
+    view: TopicsImage,
+    now_ms: int,
+    removed: Collection[str],
+) -> ClassicGroup:
+    """The consumer group as a classic one, without `removed`: stable, and everybody has what it was to have."""
+    members = [
+        _member(member_id, member_metadata, state.target(member_id), view)
+        for member_id, member_metadata in state.metadata_by_member.items()
+        if member_id not in removed
+    ]
+    return ClassicGroup.of_generation(group_id, config, members, state.epoch, now_ms)
+
+
+def tombstones(state: ConsumerGroupState) -> Iterator[ConsumerGroupEvent]:
+    """Of all that is stored of a consumer group beside its epochs."""
+    for member_id in state.metadata_by_member:
+        yield CurrentAssignmentSet(member_id, None)
+        yield TargetAssignmentSet(member_id, None)
+        yield MemberMetadataSet(member_id, None)
+    for regex in state.resolved:
+        yield RegularExpressionResolved(regex, None)
+
+
+def _member(
+    member_id: str, member_metadata: MemberMetadata, target: frozenset[TopicIdPartition], view: TopicsImage
+) -> GroupMember:
+    assert member_metadata.classic is not None
+    return GroupMember(
+        member_id=member_id,
+        instance_id=member_metadata.instance_id,
+        client_id=member_metadata.client_id,
+        client_host=member_metadata.client_host,
+        rebalance_timeout_ms=member_metadata.rebalance_timeout_ms,
+        session_timeout_ms=member_metadata.classic.session_timeout_ms,
+        protocols=member_metadata.classic.protocols,
+        assignment=encode_partitions(target, member_metadata.classic.protocols[0][1], view),
+    )

@@ -1,0 +1,324 @@
+"""The rebalance of one group: gathering the members, a new generation, handing out the assignment.
+
+The inner half of `groups.Group`, which checks requests and then calls these steps. What the world has to do
+goes into `outbox`. Invariants: the generation only grows; a JoinGroup or SyncGroup that waits is answered
+exactly once, at the latest when its member is dismissed; `wake_ms` is never later than the earliest deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from headrace.machines.groups.group_roster import GroupMember, GroupRoster
+from headrace.machines.groups.group_state import (
+    Effect,
+    GroupConfig,
+    GroupSnapshot,
+    GroupState,
+    JoinedMember,
+    JoinGroupResult,
+    MemberSnapshot,
+    ResponseToken,
+    SendResponse,
+    StoreMetadata,
+    SyncGroupResult,
+)
+from headrace.machines.groups.group_topics import CONSUMER_PROTOCOL_TYPE, subscribed_topics
+from headrace.model.errors import FencedInstanceId, RebalanceInProgress, UnknownMemberId
+
+# A group of static members who do not come back, with a rebalance timeout of nothing, must not spin.
+_POSTPONE_MS_MIN = 100
+
+
+class StoringAssignment(msgspec.Struct, frozen=True):
+    """The leader's assignment is on its way to the log; nobody is told before it is there."""
+
+    generation_id: int
+    assignments: Mapping[str, bytes]
+
+
+class StoringReplacement(msgspec.Struct, frozen=True):
+    """A static member's new id is on its way to the log, in a generation that stays."""
+
+    generation_id: int
+    member: GroupMember
+    replaced_member: GroupMember
+    former_leader: str
+    token: ResponseToken
+    skips_assignment: bool
+
+
+Storing = StoringAssignment | StoringReplacement
+
+
+class GroupRebalance:
+    def __init__(self, config: GroupConfig, now_ms: int) -> None:
+        self.config = config
+        self.roster = GroupRoster()
+        self.state = GroupState.EMPTY
+        self.state_timestamp_ms = now_ms
+        self.generation_id = 0
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.topics: frozenset[str] | None = None
+        """What the members subscribe to; None when that is not known."""
+        self.is_first = False
+        """This rebalance began with an empty group: it waits a little for more members."""
+        self.member_joined_meanwhile = False
+        self.outbox: list[Effect] = []
+        self.storing: dict[int, Storing] = {}
+        self.join_deadline_ms: int | None = None
+        self.sync_deadline_ms: int | None = None
+        self.wake_ms: int | None = None
+        self._first_delay_ms = 0
+        self._first_delay_left_ms = 0
+        self._last_ticket = 0
+
+    def enter(self, state: GroupState, now_ms: int) -> None:
+        self.state = state
+        self.state_timestamp_ms = now_ms
+
+    # Gathering the members.
+
+    def prepare_or_complete(self, now_ms: int) -> None:
+        if self.state is GroupState.PREPARING_REBALANCE:
+            self.complete_if_all_joined(now_ms)
+        else:
+            self.prepare(now_ms)
+
+    def prepare(self, now_ms: int) -> None:
+        """Ask everybody to join again; they learn of it by their next heartbeat."""
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            self.assign({}, RebalanceInProgress.code, now_ms)
+        self.sync_deadline_ms = None
+        self.is_first = self.state is GroupState.EMPTY
+        self.member_joined_meanwhile = False
+        self.enter(GroupState.PREPARING_REBALANCE, now_ms)
+        timeout_ms = self.roster.rebalance_timeout_ms
+        if self.is_first:
+            self._first_delay_ms = self.config.initial_rebalance_delay_ms
+            self._first_delay_left_ms = max(timeout_ms - self._first_delay_ms, 0)
+            self._await_joins_until(now_ms + self._first_delay_ms)
+        elif self.roster.all_joined:
+            self.complete_join(now_ms)
+        else:
+            self._await_joins_until(now_ms + timeout_ms)
+
+    def complete_if_all_joined(self, now_ms: int) -> None:
+        if not self.is_first and self.roster.all_joined:
+            self.complete_join(now_ms)
+
+    def join_time_is_up(self, now_ms: int) -> None:
+        if self.is_first and self.member_joined_meanwhile and self._first_delay_left_ms > 0:
+            # Members are still coming: the first delay is extended, within the rebalance timeout.
+            self.member_joined_meanwhile = False
+            elapsed_ms = self._first_delay_ms
+            self._first_delay_ms = min(self.config.initial_rebalance_delay_ms, self._first_delay_left_ms)
+            self._first_delay_left_ms = max(self._first_delay_left_ms - elapsed_ms, 0)
+            self._await_joins_until(now_ms + self._first_delay_ms)
+        else:
+            self.complete_join(now_ms)
+
+    def complete_join(self, now_ms: int) -> None:
+        """Go on without the dynamic members that are not here; static ones keep their place for a while."""
+        assert self.state is GroupState.PREPARING_REBALANCE
+        self.join_deadline_ms = None
+        for member in list(self.roster):
+            if member.join_token is None and member.instance_id is None:
+                self.reject_waiting(member)
+        if self.roster.members and not self.roster.elect_joined_leader():
+            self._await_joins_until(now_ms + max(self.roster.rebalance_timeout_ms, _POSTPONE_MS_MIN))
+            return
+        self.generation_id += 1
+        self.protocol_name = self.roster.vote() if self.roster.members else None
+        self.topics = self._subscribed_topics()
+        if not self.roster.members:
+            self.enter(GroupState.EMPTY, now_ms)
+            self.store(self.snapshot())
+            return
+        self.enter(GroupState.COMPLETING_REBALANCE, now_ms)
+        for member in self.roster:
+            member.is_new = False
+            self.roster.unsynced.add(member.member_id)
+            self.answer_join(member, self.present_generation(member))
+            self.renew_session(member, now_ms)
+        self.sync_deadline_ms = now_ms + self.roster.rebalance_timeout_ms
+        self._wake_at(self.sync_deadline_ms)
+
+    def sync_time_is_up(self, now_ms: int) -> None:
+        """Members that took part in the generation but never asked for their assignment are gone."""
+        self.sync_deadline_ms = None
+        absent = [self.roster.members[member_id] for member_id in self.roster.unsynced]
+        for member in absent:
+            self.reject_waiting(member)
+        if absent:
+            self.prepare(now_ms)
+
+    # Members and their waiting requests.
+
+    def wait_join(self, member: GroupMember, token: ResponseToken) -> None:
+        replaced = self.roster.wait_join(member, token)
+        if replaced is not None:
+            # The member asked again, by another connection; the first request must not wait for ever.
+            answer = JoinGroupResult(error_code=RebalanceInProgress.code, member_id=member.member_id)
+            self.outbox.append(SendResponse(replaced, answer))
+
+    def wait_sync(self, member: GroupMember, token: ResponseToken) -> None:
+        self.answer_sync(member, SyncGroupResult(error_code=RebalanceInProgress.code))
+        member.sync_token = token
+        self.roster.unsynced.discard(member.member_id)
+
+    def answer_join(self, member: GroupMember, answer: JoinGroupResult) -> None:
+        token = self.roster.end_join(member)
+        if token is not None:
+            self.outbox.append(SendResponse(token, answer))
+
+    def answer_sync(self, member: GroupMember, answer: SyncGroupResult) -> None:
+        token, member.sync_token = member.sync_token, None
+        if token is not None:
+            self.outbox.append(SendResponse(token, answer))
+
+    def reject_waiting(self, member: GroupMember, error_code: int = UnknownMemberId.code) -> None:
+        self.refuse(member, error_code, "")
+        self.roster.remove(member)
+
+    def refuse(self, member: GroupMember, error_code: int, member_id: str) -> None:
+        """Whatever the member waits for, it gets this error."""
+        self.answer_join(member, JoinGroupResult(error_code=error_code, member_id=member_id))
+        self.answer_sync(member, SyncGroupResult(error_code=error_code))
+
+    def replace_static(self, member: GroupMember, member_id: str, now_ms: int) -> GroupMember:
+        """Another process has the instance id now: the former one is fenced, also where it waits."""
+        self.refuse(member, FencedInstanceId.code, member.member_id)
+        renamed = self.roster.rename(member, member_id)
+        self.renew_session(renamed, now_ms)
+        return renamed
+
+    def present_generation(self, member: GroupMember, *, skip_assignment: bool = False) -> JoinGroupResult:
+        leads = self.roster.leader == member.member_id
+        return JoinGroupResult(
+            member_id=member.member_id,
+            generation_id=self.generation_id,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=self.roster.leader or "",
+            skip_assignment=skip_assignment and leads,
+            members=self._joined_members() if leads else (),
+        )
+
+    def assign(self, assignments: Mapping[str, bytes], error_code: int, now_ms: int) -> None:
+        """Give every member its assignment, or the error, and tell those who wait for it."""
+        for member in self.roster:
+            member.assignment = assignments.get(member.member_id, b"")
+            if member.sync_token is not None:
+                self.answer_sync(member, self.present_assignment(member, error_code))
+                self.renew_session(member, now_ms)
+
+    def present_assignment(self, member: GroupMember, error_code: int = 0) -> SyncGroupResult:
+        if error_code:
+            return SyncGroupResult(error_code=error_code)
+        return SyncGroupResult(
+            protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
+        )
+
+    # Time.
+
+    def renew_session(self, member: GroupMember, now_ms: int, timeout_ms: int | None = None) -> None:
+        member.session_deadline_ms = now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
+        self._wake_at(member.session_deadline_ms)
+
+    def add_pending(self, member_id: str, deadline_ms: int) -> None:
+        self.roster.pending[member_id] = deadline_ms
+        self._wake_at(deadline_ms)
+
+    def earliest_deadline_ms(self) -> int | None:
+        deadlines = [*self.roster.pending.values()]
+        deadlines += [m.session_deadline_ms for m in self.roster if m.session_deadline_ms is not None]
+        deadlines += [d for d in (self.join_deadline_ms, self.sync_deadline_ms) if d is not None]
+        return min(deadlines, default=None)
+
+    def _await_joins_until(self, deadline_ms: int) -> None:
+        self.join_deadline_ms = deadline_ms
+        self._wake_at(deadline_ms)
+
+    def _wake_at(self, deadline_ms: int) -> None:
+        # A renewed session leaves the earlier time in place: waking early is cheap, looking for the minimum
+        # at every heartbeat is not.
+        if self.wake_ms is None or deadline_ms < self.wake_ms:
+            self.wake_ms = deadline_ms
+
+    # What is kept.
+
+    def store(self, snapshot: GroupSnapshot | None, storing: Storing | None = None) -> None:
+        self._last_ticket += 1
+        if storing is not None:
+            self.storing[self._last_ticket] = storing
+        self.outbox.append(StoreMetadata(self._last_ticket, snapshot))
+
+    def snapshot(self, assignments: Mapping[str, bytes] | None = None) -> GroupSnapshot:
+        """The present generation; with these assignments, where they are not given to the members yet."""
+        return GroupSnapshot(
+            protocol_type=self.protocol_type,
+            generation_id=self.generation_id,
+            protocol_name=self.protocol_name,
+            leader=self.roster.leader,
+            state_timestamp_ms=self.state_timestamp_ms,
+            members=tuple(
+                MemberSnapshot(
+                    member.member_id,
+                    member.instance_id,
+                    member.client_id,
+                    member.client_host,
+                    member.rebalance_timeout_ms,
+                    member.session_timeout_ms,
+                    member.metadata(self.protocol_name),
+                    member.assignment if assignments is None else assignments.get(member.member_id, b""),
+                )
+                for member in self.roster
+            ),
+        )
+
+    def restore(self, snapshot: GroupSnapshot, now_ms: int) -> None:
+        self.generation_id = snapshot.generation_id
+        self.protocol_type = snapshot.protocol_type or None
+        self.protocol_name = snapshot.protocol_name
+        for stored in snapshot.members:
+            member = GroupMember.restored(stored, snapshot.protocol_name)
+            self.roster.add(member)
+            self.renew_session(member, now_ms)
+        if snapshot.leader in self.roster.members:
+            self.roster.leader = snapshot.leader
+        self.state = GroupState.STABLE if self.roster.members else GroupState.EMPTY
+        self.state_timestamp_ms = snapshot.state_timestamp_ms
+        self.topics = self._subscribed_topics()
+
+    def start_stable(self, members: Iterable[GroupMember], generation_id: int, now_ms: int) -> None:
+        """Begin with members of the consumer protocol type that are in a generation already."""
+        assert self.state is GroupState.EMPTY
+        for member in members:
+            self.roster.add(member)
+            self.renew_session(member, now_ms)
+        self.generation_id = generation_id
+        self.protocol_type = CONSUMER_PROTOCOL_TYPE
+        self.protocol_name = self.roster.vote()
+        self.topics = self._subscribed_topics()
+        self.enter(GroupState.STABLE, now_ms)
+
+    def _joined_members(self) -> tuple[JoinedMember, ...]:
+        return tuple(
+            JoinedMember(member.member_id, member.instance_id, member.metadata(self.protocol_name))
+            for member in self.roster
+        )
+
+    def _subscribed_topics(self) -> frozenset[str] | None:
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return None
+        topics: frozenset[str] = frozenset()
+        for member in self.roster:
+            subscribed = subscribed_topics(member.metadata(self.protocol_name))
+            if subscribed is None:
+                return None
+            topics |= subscribed
+        return topics

@@ -1,0 +1,1 @@
+"""Decisions about producers: sequence numbers, and windows of dedup ids."""

@@ -1,0 +1,116 @@
+"""Which dedup ids a partition has seen of late, and at which offset: a message with one of them is not stored again.
+
+An id counts for `window_ms` from when it was noted, and not longer. Ids are kept as hashes of 128 bits: if two were the
+same, a message would be lost, and with so many bits nobody lives to see it. Times never go back here, even where the
+clock does, so ids end in the order in which they came.
+
+A dictionary would take 150 bytes for each id. Here they lie packed in a few slices, one after the other in time, each
+of which is given up as a whole when its last id is over: 45 bytes for each, half as much again for those that are over,
+and a look into every slice, three or four of them, or some more while the window fills for the first time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from hashlib import blake2b
+from struct import Struct
+
+_HASH_BYTES = 16
+_ENTRY = Struct(">16sqq")  # hash, offset, time
+_ENTRIES_PER_BUCKET = 16
+_SLICE_MIN = 1024
+_SLICE_SHARE = 2  # a new slice has room for half as much as there is
+WITHIN_BATCH = -1
+
+
+def hash_dedup_id(dedup_id: bytes) -> bytes:
+    return blake2b(dedup_id, digest_size=_HASH_BYTES).digest()
+
+
+class DedupWindow:
+    """`window_ms` may change at any time. Its length is that of what it holds, of which some may be over."""
+
+    __slots__ = ("_newest_ms", "_slices", "window_ms")
+
+    def __init__(self, window_ms: int) -> None:
+        self.window_ms = window_ms
+        self._slices: deque[_IdSlice] = deque()
+        self._newest_ms = 0
+
+    def __len__(self) -> int:
+        return sum(one.count for one in self._slices)
+
+    def find(self, ids: Sequence[bytes | None], now_ms: int) -> list[int | None]:
+        """For each of a batch's messages, of which some have no id: None if it is new, the offset of the first message
+        with its id, or `WITHIN_BATCH` if that is an earlier one of the same batch."""
+        self.expire(now_ms)
+        found: list[int | None] = []
+        seen: set[bytes] = set()
+        for dedup_id in ids:
+            offset = None if dedup_id is None else self._find(dedup_id, now_ms)
+            if dedup_id is not None and offset is None:
+                if dedup_id in seen:
+                    offset = WITHIN_BATCH
+                seen.add(dedup_id)
+            found.append(offset)
+        return found
+
+    def note(self, dedup_id: bytes, offset: int, now_ms: int) -> None:
+        """A message with this id, which was not found, was appended."""
+        self._newest_ms = max(self._newest_ms, now_ms)
+        if not self._slices or self._slices[-1].count >= self._slices[-1].capacity:
+            self._slices.append(_IdSlice(max(len(self) // _SLICE_SHARE, _SLICE_MIN)))
+        self._slices[-1].put(dedup_id, offset, self._newest_ms)
+
+    def expire(self, now_ms: int) -> None:
+        """Forget what is older than the window."""
+        while self._slices and self._slices[0].newest_ms <= now_ms - self.window_ms:
+            self._slices.popleft()
+
+    def _find(self, dedup_id: bytes, now_ms: int) -> int | None:
+        for one in reversed(self._slices):
+            found = one.find(dedup_id)
+            if found is not None:
+                offset, at_ms = found
+                return offset if at_ms > now_ms - self.window_ms else None
+        return None
+
+
+class _IdSlice:
+    """Up to `capacity` ids that were noted one after the other."""
+
+    __slots__ = ("_buckets", "_mask", "capacity", "count", "newest_ms")
+
+    def __init__(self, capacity: int) -> None:
+        buckets = 1 << (capacity // _ENTRIES_PER_BUCKET).bit_length()
+        self.capacity = capacity
+        self.count = 0
+        self.newest_ms = 0
+        self._mask = buckets - 1
+        self._buckets: list[bytearray | None] = [None] * buckets
+
+    def put(self, dedup_id: bytes, offset: int, at_ms: int) -> None:
+        at = hash(dedup_id) & self._mask
+        entry = _ENTRY.pack(dedup_id, offset, at_ms)
+        bucket = self._buckets[at]
+        if bucket is None:
+            self._buckets[at] = bytearray(entry)
+        else:
+            bucket += entry
+        self.count += 1
+        self.newest_ms = at_ms
+
+    def find(self, dedup_id: bytes) -> tuple[int, int] | None:
+        """Its offset and time, as they were noted last."""
+        bucket = self._buckets[hash(dedup_id) & self._mask]
+        if bucket is None:
+            return None
+        found = bucket.rfind(dedup_id)
+        while found > 0 and found % _ENTRY.size:
+            # It lies across two entries, whose bytes happen to look like it.
+            found = bucket.rfind(dedup_id, 0, found + _HASH_BYTES - 1)
+        if found < 0:
+            return None
+        _, offset, at_ms = _ENTRY.unpack_from(bucket, found)
+        return offset, at_ms

@@ -1,0 +1,371 @@
+"""What a partition remembers of its producers, so that a retried batch is stored once and an old one never.
+
+Per producer: its epoch, the sequence that must come next, the last five batches (clients keep at most five in
+flight), and where its open transaction begins. Sequences count records and wrap from 2^31-1 to 0.
+
+`check` changes nothing and says what to do with a batch; `apply` notes an appended one and cannot fail. The
+state is derived from the log: a snapshot plus the batches behind it give the same state again.
+
+Invariants:
+- The remembered batches of a producer are all of its present epoch. While its transaction is open, it has the epoch in
+  which the transaction began.
+- A producer is forgotten only after this replica has run for the expiration time without appending a batch of it. No
+  timestamp of a record and no wall clock counts: a backfill of old records, or a clock that jumps, would otherwise
+  make the partition forget a producer that is still retrying, and store its batch twice.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from typing import NamedTuple, Protocol
+
+from headrace.machines.transactions.partition_transactions import PartitionTransactions
+from headrace.model.errors import (
+    CorruptMessage,
+    InvalidProducerEpoch,
+    InvalidRecord,
+    InvalidTransactionState,
+    OutOfOrderSequence,
+    TransactionCoordinatorFenced,
+)
+
+SEQUENCE_MASK = 0x7FFF_FFFF
+AHEAD_MAX = SEQUENCE_MASK // 2
+"""Sequences wrap: what is further ahead than this lies behind."""
+BATCHES_KEPT = 5
+EXPIRATION_MS = 86_400_000
+
+_VALUES_PER_BATCH = 3
+_VALUES_KEPT = BATCHES_KEPT * _VALUES_PER_BATCH
+_ANY_SEQUENCE = -1  # nothing is known that the next batch would have to follow
+_NO_COORDINATOR = -1
+_ACTIVE = -1.0  # as idle time: a batch came since `expire` was last called
+_SNAPSHOT_VERSION = 3
+_SNAPSHOT_HEAD = struct.Struct(">BI")
+_SNAPSHOT_ENTRY = struct.Struct(">qhqqiiqB")
+_SNAPSHOT_ENTRY_2 = struct.Struct(">qhqiiqB")  # version 2 has no idle time
+
+
+class ProducedBatch(Protocol):
+    """The fields of a record batch's header that matter here."""
+
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def producer_epoch(self) -> int: ...
+    @property
+    def base_sequence(self) -> int: ...
+    @property
+    def last_offset_delta(self) -> int: ...
+    @property
+    def max_timestamp(self) -> int: ...
+    @property
+    def is_transactional(self) -> bool: ...
+
+
+class ProducerDescription(NamedTuple):
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int  # -1: none is known
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    first_offset: int  # of the open transaction; -1: none is open
+
+
+class Duplicate(NamedTuple):
+    """The batch lies in the log already, here."""
+
+    base_offset: int
+    last_offset: int
+    timestamp_ms: int
+
+
+class _Producer:
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "idle_seconds", "last_timestamp_ms", "next_sequence")
+
+    def __init__(self, epoch: int, next_sequence: int, last_timestamp_ms: int, batches: array[int]) -> None:
+        self.epoch = epoch
+        self.coordinator_epoch = _NO_COORDINATOR  # of the last marker
+        self.next_sequence = next_sequence
+        self.last_timestamp_ms = last_timestamp_ms  # of its last batch; only for descriptions
+        self.idle_seconds = _ACTIVE  # how long it has been silent, as of the last call of `expire`
+        # Flat, because a list of tuples costs five times the memory: per batch its first and last sequence
+        # in one number, its base offset, its timestamp.
+        self.batches = batches
+
+
+class ProducerStates:
+    """The producers of one partition."""
+
+    __slots__ = ("_expired_at", "_producers", "transactions")
+
+    def __init__(self) -> None:
+        self._producers: dict[int, _Producer] = {}
+        self._expired_at: float | None = None  # when `expire` was last called
+        self.transactions = PartitionTransactions()
+
+    def check(self, batch: ProducedBatch) -> Duplicate | None:
+        """None when the batch may be appended, or where it was appended before.
+
+        Raises `InvalidProducerEpoch` for a producer that was replaced, `OutOfOrderSequence` for a gap, also
+        for a duplicate that is older than the five batches remembered (Kafka says the same).
+        """
+        sequence = batch.base_sequence
+        producer = self._producers.get(batch.producer_id)
+        if producer is not None and self.transactions.first_offset(batch.producer_id) >= 0:
+            _check_open(producer, batch)
+        if producer is not None and sequence == producer.next_sequence and batch.producer_epoch == producer.epoch:
+            return None
+        if sequence < 0:
+            raise InvalidRecord(f"a batch of producer {batch.producer_id} must carry a sequence, not {sequence}")
+        if producer is None or (producer.next_sequence == _ANY_SEQUENCE and batch.producer_epoch == producer.epoch):
+            # Its state may have expired, so any sequence may be its next one (KIP-360).
+            return None
+        return _check_against(producer, batch)
+
+    def is_next_in_sequence(self, batch: ProducedBatch) -> bool:
+        """Whether the batch follows or repeats what is known of its producer; the first one of a producer or of an
+        epoch begins at 0. Stricter than `check`, which takes a producer that it does not know as it comes."""
+        producer = self._producers.get(batch.producer_id)
+        if producer is None or producer.epoch < batch.producer_epoch or producer.next_sequence == _ANY_SEQUENCE:
+            return batch.base_sequence == 0
+        if producer.epoch == batch.producer_epoch and producer.next_sequence == batch.base_sequence:
+            return True
+        return producer.epoch == batch.producer_epoch and _duplicate(producer, batch) is not None
+
+    def is_ahead(self, batch: ProducedBatch) -> bool:
+        """Return whether earlier batches of a known producer are missing before this one."""
+        producer = self._producers.get(batch.producer_id)
+        if producer is None or batch.producer_epoch < producer.epoch:
+            return False
+        expected = producer.next_sequence if batch.producer_epoch == producer.epoch else 0
+        return 0 < (batch.base_sequence - expected) & SEQUENCE_MASK <= AHEAD_MAX
+
+    def check_unnumbered(self, batch: ProducedBatch) -> None:
+        """Raise unless a batch of the broker's own may be appended to the producer's transaction."""
+        producer = self._producers.get(batch.producer_id)
+        if producer is None:
+            return
+        if batch.producer_epoch < producer.epoch:
+            raise _stale_epoch(batch, producer)
+        if self.transactions.first_offset(batch.producer_id) >= 0:
+            _check_open(producer, batch)
+
+    def check_marker(self, batch: ProducedBatch, coordinator_epoch: int) -> None:
+        """Raise unless a marker of this producer and coordinator may be appended."""
+        producer = self._producers.get(batch.producer_id)
+        if producer is None:
+            return
+        if batch.producer_epoch < producer.epoch:
+            raise _stale_epoch(batch, producer)
+        if coordinator_epoch < producer.coordinator_epoch:
+            raise TransactionCoordinatorFenced(
+                f"coordinator epoch {coordinator_epoch} is older than {producer.coordinator_epoch}, which wrote here"
+            )
+
+    def has_marker(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether a marker of this epoch was appended already, and nothing of the producer since."""
+        producer = self._producers.get(producer_id)
+        if producer is None or self.transactions.first_offset(producer_id) >= 0:
+            return False
+        return producer.epoch >= producer_epoch and producer.coordinator_epoch != _NO_COORDINATOR
+
+    def apply(self, batch: ProducedBatch, base_offset: int) -> None:
+        """Note that the batch was appended at `base_offset`, now or, in a replay, at some time before."""
+        if batch.is_transactional and self.transactions.first_offset(batch.producer_id) < 0:
+            self.transactions.begin(batch.producer_id, base_offset)
+        base_sequence = batch.base_sequence
+        if base_sequence < 0:
+            self._apply_unnumbered(batch)
+            return
+        delta = batch.last_offset_delta
+        last_sequence = (base_sequence + delta) & SEQUENCE_MASK
+        timestamp_ms = batch.max_timestamp
+        values = (base_sequence << 32 | last_sequence, base_offset, timestamp_ms)
+        next_sequence = (last_sequence + 1) & SEQUENCE_MASK
+        producer = self._producers.get(batch.producer_id)
+        if producer is None:
+            self._producers[batch.producer_id] = _Producer(
+                batch.producer_epoch, next_sequence, timestamp_ms, array("q", values)
+            )
+            return
+        batches = producer.batches
+        if producer.epoch != batch.producer_epoch:
+            producer.epoch = batch.producer_epoch
+            del batches[:]
+        elif len(batches) == _VALUES_KEPT:
+            del batches[:_VALUES_PER_BATCH]
+        batches.extend(values)
+        producer.next_sequence = next_sequence
+        producer.last_timestamp_ms = timestamp_ms
+        producer.idle_seconds = _ACTIVE
+
+    def apply_marker(self, batch: ProducedBatch, offset: int, coordinator_epoch: int, *, is_commit: bool) -> None:
+        """Note that the marker in this batch was appended at `offset`."""
+        producer_id, epoch = batch.producer_id, batch.producer_epoch
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            producer = self._producers[producer_id] = _Producer(epoch, _ANY_SEQUENCE, 0, array("q"))
+        elif producer.epoch != epoch:
+            # Whatever is still under way in the old epoch comes too late; the new one counts from the beginning.
+            producer.epoch = epoch
+            producer.next_sequence = 0
+            del producer.batches[:]
+        producer.coordinator_epoch = coordinator_epoch
+        producer.last_timestamp_ms = batch.max_timestamp
+        producer.idle_seconds = _ACTIVE
+        self.transactions.end(producer_id, offset, is_commit=is_commit)
+
+    def describe(self) -> list[ProducerDescription]:
+        return [
+            ProducerDescription(
+                producer_id,
+                producer.epoch,
+                (producer.next_sequence - 1) & SEQUENCE_MASK if producer.batches else -1,
+                producer.last_timestamp_ms,
+                producer.coordinator_epoch,
+                self.transactions.first_offset(producer_id),
+            )
+            for producer_id, producer in self._producers.items()
+        ]
+
+    def expire(self, now: float, expiration_ms: int = EXPIRATION_MS) -> int:
+        """Forget the producers that were idle for so long, unless a transaction is open; returns how many.
+
+        `now` is of the monotonic clock, in seconds. Idle time is the sum of what passed between calls: the call after
+        a batch sets it to zero, so it is never too long, and it goes on after a restart from what the snapshot says.
+        """
+        elapsed = 0.0 if self._expired_at is None else now - self._expired_at
+        self._expired_at = now
+        idle_max = expiration_ms / 1000
+        expired = []
+        for producer_id, producer in self._producers.items():
+            producer.idle_seconds = 0.0 if producer.idle_seconds == _ACTIVE else producer.idle_seconds + elapsed
+            if producer.idle_seconds >= idle_max and self.transactions.first_offset(producer_id) < 0:
+                expired.append(producer_id)
+        for producer_id in expired:
+            del self._producers[producer_id]
+        return len(expired)
+
+    def ids(self) -> frozenset[int]:
+        """The producers that are remembered."""
+        return frozenset(self._producers)
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def snapshot(self) -> bytes:
+        chunks = [_SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, len(self._producers))]
+        for producer_id, producer in self._producers.items():
+            count = len(producer.batches)
+            chunks.append(
+                _SNAPSHOT_ENTRY.pack(
+                    producer_id,
+                    producer.epoch,
+                    producer.last_timestamp_ms,
+                    int(max(producer.idle_seconds, 0.0) * 1000),
+                    producer.next_sequence,
+                    producer.coordinator_epoch,
+                    self.transactions.first_offset(producer_id),
+                    count,
+                )
+            )
+            chunks.append(struct.pack(f">{count}q", *producer.batches))
+        chunks.append(self.transactions.snapshot())
+        return b"".join(chunks)
+
+    @classmethod
+    def restore(cls, data: bytes) -> ProducerStates:
+        """The state that `snapshot` wrote down. Raises `CorruptMessage` when the bytes are not a snapshot."""
+        states = cls()
+        try:
+            states._read_snapshot(data)
+        except struct.error as error:
+            raise CorruptMessage(f"a producer snapshot of {len(data)} bytes is cut short: {error}") from None
+        return states
+
+    def _read_snapshot(self, data: bytes) -> None:
+        version, count = _SNAPSHOT_HEAD.unpack_from(data)
+        if version not in (2, _SNAPSHOT_VERSION):
+            raise CorruptMessage(f"a producer snapshot of version {version} is not known here")
+        position = _SNAPSHOT_HEAD.size
+        entry = _SNAPSHOT_ENTRY_2 if version == 2 else _SNAPSHOT_ENTRY
+        open_transactions: dict[int, int] = {}
+        for _ in range(count):
+            producer_id, epoch, timestamp_ms, *idle_ms, next_sequence, coordinator_epoch, first_offset, value_count = (
+                entry.unpack_from(data, position)
+            )
+            position += entry.size
+            values = struct.unpack_from(f">{value_count}q", data, position)
+            position += value_count * 8
+            producer = self._producers[producer_id] = _Producer(epoch, next_sequence, timestamp_ms, array("q", values))
+            producer.coordinator_epoch = coordinator_epoch
+            producer.idle_seconds = sum(idle_ms) / 1000
+            if first_offset >= 0:
+                open_transactions[first_offset] = producer_id
+        for first_offset in sorted(open_transactions):
+            self.transactions.begin(open_transactions[first_offset], first_offset)
+        self.transactions.restore_aborted(data[position:])
+
+    def _apply_unnumbered(self, batch: ProducedBatch) -> None:
+        """A batch that the broker itself has written for a producer's transaction, which has no sequence."""
+        producer = self._producers.get(batch.producer_id)
+        if producer is None:
+            producer = self._producers[batch.producer_id] = _Producer(
+                batch.producer_epoch, _ANY_SEQUENCE, batch.max_timestamp, array("q")
+            )
+        elif producer.epoch != batch.producer_epoch:
+            producer.epoch = batch.producer_epoch
+            producer.next_sequence = 0
+            del producer.batches[:]
+        producer.last_timestamp_ms = batch.max_timestamp
+        producer.idle_seconds = _ACTIVE
+
+
+def _check_against(producer: _Producer, batch: ProducedBatch) -> Duplicate | None:
+    """A batch that is not simply the next one of a producer that is known."""
+    epoch, sequence = batch.producer_epoch, batch.base_sequence
+    if epoch < producer.epoch:
+        raise _stale_epoch(batch, producer)
+    if epoch > producer.epoch:
+        if sequence == 0:
+            return None
+        raise OutOfOrderSequence(
+            f"producer {batch.producer_id} begins epoch {epoch} with sequence {sequence} instead of 0"
+        )
+    duplicate = _duplicate(producer, batch)
+    if duplicate is None:
+        raise OutOfOrderSequence(
+            f"producer {batch.producer_id} sent sequence {sequence}; the next one is {producer.next_sequence}"
+        )
+    return duplicate
+
+
+def _duplicate(producer: _Producer, batch: ProducedBatch) -> Duplicate | None:
+    sequence, delta = batch.base_sequence, batch.last_offset_delta
+    wanted = sequence << 32 | (sequence + delta) & SEQUENCE_MASK
+    batches = producer.batches
+    for index in range(0, len(batches), _VALUES_PER_BATCH):
+        if batches[index] == wanted:
+            base_offset = batches[index + 1]
+            return Duplicate(base_offset, base_offset + delta, batches[index + 2])
+    return None
+
+
+def _check_open(producer: _Producer, batch: ProducedBatch) -> None:
+    """The producer's transaction is open here: only what belongs to it may come."""
+    if not batch.is_transactional:
+        raise InvalidTransactionState(
+            f"producer {batch.producer_id} has an open transaction here; a batch outside of it cannot come now"
+        )
+    if batch.producer_epoch > producer.epoch:
+        raise InvalidTransactionState(
+            f"the transaction of producer {batch.producer_id} in epoch {producer.epoch} has not ended here yet"
+        )
+
+
+def _stale_epoch(batch: ProducedBatch, producer: _Producer) -> InvalidProducerEpoch:
+    return InvalidProducerEpoch(
+        f"producer {batch.producer_id} has epoch {producer.epoch}; a batch of epoch {batch.producer_epoch} is too late"
+    )

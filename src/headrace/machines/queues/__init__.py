@@ -1,0 +1,1 @@
+"""One subscription in one partition: leases, settled offsets, retries, filters."""

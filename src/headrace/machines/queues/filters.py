@@ -1,0 +1,490 @@
+"""Filters: which messages are wanted, by their headers, key and tags.
+
+    header.type = 'order' and (header.size > 10 or key like 'eu-%') and not tag in ('a', 'b')
+
+`header.<name>` (or `header['any name']`) and `key` are text. A comparison with a number is one of numbers, and so is
+one of two headers that are both numbers; every other one is of text. `like` knows `%` (anything), `_` (one character)
+and a backslash that takes their meaning away. `tag` stands for each of the tags in the header `headrace-tags`: `tag =
+'a'` asks whether there is one that equals. What is not there equals nothing and is neither less nor greater; `!=`,
+`not in` and `not like` are true exactly where `=`, `in` and `like` are not. `exists(header.x)` asks for it alone.
+
+An expression becomes closures once; its length, its depth and the number of its conditions are bounded. A value is
+compared as it is: nothing in a message can make a filter fail.
+
+Evaluation happens on the event loop, so its cost is bounded, too: it must not be the product of the length of the
+filter and the size of the message.
+
+- A filter decodes the key, each header and the tags of a message once, however many conditions name them
+  (`_Message`), and finds headers by name and tags by value without a search. Only the first tags of a message count
+  (`TAGS_MAX` of `model.message_headers`).
+- A part of a pattern that stands between two `%` is searched for in the whole value. That is linear in the value if the
+  part is plain text, and the product of both lengths if it contains `_`. A filter has at most `SEARCHES_MAX` such
+  parts, and those with `_` have at most `WILDCARD_LENGTH_MAX` characters together. A pattern for tags is tried on each
+  of them and counts as `TAG_SEARCHES`. Parts at the start and at the end of a pattern are compared once.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from headrace.model.errors import InvalidConfig
+from headrace.model.message_headers import Headers, tags_of
+from headrace.model.safe_text import shortened
+
+Filter = Callable[[bytes | None, Headers], bool]
+"""Takes the key and the headers of a message."""
+
+LENGTH_MAX = 4096
+DEPTH_MAX = 32
+CONDITIONS_MAX = 100
+SEARCHES_MAX = 16
+TAG_SEARCHES = 4
+WILDCARD_LENGTH_MAX = 32
+"""Of all parts of patterns that contain `_` and are searched for anywhere in a value."""
+
+Number = int | float
+_UNREAD: Any = object()
+
+
+class _FilteredMessage:
+    """A message as a filter sees it: what several conditions ask for is decoded once."""
+
+    __slots__ = ("_headers", "_key", "_tag_numbers", "_tags", "_texts", "_values")
+
+    def __init__(self, key: bytes | None, headers: Headers) -> None:
+        self._key: Any = key
+        self._headers = headers
+        self._values: dict[str, bytes | None] | None = None
+        self._texts: dict[str, str | None] = {}
+        self._tags: frozenset[str] = _UNREAD
+        self._tag_numbers: frozenset[Number] = _UNREAD
+
+    @property
+    def key(self) -> str | None:
+        key = self._key
+        if isinstance(key, bytes):
+            key = self._key = key.decode("utf-8", "surrogateescape")
+        return key  # type: ignore[no-any-return]
+
+    def header(self, name: str) -> str | None:
+        """The value that was given last, as `header_value` has it."""
+        if name not in self._texts:
+            if self._values is None:
+                self._values = dict(self._headers)
+            value = self._values.get(name)
+            self._texts[name] = None if value is None else value.decode("utf-8", "surrogateescape")
+        return self._texts[name]
+
+    @property
+    def tags(self) -> frozenset[str]:
+        if self._tags is _UNREAD:
+            self._tags = tags_of(self._headers)
+        return self._tags
+
+    @property
+    def tag_numbers(self) -> frozenset[Number]:
+        """Of the tags that are numbers."""
+        if self._tag_numbers is _UNREAD:
+            self._tag_numbers = frozenset(number for tag in self.tags if (number := _as_number(tag)) is not None)
+        return self._tag_numbers
+
+
+_Condition = Callable[[_FilteredMessage], bool]
+_Text = Callable[[_FilteredMessage], str | None]
+
+_TOKEN = (
+    r"\s*(?:(?P<number>-?[0-9]+(?:\.[0-9]+)?(?![A-Za-z0-9_.]))|(?P<text>'(?:[^']|'')*')"
+    r"|(?P<word>[A-Za-z_][A-Za-z0-9_.-]*)|(?P<sign><=|>=|!=|<>|[=<>()\[\],])|(?P<end>\Z))"
+)
+_DIGITS_MAX = 40
+_NUMBER_LENGTH_MAX = 2 * _DIGITS_MAX + 2
+_ANY = ""  # in a part of a pattern: any one character
+_Order = Callable[[Any, Any], bool]
+_ORDERS: dict[str, _Order] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_EQUAL, _UNEQUAL = "=", ("!=", "<>")
+_COMPARISONS = (_EQUAL, *_UNEQUAL, *_ORDERS)
+_HEADER = "header."
+
+
+class InvalidFilter(InvalidConfig):
+    """The text is no filter; `position` is where that shows, from 0."""
+
+    def __init__(self, problem: str, position: int) -> None:
+        super().__init__(f"the filter is not understood at character {position + 1}: {problem}")
+        self.position = position
+
+
+def compile_filter(text: str) -> Filter:
+    """Raises `InvalidFilter` for anything that is no expression."""
+    if len(text) > LENGTH_MAX:
+        raise InvalidFilter(f"it is longer than {LENGTH_MAX} characters", LENGTH_MAX)
+    parser = _FilterParser(_tokens(text))
+    holds = parser.any_of(0)
+    parser.expect("end", "and, or, or the end")
+    return lambda key, headers: holds(_FilteredMessage(key, headers))
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    position: int
+
+    @property
+    def word(self) -> str:
+        """Keywords are written in any case."""
+        return self.text.lower() if self.kind == "word" else ""
+
+    @property
+    def shown(self) -> str:
+        return "the end" if self.kind == "end" else shortened(self.text)
+
+
+def _tokens(text: str) -> list[_Token]:
+    token = re.compile(_TOKEN)  # here and not above: no start of a broker needs it
+    tokens: list[_Token] = []
+    position = 0
+    while not tokens or tokens[-1].kind != "end":
+        match = token.match(text, position)
+        if match is None:
+            position += len(text[position:]) - len(text[position:].lstrip())
+            what = "a text without its closing '" if text[position] == "'" else f"{text[position]!r} means nothing here"
+            raise InvalidFilter(what, position)
+        kind = match.lastgroup
+        assert kind is not None
+        tokens.append(_Token(kind, match[kind], match.start(kind)))
+        position = match.end()
+    return tokens
+
+
+class _FilterParser:
+    """Goes over the tokens once; each method takes what it is named after and returns it compiled."""
+
+    def __init__(self, tokens: Sequence[_Token]) -> None:
+        self._tokens = tokens
+        self._next = 0
+        self._conditions = 0
+        self._searches = 0
+        self._wildcard_length = 0
+
+    def any_of(self, depth: int) -> _Condition:
+        parts = [self._all_of(depth)]
+        while self._takes_word("or"):
+            parts.append(self._all_of(depth))
+        return parts[0] if len(parts) == 1 else _any_of(parts)
+
+    def expect(self, kind: str, what: str, text: str | None = None) -> _Token:
+        token = self._tokens[self._next]
+        if token.kind != kind or (text is not None and token.text != text):
+            raise InvalidFilter(f"expected {what}, not {token.shown}", token.position)
+        self._next += 1
+        return token
+
+    def _all_of(self, depth: int) -> _Condition:
+        parts = [self._one(depth)]
+        while self._takes_word("and"):
+            parts.append(self._one(depth))
+        return parts[0] if len(parts) == 1 else _all_of(parts)
+
+    def _one(self, depth: int) -> _Condition:
+        token = self._tokens[self._next]
+        if depth > DEPTH_MAX:
+            raise InvalidFilter(f"it is nested deeper than {DEPTH_MAX}", token.position)
+        if self._takes_word("not"):
+            return _negated(self._one(depth + 1))
+        if self._takes_sign("("):
+            inner = self.any_of(depth + 1)
+            self.expect("sign", ")", ")")
+            return inner
+        self._conditions += 1
+        if self._conditions > CONDITIONS_MAX:
+            problem = f"it has more than {CONDITIONS_MAX} conditions; `in ('a', 'b')` is one"
+            raise InvalidFilter(problem, token.position)
+        if self._takes_word("exists"):
+            self.expect("sign", "(", "(")
+            found = self._exists()
+            self.expect("sign", ")", ")")
+            return found
+        if self._takes_word("tag"):
+            return self._tag_condition()
+        return self._condition()
+
+    def _exists(self) -> _Condition:
+        if self._takes_word("tag"):
+            return lambda message: bool(message.tags)
+        value = self._field()
+        return lambda message: value(message) is not None
+
+    def _tag_condition(self) -> _Condition:
+        sign = self._tokens[self._next]
+        if sign.text in _ORDERS:
+            raise InvalidFilter("tags are not compared by order", sign.position)
+        if sign.text == _EQUAL or sign.text in _UNEQUAL:
+            self._next += 1
+            return _tagged([self._literal()], is_negated=sign.text in _UNEQUAL)
+        is_negated = self._takes_word("not")
+        if self._takes_word("in"):
+            return _tagged(self._literals(), is_negated=is_negated)
+        holds = self._like(searches=TAG_SEARCHES)
+        return lambda message: any(map(holds, message.tags)) is not is_negated
+
+    def _condition(self) -> _Condition:
+        left = self._field()
+        sign = self._tokens[self._next]
+        if sign.text not in _COMPARISONS:
+            is_negated = self._takes_word("not")
+            holds = _in(self._literals()) if self._takes_word("in") else self._like()
+            return _tested(left, holds, is_negated=is_negated)
+        self._next += 1
+        is_negated = sign.text in _UNEQUAL
+        if self._tokens[self._next].kind == "word":
+            return _compared(left, self._field(), _ORDERS.get(sign.text, operator.eq), is_negated=is_negated)
+        literal = self._literal()
+        order = _ORDERS.get(sign.text)
+        holds = _equal_to(literal) if order is None else _ordered(order, literal)
+        return _tested(left, holds, is_negated=is_negated)
+
+    def _like(self, searches: int = 0) -> Callable[[str], bool]:
+        """`searches`: how many it counts for, beside its parts between two `%`."""
+        if not self._takes_word("like"):
+            token = self._tokens[self._next]
+            raise InvalidFilter(f"expected a comparison, like or in, not {token.shown}", token.position)
+        token = self.expect("text", "a pattern in quotes")
+        pieces = _pieces(_unquoted(token))
+        middle = [piece for piece in pieces[1:-1] if piece]
+        self._searches += searches + len(middle)
+        if self._searches > SEARCHES_MAX:
+            problem = f"its patterns have more than {SEARCHES_MAX} parts between two %"
+            raise InvalidFilter(f"{problem} (a pattern for tags counts as {TAG_SEARCHES}); use fewer", token.position)
+        self._wildcard_length += sum(len(piece) for piece in middle if _ANY in piece)
+        if self._wildcard_length > WILDCARD_LENGTH_MAX:
+            problem = f"the parts between two % that contain _ are longer than {WILDCARD_LENGTH_MAX} together"
+            raise InvalidFilter(f"{problem}; write \\_ for a plain underscore, or use fewer", token.position)
+        return _like(pieces)
+
+    def _literals(self) -> list[str | Number]:
+        self.expect("sign", "(", "(")
+        literals = [self._literal()]
+        while self._takes_sign(","):
+            literals.append(self._literal())
+        self.expect("sign", ", or )", ")")
+        return literals
+
+    def _field(self) -> _Text:
+        token = self.expect("word", "header.<name>, key, tag, exists, not or (")
+        if token.word == "key":
+            return _key
+        if token.word == "header" and self._takes_sign("["):
+            name = _unquoted(self.expect("text", "the name of a header in quotes"))
+            self.expect("sign", "]", "]")
+            return _header(name)
+        if token.word.startswith(_HEADER) and len(token.text) > len(_HEADER):
+            return _header(token.text[len(_HEADER) :])
+        raise InvalidFilter(f"expected header.<name> or key, not {token.shown}", token.position)
+
+    def _literal(self) -> str | Number:
+        token = self._tokens[self._next]
+        if token.kind == "number":
+            self._next += 1
+            return _read_number(token)
+        return _unquoted(self.expect("text", "a number or a text in quotes"))
+
+    def _takes_word(self, word: str) -> bool:
+        return self._takes(self._tokens[self._next].word == word)
+
+    def _takes_sign(self, sign: str) -> bool:
+        token = self._tokens[self._next]
+        return self._takes(token.kind == "sign" and token.text == sign)
+
+    def _takes(self, is_there: bool) -> bool:
+        self._next += is_there
+        return is_there
+
+
+def _unquoted(token: _Token) -> str:
+    return token.text[1:-1].replace("''", "'")
+
+
+def _read_number(token: _Token) -> Number:
+    number = _as_number(token.text)
+    if number is None:
+        raise InvalidFilter("the number is too long", token.position)
+    return number
+
+
+def _as_number(text: str) -> Number | None:
+    if len(text) > _NUMBER_LENGTH_MAX:  # first, since the rest reads and copies the text
+        return None
+    whole, point, fraction = text.removeprefix("-").partition(".")
+    if not _are_digits(whole):
+        return None
+    if not point:
+        return int(text)
+    return float(text) if _are_digits(fraction) else None
+
+
+def _are_digits(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+
+
+# What the closures are made of.
+
+
+def _any_of(parts: Sequence[_Condition]) -> _Condition:
+    return lambda message: any(part(message) for part in parts)
+
+
+def _all_of(parts: Sequence[_Condition]) -> _Condition:
+    return lambda message: all(part(message) for part in parts)
+
+
+def _negated(part: _Condition) -> _Condition:
+    return lambda message: not part(message)
+
+
+def _key(message: _FilteredMessage) -> str | None:
+    return message.key
+
+
+def _header(name: str) -> _Text:
+    return lambda message: message.header(name)
+
+
+def _tested(value: _Text, holds: Callable[[str], bool], *, is_negated: bool) -> _Condition:
+    def test(message: _FilteredMessage) -> bool:
+        text = value(message)
+        return (text is not None and holds(text)) is not is_negated
+
+    return test
+
+
+def _tagged(literals: Sequence[str | Number], *, is_negated: bool) -> _Condition:
+    """Whether a tag is among these."""
+    texts, numbers = _texts_and_numbers(literals)
+
+    def test(message: _FilteredMessage) -> bool:
+        is_there = not texts.isdisjoint(message.tags) or (bool(numbers) and not numbers.isdisjoint(message.tag_numbers))
+        return is_there is not is_negated
+
+    return test
+
+
+def _compared(left: _Text, right: _Text, order: _Order, *, is_negated: bool) -> _Condition:
+    def holds(message: _FilteredMessage) -> bool:
+        first, second = left(message), right(message)
+        if first is None or second is None:
+            return is_negated
+        numbers = _as_number(first), _as_number(second)
+        return order(*((first, second) if None in numbers else numbers)) is not is_negated
+
+    return holds
+
+
+def _equal_to(literal: str | Number) -> Callable[[str], bool]:
+    if isinstance(literal, str):
+        return lambda text: text == literal
+    return lambda text: _as_number(text) == literal
+
+
+def _ordered(order: _Order, literal: str | Number) -> Callable[[str], bool]:
+    if isinstance(literal, str):
+        return lambda text: order(text, literal)
+
+    def holds(text: str) -> bool:
+        number = _as_number(text)
+        return number is not None and order(number, literal)
+
+    return holds
+
+
+def _in(literals: Sequence[str | Number]) -> Callable[[str], bool]:
+    texts, numbers = _texts_and_numbers(literals)
+    return lambda text: text in texts or (bool(numbers) and _as_number(text) in numbers)
+
+
+def _texts_and_numbers(literals: Sequence[str | Number]) -> tuple[frozenset[str], frozenset[Number]]:
+    texts = frozenset(literal for literal in literals if isinstance(literal, str))
+    return texts, frozenset(literal for literal in literals if not isinstance(literal, str))
+
+
+# Patterns
+
+_Piece = Sequence[str]
+"""A part of a pattern between two `%`: its characters, `_ANY` for any one."""
+
+
+def _like(pieces: Sequence[_Piece]) -> Callable[[str], bool]:
+    """Piece by piece, each at the first place where it fits: one regular expression with many `.*` would try them all.
+    The last piece, which must be at the end, is looked for there only."""
+    first, last = _matcher(pieces[0]), _matcher(pieces[-1])
+    first_length, last_length = len(pieces[0]), len(pieces[-1])
+    if len(pieces) == 1:
+        return lambda text: len(text) == first_length and first(text, 0)
+    searches = [_search(piece) for piece in pieces[1:-1]]
+
+    def holds(text: str) -> bool:
+        if not first(text, 0):
+            return False
+        end = first_length
+        for search in searches:
+            end = search(text, end)
+            if end < 0:
+                return False
+        start = len(text) - last_length
+        return start >= end and last(text, start)
+
+    return holds
+
+
+def _matcher(piece: _Piece) -> Callable[[str, int], bool]:
+    """Whether the piece stands at a position."""
+    if _ANY not in piece:
+        plain = "".join(piece)
+        return lambda text, position: text.startswith(plain, position)
+    match = _regex(piece).match
+    return lambda text, position: match(text, position) is not None
+
+
+def _search(piece: _Piece) -> Callable[[str, int], int]:
+    """Where the piece ends at its first place from a position on; -1 if it has none."""
+    if _ANY not in piece:
+        plain = "".join(piece)
+        length = len(plain)
+
+        def find(text: str, position: int) -> int:
+            found = text.find(plain, position)
+            return found + length if found >= 0 else -1
+
+        return find
+    search = _regex(piece).search
+
+    def find_any(text: str, position: int) -> int:
+        match = search(text, position)
+        return match.end() if match is not None else -1
+
+    return find_any
+
+
+def _regex(piece: _Piece) -> re.Pattern[str]:
+    return re.compile("".join("." if character == _ANY else re.escape(character) for character in piece), re.DOTALL)
+
+
+def _pieces(pattern: str) -> list[list[str]]:
+    """The parts between the `%`."""
+    pieces: list[list[str]] = [[]]
+    characters = iter(pattern)
+    for character in characters:
+        if character == "%":
+            pieces.append([])
+        elif character == "_":
+            pieces[-1].append(_ANY)
+        else:
+            pieces[-1].append(next(characters, "\\") if character == "\\" else character)
+    return pieces

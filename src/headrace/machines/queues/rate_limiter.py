@@ -1,0 +1,31 @@
+"""A rate that is kept on average: whatever was taken too fast is paid for by waiting. Pure."""
+
+from __future__ import annotations
+
+
+class RateLimiter:
+    """`per_second` may change at any time; None is no limit."""
+
+    __slots__ = ("_free_at", "per_second")
+
+    def __init__(self, per_second: int | None = None) -> None:
+        self.per_second = per_second
+        self._free_at = float("-inf")
+
+    @property
+    def free_at(self) -> float:
+        """When everything that was taken will be paid for."""
+        return self._free_at
+
+    def take(self, amount: int, now: float) -> None:
+        if self.per_second is not None:
+            self._free_at = max(self._free_at, now) + amount / self.per_second
+
+    def is_free(self, now: float) -> bool:
+        return self.per_second is None or now >= self._free_at
+
+    def wait_seconds(self, now: float, burst: int = 1) -> float:
+        """How long until one more may be taken by one who may be `burst` of them ahead; 0 if at once."""
+        if self.per_second is None:
+            return 0.0
+        return max(0.0, self._free_at - now - (burst - 1) / self.per_second)

@@ -1,0 +1,409 @@
+"""One subscription in one partition: its members lease messages, and each message is settled once. Pure.
+
+    ready --choose, grant--> leased --ack--> settled
+      ^                        |
+      |                        +--nack, or the lease ends--> waiting --its time comes--> ready
+      |                        '--reject, or too often-----> dying --kept as a dead letter--> settled
+      '--release_member--------'
+
+What is durable changes by `apply` alone, and `apply` cannot fail: the events of the acks log, from the beginning or
+from a snapshot, give the same state again. Questions (`settle`, `expire`, `offer`, ...) return events, which the
+broker appends and applies in the same step. Leases are not in the log, and what is derived (what is ready, what
+waits) follows from the rest.
+
+Invariants: nothing settled is ever delivered; no message has two leases; a settle that comes when its lease is over
+is refused; of a range either all is settled or nothing. Nothing here grows with the backlog: neither in size nor in
+time.
+
+Plain mode: only offsets count, and a lease of a thousand messages costs what a lease of one costs. Opened mode
+(`config.opens_messages`): the broker opens the messages and offers them first; see `ready_window.py` for order and
+bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from headrace.machines.queues.delivery_failures import DeliveryFailure, DeliveryFailures, backoff_ms
+from headrace.machines.queues.leases import UNKNOWN, Lease, Leases, granted_ranges
+from headrace.machines.queues.offset_ranges import total_offset_count
+from headrace.machines.queues.rate_limiter import RateLimiter
+from headrace.machines.queues.ready_ranges import ReadyRanges, merge_adjacent
+from headrace.machines.queues.ready_window import ReadyWindow
+from headrace.machines.queues.settled_offsets import SettledOffsets
+from headrace.machines.queues.subscription_snapshot import SnapshotParts, read_failures, snapshot_events
+from headrace.machines.queues.subscription_stats import SubscriptionStats
+from headrace.machines.queues.subscription_values import (
+    Ack,
+    ClassifiedMessage,
+    DeliveryState,
+    GrantedRange,
+    Nack,
+    OffsetGap,
+    Range,
+    Reject,
+    Release,
+    Settlement,
+    SubscriptionCounts,
+    UndeliverableMessage,
+)
+from headrace.model.subscription_configs import SubscriptionConfig
+from headrace.wire.state_records.acks_records import (
+    AcksEvent,
+    Created,
+    Deleted,
+    Failed,
+    Settled,
+    SettledHow,
+    SnapshotEvent,
+    Sought,
+)
+
+_BURSTS_PER_SECOND = 10  # with a rate, so that it does not come all at once
+
+
+class PartitionSubscription:
+    """`chance` gives numbers from 0 to 1, for jitter. The tally may be shared with other partitions."""
+
+    def __init__(
+        self, config: SubscriptionConfig, chance: Callable[[], float], stats: SubscriptionStats | None = None
+    ) -> None:
+        self.config = config
+        self.stats = stats or SubscriptionStats()
+        self.is_created = False
+        self._chance = chance
+        self._rate = RateLimiter(config.headrace_rate or None)
+        self._throttled_until_ms: int | None = None
+        self._parts = SnapshotParts()
+        self._settled: SettledOffsets
+        self._failures: DeliveryFailures
+        self._leases: Leases
+        self._window: ReadyWindow | None
+        self._ready: ReadyRanges | ReadyWindow
+        self._begin_at(0)
+
+    @property
+    def floor(self) -> int:
+        """Everything below is settled, and this is not."""
+        return self._settled.floor
+
+    @property
+    def end(self) -> int:
+        """Nothing was settled or has failed from here on."""
+        return max(self._settled.end, self._failures.end)
+
+    # --- what is durable ---
+
+    def apply(self, event: AcksEvent) -> None:
+        """Change what is durable, and what follows from it.
+
+        A snapshot takes effect when its last part is applied, and ends all leases: who writes one does not apply it.
+        """
+        match event:
+            case Settled():
+                for first, last in event.ranges:
+                    self._settle(first, last)
+            case Failed():
+                self._fail(event)
+            case Created() | Sought():
+                self.is_created = True
+                self._begin_at(event.floor)
+            case Deleted():
+                self.is_created = False
+                self._begin_at(0)
+            case SnapshotEvent():
+                self._restore(event)
+
+    def snapshot(
+        self, snapshot_id: int, chunk_bytes_max: int, now_ms: int, subscriptions: int = 1
+    ) -> list[SnapshotEvent]:
+        """Events that rebuild what is durable; `snapshot_id` must be new in the log.
+
+        `subscriptions` is for whoever loads: of so many there is a snapshot under this id.
+        """
+        return snapshot_events(self._settled, self._failures, snapshot_id, chunk_bytes_max, now_ms, subscriptions)
+
+    def reconfigure(self, config: SubscriptionConfig) -> None:
+        """Leases and failures stay; in opened mode everything from the floor on is to be offered again."""
+        self.config = config
+        self._rate.per_second = config.headrace_rate or None
+        failures, self._failures = self._failures, DeliveryFailures(config.share_delivery_count_limit)
+        for failure in failures:
+            self._failures.fail(failure)
+        for lease in self._leases:
+            self._failures.lease(lease.first, lease.last)
+        self._derive_ready()
+
+    # --- what there is to be delivered ---
+
+    @property
+    def classified_to(self) -> int:
+        """In opened mode: what is below was offered."""
+        return self.floor if self._window is None else self._window.classified_to
+
+    @property
+    def wants_classified(self) -> bool:
+        """In opened mode: whether the broker should offer more, from `classified_to` on, if there is more."""
+        return self._window is not None and self._window.wants_classified
+
+    def offer(self, messages: Iterable[ClassifiedMessage], next_offset: int, now_ms: int) -> list[AcksEvent]:
+        """All messages from `classified_to` to below `next_offset`, ascending: where none is, there is a gap for
+        ever."""
+        window = self._window
+        assert window is not None, "messages are offered in opened mode only"
+        unseen: dict[SettledHow, list[Range]] = {"gap": [], "filtered": [], "expired": []}
+        expected = window.classified_to
+        for message in messages:
+            offset = message.offset
+            if offset < expected:
+                continue  # a batch is offered whole, also when its beginning was offered before
+            unseen["gap"] += self._settled.unsettled(expected, offset)
+            expected = offset + 1
+            if offset in self._settled or offset in self._failures.dying:
+                continue
+            is_leased = self._leases.at(offset) is not None
+            if not is_leased and not message.matches:
+                unseen["filtered"].append(Range(offset, offset))
+            elif not is_leased and message.expires_ms is not None and message.expires_ms <= now_ms:
+                unseen["expired"].append(Range(offset, offset))
+            else:
+                window.admit(message, now_ms, is_free=not is_leased and offset not in self._failures.waiting)
+        unseen["gap"] += self._settled.unsettled(expected, next_offset)
+        window.classified_to = max(next_offset, expected)
+        self.stats.filtered += len(unseen["filtered"])
+        self.stats.expired += len(unseen["expired"])
+        return [Settled(now_ms, how, merge_adjacent(ranges)) for how, ranges in unseen.items() if ranges]
+
+    def trimmed(self, log_start: int, now_ms: int) -> Settled | None:
+        """Retention has moved the start of the log: what lies before it cannot be delivered any more."""
+        if log_start <= self.floor:
+            return None
+        self.stats.expired += self._settled.count_unsettled(log_start)
+        return Settled(now_ms, "expired", [(self.floor, log_start - 1)], by_retention=True)
+
+    # --- leasing ---
+
+    def choose(self, now_ms: int, count_max: int, end_offset: int) -> list[Range]:
+        """What would be granted now, ascending. `end_offset` is the first that cannot be read yet."""
+        self._take_due(now_ms)
+        count_max = self._allowed(count_max, now_ms)
+        if count_max <= 0:
+            return []
+        return self._ready.choose(count_max, end_offset, now_ms)
+
+    def grant(
+        self,
+        ranges: Sequence[Range],
+        member: str,
+        now_ms: int,
+        lease_ms: int | None = None,
+        published_ms: int = UNKNOWN,
+    ) -> list[GrantedRange]:
+        """Lease these, which must be all or a part of what `choose` has just returned."""
+        until_ms = now_ms + (self.config.share_record_lock_duration_ms if lease_ms is None else lease_ms)
+        granted: list[GrantedRange] = []
+        for first, last in ranges:
+            is_new = first >= self._failures.end
+            granted += [GrantedRange(first, last, 1)] if is_new else self._failures.attempts_in(first, last)
+        for first, last, attempt in granted:
+            assert first >= self._leases.end or not self._leases.overlapping(first, last), "it is leased already"
+            self._leases.put(Lease(first, last, member, attempt, until_ms, now_ms, published_ms))
+            self._ready.take(first, last)
+            if self._rate.per_second is not None:
+                self._rate.take(last - first + 1, now_ms / 1000)
+        self.stats.delivered(granted, published_ms, now_ms)
+        return granted
+
+    def next_due_ms(self) -> int | None:
+        """When time alone changes something next: `expire` is to be called then, and who waits may ask again."""
+        dues = (
+            self._leases.ends.next_ms(),
+            self._failures.next_due_ms(),
+            self._throttled_until_ms,
+            None if self._window is None else self._window.next_expiry_ms(),
+        )
+        return min((due for due in dues if due is not None), default=None)
+
+    # --- settling ---
+
+    def settle(
+        self, first: int, last: int, how: Settlement, member: str | None, attempt: int | None, now_ms: int
+    ) -> list[AcksEvent]:
+        """The events of it. Raises `InvalidRecordState` unless it is all leased, by this member, in this attempt."""
+        leases = self._leases.held(first, last, member, attempt, now_ms)
+        if isinstance(how, Ack):
+            self.stats.acked(last - first + 1, leases[0], now_ms)
+            return [Settled(now_ms, "ack", [(first, last)])]
+        if isinstance(how, OffsetGap):
+            return [Settled(now_ms, "gap", [(first, last)])]
+        if isinstance(how, Release):
+            return self._release(first, last)
+        if isinstance(how, Nack):
+            self.stats.nacks += last - first + 1
+        else:
+            self.stats.rejects += last - first + 1
+        return [
+            self._failure(max(first, lease.first), min(last, lease.last), lease.attempt, how, now_ms)
+            for lease in leases
+        ]
+
+    def extend(
+        self, first: int, last: int, member: str | None, attempt: int | None, now_ms: int, lease_ms: int | None = None
+    ) -> None:
+        """From now on the lease lasts so long. Refused like `settle`."""
+        self._leases.held(first, last, member, attempt, now_ms)
+        until_ms = now_ms + (self.config.share_record_lock_duration_ms if lease_ms is None else lease_ms)
+        for lease in self._leases.cut(first, last):
+            self._leases.put(msgspec.structs.replace(lease, until_ms=until_ms))
+        self.stats.extends += last - first + 1
+
+    def release_member(self, member: str, now_ms: int, *, counts: bool) -> list[AcksEvent]:
+        """The member is gone. If that `counts` as a delivery, the events of it; else its messages are ready at once."""
+        leases = self._leases.of_member(member)
+        if counts:
+            self.stats.leases_released += total_offset_count(leases)
+            return self._take_back(leases, Nack(reason="the member is gone"), now_ms)
+        return [event for lease in leases for event in self._release(lease.first, lease.last)]
+
+    def expire(self, now_ms: int) -> list[AcksEvent]:
+        """The events of leases that are over and of messages that have outlived their time."""
+        self._take_due(now_ms)
+        over = self._leases.over(now_ms)
+        self.stats.leases_expired += total_offset_count(over)
+        events = self._take_back(over, Nack(reason="the lease expired"), now_ms)
+        if self._window is not None and (expired_ranges := self._window.expired_ranges(now_ms)):
+            self.stats.expired += sum(last - first + 1 for first, last in expired_ranges)
+            events.append(Settled(now_ms, "expired", expired_ranges))
+        return events
+
+    def dying(self) -> Iterator[UndeliverableMessage]:
+        """What is to be kept as a dead letter, and then settled as `dead`. Safe to go on with after a change."""
+        offset = self.floor
+        while (dying := self._failures.next_dying(offset)) is not None:
+            yield dying
+            offset = dying.offset + 1
+
+    def seek(self, floor: int, now_ms: int) -> list[AcksEvent]:
+        """From this offset on everything is delivered again; all leases end."""
+        assert floor >= 0
+        return [Sought(now_ms, floor)]
+
+    # --- to be told ---
+
+    def state_of(self, offset: int) -> DeliveryState:
+        if offset in self._settled:
+            return DeliveryState("settled")
+        failure = self._failures.at(offset)
+        reason = "" if failure is None else failure.reason
+        lease = self._leases.at(offset)
+        if lease is not None:
+            return DeliveryState("leased", lease.attempt, lease.member, lease.until_ms, reason)
+        if failure is None:
+            return DeliveryState("ready")
+        if offset in self._failures.dying:
+            return DeliveryState("dying", failure.attempts, reason=reason)
+        if offset in self._failures.waiting:
+            return DeliveryState("waiting", failure.attempts, until_ms=failure.due_ms, reason=reason)
+        return DeliveryState("ready", failure.attempts, reason=reason)
+
+    def counts(self, end_offset: int) -> SubscriptionCounts:
+        return SubscriptionCounts(
+            backlog=self._settled.count_unsettled(end_offset),
+            leased=self._leases.offset_count,
+            waiting=len(self._failures.waiting),
+            dying=len(self._failures.dying),
+            settled_above_floor=len(self._settled),
+        )
+
+    # --- inside ---
+
+    def _begin_at(self, floor: int) -> None:
+        self._settled = SettledOffsets(floor)
+        self._failures = DeliveryFailures(self.config.share_delivery_count_limit)
+        self._leases = Leases()
+        self._derive_ready()
+
+    def _derive_ready(self) -> None:
+        """What is ready follows from what is settled, leased and failed."""
+        config = self.config
+        self._window = None
+        if config.opens_messages:
+            self._window = ReadyWindow(self._settled, self._leases, config.slacks_ms, config.headrace_key_concurrency)
+        self._ready = self._window or ReadyRanges(self._settled, self._failures, self._leases)
+
+    def _restore(self, part: SnapshotEvent) -> None:
+        parts = self._parts.add(part)
+        if parts is None:
+            return
+        self.is_created = True
+        self._begin_at(part.floor)
+        for one in parts:
+            if one.settled:
+                self._settled.add_slice(one.settled)
+        for failure in read_failures(parts):
+            self._failures.fail(failure)
+
+    def _settle(self, first: int, last: int) -> None:
+        self._settled.add(first, last)
+        self._leases.cut(first, last)
+        self._failures.forget(first, last)
+        self._ready.drop(first, last)
+
+    def _fail(self, event: Failed) -> None:
+        first, last = event.first, event.last
+        self._leases.cut(first, last)
+        failure = DeliveryFailure(first, last, event.attempts, event.due_ms, event.reason, event.is_dying)
+        fate = self._failures.fail(failure, waits=event.due_ms > event.at)
+        if fate == "ready":
+            self._ready.put_back(first, last)
+        elif fate == "dying":
+            self._ready.drop(first, last)
+        else:
+            self._ready.set_aside(first, last)
+
+    def _release(self, first: int, last: int) -> list[AcksEvent]:
+        """Nothing has happened to them, so there is no event of it."""
+        self.stats.leases_released += last - first + 1
+        for lease in self._leases.cut(first, last):
+            self._ready.put_back(lease.first, lease.last)
+        return []
+
+    def _take_back(self, leases: list[Lease], how: Nack, now_ms: int) -> list[AcksEvent]:
+        """Neighbours go into one event, unless chance is to part them."""
+        ranges = granted_ranges(leases, are_joined=not self.config.headrace_retry_backoff_ms)
+        return [self._failure(*one, how, now_ms) for one in ranges]
+
+    def _failure(self, first: int, last: int, attempt: int, how: Nack | Reject, now_ms: int) -> Settled | Failed:
+        """What becomes of messages that were delivered in vain."""
+        config = self.config
+        is_dying = isinstance(how, Reject) or attempt >= config.share_delivery_count_limit
+        if is_dying and not config.headrace_dead_letters_enable:
+            self.stats.discarded += last - first + 1
+            return Settled(now_ms, "reject" if isinstance(how, Reject) else "discarded", [(first, last)])
+        if is_dying:
+            wait_ms = 0
+        elif isinstance(how, Nack) and how.delay_ms is not None:
+            wait_ms = how.delay_ms
+        else:
+            wait_ms = backoff_ms(config, attempt, self._chance())
+        return Failed(now_ms, first, last, attempt, now_ms + wait_ms, how.reason, is_dying)
+
+    def _take_due(self, now_ms: int) -> None:
+        for first, last in self._failures.take_due(now_ms):
+            self._ready.put_back(first, last)
+        if self._throttled_until_ms is not None and self._throttled_until_ms <= now_ms:
+            self._throttled_until_ms = None
+
+    def _allowed(self, count_max: int, now_ms: int) -> int:
+        """How many may be leased now, by the limit of leases and by the rate."""
+        locks_max, per_second = self.config.share_partition_max_record_locks, self._rate.per_second
+        if locks_max:
+            count_max = min(count_max, locks_max - self._leases.offset_count)
+        if per_second is not None:
+            if not self._rate.is_free(now_ms / 1000):
+                self._throttled_until_ms = int(self._rate.free_at * 1000) + 1
+                return 0
+            count_max = min(count_max, max(1, per_second // _BURSTS_PER_SECOND))
+        return count_max

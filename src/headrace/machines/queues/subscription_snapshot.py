@@ -1,0 +1,97 @@
+"""What is durable of a subscription as events of the acks log, in parts of a bounded size. Pure.
+
+There is no size at which a snapshot stops being complete: it gets more parts. Parts that do not come to an end,
+because the broker that wrote them did, are put aside when the next snapshot begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from headrace.machines.queues.delivery_failures import DeliveryFailure, DeliveryFailures
+from headrace.machines.queues.settled_offsets import SettledOffsets
+from headrace.wire.state_records.acks_records import SnapshotEvent
+
+FailedRange: TypeAlias = tuple[int, int, int, int, str, bool]
+
+_FAILURE_BYTES = 100  # five numbers with their commas, generously
+_REASON_FACTOR = 6  # a character takes at most so many bytes in JSON
+
+
+def snapshot_events(
+    settled: SettledOffsets,
+    failures: DeliveryFailures,
+    snapshot_id: int,
+    chunk_bytes_max: int,
+    now_ms: int,
+    subscriptions: int,
+) -> list[SnapshotEvent]:
+    contents: list[tuple[bytes, list[FailedRange]]] = [
+        (piece, [])
+        for piece in settled.slices(chunk_bytes_max * 3 // 4)  # base64 makes four bytes of three
+    ]
+    contents += [(b"", piece) for piece in _failed_range_chunks(failures, chunk_bytes_max)]
+    contents = contents or [(b"", [])]
+    return [
+        SnapshotEvent(
+            now_ms, snapshot_id, number, len(contents), subscriptions, settled.floor, settled=piece, failed=failed
+        )
+        for number, (piece, failed) in enumerate(contents, 1)
+    ]
+
+
+def _failed_range_chunks(failures: DeliveryFailures, bytes_max: int) -> Iterator[list[FailedRange]]:
+    piece: list[FailedRange] = []
+    size = 0
+    for failed in _failed_ranges(failures):
+        failed_size = _FAILURE_BYTES + _REASON_FACTOR * len(failed[4])
+        if piece and size + failed_size > bytes_max:
+            yield piece
+            piece, size = [], 0
+        piece.append(failed)
+        size += failed_size
+    if piece:
+        yield piece
+
+
+def _failed_ranges(failures: DeliveryFailures) -> Iterator[FailedRange]:
+    """Neighbours of which the same is known are told as one: how often a range was cut is not part of the state."""
+    before: FailedRange | None = None
+    for failure in failures:
+        known = (failure.attempts, failure.due_ms, failure.reason, failure.is_dying)
+        if before is not None and before[1] + 1 == failure.first and before[2:] == known:
+            before = (before[0], failure.last, *known)
+            continue
+        if before is not None:
+            yield before
+        before = (failure.first, failure.last, *known)
+    if before is not None:
+        yield before
+
+
+class SnapshotParts:
+    """The parts of the snapshot that is being read."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        self._parts: list[SnapshotEvent] = []
+
+    def add(self, part: SnapshotEvent) -> list[SnapshotEvent] | None:
+        """All parts, when this was the last one that was missing."""
+        if self._parts and (self._parts[-1].id != part.id or self._parts[-1].part != part.part - 1):
+            self._parts = []
+        if part.part != len(self._parts) + 1:
+            return None  # its beginning lies before where the reading began
+        self._parts.append(part)
+        if part.part < part.parts:
+            return None
+        parts, self._parts = self._parts, []
+        return parts
+
+
+def read_failures(parts: list[SnapshotEvent]) -> Iterator[DeliveryFailure]:
+    for part in parts:
+        for failed in part.failed:
+            yield DeliveryFailure(*failed)

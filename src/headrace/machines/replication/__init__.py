@@ -1,0 +1,1 @@
+"""Decisions about replicas: the leader's view of its followers."""

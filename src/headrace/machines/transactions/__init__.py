@@ -1,0 +1,1 @@
+"""Transactions: of a coordinator, of a partition, and joint commits."""

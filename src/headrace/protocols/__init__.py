@@ -1,0 +1,1 @@
+"""The protocol front ends, each independent of the others."""

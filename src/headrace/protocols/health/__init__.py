@@ -1,0 +1,1 @@
+"""Health and metrics: whether the process lives, whether it serves."""

@@ -1,0 +1,1 @@
+"""Kafka's protocol over TCP: listener and connections."""

@@ -1,0 +1,1 @@
+"""Compaction by key: choose logs, clean their segments, swap the result in."""

@@ -1,0 +1,348 @@
+"""What a log holds after a restart: the plan, the scan of the tail, and the cut.
+
+    below the newest checkpoint     durable and indexed: taken as recorded, checked when read (see trust)
+    checkpoint .. flushed point     promised: damage here is corruption, the log is quarantined
+    flushed point .. end of file    never promised: the first bad batch and all behind it are cut off
+
+A segment in which damage was found at run time is checked as a whole (see damage_note). Without a checkpoint the scan
+begins at the first segment. What was decided is finished first: a restart of the log elsewhere, or a swap of cleaned
+segments; such segments are durable as a whole, so damage in one of them is always corruption. Everything here blocks
+and runs in disk threads, in steps of bounded size; it touches only what it owns, and the loop takes over the result.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from headrace.runtime.disk import Disk
+from headrace.storage.compaction import swap
+from headrace.storage.config import MIB
+from headrace.storage.errors import CorruptionReport
+from headrace.storage.log import checkpoint as checkpoints
+from headrace.storage.log import truncate as restart
+from headrace.storage.log.checkpoint import (
+    DAMAGED,
+    START_OFFSET,
+    Checkpoint,
+    SegmentCheckpoint,
+    read_damaged,
+    read_start_offset,
+    write_start_offset,
+)
+from headrace.storage.log.leader_epochs import LeaderEpochCache
+from headrace.storage.segments.scan import BadBatch, ReplayedBatch, checked_batches, read_replayed_batch
+from headrace.storage.segments.segment import (
+    COPIED_GAPS,
+    DELETED,
+    GAPS,
+    LOG,
+    NAME_DIGITS,
+    SUFFIXES,
+    Segment,
+    file_name,
+    rebuild_indexes,
+)
+from headrace.storage.store.flushed_offsets import FlushedPoint
+from headrace.wire.batches.batch import BatchHeader
+
+__all__ = ["START_OFFSET", "Recovery", "read_start_offset", "write_start_offset"]
+
+logger = logging.getLogger(__name__)
+
+DRAFT = ".tmp"
+STEP_BYTES = MIB
+
+
+class Recovery:
+    """One log's way back. Call `step` until it returns True; between steps take `replayed` and empty it."""
+
+    def __init__(self, disk: Disk, folder: str, flushed: FlushedPoint | None, index_interval_bytes: int) -> None:
+        self._disk = disk
+        self.folder = folder
+        self._index_interval_bytes = index_interval_bytes
+        self._steps: Iterator[None] | None = None
+        self._names: list[str] = []
+        self.replayed: list[ReplayedBatch] = []  # to be replayed on top of `snapshot`
+        self.snapshot: bytes | None = None  # known after the first step
+        self.segments: list[Segment] = []
+        self.epochs = LeaderEpochCache()
+        self.start_offset = 0
+        self.end_offset = 0
+        self.flushed_offset = flushed.offset if flushed else 0
+        self._flushed = flushed or FlushedPoint(0, 0, 0)
+        self.quarantined: CorruptionReport | None = None
+        self.checkpoint_offset = -1
+        self.cleaned_offset = 0
+        self.scanned_bytes = 0
+
+    def step(self) -> bool:
+        """Do a bounded part of the work; True when all is done."""
+        if self._steps is None:
+            self._steps = self._recover()
+        return next(self._steps, self) is self
+
+    def _recover(self) -> Iterator[None]:
+        names = self._names = self._tidy()
+        checkpoint = checkpoints.newest_checkpoint(self._disk, self.folder, names)
+        self.snapshot = checkpoint.state if checkpoint else b""
+        bases = [int(name[:NAME_DIGITS]) for name in names if name.endswith(LOG)]
+        self._set_start(checkpoint, names)
+        marks = list(checkpoint.segments) if checkpoint else []
+        bases, marks = self._drop_below_start(bases, marks)
+        if checkpoint is not None:
+            if marks and marks[-1].base_offset not in bases and self.start_offset >= checkpoint.offset:
+                marks.clear()  # all that it speaks of was deleted
+            self._take_over(checkpoint, marks, bases)
+        if not self.segments:
+            self.end_offset = min([self.start_offset, *bases[:1]])
+        yield
+        if DAMAGED in names and self.quarantined is None:
+            yield from self._look_for_damage()
+        if self.quarantined is None:
+            yield from self._scan(bases)
+        if not self.segments or self.segments[-1].cleaned is not None:  # nothing is appended to a cleaned segment
+            self.segments.append(Segment(self._disk, self.folder, self.end_offset))
+        if self.quarantined is not None:
+            logger.error("log %s is quarantined: %s", self.folder, self.quarantined)
+
+    def _tidy(self) -> list[str]:
+        """Finish or remove what a crash left half done: a restart, a swap, drafts, files that were being deleted."""
+        names = self._disk.list(self.folder)
+        for decision, finish in ((restart.RESTART, restart.resume_reset), (swap.MANIFEST, swap.resume_swap)):
+            if decision in names:
+                if not finish(self._disk, self.folder):
+                    path = f"{self.folder}/{decision}"
+                    self.quarantined = CorruptionReport(path, 0, 0, "it does not say any more what was decided")
+                    return []
+                names = self._disk.list(self.folder)
+        if swap.DRAFTS in names:
+            swap.remove_drafts(self._disk, self.folder)
+        kept = []
+        for name in names:
+            is_orphan = name.endswith((GAPS, COPIED_GAPS)) and name[:NAME_DIGITS] + LOG not in names
+            if name.endswith((DELETED, DRAFT)) or is_orphan:
+                self._disk.remove(f"{self.folder}/{name}")
+            elif name != swap.DRAFTS:
+                kept.append(name)
+        return kept
+
+    def _set_start(self, checkpoint: Checkpoint | None, names: list[str]) -> None:
+        if START_OFFSET in names:
+            self.start_offset = read_start_offset(self._disk, self.folder)
+        if checkpoint is not None:
+            self.start_offset = max(self.start_offset, checkpoint.start_offset)
+        self.flushed_offset = max(self.flushed_offset, self.start_offset)
+
+    def _drop_below_start(
+        self, bases: list[int], marks: list[SegmentCheckpoint]
+    ) -> tuple[list[int], list[SegmentCheckpoint]]:
+        """Remove segments that end at or below the start offset: their deletion was promised."""
+        known = sorted({*bases, *(mark.base_offset for mark in marks)})
+        first = known[max(bisect_right(known, self.start_offset) - 1, 0)] if known else 0
+        for base in bases:
+            if base < first:
+                self._remove_segment(base)
+        return [base for base in bases if base >= first], [mark for mark in marks if mark.base_offset >= first]
+
+    def _take_over(self, checkpoint: Checkpoint, marks: list[SegmentCheckpoint], bases: list[int]) -> None:
+        self.checkpoint_offset = checkpoint.offset
+        self.cleaned_offset = checkpoint.cleaned_offset
+        self.epochs = LeaderEpochCache(checkpoint.epochs)
+        self.flushed_offset = max(self.flushed_offset, checkpoint.offset)
+        for mark in marks:
+            segment = mark.segment(self._disk, self.folder)
+            self._read_gaps(segment, must_have=mark.has_gaps)
+            found = segment.open().size() if mark.base_offset in bases else 0
+            if found > mark.size and mark is not marks[-1]:
+                # It was rolled at that size: what is behind it is left of an append that failed.
+                segment.open().truncate(mark.size)
+                segment.open().sync()
+            if found < mark.size:
+                reason = f"the file has {found} bytes, the checkpoint says {mark.size}"
+                self.quarantined = CorruptionReport(segment.path, found, mark.base_offset, reason)
+            elif not (segment.index.file_fits() and segment.time_index.file_fits()):
+                self._restore_indexes(segment)
+            self.segments.append(segment)
+            self.end_offset = checkpoint.offset
+
+    def _read_gaps(self, segment: Segment, *, must_have: bool) -> None:
+        """One that has no gaps at a checkpoint may have got some since, from its leader."""
+        must_have = must_have or file_name(segment.base_offset, GAPS) in self._names
+        if not must_have and file_name(segment.base_offset, COPIED_GAPS) not in self._names:
+            return
+        segment.read_gaps()
+        if segment.gaps is None:
+            reason = "the gaps of this segment are missing or damaged"
+            self.quarantined = CorruptionReport(segment.path_of(GAPS), 0, segment.base_offset, reason)
+
+    def _restore_indexes(self, segment: Segment) -> None:
+        """Cut the entries that were written since the checkpoint; if that does not mend it, index anew."""
+        for index in (segment.index, segment.time_index):
+            if self._disk.exists(index.path) and index.file().size() > index.saved * index.ENTRY.size:
+                index.reset(index.saved)
+        if segment.index.file_fits() and segment.time_index.file_fits():
+            return
+        try:
+            segment.adopt_indexes(rebuild_indexes(segment, segment.open(), segment.size, self._index_interval_bytes))
+        except BadBatch as bad:
+            self.quarantined = CorruptionReport(segment.path, bad.position, segment.base_offset, bad.reason)
+
+    def _look_for_damage(self) -> Iterator[None]:
+        """Check what lies below the checkpoint of a segment in which damage was found, or of all if the note does not
+        say which; the scan checks what lies behind."""
+        base = read_damaged(self._disk, self.folder)
+        for segment in self.segments:
+            if base not in (segment.base_offset, None):
+                continue
+            budget = STEP_BYTES
+            try:
+                for _, header in checked_batches(segment.open(), 0, segment.size, segment.base_offset, segment.gaps):
+                    budget -= header.size_bytes
+                    if budget <= 0:
+                        budget = STEP_BYTES
+                        yield
+            except BadBatch as bad:
+                offset = segment.base_offset if bad.offset is None else bad.offset
+                self.quarantined = CorruptionReport(segment.path, bad.position, offset, bad.reason)
+                return
+        self._disk.remove(f"{self.folder}/{DAMAGED}")
+
+    def _scan(self, bases: list[int]) -> Iterator[None]:
+        """Check every batch behind the checkpoint, segment by segment."""
+        for base, following in zip(bases, [*bases[1:], None], strict=False):
+            if self.segments and base < self.segments[-1].base_offset:
+                continue
+            segment = self._segment(base)
+            if self.quarantined is not None:
+                return
+            if not segment.size and base != self.end_offset:
+                self._end_at(segment, 0, f"the segment begins at {base}, not at {self.end_offset}")
+                return
+            file, cleaned = segment.open(), segment.cleaned
+            if cleaned is not None and not segment.size:
+                self.end_offset = cleaned.after(base)
+                self.flushed_offset = max(self.flushed_offset, cleaned.following)
+            budget = STEP_BYTES
+            try:
+                for position, header in checked_batches(file, segment.size, file.size(), self.end_offset, segment.gaps):
+                    if self.end_offset == following or segment.ends_before(header.base_offset):
+                        raise BadBatch(position, f"offset {header.base_offset} lies behind this segment")
+                    self._take(segment, position, header)
+                    budget -= header.size_bytes
+                    if budget <= 0:
+                        budget = STEP_BYTES
+                        yield
+                if cleaned is not None and self.end_offset != cleaned.following:
+                    raise BadBatch(file.size(), f"the cleaned segment goes on to offset {cleaned.end_offset}")
+            except BadBatch as bad:
+                if self.end_offset != following:
+                    self._end_at(segment, bad.position, bad.reason)
+                    return
+                # Nothing is missing before the next segment: it is what an append that failed has left behind.
+                logger.warning("%s: cut at byte %d: %s", segment.path, bad.position, bad.reason)
+                file.truncate(bad.position)
+                file.sync()
+        self._finish()
+
+    def _segment(self, base: int) -> Segment:
+        if self.segments and self.segments[-1].base_offset == base:
+            return self.segments[-1]
+        if self.segments:
+            self.segments[-1].index_time()  # as rolling does
+        segment = Segment(self._disk, self.folder, base)
+        segment.index.reset(0)
+        segment.time_index.reset(0)
+        self._read_gaps(segment, must_have=False)
+        self.segments.append(segment)
+        return segment
+
+    def _take(self, segment: Segment, position: int, header: BatchHeader) -> None:
+        self.replayed.append(read_replayed_batch(segment.open(), position, header))
+        self.scanned_bytes += header.size_bytes
+        segment.note(header, header.last_offset, position, self._index_interval_bytes)
+        self.epochs.assign(header.leader_epoch, header.base_offset)
+        self.end_offset = header.next_offset if segment.cleaned is None else segment.cleaned.after(header.next_offset)
+
+    def _end_at(self, segment: Segment, position: int, reason: str) -> None:
+        """The log ends here: an unpromised tail is cut off, damage to what was promised is reported."""
+        if self._is_all_deleted():
+            self._reset_log()
+            return
+        if self.end_offset < self.flushed_offset:
+            self.quarantined = CorruptionReport(segment.path, position, self.end_offset, reason)
+            return
+        logger.warning("%s: cut at byte %d, offset %d: %s", segment.path, position, self.end_offset, reason)
+        if segment.base_offset == self.end_offset or position > 0:
+            segment.open().truncate(position)
+            segment.open().sync()
+        else:
+            self.segments.pop()
+            self._remove_segment(segment.base_offset)
+        for name in self._disk.list(self.folder):
+            if name.endswith(LOG) and int(name[:NAME_DIGITS]) > segment.base_offset:
+                self._remove_segment(int(name[:NAME_DIGITS]))
+        self._disk.sync_directory(self.folder)
+        self._finish()
+
+    def _is_all_deleted(self) -> bool:
+        """Whether what is left lies below the start offset, and nothing was promised above it."""
+        return self.end_offset < self.start_offset == self.flushed_offset
+
+    def _reset_log(self) -> None:
+        for name in self._disk.list(self.folder):
+            if name.endswith(LOG):
+                self._remove_segment(int(name[:NAME_DIGITS]))
+        self._disk.sync_directory(self.folder)
+        self.segments.clear()
+        self.end_offset = self.start_offset
+
+    def _finish(self) -> None:
+        if self._is_all_deleted():
+            self._reset_log()
+        elif self.end_offset < self.flushed_offset:
+            path = self.segments[-1].path if self.segments else self.folder
+            reason = f"the log ends here, but was durable up to offset {self.flushed_offset}"
+            position = self.segments[-1].size if self.segments else 0
+            self.quarantined = CorruptionReport(path, position, self.end_offset, reason)
+        elif self.end_offset > self.flushed_offset:
+            # Batches that nobody waits for any more; from here on they count as flushed, so they must be.
+            for segment in self.segments:
+                if segment.syncing < segment.size:
+                    self._write_again(segment)
+                    segment.open().sync()
+                    if segment.copied is not None:
+                        segment.copied.save()
+            self._disk.sync_directory(self.folder)
+            self.flushed_offset = self.end_offset
+        if self.segments and (copied := self.segments[-1].copied) is not None:
+            # Gaps whose batch was lost: another one may come to lie there.
+            self.segments[-1].gaps = gaps = copied.cut(self.end_offset)
+            gaps.save()
+        for segment in self.segments:
+            segment.syncing = segment.size
+            for index in (segment.index, segment.time_index):
+                if index.unsynced:  # else it would keep its descriptor until the next checkpoint
+                    index.file().sync()
+                    index.unsynced = False
+
+    def _write_again(self, segment: Segment) -> None:
+        """Make the tail dirty: if a sync of it has failed before, the kernel takes its pages for clean, and another one
+        would do nothing. They would be in the page cache, but never on the disk."""
+        if segment.base_offset < self._flushed.segment_base:
+            return
+        position = segment.syncing
+        if segment.base_offset == self._flushed.segment_base:
+            position = max(position, self._flushed.position)
+        file = segment.open()
+        while position < segment.size:
+            data = file.pread(min(MIB, segment.size - position), position)
+            file.pwrite(data, position)
+            position += len(data)
+
+    def _remove_segment(self, base: int) -> None:
+        for suffix in SUFFIXES:
+            path = f"{self.folder}/{file_name(base, suffix)}"
+            if self._disk.exists(path):
+                self._disk.remove(path)

@@ -1,0 +1,1 @@
+"""Segments: one file of batches each, with sparse indexes."""

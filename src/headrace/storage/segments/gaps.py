@@ -1,0 +1,218 @@
+"""The gaps of segments whose batches compaction has dropped, here or at the leader."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from struct import Struct
+from struct import error as struct_error
+from zlib import crc32
+
+from headrace.runtime.disk import Disk, File
+
+# The gaps of a cleaned segment: where batches are missing because compaction has dropped them.
+#
+# Without this file, `<base>.gaps`, a gap could not be told from a flipped bit in a base offset, which no CRC covers. So
+# a batch of a cleaned segment must begin exactly where the batch before it ends, or where the gaps say. They are
+# written with the segment, and a segment without its gaps is damaged.
+#
+#     file   "HRGP" u16 version u32 crc (of all that follows)
+#            i64 base offset  i64 end offset  i64 following offset  u32 gaps  u32 markers
+#            ends: (i64 offset behind a batch)    starts: (i64 base offset of the batch that comes next)    markers
+
+
+_HEAD = Struct(">4sHI")
+_COUNTS = Struct(">qqqII")
+_MAGIC, _VERSION = b"HRGP", 1
+_OFFSET_BYTES = 8
+
+
+class GapList:
+    """Behind which offsets batches are missing, and with which one they go on; both grow.
+
+    One writer, on the loop; disk threads may ask meanwhile, of what they can see of the segment.
+    """
+
+    __slots__ = ("_ends", "_starts")
+
+    def __init__(self) -> None:
+        self._ends: array[int] = array("q")
+        self._starts: array[int] = array("q")
+
+    def after(self, offset: int) -> int:
+        """What comes behind a batch that ends before `offset`: the base offset of the next one."""
+        starts, ends = self._starts, self._ends  # in this order: there are never fewer starts than ends
+        at = bisect_left(ends, offset)
+        return starts[at] if at < len(ends) and ends[at] == offset else offset
+
+
+class CleanedGaps(GapList):
+    """Of a cleaned segment. The gaps before the first batch and behind the last one are in the list or beside it:
+
+    base_offset    of the segment; a first batch that begins later leaves a gap behind it
+    end_offset     behind the last batch of the segment
+    following      the base offset of the next segment
+    markers        offsets of the abort markers that were dropped: their transactions are forgotten
+    """
+
+    __slots__ = ("base_offset", "end_offset", "following", "markers")
+
+    def __init__(self, base_offset: int, following: int) -> None:
+        super().__init__()
+        self.base_offset = base_offset
+        self.end_offset = base_offset
+        self.following = following
+        self.markers: array[int] = array("q")
+
+    def note(self, base_offset: int, next_offset: int) -> None:
+        """The next batch that is left, by its offset and the one behind it."""
+        if base_offset != self.end_offset:
+            self._ends.append(self.end_offset)
+            self._starts.append(base_offset)
+        self.end_offset = next_offset
+
+    def after(self, offset: int) -> int:
+        """As of any list, but behind the last batch comes the next segment."""
+        return self.following if offset == self.end_offset else super().after(offset)
+
+    def cut(self, end_offset: int, following: int) -> CleanedGaps:
+        """These gaps if the segment's last batch ended before `end_offset`, and the log at `following`."""
+        shorter = CleanedGaps(self.base_offset, following)
+        at = bisect_left(self._ends, end_offset)
+        shorter._ends, shorter._starts = self._ends[:at], self._starts[:at]
+        shorter.end_offset = end_offset
+        shorter.markers = array("q", (marker for marker in self.markers if marker < following))
+        return shorter
+
+    def encode(self) -> bytes:
+        body = _COUNTS.pack(
+            self.base_offset, self.end_offset, self.following, len(self._ends), len(self.markers)
+        ) + b"".join(map(_packed, (self._ends, self._starts, self.markers)))
+        return _HEAD.pack(_MAGIC, _VERSION, crc32(body)) + body
+
+    @classmethod
+    def decode(cls, data: bytes) -> CleanedGaps | None:
+        """None if these bytes are not all that was written."""
+        try:
+            magic, version, crc = _HEAD.unpack_from(data)
+        except struct_error:
+            return None
+        if (magic, version) != (_MAGIC, _VERSION) or crc32(data[_HEAD.size :]) != crc:
+            return None
+        base_offset, end_offset, following, count, marker_count = _COUNTS.unpack_from(data, _HEAD.size)
+        at = _HEAD.size + _COUNTS.size
+        gaps = cls(base_offset, following)
+        gaps.end_offset = end_offset
+        gaps._ends = _unpacked(data, at, count)
+        gaps._starts = _unpacked(data, at + count * _OFFSET_BYTES, count)
+        gaps.markers = _unpacked(data, at + 2 * count * _OFFSET_BYTES, marker_count)
+        return gaps
+
+
+def read_gaps(disk: Disk, path: str, base_offset: int) -> CleanedGaps | None:
+    """The gaps of the segment that begins here; None if they are missing or damaged. Blocks."""
+    gaps = CleanedGaps.decode(disk.read(path)) if disk.exists(path) else None
+    return gaps if gaps is not None and gaps.base_offset == base_offset else None
+
+
+def _packed(values: array[int]) -> bytes:
+    swapped = values[:]
+    swapped.byteswap()
+    return swapped.tobytes()
+
+
+def _unpacked(data: bytes, at: int, count: int) -> array[int]:
+    values: array[int] = array("q")
+    values.frombytes(data[at : at + count * _OFFSET_BYTES])
+    values.byteswap()
+    return values
+
+
+# The gaps of a segment that was copied from a leader whose log is compacted, written down as they come.
+#
+# The file `<base>.copied-gaps` stands for what `<base>.gaps` is to a cleaned segment (see gaps): a batch must begin
+# where the one before it ends, or where the gaps say, so that a flipped bit in an offset is found. A gap is written
+# before the batch behind it, and both are synced before that batch counts as flushed. A gap whose batch was lost, or
+# cut off, is cut off as well before anything else may follow there.
+#
+#     entry   i64 offset behind a batch  i64 base offset of the batch that comes next  u32 crc
+#
+# The first entry that is torn, or does not grow, ends the list: a batch that needed it is then found to be damaged.
+
+
+_PAIR = Struct(">qq")
+_ENTRY = Struct(">16sI")
+
+
+class CopiedGaps(GapList):
+    __slots__ = ("_disk", "_file", "path", "unsynced")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        super().__init__()
+        self._disk = disk
+        self._file: File | None = None
+        self.path = path
+        self.unsynced = False  # whether the file has changed since it was last synced
+
+    @classmethod
+    def read(cls, disk: Disk, path: str) -> CopiedGaps:
+        """As far as the file is whole. Blocks."""
+        gaps, data, last = cls(disk, path), disk.read(path), -1
+        for pair, crc in _ENTRY.iter_unpack(data[: len(data) - len(data) % _ENTRY.size]):
+            end_offset, base_offset = _PAIR.unpack(pair)
+            if crc32(pair) != crc or not last < end_offset < base_offset:
+                break
+            gaps._starts.append(base_offset)
+            gaps._ends.append(end_offset)
+            last = base_offset
+        return gaps
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def note(self, pairs: list[tuple[int, int]]) -> None:
+        """After the batches that end there, those come that begin there; not yet durably.
+
+        Raises DiskFull, and then nothing was noted, or DiskFailed.
+        """
+        packed = [_PAIR.pack(*pair) for pair in pairs]
+        file = self.file(create=True)
+        self.unsynced = True  # also when it fails: a part may have been written, and cut off again in memory only
+        file.append([b"".join(_ENTRY.pack(pair, crc32(pair)) for pair in packed)])
+        self._starts.extend(start for _, start in pairs)  # first: see GapList
+        self._ends.extend(end for end, _ in pairs)
+
+    def take_back(self, count: int) -> None:
+        """The batches behind the last gaps were not appended after all."""
+        kept = len(self) - count
+        self._ends, self._starts = self._ends[:kept], self._starts[:kept]
+        self.unsynced = True
+        self.file().truncate(kept * _ENTRY.size)
+
+    def cut(self, end_offset: int) -> CopiedGaps:
+        """These gaps if the segment's last batch ended before `end_offset`; to be saved."""
+        shorter = CopiedGaps(self._disk, self.path)
+        kept = bisect_left(self._ends, end_offset)
+        shorter._ends, shorter._starts = self._ends[:kept], self._starts[:kept]
+        return shorter
+
+    def save(self) -> None:
+        """Make the file hold these gaps and nothing else, durably. Blocks.
+
+        All of it is written again: if a sync of it failed before a restart, the kernel takes its pages for clean.
+        """
+        file, size = self.file(), len(self) * _ENTRY.size
+        if file.size() != size:
+            file.truncate(size)
+        file.pwrite(file.pread(size, 0), 0)
+        file.sync()
+
+    def file(self, *, create: bool = False) -> File:
+        if self._file is None:
+            self._file = self._disk.open(self.path, create=create)
+        return self._file
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

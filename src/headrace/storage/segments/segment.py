@@ -1,0 +1,318 @@
+"""One segment: consecutive batches in one append-only file, with its indexes and what is known of its bytes."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+
+from headrace.runtime.disk import Disk, File
+from headrace.storage.segments.gaps import CleanedGaps, CopiedGaps, GapList, read_gaps
+from headrace.storage.segments.index import NotInPageCache, OffsetIndex, TimeIndex
+from headrace.storage.segments.scan import BadBatch, headers
+from headrace.wire.batches.batch import BatchHeader
+
+# A set of byte ranges: which bytes of a segment have been checked since it was opened.
+
+
+class ByteRanges:
+    """Disjoint half-open ranges, kept as one sorted list [start, end, start, end, ...]."""
+
+    __slots__ = ("_bounds",)
+
+    def __init__(self) -> None:
+        self._bounds: list[int] = []
+
+    def add(self, start: int, end: int) -> None:
+        if start >= end:
+            return
+        # An odd place in the list lies inside a range: that range swallows the new bound.
+        left, right = bisect_left(self._bounds, start), bisect_right(self._bounds, end)
+        bounds = [] if left % 2 else [start]
+        if right % 2 == 0:
+            bounds.append(end)
+        self._bounds[left:right] = bounds
+
+    def cut(self, limit: int) -> None:
+        """Forget everything from `limit` on."""
+        left = bisect_left(self._bounds, limit)
+        self._bounds[left:] = [limit] if left % 2 else []
+
+    def covers(self, start: int, end: int) -> bool:
+        right = bisect_right(self._bounds, start)
+        return right % 2 == 1 and self._bounds[right] >= end
+
+    def first_gap(self, limit: int) -> tuple[int, int] | None:
+        """The first range below `limit` that is not in the set."""
+        bounds = self._bounds
+        if bounds and bounds[0] == 0:
+            start, end = bounds[1], bounds[2] if len(bounds) > 2 else limit
+        else:
+            start, end = 0, bounds[0] if bounds else limit
+        end = min(end, limit)
+        return (start, end) if start < end else None
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._bounds[::2], self._bounds[1::2], strict=True)
+
+
+# One segment: consecutive batches in one append-only file, with its indexes and what is known of its bytes.
+#
+# A segment that compaction has cleaned has gaps between its batches, is never appended to, and may even be empty. One
+# that was copied from a leader whose log is compacted has gaps, too, but it ends with a batch and can be appended to.
+#
+# Trust: bytes that this process wrote (from `written_from` on) or checked since it opened the file may be
+# served unread; all others have the CRC of their batches checked first.
+
+
+NO_TIMESTAMP = -1
+NEVER_SYNCED = -1
+NAME_DIGITS = 20
+RELATIVE_OFFSET_MAX = (1 << 31) - 1  # what an index entry can say
+LOG, INDEX, TIME_INDEX, GAPS, COPIED_GAPS = ".log", ".index", ".timeindex", ".gaps", ".copied-gaps"
+CLEANED_SUFFIXES = (LOG, INDEX, TIME_INDEX, GAPS)
+SUFFIXES = (*CLEANED_SUFFIXES, COPIED_GAPS)
+DELETED = ".deleted"  # behind the name of a file that is about to be removed
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    return f"{base_offset:0{NAME_DIGITS}d}{suffix}"
+
+
+class Segment:
+    """Batches [base_offset, base offset of the next segment) of one log."""
+
+    __slots__ = (
+        "_disk",
+        "base_offset",
+        "bytes_since_entry",
+        "checked",
+        "created_ms",
+        "dropped",
+        "file",
+        "folder",
+        "gaps",
+        "index",
+        "indexed_timestamp",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "size",
+        "syncing",
+        "time_index",
+        "written_from",
+    )
+
+    def __init__(
+        self, disk: Disk, folder: str, base_offset: int, *, index_entries: int = 0, time_entries: int = 0
+    ) -> None:
+        self._disk = disk
+        self.folder = folder
+        self.base_offset = base_offset
+        self.file: File | None = None
+        self.size = 0
+        self.syncing = 0  # bytes that a sync has been asked for; not above `size`
+        self.created_ms = 0  # when the first batch was written
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = NO_TIMESTAMP
+        self.indexed_timestamp = NO_TIMESTAMP  # of the last entry of the time index
+        self.bytes_since_entry = 0
+        self.index = OffsetIndex(disk, self.path_of(INDEX), index_entries)
+        self.time_index = TimeIndex(disk, self.path_of(TIME_INDEX), time_entries)
+        self.written_from = 0
+        self.checked: ByteRanges | None = None
+        self.gaps: GapList | None = None
+        self.dropped = False  # no longer part of its log: whoever waited for its bytes must look again
+
+    @property
+    def path(self) -> str:
+        return self.path_of(LOG)
+
+    @property
+    def cleaned(self) -> CleanedGaps | None:
+        """The gaps, if it is compaction that has made them."""
+        return self.gaps if isinstance(self.gaps, CleanedGaps) else None
+
+    @property
+    def copied(self) -> CopiedGaps | None:
+        """The gaps, if they were copied with the batches."""
+        return self.gaps if isinstance(self.gaps, CopiedGaps) else None
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether its gaps must be found again: copied ones may have been taken back before any was durable."""
+        return self.cleaned is not None or bool(self.copied)
+
+    def open(self, *, create: bool = False) -> File:
+        if self.file is None:
+            self.file = self._disk.open(self.path, create=create)
+        return self.file
+
+    def note(self, header: BatchHeader, last_offset: int, position: int, index_interval_bytes: int) -> None:
+        """A batch was appended, or found, at `position`: index it sparsely, as Kafka does."""
+        size = header.size_bytes
+        self.size = position + size
+        if header.max_timestamp > self.max_timestamp and header.record_count:
+            self.max_timestamp = header.max_timestamp
+            self.max_timestamp_offset = last_offset
+        if self.bytes_since_entry > index_interval_bytes:
+            self.index.append(last_offset - self.base_offset, position)
+            self.index_time()
+            self.bytes_since_entry = 0
+        self.bytes_since_entry += size
+
+    def index_time(self) -> None:
+        """Put the largest timestamp so far into the time index, unless it is there, or lies behind too wide a gap."""
+        relative_offset = self.max_timestamp_offset - self.base_offset
+        if self.max_timestamp > self.indexed_timestamp and relative_offset <= RELATIVE_OFFSET_MAX:
+            self.indexed_timestamp = self.max_timestamp
+            self.time_index.append(self.max_timestamp, relative_offset)
+
+    def twin(self) -> Segment:
+        """The same segment as if nothing were known of it yet."""
+        return Segment(self._disk, self.folder, self.base_offset)
+
+    def read_gaps(self) -> None:
+        """Find the gaps of a segment that has some; there are none if they are missing or damaged. Blocks."""
+        if self._disk.exists(self.path_of(GAPS)):
+            self.gaps = read_gaps(self._disk, self.path_of(GAPS), self.base_offset)
+        elif self._disk.exists(self.path_of(COPIED_GAPS)):
+            self.gaps = CopiedGaps.read(self._disk, self.path_of(COPIED_GAPS))
+
+    def copy_gaps(self, pairs: list[tuple[int, int]]) -> None:
+        """Write down the gaps before batches that are about to be appended. Raises DiskFull or DiskFailed."""
+        gaps = self.copied or CopiedGaps(self._disk, self.path_of(COPIED_GAPS))
+        gaps.note(pairs)
+        self.gaps = gaps
+
+    def adopt_indexes(self, fresh: Segment) -> None:
+        """Take over the indexes of a twin that has walked the file; they are in memory yet."""
+        self.index.reset(0)
+        self.time_index.reset(0)
+        self.index.close()
+        self.time_index.close()
+        self.index, self.time_index = fresh.index, fresh.time_index
+        self.indexed_timestamp = fresh.indexed_timestamp
+        self.bytes_since_entry = fresh.bytes_since_entry
+
+    def cut(self, twin: Segment) -> None:
+        """The file was cut; the twin is what is left of it."""
+        self.size = twin.size
+        if self.copied is not None:
+            self.copied.close()
+        self.gaps = twin.gaps
+        self.syncing = 0
+        self.max_timestamp, self.max_timestamp_offset = twin.max_timestamp, twin.max_timestamp_offset
+        self.adopt_indexes(twin)
+        self.written_from = min(self.written_from, self.size)
+        if self.checked is not None:
+            self.checked.cut(self.size)
+
+    def ends_before(self, offset: int) -> bool:
+        """Whether there is no batch in this segment that holds or follows `offset`."""
+        gaps = self.cleaned
+        return gaps is not None and max(offset, self.base_offset) >= gaps.end_offset
+
+    def trusts(self, start: int, end: int) -> bool:
+        if start >= self.written_from:
+            return True
+        return self.checked is not None and self.checked.covers(start, min(end, self.written_from))
+
+    def trust(self, start: int, end: int) -> None:
+        """The batches between these positions were checked."""
+        if self.checked is None:
+            self.checked = ByteRanges()
+        self.checked.add(start, min(end, self.written_from))
+        if self.checked.covers(0, self.written_from):
+            self.written_from = 0
+            self.checked = None
+
+    def first_unchecked(self) -> tuple[int, int] | None:
+        if self.checked is None:
+            return (0, self.written_from) if self.written_from else None
+        return self.checked.first_gap(self.written_from)
+
+    def paths(self) -> tuple[str, ...]:
+        return tuple(map(self.path_of, SUFFIXES))
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+        if self.copied is not None:
+            self.copied.close()
+        self.index.close()
+        self.time_index.close()
+
+    def path_of(self, suffix: str) -> str:
+        return f"{self.folder}/{file_name(self.base_offset, suffix)}"
+
+
+# From offsets to positions: a hint of the index, then a short walk over batch headers.
+
+
+PAGE_BYTES = 4096
+POSITIONS_MAX = 64
+
+
+class PositionIndex(dict[int, tuple[Segment, int]]):
+    """Where the batches of some offsets begin: whoever reads on from a slice needs no lookup."""
+
+    __slots__ = ()
+
+    def note(self, offset: int, segment: Segment, position: int) -> None:
+        if offset not in self and len(self) >= POSITIONS_MAX:
+            del self[next(iter(self))]
+        self[offset] = (segment, position)
+
+    def forget(self, removed_segments: list[Segment]) -> None:
+        for offset in [offset for offset, (segment, _) in self.items() if segment in removed_segments]:
+            del self[offset]
+
+
+def find_batch(segment: Segment, file: File, offset: int, limit: int, *, hot: bool = False) -> int:
+    """The position of the batch that holds `offset` or, where that lies in a gap, of the next one.
+
+    `hot`: raise NotInPageCache instead of waiting for the disk. Raises BadBatch if index and log do not agree.
+    """
+    hint = segment.index.floor(offset - segment.base_offset, hot=hot)
+    position = hint[1] if hint else 0
+    for at, header in headers(file, position, limit, segment.gaps, hot=hot):
+        if hint and at == position and header.last_offset != segment.base_offset + hint[0]:
+            raise BadBatch(at, f"the index says that offset {segment.base_offset + hint[0]} is here")
+        if header.last_offset >= offset:
+            return at
+    if hot:
+        raise NotInPageCache
+    raise BadBatch(limit, f"the segment ends before offset {offset}")
+
+
+def find_slice_end(segment: Segment, file: File, position: int, wanted: int, limit: int) -> tuple[int, int]:
+    """Where to end a slice that begins at `position`, and the offset of the batch there.
+
+    That is behind the last whole batch that ends by `wanted`, or else behind the first. Raises NotInPageCache.
+    """
+    hint = segment.index.floor(wanted, column=1, hot=True)
+    start = hint[1] if hint and hint[1] > position else position
+    end = next_offset = -1
+    for at, header in headers(file, start, limit, segment.gaps, hot=True):
+        end, next_offset = at + header.size_bytes, header.next_offset
+        if end > wanted and at > position:
+            return at, header.base_offset
+    if end < limit:
+        raise NotInPageCache
+    return end, next_offset
+
+
+def is_in_page_cache(file: File, position: int, limit: int) -> bool:
+    """Whether the slice is, by its first and last byte, in the page cache."""
+    if file.pread_hot(1, limit - 1) is None:
+        return False
+    return limit - position <= PAGE_BYTES or file.pread_hot(1, position) is not None
+
+
+def rebuild_indexes(segment: Segment, file: File, limit: int, index_interval_bytes: int) -> Segment:
+    """A twin of the segment with indexes made anew, in memory. May wait for the disk; raises BadBatch."""
+    twin = segment.twin()
+    for position, header in headers(file, 0, limit, segment.gaps):
+        twin.note(header, header.last_offset, position, index_interval_bytes)
+    twin.index_time()
+    return twin

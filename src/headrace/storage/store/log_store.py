@@ -1,0 +1,386 @@
+"""A data folder: all logs that this broker keeps, and what looks after them.
+
+One process at a time (the folder is locked; see folder for what is in it). A log is opened once, by its topic id and
+partition. Logs may be made, deleted and replaced at any time, also the same one: each waits for its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from headrace.model.errors import OffsetOutOfRange, StorageFailure
+from headrace.runtime.clock import Clock
+from headrace.runtime.disk import Disk, DiskFull
+from headrace.runtime.run_to_completion import run_to_completion
+from headrace.storage.compaction.cleaner import LogCleaner
+from headrace.storage.config import MIB, LogConfig, StoreConfig
+from headrace.storage.errors import LogDeleted
+from headrace.storage.log import retention
+from headrace.storage.log.derived_state import NO_DERIVED_STATE, DerivedState, forget_dropped_transactions
+from headrace.storage.log.log import Log
+from headrace.storage.log.recovery import Recovery
+from headrace.storage.log.write_checkpoint import save_checkpoint
+from headrace.storage.store.data_folder import (
+    LOG_FOLDER,
+    DataFolderContents,
+    folder_name,
+    open_data_folder,
+    remove_folders,
+    rename_damaged_folder,
+    write_clean_shutdown_marker,
+)
+from headrace.storage.store.flushed_offsets import LogKey
+from headrace.storage.store.flusher import Flusher
+from headrace.storage.store.keyed_lock import KeyedLock
+from headrace.storage.store.scrub import scrub_forever
+from headrace.storage.store.space import SpaceGuard
+from headrace.storage.store.stray import StrayLogs, remove_purged, stray_logs
+from headrace.storage.store.topic_files import TOPICS, TopicFiles, read_topic_files
+
+__all__ = ["LOG_FOLDER", "LogConfig", "LogStore", "Opening", "StoreConfig", "open_store"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CONCURRENT_OPENS = 64  # logs per call into the disk threads
+BATCHES_PER_CALL = 20_000  # bounds the memory of a recovery
+CONCURRENT_STEPS = 4
+LOGS_PER_YIELD = 256
+STRAY_CHECK_SECONDS = 60.0
+CHECKPOINT_SAVES_BYTES = MIB  # less than that is scanned faster than it is saved
+
+
+class Opening(msgspec.Struct, frozen=True):
+    """What a log is opened with."""
+
+    config: LogConfig
+    state: DerivedState = NO_DERIVED_STATE
+
+
+async def open_store(disk: Disk, path: str, clock: Clock, config: StoreConfig | None = None) -> LogStore:
+    """Take the data folder; its logs are opened by `open_all`."""
+    found = await disk.run(open_data_folder, disk, path)
+    records = await disk.run(read_topic_files, disk, f"{path}/{TOPICS}")
+    await disk.run(remove_purged, disk, path)
+    strays = StrayLogs(disk, path, found.flushed, await disk.run(stray_logs, disk, path))
+    return LogStore(disk, path, clock, config or StoreConfig(), found, TopicFiles(disk, path, records), strays)
+
+
+class LogStore:
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        clock: Clock,
+        config: StoreConfig,
+        found: DataFolderContents,
+        topic_files: TopicFiles,
+        strays: StrayLogs,
+    ) -> None:
+        self._disk = disk
+        self._path = path
+        self._clock = clock
+        self._config = config
+        self._found = found.logs
+        self._flushed = found.flushed
+        self._locks_by_key = KeyedLock[LogKey]()
+        self._space = SpaceGuard(disk, path, config.reserve_bytes)
+        self.strays = strays
+        self.topic_files = topic_files
+        self.broker_epoch = found.broker_epoch
+        self.logs: dict[LogKey, Log] = {}
+        self.flusher = Flusher(disk, clock)
+        self.cleaner = LogCleaner(disk, clock, self.flusher, config, self._space, self._all_logs)
+        self.ensure_space = self._space.ensure
+
+    @property
+    def clean(self) -> bool:
+        """Whether the last process to use this folder left it in order."""
+        return self.broker_epoch is not None
+
+    @property
+    def is_space_exhausted(self) -> bool:
+        return self._space.refuses
+
+    @property
+    def free_bytes(self) -> int:
+        return self._space.free_bytes
+
+    def start(self, spawn: Callable[[Coroutine[Any, Any, None], str], object]) -> None:
+        """Begin to look after the logs, in background tasks."""
+        spawn(self.flusher.run(), "flusher")
+        spawn(self._every(self._config.space_check_seconds, self._space.measure), "space guard")
+        spawn(self._every(1.0, self._save_due), "checkpoints")
+        spawn(self._every(STRAY_CHECK_SECONDS, self.strays.measure), "stray logs")
+        spawn(self._every(self._config.retention_check_seconds, self._enforce_retention), "retention")
+        if self._config.scrub_bytes_per_second:
+            scrub = scrub_forever(self.logs.values, self._config.scrub_bytes_per_second)
+            spawn(scrub, "scrub")
+        if self._config.cleaner_enabled:
+            spawn(self.cleaner.run(), "cleaner")
+
+    # Logs
+
+    def _all_logs(self) -> list[Log]:
+        return list(self.logs.values())
+
+    def found(self) -> list[LogKey]:
+        """The logs that were in the folder at the start, the stray ones too."""
+        return [*self._found, *(log.key for log in self.strays.found)]
+
+    def get(self, topic_id: UUID, partition: int) -> Log | None:
+        return self.logs.get((topic_id, partition))
+
+    async def open_all(
+        self, wanted: Callable[[UUID, int], Opening | None], deleted: Collection[UUID] = frozenset()
+    ) -> None:
+        """Open every log that is wanted, one that was stray until now too. Logs of topics that were deleted are
+        deleted; all others become stray: the registry may be older than they are."""
+        returning = {log.key for log in self.strays.found if wanted(*log.key) is not None}.difference(self._found)
+        await self.strays.move_back(list(returning))
+        self._found += returning
+        openings = {key: wanted(*key) for key in self._found}
+        await self._open({key: opening for key, opening in openings.items() if opening is not None})
+        unwanted = [key for key, opening in openings.items() if opening is None]
+        doomed = [key for key in unwanted if key[0] in deleted]
+        if doomed:
+            logger.info("deleting logs of topics that were deleted while this broker was down logs=%d", len(doomed))
+            for key in doomed:
+                self._flushed.forget(key)
+            await self._remove(doomed)
+        await self.strays.add([key for key in unwanted if key[0] not in deleted])
+        await self.strays.purge(deleted)
+        await self.strays.measure()
+
+    async def move_all_to_stray(self, keys: Iterable[LogKey]) -> None:
+        """Close these logs and keep them as stray ones: their topic is gone, and nobody is known to have deleted it."""
+        keys = list(keys)
+        async with self._locks_by_key.take(keys):
+            await run_to_completion(self._move_all_to_stray([key for key in keys if key in self.logs]))
+
+    async def _move_all_to_stray(self, keys: list[LogKey]) -> None:
+        await _in_parallel(self._save_last, [self.logs[key] for key in keys])
+        logs = [self._close(key) for key in keys]
+        for log in logs:
+            async with log.maintenance_lock():
+                pass
+            self._flushed.release(log.slot)
+        await self.strays.add(keys)
+        await self.strays.measure()
+
+    async def create(self, topic_id: UUID, partition: int, opening: Opening) -> Log:
+        """A new log, durably; or the one that exists."""
+        (log,) = await self.create_all([(topic_id, partition, opening)])
+        return log
+
+    async def create_all(self, wanted: Iterable[tuple[UUID, int, Opening]]) -> list[Log]:
+        openings = {(topic_id, partition): opening for topic_id, partition, opening in wanted}
+        async with self._locks_by_key.take(openings):
+            await run_to_completion(
+                self._make({key: opening for key, opening in openings.items() if key not in self.logs})
+            )
+            return [self.logs[key] for key in openings]
+
+    async def _make(self, openings: dict[LogKey, Opening]) -> None:
+        names = [folder_name(key) for key in openings]
+        await self._disk.run(self._disk.make_directories, f"{self._path}/logs", names)
+        await self._open(openings)
+
+    async def delete_all(self, keys: Iterable[LogKey]) -> None:
+        """The logs are gone at once; their files when this returns."""
+        keys = list(keys)
+        async with self._locks_by_key.take(keys):
+            doomed = [key for key in keys if key in self.logs]
+            logs = [self._close(key) for key in doomed]
+            for log in logs:
+                self._flushed.release(log.slot)
+            await run_to_completion(self._delete(doomed, logs))
+
+    async def _delete(self, keys: list[LogKey], logs: list[Log]) -> None:
+        for log in logs:
+            async with log.maintenance_lock():  # somebody may be writing its checkpoint
+                pass
+        await self._remove(keys)
+
+    async def replace(self, topic_id: UUID, partition: int, opening: Opening) -> Log:
+        """An empty log in the place of one that is quarantined, whose files are kept under another name."""
+        key = (topic_id, partition)
+        async with self._locks_by_key.take([key]):
+            assert self.logs[key].quarantined is not None, "there is nothing wrong with it"
+            await run_to_completion(self._replace(key, self._close(key), opening))
+            return self.logs[key]
+
+    async def _replace(self, key: LogKey, damaged: Log, opening: Opening) -> None:
+        async with damaged.maintenance_lock():
+            pass
+        name = await self._disk.run(rename_damaged_folder, self._disk, f"{self._path}/logs", folder_name(key))
+        logger.warning("log %s is replaced by an empty one; what is left of it is now %s", damaged.folder, name)
+        self._flushed.release(damaged.slot)
+        await self._disk.run(self._flushed.sync)
+        await self._make({key: opening})
+
+    def _close(self, key: LogKey) -> Log:
+        log = self.logs.pop(key)
+        log.close()
+        return log
+
+    async def close(self, broker_epoch: int) -> None:
+        """Make everything durable, write the checkpoints, and last the marker of a clean shutdown."""
+        for log in self.logs.values():
+            self.flusher.mark(log)
+        await _in_parallel(self._save_last, list(self.logs.values()))
+        clean = all(log.failed is None for log in self.logs.values())
+        for log in self.logs.values():
+            log.close()
+        try:
+            await self._disk.run(self._flushed.sync)
+            if clean:
+                await self._disk.run(write_clean_shutdown_marker, self._disk, self._path, broker_epoch)
+        except StorageFailure as error:  # a full disk must not keep anybody from stopping: the next start recovers
+            logger.warning("the marker of a clean shutdown was not written: %s", error)
+
+    async def _save_last(self, log: Log) -> None:
+        try:
+            await self.flusher.flush(log)
+            if log.usable and log.checkpoint_offset != log.end_offset:
+                log.active.index_time()  # as rolling does: Kafka's tools look for the newest timestamp there
+                await save_checkpoint(log, self.flusher)
+        except DiskFull as error:
+            logger.warning("the last checkpoint of %s was not written: %s", log.folder, error)
+        except StorageFailure as error:
+            logger.error("log %s could not be closed in order: %s", log.folder, error)
+
+    async def _open(self, openings: dict[LogKey, Opening]) -> None:
+        items = list(openings.items())
+        batches = [items[at : at + CONCURRENT_OPENS] for at in range(0, len(items), CONCURRENT_OPENS)]
+        await _in_parallel(self._open_batch, batches)
+
+    async def _open_batch(self, batch: list[tuple[LogKey, Opening]]) -> None:
+        pending = []
+        for key, opening in batch:
+            slot = self._flushed.claim(key)
+            recovery = Recovery(self._disk, self._folder(key), slot.point, opening.config.index_interval_bytes)
+            pending.append((key, opening, slot, recovery))
+        restored = set[LogKey]()
+        while pending:
+            done = await self._disk.run(_step_all, [recovery for *_, recovery in pending])
+            unfinished = []
+            for (key, opening, slot, recovery), finished in zip(pending, done, strict=True):
+                if key not in restored and recovery.snapshot is not None:
+                    restored.add(key)
+                    opening.state.restore(recovery.snapshot)
+                for found in recovery.replayed:
+                    opening.state.replay(found)
+                recovery.replayed.clear()
+                if finished:
+                    forget_dropped_transactions(opening.state, recovery.segments)
+                    self.logs[key] = Log(
+                        self._disk,
+                        self._clock,
+                        key,
+                        config=opening.config,
+                        state=opening.state,
+                        slot=slot,
+                        flusher=self.flusher,
+                        found=recovery,
+                    )
+                else:
+                    unfinished.append((key, opening, slot, recovery))
+            pending = unfinished
+
+    async def _remove(self, keys: list[LogKey]) -> None:
+        await self._disk.run(
+            remove_folders,
+            self._disk,
+            f"{self._path}/logs",
+            [self._folder(key) for key in keys],
+            self._flushed,
+        )
+
+    def _folder(self, key: LogKey) -> str:
+        return f"{self._path}/logs/{folder_name(key)}"
+
+    # Background tasks
+
+    async def enforce_retention(self, now_ms: int | None = None) -> int:
+        """Delete what the topics no longer keep; returns how many segments."""
+        removed = 0
+        async for log in self._each_log():
+            try:
+                removed += await retention.delete_expired_segments(
+                    log, self._clock.now_ms() if now_ms is None else now_ms
+                )
+            except (StorageFailure, LogDeleted, OffsetOutOfRange) as error:  # out of range: truncated meanwhile
+                logger.warning("retention of %s: %s", log.folder, error)
+        return removed
+
+    async def _enforce_retention(self) -> None:
+        await self.enforce_retention()
+
+    async def _save_due(self) -> None:
+        async for log in self._each_log():
+            if not self._checkpoint_due(log):
+                continue
+            try:
+                await save_checkpoint(log, self.flusher)
+            except DiskFull as error:
+                logger.warning("checkpoints must wait: %s", error)
+                return
+            except (StorageFailure, LogDeleted) as error:
+                logger.warning("checkpoint of %s: %s", log.folder, error)
+
+    async def _each_log(self) -> AsyncIterator[Log]:
+        """All logs, without keeping the loop from its other work."""
+        for number, log in enumerate(list(self.logs.values())):
+            if number % LOGS_PER_YIELD == 0:
+                await asyncio.sleep(0)
+            yield log
+
+    def _checkpoint_due(self, log: Log) -> bool:
+        unsaved = log.unsaved_bytes
+        if not unsaved or not log.usable:
+            return False
+        if unsaved >= self._config.checkpoint_bytes:
+            return True
+        age = self._clock.monotonic() - log.checkpoint_seconds
+        if unsaved >= CHECKPOINT_SAVES_BYTES:
+            return age >= self._config.checkpoint_seconds
+        return age >= self._config.checkpoint_idle_seconds
+
+    async def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            await work()
+
+
+async def _in_parallel(work: Callable[[T], Coroutine[Any, Any, None]], items: list[T]) -> None:
+    """Do this for every item, a few at a time. Raises the first failure itself, so that callers can handle its type."""
+    remaining = iter(items)
+
+    async def go_on() -> None:
+        for item in remaining:
+            await work(item)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(CONCURRENT_STEPS, len(items))):
+                group.create_task(go_on())
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
+
+
+def _step_all(recoveries: list[Recovery]) -> list[bool]:
+    """Bring each a step further, as long as the loop has not too much to replay; says which are done."""
+    done, batches = [], 0
+    for recovery in recoveries:
+        # Two steps: the plan and, for a log with little to scan, all the rest.
+        done.append(batches < BATCHES_PER_CALL and (recovery.step() or recovery.step()))
+        batches += len(recovery.replayed)
+    return done

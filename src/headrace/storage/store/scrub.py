@@ -1,0 +1,74 @@
+"""The slow reader: it checks what nobody has read since the start, so that damage is found in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from headrace.runtime.disk import File
+from headrace.storage.config import MIB
+from headrace.storage.segments.gaps import GapList
+from headrace.storage.segments.scan import BadBatch, checked_batches
+from headrace.storage.segments.segment import Segment
+
+if TYPE_CHECKING:
+    from headrace.storage.log.log import Log
+
+STEP_BYTES = MIB
+IDLE_SECONDS = 60.0
+
+
+async def scrub_forever(logs: Callable[[], Iterable[Log]], bytes_per_second: int) -> None:
+    """Check all unchecked bytes of these logs, at most so many per second."""
+    while True:
+        for log in list(logs()):
+            await _scrub(log, bytes_per_second)
+            await asyncio.sleep(0)
+        await asyncio.sleep(IDLE_SECONDS)
+
+
+async def _scrub(log: Log, bytes_per_second: int) -> None:
+    checked = await scrub_step(log)
+    while checked:
+        await asyncio.sleep(checked / bytes_per_second)
+        checked = await scrub_step(log)
+
+
+async def scrub_step(log: Log) -> int:
+    """Check the next piece of this log; returns its bytes, 0 when nothing is left to check."""
+    if log.quarantined is not None or not log.usable:
+        return 0
+    for segment in log.segments:
+        gap = segment.first_unchecked()
+        if gap is not None:
+            return await _check(log, segment, *gap)
+    return 0
+
+
+async def _check(log: Log, segment: Segment, start: int, end: int) -> int:
+    generation = log.generation
+    file = segment.open()
+    file.pin()
+    try:
+        checked_to = await log.disk.run(_check_to, file, segment.base_offset, start, end, segment.gaps)
+    except BadBatch as bad:
+        if log.generation == generation and not segment.dropped:
+            log.quarantine(segment, bad, segment.base_offset)
+        return 0
+    finally:
+        file.unpin()
+    if log.generation == generation:
+        segment.trust(start, checked_to)
+    return checked_to - start
+
+
+def _check_to(file: File, base_offset: int, start: int, end: int, gaps: GapList | None) -> int:
+    """In a disk thread: the end of the last batch of a step. No checksum covers the offset of a batch: it follows from
+    the batch before, and for the first one from the name of the segment."""
+    position = start
+    for at, header in checked_batches(file, start, end, None if start else base_offset, gaps):
+        position = at + header.size_bytes
+        if position - start >= STEP_BYTES:
+            break
+    return position

@@ -1,0 +1,1 @@
+"""Record batches, format 2: headers, records, compression, control batches."""

@@ -1,0 +1,354 @@
+"""Record batches, format 2: what producers send, the log keeps, and consumers get, byte for byte.
+
+     0 base_offset i64        23 last_offset_delta i32
+     8 batch_length i32       27 base_timestamp i64
+    12 leader_epoch i32       35 max_timestamp i64
+    16 magic i8 = 2           43 producer_id i64
+    17 crc u32                51 producer_epoch i16
+    21 attributes i16         53 base_sequence i32
+                              57 record_count i32
+                              61 records
+
+The CRC-32C covers byte 21 to the end, so a leader may give a batch its offset and epoch without touching it.
+Records carry only differences to the header's offset and timestamp; `wire.records` looks into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from struct import error as struct_error
+from typing import Final
+
+import google_crc32c
+import msgspec
+
+from headrace.model.errors import CorruptMessage, InvalidRecord, MalformedFrame
+from headrace.wire.batches.compression import NONE, compress, decompress
+from headrace.wire.codec.primitives import read_varint, varint
+
+HEADER_SIZE: Final = 61
+MAGIC: Final = 2
+CRC_START: Final = 21
+RECORDS_START: Final = HEADER_SIZE - CRC_START  # in the sealed bytes
+
+COMPRESSION_MASK: Final = 0b111
+LOG_APPEND_TIME: Final = 1 << 3
+TRANSACTIONAL: Final = 1 << 4
+CONTROL: Final = 1 << 5
+
+HEADER: Final = Struct(">qiibIhiqqqhii")
+_OFFSET: Final = Struct(">q")
+_INT32: Final = Struct(">i")
+_CRC: Final = Struct(">I")
+_ATTRIBUTES: Final = Struct(">h")
+# Bytes before the part that batch_length counts.
+_LENGTH_END: Final = 12
+_NULL: Final = varint(-1)
+_NO_HEADERS: Final = varint(0)
+_CRC_STEP_BYTES: Final = 1 << 16
+_KEPT_VARINTS: Final = 1 << 14  # those of up to two bytes
+
+
+class BatchHeader(msgspec.Struct, frozen=True, gc=False):
+    base_offset: int
+    size_bytes: int  # of the whole batch, with the twelve bytes that batch_length does not count
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence number of the last record; they wrap around behind 2**31 - 1."""
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+    @property
+    def compression(self) -> int:
+        return self.attributes & COMPRESSION_MASK
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return self.attributes & LOG_APPEND_TIME != 0
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.attributes & TRANSACTIONAL != 0
+
+    @property
+    def is_control(self) -> bool:
+        return self.attributes & CONTROL != 0
+
+
+def parse_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
+    """Read the 61 bytes. Whether the whole batch is there, and intact, is for the caller to ask."""
+    try:
+        (
+            base_offset,
+            length,
+            leader_epoch,
+            magic,
+            crc,
+            attributes,
+            last_offset_delta,
+            base_timestamp,
+            max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            record_count,
+        ) = HEADER.unpack_from(buffer, position)
+    except struct_error:
+        raise CorruptMessage(f"{len(buffer) - position} bytes are less than a batch header") from None
+    if length < HEADER_SIZE - _LENGTH_END:
+        raise CorruptMessage(f"a batch of length {length}")
+    return BatchHeader(
+        base_offset,
+        length + _LENGTH_END,
+        leader_epoch,
+        magic,
+        crc,
+        attributes,
+        last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    )
+
+
+def check_crc(batch: memoryview, header: BatchHeader) -> bytes:
+    """Raise `CorruptMessage` unless these bytes, all of the batch, are what its writer had.
+
+    Returns the sealed bytes, those that the checksum covers. The library takes no views, so they had to be copied, and
+    a copy is too dear to be made again by whoever looks at the records next.
+    """
+    if len(batch) != header.size_bytes:
+        raise CorruptMessage(f"{len(batch)} bytes of a batch of {header.size_bytes}")
+    sealed = bytes(batch[CRC_START:])
+    crc = google_crc32c.value(sealed)
+    if crc != header.crc:
+        raise CorruptMessage(f"the batch at offset {header.base_offset} has crc {crc:#x}, not {header.crc:#x}")
+    return sealed
+
+
+def assign_offset_and_epoch(batch: memoryview, base_offset: int, leader_epoch: int) -> None:
+    """Give a batch its place in the log. The checksum does not cover these two fields."""
+    _OFFSET.pack_into(batch, 0, base_offset)
+    _INT32.pack_into(batch, 12, leader_epoch)
+
+
+def set_log_append_time(batch: memoryview, now_ms: int) -> None:
+    """Mark a batch with the broker's time, for all its records, and renew the checksum."""
+    (attributes,) = _ATTRIBUTES.unpack_from(batch, 21)
+    _ATTRIBUTES.pack_into(batch, 21, attributes | LOG_APPEND_TIME)
+    _OFFSET.pack_into(batch, 35, now_ms)
+    set_crc(batch)
+
+
+def set_crc(batch: memoryview) -> None:
+    _CRC.pack_into(batch, 17, crc32c(batch[CRC_START:]))
+
+
+def crc32c(data: memoryview) -> int:
+    """The library takes no views, so the bytes are copied, in steps that stay in the processor's cache."""
+    crc: int = google_crc32c.value(bytes(data[:_CRC_STEP_BYTES]))
+    for position in range(_CRC_STEP_BYTES, len(data), _CRC_STEP_BYTES):
+        crc = google_crc32c.extend(crc, bytes(data[position : position + _CRC_STEP_BYTES]))
+    return crc
+
+
+class _Varints(dict[int, bytes]):
+    """Lengths and deltas come again and again: looked up, they cost a fifth."""
+
+    def __missing__(self, value: int) -> bytes:
+        data = varint(value)
+        if 0 <= value < _KEPT_VARINTS:
+            self[value] = data
+        return data
+
+
+_VARINTS: Final = _Varints()
+
+
+class _PlainHeads(dict[int, bytes]):
+    """What stands before the value of a record that has no key, and the timestamp of its batch; by offset delta."""
+
+    def __missing__(self, delta: int) -> bytes:
+        data = b"\0\0" + _VARINTS[delta] + _NULL
+        if 0 <= delta < _KEPT_VARINTS:
+            self[delta] = data
+        return data
+
+
+_PLAIN_HEADS: Final = _PlainHeads()
+
+
+class BatchRecord(msgspec.Struct, gc=False):
+    """One message. `offset` is -1 while the log has given it none."""
+
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    timestamp_ms: int = 0
+    offset: int = -1
+
+
+def build_batch(
+    records: Sequence[BatchRecord],
+    *,
+    base_offset: int = 0,
+    compression: int = NONE,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    attributes: int = 0,
+) -> bytearray:
+    """Make a batch of at least one record. A record with an offset keeps it; the others are counted up."""
+    assert records
+    base_timestamp = records[0].timestamp_ms
+    max_timestamp = base_timestamp
+    parts: list[bytes] = []
+    delta = -1
+    for record in records:
+        delta = delta + 1 if record.offset < 0 else record.offset - base_offset
+        timestamp_ms, value = record.timestamp_ms, record.value
+        if value is not None and timestamp_ms == base_timestamp and record.key is None and not record.headers:
+            # As `_add_record` has it, for those that have nothing but a value: they come by the thousands.
+            head, value_size = _PLAIN_HEADS[delta], _VARINTS[len(value)]
+            size_bytes = len(head) + len(value_size) + len(value) + 1
+            parts += (_VARINTS[size_bytes], head, value_size, value, _NO_HEADERS)
+        else:
+            max_timestamp = max(max_timestamp, timestamp_ms)
+            _add_record(parts, record, timestamp_ms - base_timestamp, delta)
+    payload = b"".join(parts)
+    if compression:
+        payload = compress(compression, payload)
+    batch = bytearray(HEADER_SIZE)
+    HEADER.pack_into(
+        batch,
+        0,
+        base_offset,
+        HEADER_SIZE - _LENGTH_END + len(payload),
+        leader_epoch,
+        MAGIC,
+        0,
+        attributes | compression,
+        delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(records),
+    )
+    batch += payload
+    set_crc(memoryview(batch))
+    return batch
+
+
+def recompress(batch: memoryview, header: BatchHeader, compression: int, size_bytes_max: int) -> bytearray:
+    """The same records under another compression; everything else of the header stays."""
+    payload: bytes | memoryview = batch[HEADER_SIZE:]
+    if header.compression:
+        payload = decompress(header.compression, batch[HEADER_SIZE:], size_bytes_max)
+    if compression:
+        payload = compress(compression, bytes(payload))
+    again = bytearray(batch[:HEADER_SIZE]) + payload
+    _INT32.pack_into(again, 8, len(again) - _LENGTH_END)
+    _ATTRIBUTES.pack_into(again, CRC_START, header.attributes & ~COMPRESSION_MASK | compression)
+    set_crc(memoryview(again))
+    return again
+
+
+def _add_record(parts: list[bytes], record: BatchRecord, timestamp_delta: int, offset_delta: int) -> None:
+    """Its pieces, to be joined with those of all others: a copy per batch is cheaper than one per record."""
+    key, value, headers = record.key, record.value, record.headers
+    stamps = _VARINTS[timestamp_delta] + _VARINTS[offset_delta]
+    if key is None:
+        key, key_size = b"", _NULL
+    else:
+        key_size = _VARINTS[len(key)]
+    if value is None:
+        value, value_size = b"", _NULL
+    else:
+        value_size = _VARINTS[len(value)]
+    tail = _headers(headers) if headers else _NO_HEADERS
+    size_bytes = 1 + len(stamps) + len(key_size) + len(key) + len(value_size) + len(value) + len(tail)
+    parts += (_VARINTS[size_bytes], b"\0", stamps, key_size, key, value_size, value, tail)
+
+
+def _headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    parts = [_VARINTS[len(headers)]]
+    for name, value in headers:
+        encoded = name.encode("utf-8", "surrogateescape")
+        parts += (_VARINTS[len(encoded)], encoded)
+        parts += (_NULL,) if value is None else (_VARINTS[len(value)], value)
+    return b"".join(parts)
+
+
+def read_records(batch: memoryview, header: BatchHeader, size_bytes_max: int) -> Iterator[BatchRecord]:
+    """Return the records one by one; `InvalidRecord` when they are not what the header says."""
+    data = decompress(header.compression, batch[HEADER_SIZE : header.size_bytes], size_bytes_max)
+    position = 0
+    try:
+        for _ in range(header.record_count):
+            size_bytes, position = read_varint(data, position)
+            end = position + size_bytes
+            if not position < end <= len(data):
+                raise InvalidRecord(f"a record of {size_bytes} bytes where {len(data) - position} remain")
+            yield _read_record(data, position + 1, end, header)
+            position = end
+    except (IndexError, MalformedFrame):
+        raise InvalidRecord("a record ends too early") from None
+    if position != len(data):
+        raise InvalidRecord(f"{len(data) - position} bytes behind the last record")
+
+
+def _read_record(data: bytes, position: int, end: int, header: BatchHeader) -> BatchRecord:
+    timestamp_delta, position = read_varint(data, position)
+    offset_delta, position = read_varint(data, position)
+    key, position = _read_sized(data, position, end)
+    value, position = _read_sized(data, position, end)
+    header_count, position = read_varint(data, position)
+    if not 0 <= header_count <= end - position:
+        raise InvalidRecord(f"{header_count} headers where {end - position} bytes remain")
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(header_count):
+        name, position = _read_sized(data, position, end)
+        if name is None:
+            raise InvalidRecord("a header without a name")
+        content, position = _read_sized(data, position, end)
+        headers.append((name.decode("utf-8", "surrogateescape"), content))
+    if position != end:
+        raise InvalidRecord("a record's parts do not add up to its size")
+    timestamp_ms = header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
+    return BatchRecord(key, value, headers, timestamp_ms, header.base_offset + offset_delta)
+
+
+def _read_sized(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    size_bytes, position = read_varint(data, position)
+    if size_bytes == -1:
+        return None, position
+    stop = position + size_bytes
+    if not position <= stop <= end:
+        raise InvalidRecord(f"a part of {size_bytes} bytes where {end - position} remain")
+    return data[position:stop], stop

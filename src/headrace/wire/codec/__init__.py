@@ -1,0 +1,1 @@
+"""Message schemas, and the functions that are compiled from them."""

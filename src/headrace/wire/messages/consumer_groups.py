@@ -1,0 +1,105 @@
+"""Consumer groups of the consumer protocol (KIP-848)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, STRING, UUID16, array, message, part, wire
+
+# ConsumerGroupHeartbeat (68): all that a member of the newer group protocol tells and is told.
+#
+# What has not changed since the last heartbeat is null or -1. Member epoch 0 joins, -1 leaves, -2 leaves for a while (a
+# static member). v1 subscribes by a regular expression, and the member makes up its own id.
+
+
+@part
+class TopicPartitions:
+    topic_id: UUID = wire(UUID16)
+    partitions: list[int] = wire(array(INT32))
+
+
+@message(versions=(0, 1), flexible_since=0)
+class ConsumerGroupHeartbeatRequest:
+    group_id: str = wire(STRING)
+    member_id: str = wire(STRING)
+    member_epoch: int = wire(INT32)
+    instance_id: str | None = wire(STRING, nullable=0, default=None)
+    rack_id: str | None = wire(STRING, nullable=0, default=None)
+    rebalance_timeout_ms: int = wire(INT32, default=-1)
+    subscribed_topic_names: list[str] | None = wire(array(STRING), nullable=0, default=None)
+    subscribed_topic_regex: str | None = wire(STRING, since=1, nullable=1, default=None)
+    server_assignor: str | None = wire(STRING, nullable=0, default=None)
+    topic_partitions: list[TopicPartitions] | None = wire(array(TopicPartitions), nullable=0, default=None)
+
+
+@part
+class Assignment:
+    topic_partitions: list[TopicPartitions] = wire(array(TopicPartitions))
+
+
+@message(versions=(0, 1), flexible_since=0)
+class ConsumerGroupHeartbeatResponse:
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+    member_id: str | None = wire(STRING, nullable=0, default=None)
+    member_epoch: int = wire(INT32)
+    heartbeat_interval_ms: int = wire(INT32)
+    assignment: Assignment | None = wire(Assignment, nullable=0)
+
+
+# ConsumerGroupDescribe (69): state and members of groups of the newer protocol.
+#
+# v1 tells whether a member speaks the newer protocol (1) or the classic one (0).
+
+
+@message(versions=(0, 1), flexible_since=0)
+class ConsumerGroupDescribeRequest:
+    group_ids: list[str] = wire(array(STRING))
+    include_authorized_operations: bool = wire(BOOL)
+
+
+@part
+class DescribedTopicPartitions:
+    topic_id: UUID = wire(UUID16)
+    topic_name: str = wire(STRING)
+    partitions: list[int] = wire(array(INT32))
+
+
+@part
+class DescribedAssignment:
+    topic_partitions: list[DescribedTopicPartitions] = wire(array(DescribedTopicPartitions))
+
+
+@part
+class Member:
+    member_id: str = wire(STRING)
+    instance_id: str | None = wire(STRING, nullable=0, default=None)
+    rack_id: str | None = wire(STRING, nullable=0, default=None)
+    member_epoch: int = wire(INT32)
+    client_id: str = wire(STRING)
+    client_host: str = wire(STRING)
+    subscribed_topic_names: list[str] = wire(array(STRING))
+    subscribed_topic_regex: str | None = wire(STRING, nullable=0, default=None)
+    assignment: DescribedAssignment = wire(DescribedAssignment)
+    target_assignment: DescribedAssignment = wire(DescribedAssignment)
+    member_type: int = wire(INT8, since=1, default=-1)
+
+
+@part
+class DescribedGroup:
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+    group_id: str = wire(STRING)
+    group_state: str = wire(STRING)
+    group_epoch: int = wire(INT32)
+    assignment_epoch: int = wire(INT32)
+    assignor_name: str = wire(STRING)
+    members: list[Member] = wire(array(Member))
+    authorized_operations: int = wire(INT32, default=-2147483648)
+
+
+@message(versions=(0, 1), flexible_since=0)
+class ConsumerGroupDescribeResponse:
+    throttle_time_ms: int = wire(INT32)
+    groups: list[DescribedGroup] = wire(array(DescribedGroup))

@@ -1,0 +1,79 @@
+"""Delayed messages."""
+
+from __future__ import annotations
+
+from headrace.wire.codec.schema import BYTES, INT16, INT32, INT64, STRING, array, message, part, wire
+
+# ListDelayed (10006, our own): the messages that wait for one partition, by when they are due.
+#
+# Asked of the leader of the partition, page by page: `after_due_ms` and `after_offset` are of the last one on the page
+# before. A page may be shorter than asked for; there are no more when it is empty.
+
+
+@message(versions=(0, 0), flexible_since=0)
+class ListDelayedRequest:
+    topic: str = wire(STRING)
+    partition: int = wire(INT32)
+    after_due_ms: int = wire(INT64, default=-1)
+    after_offset: int = wire(INT64, default=-1)
+    count_max: int = wire(INT32, default=100)
+
+
+@part
+class DelayedHeader:
+    name: str = wire(STRING)
+    value: bytes | None = wire(BYTES, nullable=0, default=None)
+
+
+@part
+class DelayedMessage:
+    offset: int = wire(INT64)
+    due_ms: int = wire(INT64)
+    timestamp_ms: int = wire(INT64)
+    key: bytes | None = wire(BYTES, nullable=0, default=None)
+    value: bytes | None = wire(BYTES, nullable=0, default=None)
+    headers: list[DelayedHeader] = wire(array(DelayedHeader))
+
+
+@message(versions=(0, 0), flexible_since=0)
+class ListDelayedResponse:
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+    waiting: int = wire(INT64)
+    messages: list[DelayedMessage] = wire(array(DelayedMessage))
+
+
+# AlterDelayed (10007, our own): messages that wait for one partition are not to come, or at another time.
+#
+# Asked of the leader of the partition. A change stands for itself: some may be refused where others succeed. With a due
+# time of -1 the message is cancelled.
+
+
+CANCEL = -1
+
+
+@part
+class DelayedChange:
+    offset: int = wire(INT64)
+    due_ms: int = wire(INT64, default=CANCEL)
+
+
+@message(versions=(0, 0), flexible_since=0)
+class AlterDelayedRequest:
+    topic: str = wire(STRING)
+    partition: int = wire(INT32)
+    changes: list[DelayedChange] = wire(array(DelayedChange))
+
+
+@part
+class DelayedChangeResult:
+    offset: int = wire(INT64)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+
+
+@message(versions=(0, 0), flexible_since=0)
+class AlterDelayedResponse:
+    throttle_time_ms: int = wire(INT32)
+    results: list[DelayedChangeResult] = wire(array(DelayedChangeResult))

@@ -1,0 +1,227 @@
+"""Committed offsets of groups."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from headrace.wire.codec.schema import BOOL, INT16, INT32, INT64, STRING, UUID16, array, message, part, wire
+
+# OffsetCommit (8): remember how far a group has read.
+#
+# v5 drops the retention time, v6 adds leader epochs, v7 static members, v8 is flexible, v9 is for the newer
+# group protocol (the generation is the member's epoch), v10 has topic ids instead of names.
+
+
+@part
+class OffsetCommitRequestPartition:
+    partition_index: int = wire(INT32)
+    committed_offset: int = wire(INT64)
+    committed_leader_epoch: int = wire(INT32, since=6, default=-1)
+    committed_metadata: str | None = wire(STRING, nullable=2)
+
+
+@part
+class OffsetCommitRequestTopic:
+    name: str = wire(STRING, until=9)
+    topic_id: UUID = wire(UUID16, since=10)
+    partitions: list[OffsetCommitRequestPartition] = wire(array(OffsetCommitRequestPartition))
+
+
+@message(versions=(2, 10), flexible_since=8)
+class OffsetCommitRequest:
+    group_id: str = wire(STRING)
+    generation_id_or_member_epoch: int = wire(INT32, default=-1)
+    member_id: str = wire(STRING)
+    retention_time_ms: int = wire(INT64, until=4, default=-1)
+    group_instance_id: str | None = wire(STRING, since=7, nullable=7, default=None)
+    topics: list[OffsetCommitRequestTopic] = wire(array(OffsetCommitRequestTopic))
+
+
+@part
+class OffsetCommitResponsePartition:
+    partition_index: int = wire(INT32)
+    error_code: int = wire(INT16)
+
+
+@part
+class OffsetCommitResponseTopic:
+    name: str = wire(STRING, until=9)
+    topic_id: UUID = wire(UUID16, since=10)
+    partitions: list[OffsetCommitResponsePartition] = wire(array(OffsetCommitResponsePartition))
+
+
+@message(versions=(2, 10), flexible_since=8)
+class OffsetCommitResponse:
+    throttle_time_ms: int = wire(INT32, since=3)
+    topics: list[OffsetCommitResponseTopic] = wire(array(OffsetCommitResponseTopic))
+
+
+# OffsetFetch (9): how far a group has read.
+#
+# From v2 null topics mean all. v2 has a group error, v5 leader epochs, v6 is flexible, v7 can ask for stable
+# offsets only, v8 asks for many groups at once, v9 carries the member's epoch, v10 has topic ids instead of
+# names.
+
+
+@part
+class OffsetFetchRequestTopic:
+    name: str = wire(STRING)
+    partition_indexes: list[int] = wire(array(INT32))
+
+
+@part
+class OffsetFetchRequestTopics:
+    name: str = wire(STRING, until=9)
+    topic_id: UUID = wire(UUID16, since=10)
+    partition_indexes: list[int] = wire(array(INT32))
+
+
+@part
+class OffsetFetchRequestGroup:
+    group_id: str = wire(STRING)
+    member_id: str | None = wire(STRING, since=9, nullable=9, default=None)
+    member_epoch: int = wire(INT32, since=9, default=-1)
+    topics: list[OffsetFetchRequestTopics] | None = wire(array(OffsetFetchRequestTopics), nullable=8, default=None)
+
+
+@message(versions=(1, 10), flexible_since=6)
+class OffsetFetchRequest:
+    group_id: str = wire(STRING, until=7)
+    topics: list[OffsetFetchRequestTopic] | None = wire(array(OffsetFetchRequestTopic), until=7, nullable=2)
+    groups: list[OffsetFetchRequestGroup] = wire(array(OffsetFetchRequestGroup), since=8)
+    require_stable: bool = wire(BOOL, since=7)
+
+
+@part
+class OffsetFetchResponsePartition:
+    partition_index: int = wire(INT32)
+    committed_offset: int = wire(INT64)
+    committed_leader_epoch: int = wire(INT32, since=5, default=-1)
+    metadata: str | None = wire(STRING, nullable=1)
+    error_code: int = wire(INT16)
+
+
+@part
+class OffsetFetchResponseTopic:
+    name: str = wire(STRING)
+    partitions: list[OffsetFetchResponsePartition] = wire(array(OffsetFetchResponsePartition))
+
+
+@part
+class OffsetFetchResponsePartitions:
+    partition_index: int = wire(INT32)
+    committed_offset: int = wire(INT64)
+    committed_leader_epoch: int = wire(INT32, default=-1)
+    metadata: str | None = wire(STRING, nullable=8)
+    error_code: int = wire(INT16)
+
+
+@part
+class OffsetFetchResponseTopics:
+    name: str = wire(STRING, until=9)
+    topic_id: UUID = wire(UUID16, since=10)
+    partitions: list[OffsetFetchResponsePartitions] = wire(array(OffsetFetchResponsePartitions))
+
+
+@part
+class OffsetFetchResponseGroup:
+    group_id: str = wire(STRING)
+    topics: list[OffsetFetchResponseTopics] = wire(array(OffsetFetchResponseTopics))
+    error_code: int = wire(INT16)
+
+
+@message(versions=(1, 10), flexible_since=6)
+class OffsetFetchResponse:
+    throttle_time_ms: int = wire(INT32, since=3)
+    topics: list[OffsetFetchResponseTopic] = wire(array(OffsetFetchResponseTopic), until=7)
+    error_code: int = wire(INT16, since=2, until=7)
+    groups: list[OffsetFetchResponseGroup] = wire(array(OffsetFetchResponseGroup), since=8)
+
+
+# OffsetDelete (47): forget a group's offsets of topics that it no longer reads. Never flexible.
+
+
+@part
+class OffsetDeleteRequestPartition:
+    partition_index: int = wire(INT32)
+
+
+@part
+class OffsetDeleteRequestTopic:
+    name: str = wire(STRING)
+    partitions: list[OffsetDeleteRequestPartition] = wire(array(OffsetDeleteRequestPartition))
+
+
+@message(versions=(0, 0))
+class OffsetDeleteRequest:
+    group_id: str = wire(STRING)
+    topics: list[OffsetDeleteRequestTopic] = wire(array(OffsetDeleteRequestTopic))
+
+
+@part
+class OffsetDeleteResponsePartition:
+    partition_index: int = wire(INT32)
+    error_code: int = wire(INT16)
+
+
+@part
+class OffsetDeleteResponseTopic:
+    name: str = wire(STRING)
+    partitions: list[OffsetDeleteResponsePartition] = wire(array(OffsetDeleteResponsePartition))
+
+
+@message(versions=(0, 0))
+class OffsetDeleteResponse:
+    error_code: int = wire(INT16)
+    throttle_time_ms: int = wire(INT32)
+    topics: list[OffsetDeleteResponseTopic] = wire(array(OffsetDeleteResponseTopic))
+
+
+# TxnOffsetCommit (28): remember how far a group has read, if the transaction commits.
+#
+# v2 adds leader epochs, v3 is flexible and tells who the member is, v4 knows TRANSACTION_ABORTABLE, v5 adds the group
+# to the transaction by itself.
+
+
+@part
+class TxnOffsetCommitRequestPartition:
+    partition_index: int = wire(INT32)
+    committed_offset: int = wire(INT64)
+    committed_leader_epoch: int = wire(INT32, since=2, default=-1)
+    committed_metadata: str | None = wire(STRING, nullable=0)
+
+
+@part
+class TxnOffsetCommitRequestTopic:
+    name: str = wire(STRING)
+    partitions: list[TxnOffsetCommitRequestPartition] = wire(array(TxnOffsetCommitRequestPartition))
+
+
+@message(versions=(0, 5), flexible_since=3)
+class TxnOffsetCommitRequest:
+    transactional_id: str = wire(STRING)
+    group_id: str = wire(STRING)
+    producer_id: int = wire(INT64)
+    producer_epoch: int = wire(INT16)
+    generation_id: int = wire(INT32, since=3, default=-1)
+    member_id: str = wire(STRING, since=3)
+    group_instance_id: str | None = wire(STRING, since=3, nullable=3, default=None)
+    topics: list[TxnOffsetCommitRequestTopic] = wire(array(TxnOffsetCommitRequestTopic))
+
+
+@part
+class TxnOffsetCommitResponsePartition:
+    partition_index: int = wire(INT32)
+    error_code: int = wire(INT16)
+
+
+@part
+class TxnOffsetCommitResponseTopic:
+    name: str = wire(STRING)
+    partitions: list[TxnOffsetCommitResponsePartition] = wire(array(TxnOffsetCommitResponsePartition))
+
+
+@message(versions=(0, 5), flexible_since=3)
+class TxnOffsetCommitResponse:
+    throttle_time_ms: int = wire(INT32)
+    topics: list[TxnOffsetCommitResponseTopic] = wire(array(TxnOffsetCommitResponseTopic))

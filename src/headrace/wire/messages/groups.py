@@ -1,0 +1,249 @@
+"""Classic consumer groups: membership, and requests about groups of any kind."""
+
+from __future__ import annotations
+
+from headrace.wire.codec.schema import BOOL, BYTES, INT8, INT16, INT32, STRING, array, message, part, wire
+
+# FindCoordinator (10): who coordinates a group (type 0), a transaction (1) or a share group (2, v6).
+#
+# v1 adds the type, v3 is flexible, v4 asks for many keys at once, v5 tells of aborted transactions.
+
+
+@message(versions=(0, 6), flexible_since=3)
+class FindCoordinatorRequest:
+    key: str = wire(STRING, until=3)
+    key_type: int = wire(INT8, since=1)
+    coordinator_keys: list[str] = wire(array(STRING), since=4)
+
+
+@part
+class Coordinator:
+    key: str = wire(STRING)
+    node_id: int = wire(INT32)
+    host: str = wire(STRING)
+    port: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=4, default=None)
+
+
+@message(versions=(0, 6), flexible_since=3)
+class FindCoordinatorResponse:
+    throttle_time_ms: int = wire(INT32, since=1)
+    error_code: int = wire(INT16, until=3)
+    error_message: str | None = wire(STRING, since=1, until=3, nullable=1, default=None)
+    node_id: int = wire(INT32, until=3)
+    host: str = wire(STRING, until=3)
+    port: int = wire(INT32, until=3)
+    coordinators: list[Coordinator] = wire(array(Coordinator), since=4)
+
+
+# JoinGroup (11): become a member, and wait for the next generation.
+#
+# v1 adds the rebalance timeout, v4 sends a new member back once with its id, v5 has static members, v6 is
+# flexible, v7 names the protocol type, v8 gives a reason, v9 can tell the leader to skip the assignment.
+
+
+@part
+class JoinGroupRequestProtocol:
+    name: str = wire(STRING)
+    metadata: bytes = wire(BYTES)
+
+
+@message(versions=(0, 9), flexible_since=6)
+class JoinGroupRequest:
+    group_id: str = wire(STRING)
+    session_timeout_ms: int = wire(INT32)
+    rebalance_timeout_ms: int = wire(INT32, since=1, default=-1)
+    member_id: str = wire(STRING)
+    group_instance_id: str | None = wire(STRING, since=5, nullable=5, default=None)
+    protocol_type: str = wire(STRING)
+    protocols: list[JoinGroupRequestProtocol] = wire(array(JoinGroupRequestProtocol))
+    reason: str | None = wire(STRING, since=8, nullable=8, default=None)
+
+
+@part
+class JoinGroupResponseMember:
+    member_id: str = wire(STRING)
+    group_instance_id: str | None = wire(STRING, since=5, nullable=5, default=None)
+    metadata: bytes = wire(BYTES)
+
+
+@message(versions=(0, 9), flexible_since=6)
+class JoinGroupResponse:
+    throttle_time_ms: int = wire(INT32, since=2)
+    error_code: int = wire(INT16)
+    generation_id: int = wire(INT32, default=-1)
+    protocol_type: str | None = wire(STRING, since=7, nullable=7, default=None)
+    protocol_name: str | None = wire(STRING, nullable=7)
+    leader: str = wire(STRING)
+    skip_assignment: bool = wire(BOOL, since=9)
+    member_id: str = wire(STRING)
+    members: list[JoinGroupResponseMember] = wire(array(JoinGroupResponseMember))
+
+
+# SyncGroup (14): the leader hands in the assignment, all members fetch theirs.
+#
+# v3 static members, v4 is flexible, v5 repeats the protocol so that it can be checked.
+
+
+@part
+class SyncGroupRequestAssignment:
+    member_id: str = wire(STRING)
+    assignment: bytes = wire(BYTES)
+
+
+@message(versions=(0, 5), flexible_since=4)
+class SyncGroupRequest:
+    group_id: str = wire(STRING)
+    generation_id: int = wire(INT32)
+    member_id: str = wire(STRING)
+    group_instance_id: str | None = wire(STRING, since=3, nullable=3, default=None)
+    protocol_type: str | None = wire(STRING, since=5, nullable=5, default=None)
+    protocol_name: str | None = wire(STRING, since=5, nullable=5, default=None)
+    assignments: list[SyncGroupRequestAssignment] = wire(array(SyncGroupRequestAssignment))
+
+
+@message(versions=(0, 5), flexible_since=4)
+class SyncGroupResponse:
+    throttle_time_ms: int = wire(INT32, since=1)
+    error_code: int = wire(INT16)
+    protocol_type: str | None = wire(STRING, since=5, nullable=5, default=None)
+    protocol_name: str | None = wire(STRING, since=5, nullable=5, default=None)
+    assignment: bytes = wire(BYTES)
+
+
+# Heartbeat (12): the member is alive; the answer says whether the group rebalances.
+#
+# v3 static members, v4 flexible.
+
+
+@message(versions=(0, 4), flexible_since=4)
+class HeartbeatRequest:
+    group_id: str = wire(STRING)
+    generation_id: int = wire(INT32)
+    member_id: str = wire(STRING)
+    group_instance_id: str | None = wire(STRING, since=3, nullable=3, default=None)
+
+
+@message(versions=(0, 4), flexible_since=4)
+class HeartbeatResponse:
+    throttle_time_ms: int = wire(INT32, since=1)
+    error_code: int = wire(INT16)
+
+
+# LeaveGroup (13): up to v2 one member leaves; from v3 many, also static ones.
+#
+# v4 is flexible, v5 gives a reason.
+
+
+@part
+class MemberIdentity:
+    member_id: str = wire(STRING)
+    group_instance_id: str | None = wire(STRING, nullable=3, default=None)
+    reason: str | None = wire(STRING, since=5, nullable=5, default=None)
+
+
+@message(versions=(0, 5), flexible_since=4)
+class LeaveGroupRequest:
+    group_id: str = wire(STRING)
+    member_id: str = wire(STRING, until=2)
+    members: list[MemberIdentity] = wire(array(MemberIdentity), since=3)
+
+
+@part
+class MemberResponse:
+    member_id: str = wire(STRING)
+    group_instance_id: str | None = wire(STRING, nullable=3, default=None)
+    error_code: int = wire(INT16)
+
+
+@message(versions=(0, 5), flexible_since=4)
+class LeaveGroupResponse:
+    throttle_time_ms: int = wire(INT32, since=1)
+    error_code: int = wire(INT16)
+    members: list[MemberResponse] = wire(array(MemberResponse), since=3)
+
+
+# DescribeGroups (15): state and members of groups.
+#
+# v3 authorised operations, v4 static members, v5 is flexible, v6 has an error message and GROUP_ID_NOT_FOUND.
+
+
+@message(versions=(0, 6), flexible_since=5)
+class DescribeGroupsRequest:
+    groups: list[str] = wire(array(STRING))
+    include_authorized_operations: bool = wire(BOOL, since=3)
+
+
+@part
+class DescribedGroupMember:
+    member_id: str = wire(STRING)
+    group_instance_id: str | None = wire(STRING, since=4, nullable=4, default=None)
+    client_id: str = wire(STRING)
+    client_host: str = wire(STRING)
+    member_metadata: bytes = wire(BYTES)
+    member_assignment: bytes = wire(BYTES)
+
+
+@part
+class DescribedGroup:
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, since=6, nullable=6, default=None)
+    group_id: str = wire(STRING)
+    group_state: str = wire(STRING)
+    protocol_type: str = wire(STRING)
+    protocol_data: str = wire(STRING)
+    members: list[DescribedGroupMember] = wire(array(DescribedGroupMember))
+    authorized_operations: int = wire(INT32, since=3, default=-2147483648)
+
+
+@message(versions=(0, 6), flexible_since=5)
+class DescribeGroupsResponse:
+    throttle_time_ms: int = wire(INT32, since=1)
+    groups: list[DescribedGroup] = wire(array(DescribedGroup))
+
+
+# ListGroups (16): the groups that this broker coordinates.
+#
+# v3 is flexible, v4 selects by state, v5 by type.
+
+
+@message(versions=(0, 5), flexible_since=3)
+class ListGroupsRequest:
+    states_filter: list[str] = wire(array(STRING), since=4)
+    types_filter: list[str] = wire(array(STRING), since=5)
+
+
+@part
+class ListedGroup:
+    group_id: str = wire(STRING)
+    protocol_type: str = wire(STRING)
+    group_state: str = wire(STRING, since=4)
+    group_type: str = wire(STRING, since=5)
+
+
+@message(versions=(0, 5), flexible_since=3)
+class ListGroupsResponse:
+    throttle_time_ms: int = wire(INT32, since=1)
+    error_code: int = wire(INT16)
+    groups: list[ListedGroup] = wire(array(ListedGroup))
+
+
+# DeleteGroups (42): forget empty groups and their offsets. v2 is flexible.
+
+
+@message(versions=(0, 2), flexible_since=2)
+class DeleteGroupsRequest:
+    groups_names: list[str] = wire(array(STRING))
+
+
+@part
+class DeletableGroupResult:
+    group_id: str = wire(STRING)
+    error_code: int = wire(INT16)
+
+
+@message(versions=(0, 2), flexible_since=2)
+class DeleteGroupsResponse:
+    throttle_time_ms: int = wire(INT32)
+    results: list[DeletableGroupResult] = wire(array(DeletableGroupResult))

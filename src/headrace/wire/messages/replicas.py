@@ -1,0 +1,188 @@
+"""Replicas: reassignment, elections, drains, log folders."""
+
+from __future__ import annotations
+
+from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, INT64, STRING, array, message, part, wire
+
+# AlterPartitionReassignments (45): move partitions to other replicas; null ends a move that is under way.
+#
+# v1 can forbid that the number of replicas changes by it.
+
+
+@part
+class ReassignablePartition:
+    partition_index: int = wire(INT32)
+    replicas: list[int] | None = wire(array(INT32), nullable=0, default=None)
+
+
+@part
+class ReassignableTopic:
+    name: str = wire(STRING)
+    partitions: list[ReassignablePartition] = wire(array(ReassignablePartition))
+
+
+@message(versions=(0, 1), flexible_since=0)
+class AlterPartitionReassignmentsRequest:
+    timeout_ms: int = wire(INT32, default=60_000)
+    allow_replication_factor_change: bool = wire(BOOL, since=1, default=True)
+    topics: list[ReassignableTopic] = wire(array(ReassignableTopic))
+
+
+@part
+class ReassignablePartitionResponse:
+    partition_index: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+
+
+@part
+class ReassignableTopicResponse:
+    name: str = wire(STRING)
+    partitions: list[ReassignablePartitionResponse] = wire(array(ReassignablePartitionResponse))
+
+
+@message(versions=(0, 1), flexible_since=0)
+class AlterPartitionReassignmentsResponse:
+    throttle_time_ms: int = wire(INT32)
+    allow_replication_factor_change: bool = wire(BOOL, since=1, default=True)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+    responses: list[ReassignableTopicResponse] = wire(array(ReassignableTopicResponse))
+
+
+# ListPartitionReassignments (46): the moves that are under way. Null means those of all topics.
+
+
+@part
+class ListPartitionReassignmentsTopics:
+    name: str = wire(STRING)
+    partition_indexes: list[int] = wire(array(INT32))
+
+
+@message(versions=(0, 0), flexible_since=0)
+class ListPartitionReassignmentsRequest:
+    timeout_ms: int = wire(INT32, default=60_000)
+    topics: list[ListPartitionReassignmentsTopics] | None = wire(array(ListPartitionReassignmentsTopics), nullable=0)
+
+
+@part
+class OngoingPartitionReassignment:
+    partition_index: int = wire(INT32)
+    replicas: list[int] = wire(array(INT32))
+    adding_replicas: list[int] = wire(array(INT32))
+    removing_replicas: list[int] = wire(array(INT32))
+
+
+@part
+class OngoingTopicReassignment:
+    name: str = wire(STRING)
+    partitions: list[OngoingPartitionReassignment] = wire(array(OngoingPartitionReassignment))
+
+
+@message(versions=(0, 0), flexible_since=0)
+class ListPartitionReassignmentsResponse:
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+    topics: list[OngoingTopicReassignment] = wire(array(OngoingTopicReassignment))
+
+
+# ElectLeaders (43): let the preferred replica lead (0), or, with loss, one that is not in sync (1). Null means all.
+#
+# v1 adds the kind of election, v2 is flexible.
+
+
+@part
+class TopicPartitions:
+    topic: str = wire(STRING)
+    partitions: list[int] = wire(array(INT32))
+
+
+@message(versions=(0, 2), flexible_since=2)
+class ElectLeadersRequest:
+    election_type: int = wire(INT8, since=1)
+    topic_partitions: list[TopicPartitions] | None = wire(array(TopicPartitions), nullable=0)
+    timeout_ms: int = wire(INT32, default=60_000)
+
+
+@part
+class PartitionResult:
+    partition_id: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+
+
+@part
+class ReplicaElectionResult:
+    topic: str = wire(STRING)
+    partition_result: list[PartitionResult] = wire(array(PartitionResult))
+
+
+@message(versions=(0, 2), flexible_since=2)
+class ElectLeadersResponse:
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16, since=1)
+    replica_election_results: list[ReplicaElectionResult] = wire(array(ReplicaElectionResult))
+
+
+# DrainBroker (10000, our own): an operator wants a broker to hold nothing, or to take part again.
+
+
+@message(versions=(0, 0), flexible_since=0)
+class DrainBrokerRequest:
+    broker_id: int = wire(INT32)
+    is_drained: bool = wire(BOOL, default=True)
+
+
+@message(versions=(0, 0), flexible_since=0)
+class DrainBrokerResponse:
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+
+
+# DescribeLogDirs (35): the folders of this broker and the sizes in them.
+#
+# v2 is flexible, v3 has an error for the whole answer, v4 the size of the volume, v5 whether it takes no more.
+
+
+@part
+class DescribableLogDirTopic:
+    topic: str = wire(STRING)
+    partitions: list[int] = wire(array(INT32))
+
+
+@message(versions=(1, 5), flexible_since=2)
+class DescribeLogDirsRequest:
+    topics: list[DescribableLogDirTopic] | None = wire(array(DescribableLogDirTopic), nullable=1, default=None)
+
+
+@part
+class DescribeLogDirsPartition:
+    partition_index: int = wire(INT32)
+    partition_size: int = wire(INT64)
+    offset_lag: int = wire(INT64)
+    is_future_key: bool = wire(BOOL)
+
+
+@part
+class DescribeLogDirsTopic:
+    name: str = wire(STRING)
+    partitions: list[DescribeLogDirsPartition] = wire(array(DescribeLogDirsPartition))
+
+
+@part
+class DescribeLogDirsResult:
+    error_code: int = wire(INT16)
+    log_dir: str = wire(STRING)
+    topics: list[DescribeLogDirsTopic] = wire(array(DescribeLogDirsTopic))
+    total_bytes: int = wire(INT64, since=4, default=-1)
+    usable_bytes: int = wire(INT64, since=4, default=-1)
+    is_cordoned: bool = wire(BOOL, since=5)
+
+
+@message(versions=(1, 5), flexible_since=2)
+class DescribeLogDirsResponse:
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16, since=3)
+    results: list[DescribeLogDirsResult] = wire(array(DescribeLogDirsResult))

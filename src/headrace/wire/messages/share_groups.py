@@ -1,0 +1,387 @@
+"""Share groups (KIP-932)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from headrace.wire.codec.schema import (
+    BOOL,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    RECORDS,
+    STRING,
+    UUID16,
+    Chunk,
+    array,
+    message,
+    part,
+    wire,
+)
+
+# ShareGroupHeartbeat (76): all that a member of a share group tells and is told.
+#
+# What has not changed since the last heartbeat is null. The member makes up its own id; member epoch 0 joins, -1
+# leaves. v0 was Kafka's early access and is gone.
+
+
+@message(versions=(1, 1), flexible_since=0)
+class ShareGroupHeartbeatRequest:
+    group_id: str = wire(STRING)
+    member_id: str = wire(STRING)
+    member_epoch: int = wire(INT32)
+    rack_id: str | None = wire(STRING, nullable=0, default=None)
+    subscribed_topic_names: list[str] | None = wire(array(STRING), nullable=0, default=None)
+
+
+@part
+class TopicPartitions:
+    topic_id: UUID = wire(UUID16)
+    partitions: list[int] = wire(array(INT32))
+
+
+@part
+class Assignment:
+    topic_partitions: list[TopicPartitions] = wire(array(TopicPartitions))
+
+
+@message(versions=(1, 1), flexible_since=0)
+class ShareGroupHeartbeatResponse:
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+    member_id: str | None = wire(STRING, nullable=0, default=None)
+    member_epoch: int = wire(INT32)
+    heartbeat_interval_ms: int = wire(INT32)
+    assignment: Assignment | None = wire(Assignment, nullable=0)
+
+
+# ShareGroupDescribe (77): state and members of share groups. v0 was Kafka's early access and is gone.
+
+
+@message(versions=(1, 1), flexible_since=0)
+class ShareGroupDescribeRequest:
+    group_ids: list[str] = wire(array(STRING))
+    include_authorized_operations: bool = wire(BOOL)
+
+
+@part
+class DescribedTopicPartitions:
+    topic_id: UUID = wire(UUID16)
+    topic_name: str = wire(STRING)
+    partitions: list[int] = wire(array(INT32))
+
+
+@part
+class DescribedAssignment:
+    topic_partitions: list[DescribedTopicPartitions] = wire(array(DescribedTopicPartitions))
+
+
+@part
+class Member:
+    member_id: str = wire(STRING)
+    rack_id: str | None = wire(STRING, nullable=0, default=None)
+    member_epoch: int = wire(INT32)
+    client_id: str = wire(STRING)
+    client_host: str = wire(STRING)
+    subscribed_topic_names: list[str] = wire(array(STRING))
+    assignment: DescribedAssignment = wire(DescribedAssignment)
+
+
+@part
+class DescribedGroup:
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+    group_id: str = wire(STRING)
+    group_state: str = wire(STRING)
+    group_epoch: int = wire(INT32)
+    assignment_epoch: int = wire(INT32)
+    assignor_name: str = wire(STRING)
+    members: list[Member] = wire(array(Member))
+    authorized_operations: int = wire(INT32, default=-2147483648)
+
+
+@message(versions=(1, 1), flexible_since=0)
+class ShareGroupDescribeResponse:
+    throttle_time_ms: int = wire(INT32)
+    groups: list[DescribedGroup] = wire(array(DescribedGroup))
+
+
+# ShareFetch (78): acquire records of a share group's partitions, and settle such as were acquired before.
+#
+# `share_session_epoch` 0 opens a session, -1 closes it, else it counts the session's requests. v0 was Kafka's early
+# access and is gone; v2 has the acquire mode (0: whole batches, 1: never more than `max_records`) and renewals, for
+# which a request fetches nothing.
+
+
+@part
+class AcknowledgementBatch:
+    """One type is for the whole range; else there is one for each offset."""
+
+    first_offset: int = wire(INT64)
+    last_offset: int = wire(INT64)
+    acknowledge_types: list[int] = wire(array(INT8))
+
+
+@part
+class FetchPartition:
+    partition_index: int = wire(INT32)
+    acknowledgement_batches: list[AcknowledgementBatch] = wire(array(AcknowledgementBatch))
+
+
+@part
+class FetchTopic:
+    topic_id: UUID = wire(UUID16)
+    partitions: list[FetchPartition] = wire(array(FetchPartition))
+
+
+@part
+class ForgottenTopic:
+    topic_id: UUID = wire(UUID16)
+    partitions: list[int] = wire(array(INT32))
+
+
+@message(versions=(1, 2), flexible_since=0)
+class ShareFetchRequest:
+    group_id: str | None = wire(STRING, nullable=0, default=None)
+    member_id: str | None = wire(STRING, nullable=0)
+    share_session_epoch: int = wire(INT32)
+    max_wait_ms: int = wire(INT32)
+    min_bytes: int = wire(INT32)
+    max_bytes: int = wire(INT32, default=2147483647)
+    max_records: int = wire(INT32)
+    batch_size: int = wire(INT32)
+    share_acquire_mode: int = wire(INT8, since=2)
+    is_renew_ack: bool = wire(BOOL, since=2)
+    topics: list[FetchTopic] = wire(array(FetchTopic))
+    forgotten_topics_data: list[ForgottenTopic] = wire(array(ForgottenTopic))
+
+
+@part
+class LeaderIdAndEpoch:
+    leader_id: int = wire(INT32)
+    leader_epoch: int = wire(INT32)
+
+
+@part
+class AcquiredRecords:
+    first_offset: int = wire(INT64)
+    last_offset: int = wire(INT64)
+    delivery_count: int = wire(INT16)
+
+
+@part
+class ShareFetchPartitionData:
+    partition_index: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+    acknowledge_error_code: int = wire(INT16)
+    acknowledge_error_message: str | None = wire(STRING, nullable=0, default=None)
+    current_leader: LeaderIdAndEpoch = wire(LeaderIdAndEpoch)
+    records: Chunk | None = wire(RECORDS, nullable=0)
+    acquired_records: list[AcquiredRecords] = wire(array(AcquiredRecords))
+
+
+@part
+class ShareFetchableTopicResponse:
+    topic_id: UUID = wire(UUID16)
+    partitions: list[ShareFetchPartitionData] = wire(array(ShareFetchPartitionData))
+
+
+@part
+class NodeEndpoint:
+    node_id: int = wire(INT32)
+    host: str = wire(STRING)
+    port: int = wire(INT32)
+    rack: str | None = wire(STRING, nullable=0, default=None)
+
+
+@message(versions=(1, 2), flexible_since=0)
+class ShareFetchResponse:
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+    acquisition_lock_timeout_ms: int = wire(INT32)
+    responses: list[ShareFetchableTopicResponse] = wire(array(ShareFetchableTopicResponse))
+    node_endpoints: list[NodeEndpoint] = wire(array(NodeEndpoint))
+
+
+# ShareAcknowledge (79): settle records that were acquired by ShareFetch, in the same session.
+#
+# v0 was Kafka's early access and is gone; v2 has renewals, and tells for how long they hold.
+
+
+@part
+class AcknowledgePartition:
+    partition_index: int = wire(INT32)
+    acknowledgement_batches: list[AcknowledgementBatch] = wire(array(AcknowledgementBatch))
+
+
+@part
+class AcknowledgeTopic:
+    topic_id: UUID = wire(UUID16)
+    partitions: list[AcknowledgePartition] = wire(array(AcknowledgePartition))
+
+
+@message(versions=(1, 2), flexible_since=0)
+class ShareAcknowledgeRequest:
+    group_id: str | None = wire(STRING, nullable=0, default=None)
+    member_id: str | None = wire(STRING, nullable=0)
+    share_session_epoch: int = wire(INT32)
+    is_renew_ack: bool = wire(BOOL, since=2)
+    topics: list[AcknowledgeTopic] = wire(array(AcknowledgeTopic))
+
+
+@part
+class ShareAcknowledgePartitionData:
+    partition_index: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+    current_leader: LeaderIdAndEpoch = wire(LeaderIdAndEpoch)
+
+
+@part
+class ShareAcknowledgeTopicResponse:
+    topic_id: UUID = wire(UUID16)
+    partitions: list[ShareAcknowledgePartitionData] = wire(array(ShareAcknowledgePartitionData))
+
+
+@message(versions=(1, 2), flexible_since=0)
+class ShareAcknowledgeResponse:
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+    acquisition_lock_timeout_ms: int = wire(INT32, since=2)
+    responses: list[ShareAcknowledgeTopicResponse] = wire(array(ShareAcknowledgeTopicResponse))
+    node_endpoints: list[NodeEndpoint] = wire(array(NodeEndpoint))
+
+
+# DescribeShareGroupOffsets (90): where share groups stand in their partitions. v1 tells the lag, too.
+
+
+@part
+class DescribeShareGroupOffsetsRequestTopic:
+    topic_name: str = wire(STRING)
+    partitions: list[int] = wire(array(INT32))
+
+
+@part
+class DescribeShareGroupOffsetsRequestGroup:
+    """`topics` null: all that the group has been at."""
+
+    group_id: str = wire(STRING)
+    topics: list[DescribeShareGroupOffsetsRequestTopic] | None = wire(
+        array(DescribeShareGroupOffsetsRequestTopic), nullable=0
+    )
+
+
+@message(versions=(0, 1), flexible_since=0)
+class DescribeShareGroupOffsetsRequest:
+    groups: list[DescribeShareGroupOffsetsRequestGroup] = wire(array(DescribeShareGroupOffsetsRequestGroup))
+
+
+@part
+class DescribeShareGroupOffsetsResponsePartition:
+    partition_index: int = wire(INT32)
+    start_offset: int = wire(INT64)
+    leader_epoch: int = wire(INT32)
+    lag: int = wire(INT64, since=1, default=-1)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+
+
+@part
+class DescribeShareGroupOffsetsResponseTopic:
+    topic_name: str = wire(STRING)
+    topic_id: UUID = wire(UUID16)
+    partitions: list[DescribeShareGroupOffsetsResponsePartition] = wire(
+        array(DescribeShareGroupOffsetsResponsePartition)
+    )
+
+
+@part
+class DescribeShareGroupOffsetsResponseGroup:
+    group_id: str = wire(STRING)
+    topics: list[DescribeShareGroupOffsetsResponseTopic] = wire(array(DescribeShareGroupOffsetsResponseTopic))
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+
+
+@message(versions=(0, 1), flexible_since=0)
+class DescribeShareGroupOffsetsResponse:
+    throttle_time_ms: int = wire(INT32)
+    groups: list[DescribeShareGroupOffsetsResponseGroup] = wire(array(DescribeShareGroupOffsetsResponseGroup))
+
+
+# AlterShareGroupOffsets (91): let a share group without members go on from other offsets.
+
+
+@part
+class AlterShareGroupOffsetsRequestPartition:
+    partition_index: int = wire(INT32)
+    start_offset: int = wire(INT64)
+
+
+@part
+class AlterShareGroupOffsetsRequestTopic:
+    topic_name: str = wire(STRING)
+    partitions: list[AlterShareGroupOffsetsRequestPartition] = wire(array(AlterShareGroupOffsetsRequestPartition))
+
+
+@message(versions=(0, 0), flexible_since=0)
+class AlterShareGroupOffsetsRequest:
+    group_id: str = wire(STRING)
+    topics: list[AlterShareGroupOffsetsRequestTopic] = wire(array(AlterShareGroupOffsetsRequestTopic))
+
+
+@part
+class AlterShareGroupOffsetsResponsePartition:
+    partition_index: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+
+
+@part
+class AlterShareGroupOffsetsResponseTopic:
+    topic_name: str = wire(STRING)
+    topic_id: UUID = wire(UUID16)
+    partitions: list[AlterShareGroupOffsetsResponsePartition] = wire(array(AlterShareGroupOffsetsResponsePartition))
+
+
+@message(versions=(0, 0), flexible_since=0)
+class AlterShareGroupOffsetsResponse:
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+    responses: list[AlterShareGroupOffsetsResponseTopic] = wire(array(AlterShareGroupOffsetsResponseTopic))
+
+
+# DeleteShareGroupOffsets (92): let a share group without members forget topics.
+
+
+@part
+class DeleteShareGroupOffsetsRequestTopic:
+    topic_name: str = wire(STRING)
+
+
+@message(versions=(0, 0), flexible_since=0)
+class DeleteShareGroupOffsetsRequest:
+    group_id: str = wire(STRING)
+    topics: list[DeleteShareGroupOffsetsRequestTopic] = wire(array(DeleteShareGroupOffsetsRequestTopic))
+
+
+@part
+class DeleteShareGroupOffsetsResponseTopic:
+    topic_name: str = wire(STRING)
+    topic_id: UUID = wire(UUID16)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+
+
+@message(versions=(0, 0), flexible_since=0)
+class DeleteShareGroupOffsetsResponse:
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+    responses: list[DeleteShareGroupOffsetsResponseTopic] = wire(array(DeleteShareGroupOffsetsResponseTopic))

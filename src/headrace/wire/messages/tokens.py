@@ -1,0 +1,105 @@
+"""Access tokens."""
+
+from __future__ import annotations
+
+from headrace.wire.codec.schema import BOOL, BYTES, INT16, INT32, INT64, STRING, array, message, part, wire
+
+# CheckToken (10009, our own): who presents these access tokens, and what they may do. To any broker.
+#
+# The hash of the presented secret is sent, not the secret. Answers stand in the order of the question.
+
+
+@part
+class PresentedToken:
+    token_id: str = wire(STRING)
+    hash: bytes = wire(BYTES)
+
+
+@message(versions=(0, 0), flexible_since=0)
+class CheckTokenRequest:
+    tokens: list[PresentedToken] = wire(array(PresentedToken))
+
+
+@part
+class CheckedToken:
+    """`is_known`: there is such a token, and the secret is its own; else the rest is empty. `expires_ms` and
+    `requests_per_second` are -1 where there is no limit."""
+
+    token_id: str = wire(STRING)
+    is_known: bool = wire(BOOL)
+    name: str = wire(STRING)
+    scopes: list[str] = wire(array(STRING))
+    expires_ms: int = wire(INT64, default=-1)
+    requests_per_second: int = wire(INT32, default=-1)
+    burst: int = wire(INT32, default=1)
+
+
+@message(versions=(0, 0), flexible_since=0)
+class CheckTokenResponse:
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+    tokens: list[CheckedToken] = wire(array(CheckedToken))
+
+
+# AlterTokens (10010, our own): create and revoke access tokens. To any broker.
+#
+# Who creates a token makes up its secret and sends the hash of it. All are created, or none.
+
+
+@part
+class NewToken:
+    """`expires_ms` and `requests_per_second` are -1 where there is no limit."""
+
+    token_id: str = wire(STRING)
+    hash: bytes = wire(BYTES)
+    name: str = wire(STRING)
+    scopes: list[str] = wire(array(STRING))
+    expires_ms: int = wire(INT64, default=-1)
+    requests_per_second: int = wire(INT32, default=-1)
+    burst: int = wire(INT32, default=1)
+
+
+@message(versions=(0, 0), flexible_since=0)
+class AlterTokensRequest:
+    create: list[NewToken] = wire(array(NewToken))
+    revoke: list[str] = wire(array(STRING))
+
+
+@message(versions=(0, 0), flexible_since=0)
+class AlterTokensResponse:
+    """`revoked` are those of `revoke` that there were."""
+
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+    revoked: list[str] = wire(array(STRING))
+
+
+# ListTokens (10011, our own): the access tokens that there are, without what would prove one. To any broker.
+
+
+@message(versions=(0, 0), flexible_since=0)
+class ListTokensRequest:
+    pass
+
+
+@part
+class ListedToken:
+    """`expires_ms` and `requests_per_second` are -1 where there is no limit."""
+
+    token_id: str = wire(STRING)
+    name: str = wire(STRING)
+    scopes: list[str] = wire(array(STRING))
+    created_ms: int = wire(INT64)
+    expires_ms: int = wire(INT64, default=-1)
+    requests_per_second: int = wire(INT32, default=-1)
+    burst: int = wire(INT32, default=1)
+
+
+@message(versions=(0, 0), flexible_since=0)
+class ListTokensResponse:
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+    tokens: list[ListedToken] = wire(array(ListedToken))

@@ -1,0 +1,175 @@
+"""Topics: create, delete, grow, trim."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, INT64, STRING, UUID16, array, message, part, wire
+
+# CreateTopics (19).
+#
+# v4 takes the broker's defaults for -1, v5 is flexible and shows the configs, v7 the topic id.
+
+
+@part
+class CreatableReplicaAssignment:
+    partition_index: int = wire(INT32)
+    broker_ids: list[int] = wire(array(INT32))
+
+
+@part
+class CreatableTopicConfig:
+    name: str = wire(STRING)
+    value: str | None = wire(STRING, nullable=2, default=None)
+
+
+@part
+class CreatableTopic:
+    name: str = wire(STRING)
+    num_partitions: int = wire(INT32)
+    replication_factor: int = wire(INT16)
+    assignments: list[CreatableReplicaAssignment] = wire(array(CreatableReplicaAssignment))
+    configs: list[CreatableTopicConfig] = wire(array(CreatableTopicConfig))
+
+
+@message(versions=(2, 7), flexible_since=5)
+class CreateTopicsRequest:
+    topics: list[CreatableTopic] = wire(array(CreatableTopic))
+    timeout_ms: int = wire(INT32, default=60000)
+    validate_only: bool = wire(BOOL)
+
+
+@part
+class CreatableTopicConfigs:
+    name: str = wire(STRING)
+    value: str | None = wire(STRING, nullable=5, default=None)
+    read_only: bool = wire(BOOL)
+    config_source: int = wire(INT8, default=-1)
+    is_sensitive: bool = wire(BOOL)
+
+
+@part
+class CreatableTopicResult:
+    name: str = wire(STRING)
+    topic_id: UUID = wire(UUID16, since=7)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=2, default=None)
+    topic_config_error_code: int = wire(INT16, since=5, tag=0)
+    num_partitions: int = wire(INT32, since=5, default=-1)
+    replication_factor: int = wire(INT16, since=5, default=-1)
+    configs: list[CreatableTopicConfigs] | None = wire(array(CreatableTopicConfigs), since=5, nullable=5)
+
+
+@message(versions=(2, 7), flexible_since=5)
+class CreateTopicsResponse:
+    throttle_time_ms: int = wire(INT32)
+    topics: list[CreatableTopicResult] = wire(array(CreatableTopicResult))
+
+
+# DeleteTopics (20). v4 is flexible, v5 has error messages, v6 names topics by name or id.
+
+
+@part
+class DeleteTopicState:
+    name: str | None = wire(STRING, nullable=6, default=None)
+    topic_id: UUID = wire(UUID16)
+
+
+@message(versions=(1, 6), flexible_since=4)
+class DeleteTopicsRequest:
+    topic_names: list[str] = wire(array(STRING), until=5)
+    topics: list[DeleteTopicState] = wire(array(DeleteTopicState), since=6)
+    timeout_ms: int = wire(INT32)
+
+
+@part
+class DeletableTopicResult:
+    name: str | None = wire(STRING, nullable=6)
+    topic_id: UUID = wire(UUID16, since=6)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, since=5, nullable=5, default=None)
+
+
+@message(versions=(1, 6), flexible_since=4)
+class DeleteTopicsResponse:
+    throttle_time_ms: int = wire(INT32)
+    responses: list[DeletableTopicResult] = wire(array(DeletableTopicResult))
+
+
+# CreatePartitions (37): raise the number of partitions of topics. v2 is flexible.
+
+
+@part
+class CreatePartitionsAssignment:
+    broker_ids: list[int] = wire(array(INT32))
+
+
+@part
+class CreatePartitionsTopic:
+    name: str = wire(STRING)
+    count: int = wire(INT32)
+    assignments: list[CreatePartitionsAssignment] | None = wire(
+        array(CreatePartitionsAssignment), nullable=0, default=None
+    )
+
+
+@message(versions=(0, 3), flexible_since=2)
+class CreatePartitionsRequest:
+    topics: list[CreatePartitionsTopic] = wire(array(CreatePartitionsTopic))
+    timeout_ms: int = wire(INT32)
+    validate_only: bool = wire(BOOL)
+
+
+@part
+class CreatePartitionsTopicResult:
+    name: str = wire(STRING)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+
+
+@message(versions=(0, 3), flexible_since=2)
+class CreatePartitionsResponse:
+    throttle_time_ms: int = wire(INT32)
+    results: list[CreatePartitionsTopicResult] = wire(array(CreatePartitionsTopicResult))
+
+
+# DeleteRecords (21): move the start of partitions forward. Offset -1 means the high watermark.
+#
+# v2 is flexible.
+
+
+@part
+class DeleteRecordsPartition:
+    partition_index: int = wire(INT32)
+    offset: int = wire(INT64)
+
+
+@part
+class DeleteRecordsTopic:
+    name: str = wire(STRING)
+    partitions: list[DeleteRecordsPartition] = wire(array(DeleteRecordsPartition))
+
+
+@message(versions=(0, 2), flexible_since=2)
+class DeleteRecordsRequest:
+    topics: list[DeleteRecordsTopic] = wire(array(DeleteRecordsTopic))
+    timeout_ms: int = wire(INT32)
+
+
+@part
+class DeleteRecordsPartitionResult:
+    partition_index: int = wire(INT32)
+    low_watermark: int = wire(INT64)
+    error_code: int = wire(INT16)
+
+
+@part
+class DeleteRecordsTopicResult:
+    name: str = wire(STRING)
+    partitions: list[DeleteRecordsPartitionResult] = wire(array(DeleteRecordsPartitionResult))
+
+
+@message(versions=(0, 2), flexible_since=2)
+class DeleteRecordsResponse:
+    throttle_time_ms: int = wire(INT32)
+    topics: list[DeleteRecordsTopicResult] = wire(array(DeleteRecordsTopicResult))

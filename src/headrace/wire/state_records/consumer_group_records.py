@@ -1,0 +1,167 @@
+"""The records of `__consumer_offsets` that tell of groups of the newer protocol, in Kafka's own form.
+
+A key begins with a version (i16) that also says what it is a key of: 3 a group, 5 a member, 6 the epoch of the target
+assignment, 7 a member's part of it, 8 what a member holds now, 16 the topics that a regular expression stands for. A
+value begins with the version of its own layout; a null value deletes. Kind 4 (the partitions of subscribed topics) is
+known to be Kafka's and passed over: newer versions of Kafka write a hash into the group's record instead, and so do we.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import UUID
+
+from headrace.wire.codec.schema import BYTES, INT8, INT32, INT64, STRING, UUID16, array, layout, message, part, wire
+from headrace.wire.codec.versioned import decode_versioned, encode_versioned, version_of
+
+_VALUE_VERSION: Final = 0
+
+
+@message(versions=(3, 3))
+class ConsumerGroupMetadataKey:
+    group_id: str = wire(STRING)
+
+
+@message(versions=(0, 0), flexible_since=0)
+class ConsumerGroupMetadataValue:
+    epoch: int = wire(INT32)
+    metadata_hash: int = wire(INT64, tag=0)
+
+
+@message(versions=(5, 5))
+class ConsumerGroupMemberMetadataKey:
+    group_id: str = wire(STRING)
+    member_id: str = wire(STRING)
+
+
+@part
+class ClassicProtocol:
+    name: str = wire(STRING)
+    metadata: bytes = wire(BYTES)
+
+
+@part
+class ClassicMemberMetadata:
+    session_timeout_ms: int = wire(INT32)
+    supported_protocols: list[ClassicProtocol] = wire(array(ClassicProtocol))
+
+
+@message(versions=(0, 0), flexible_since=0)
+class ConsumerGroupMemberMetadataValue:
+    """`classic_member_metadata`: null unless the member uses the classic protocol."""
+
+    instance_id: str | None = wire(STRING, nullable=0, default=None)
+    rack_id: str | None = wire(STRING, nullable=0, default=None)
+    client_id: str = wire(STRING)
+    client_host: str = wire(STRING)
+    subscribed_topic_names: list[str] = wire(array(STRING))
+    subscribed_topic_regex: str | None = wire(STRING, nullable=0, default=None)
+    rebalance_timeout_ms: int = wire(INT32, default=-1)
+    server_assignor: str | None = wire(STRING, nullable=0, default=None)
+    classic_member_metadata: ClassicMemberMetadata | None = wire(ClassicMemberMetadata, nullable=0, tag=0, default=None)
+
+
+@message(versions=(6, 6))
+class ConsumerGroupTargetAssignmentMetadataKey:
+    group_id: str = wire(STRING)
+
+
+@message(versions=(0, 0), flexible_since=0)
+class ConsumerGroupTargetAssignmentMetadataValue:
+    assignment_epoch: int = wire(INT32)
+
+
+@message(versions=(7, 7))
+class ConsumerGroupTargetAssignmentMemberKey:
+    group_id: str = wire(STRING)
+    member_id: str = wire(STRING)
+
+
+@part
+class TargetPartitions:
+    topic_id: UUID = wire(UUID16)
+    partitions: list[int] = wire(array(INT32))
+
+
+@message(versions=(0, 0), flexible_since=0)
+class ConsumerGroupTargetAssignmentMemberValue:
+    topic_partitions: list[TargetPartitions] = wire(array(TargetPartitions))
+
+
+@message(versions=(8, 8))
+class ConsumerGroupCurrentMemberAssignmentKey:
+    group_id: str = wire(STRING)
+    member_id: str = wire(STRING)
+
+
+@part
+class HeldPartitions:
+    """`assignment_epochs`, one for each partition: since which epoch the member holds it (KIP-1251)."""
+
+    topic_id: UUID = wire(UUID16)
+    partitions: list[int] = wire(array(INT32))
+    assignment_epochs: list[int] | None = wire(array(INT32), nullable=0, tag=0, default=None)
+
+
+@message(versions=(0, 0), flexible_since=0)
+class ConsumerGroupCurrentMemberAssignmentValue:
+    member_epoch: int = wire(INT32)
+    previous_member_epoch: int = wire(INT32)
+    state: int = wire(INT8)
+    assigned_partitions: list[HeldPartitions] = wire(array(HeldPartitions))
+    partitions_pending_revocation: list[HeldPartitions] = wire(array(HeldPartitions))
+
+
+@message(versions=(16, 16))
+class ConsumerGroupRegularExpressionKey:
+    group_id: str = wire(STRING)
+    regular_expression: str = wire(STRING)
+
+
+@message(versions=(0, 0), flexible_since=0)
+class ConsumerGroupRegularExpressionValue:
+    topics: list[str] = wire(array(STRING))
+    version: int = wire(INT64)
+    timestamp: int = wire(INT64)
+
+
+ConsumerGroupKey = (
+    ConsumerGroupMetadataKey
+    | ConsumerGroupMemberMetadataKey
+    | ConsumerGroupTargetAssignmentMetadataKey
+    | ConsumerGroupTargetAssignmentMemberKey
+    | ConsumerGroupCurrentMemberAssignmentKey
+    | ConsumerGroupRegularExpressionKey
+)
+
+_VALUE_OF: dict[type, type] = {
+    ConsumerGroupMetadataKey: ConsumerGroupMetadataValue,
+    ConsumerGroupMemberMetadataKey: ConsumerGroupMemberMetadataValue,
+    ConsumerGroupTargetAssignmentMetadataKey: ConsumerGroupTargetAssignmentMetadataValue,
+    ConsumerGroupTargetAssignmentMemberKey: ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupCurrentMemberAssignmentKey: ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupRegularExpressionKey: ConsumerGroupRegularExpressionValue,
+}
+_KEY_OF: dict[int, type] = {layout(key).min_version: key for key in _VALUE_OF}
+
+
+def encode_consumer_group_key(key: ConsumerGroupKey) -> bytes:
+    return encode_versioned(key, layout(type(key)).min_version)
+
+
+def encode_consumer_group_value(value: object) -> bytes:
+    return encode_versioned(value, _VALUE_VERSION)
+
+
+def decode_consumer_group_key(data: bytes) -> ConsumerGroupKey | None:
+    """Return what the record is about, or None for a kind that is not of these."""
+    cls = _KEY_OF.get(version_of(data))
+    if cls is None:
+        return None
+    key: ConsumerGroupKey = decode_versioned(cls, data)
+    return key
+
+
+def decode_consumer_group_value(key: ConsumerGroupKey, data: bytes) -> Any:
+    """The value that belongs to a key of this class."""
+    return decode_versioned(_VALUE_OF[type(key)], data)

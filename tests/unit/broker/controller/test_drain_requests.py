@@ -1,0 +1,80 @@
+"""DrainBroker: the wish is kept in the registry, unless it could not be fulfilled."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+from tests.unit.broker.registered_partitions import RegisteredPartitions, context
+from tests.unit.client.admin.administered_cluster import led_partition
+
+from headrace.broker.controller.partition_requests import DrainRequests
+from headrace.registry.brokers import drained_key
+from headrace.wire.messages.replicas import DrainBrokerRequest, DrainBrokerResponse
+
+OK, TIMED_OUT, INVALID, POLICY = 0, 7, 42, 44
+
+
+async def drain(places: RegisteredPartitions, node_id: int, *, is_drained: bool = True) -> DrainBrokerResponse:
+    requests = DrainRequests(places.catalogue, places.registry)
+    return await requests.drain(DrainBrokerRequest(node_id, is_drained), context())
+
+
+async def is_drained(places: RegisteredPartitions, node_id: int) -> bool:
+    return await places.registry.get(drained_key(node_id)) is not None
+
+
+async def test_a_drain_lasts_until_it_is_undone() -> None:
+    places = RegisteredPartitions(1, 2, 3)
+    await places.register(1, 2, 3)
+    await places.add("t", led_partition(3, 1))
+    for _ in range(2):
+        assert (await drain(places, 3)).error_code == OK
+        assert await is_drained(places, 3)
+    for _ in range(2):
+        assert (await drain(places, 3, is_drained=False)).error_code == OK
+        assert not await is_drained(places, 3)
+
+
+async def test_a_broker_that_is_down_can_be_drained() -> None:
+    places = RegisteredPartitions(1, 2)
+    await places.register(1, 2, 3)
+    assert (await drain(places, 3)).error_code == OK
+
+
+async def test_a_broker_that_never_was_cannot_be_drained() -> None:
+    places = RegisteredPartitions(1, 2)
+    await places.register(1, 2)
+    answer = await drain(places, 3)
+    assert (answer.error_code, await is_drained(places, 3)) == (INVALID, False)
+    assert answer.error_message == "broker 3 has never been part of this cluster"
+
+
+async def test_a_drain_is_refused_when_the_others_are_too_few() -> None:
+    places = RegisteredPartitions(1, 2, 3)
+    await places.register(1, 2, 3)
+    await places.add("small", led_partition(1, 2))
+    await places.add("large", led_partition(1, 2, 3))
+    answer = await drain(places, 3)
+    assert (answer.error_code, await is_drained(places, 3)) == (POLICY, False)
+    assert "start another broker first" in (answer.error_message or "")
+    places.start(4, is_draining=True)
+    assert (await drain(places, 3)).error_code == POLICY, "one that is about to go is no help"
+    places.start(4)
+    await places.drain(4)
+    assert (await drain(places, 3)).error_code == POLICY, "nor is one that is to hold nothing"
+    places.start(5)
+    assert (await drain(places, 3)).error_code == OK
+
+
+async def test_replicas_that_are_to_go_are_not_counted() -> None:
+    places = RegisteredPartitions(1, 2, 3)
+    await places.register(1, 2, 3)
+    await places.add("t", replace(led_partition(1, 2, 3), removing=(3,)))
+    assert (await drain(places, 3)).error_code == OK
+
+
+async def test_a_registry_that_is_away_makes_clients_ask_again() -> None:
+    places = RegisteredPartitions(1, 2)
+    await places.register(1, 2)
+    places.registry.unavailable = True
+    assert (await drain(places, 2)).error_code == TIMED_OUT
+    assert (await drain(places, 2, is_drained=False)).error_code == TIMED_OUT

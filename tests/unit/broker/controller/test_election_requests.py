@@ -1,0 +1,186 @@
+"""ElectLeaders: who leads afterwards, and what is answered for each partition."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.unit.broker.registered_partitions import RegisteredPartitions, context
+from tests.unit.client.admin.administered_cluster import led_partition
+
+from headrace.broker.controller.partition_requests import ElectionRequests
+from headrace.model.partition_record import PartitionRecord
+from headrace.runtime.inline_start import start_inline
+from headrace.wire.messages.replicas import ElectLeadersRequest, TopicPartitions
+
+PREFERRED, UNCLEAN = 0, 1
+OK, UNKNOWN, TIMED_OUT, INVALID, NOT_PREFERRED, NOT_ELIGIBLE, NOT_NEEDED = 0, 3, 7, 42, 80, 83, 84
+
+OFFLINE = PartitionRecord(replicas=(1, 2, 3), isr=(1,), leader=-1, leader_epoch=6)
+
+
+async def elect(
+    places: RegisteredPartitions, kind: int, *partitions: tuple[str, int], timeout_ms: int = 1000
+) -> dict[tuple[str, int], int]:
+    requested = [TopicPartitions(topic, [index]) for topic, index in partitions]
+    return codes(await ask(places, ElectLeadersRequest(kind, requested, timeout_ms)))
+
+
+async def ask(places: RegisteredPartitions, request: ElectLeadersRequest) -> Any:
+    return await ElectionRequests(places.catalogue, places.changes).elect(request, context(2))
+
+
+def codes(response: Any) -> dict[tuple[str, int], int]:
+    assert response.error_code == 0
+    return {
+        (topic.topic, result.partition_id): result.error_code
+        for topic in response.replica_election_results
+        for result in topic.partition_result
+    }
+
+
+async def test_the_preferred_replica_leads_in_a_new_epoch() -> None:
+    places = RegisteredPartitions(1, 2, 3)
+    await places.add("t", led_partition(2, 1, 3, first=1))
+    assert await elect(places, PREFERRED, ("t", 0)) == {("t", 0): OK}
+    record = await places.record("t")
+    assert (record.leader, record.leader_epoch, record.leader_broker_epoch) == (1, 6, 1)
+    assert record.isr == (1, 2, 3)
+
+
+async def test_the_record_in_the_registry_counts_not_what_was_seen_of_it() -> None:
+    places = RegisteredPartitions(1, 2)
+    await places.add("t", led_partition(2, 1, first=1))
+    await places.records.change(places.catalogue.topic("t").id, 0, lambda record: replace(record, isr=(2,)))
+    assert await elect(places, PREFERRED, ("t", 0)) == {("t", 0): NOT_PREFERRED}
+    assert (await places.record("t")).leader == 2
+
+
+async def test_nothing_is_elected_where_the_preferred_replica_leads() -> None:
+    places = RegisteredPartitions(1, 2)
+    await places.add("t", led_partition(1, 2))
+    assert await elect(places, PREFERRED, ("t", 0)) == {("t", 0): NOT_NEEDED}
+    assert await places.record("t") == led_partition(1, 2)
+
+
+async def test_a_preferred_replica_that_cannot_lead_is_told() -> None:
+    places = RegisteredPartitions(2, 4)
+    places.start(3, is_draining=True)
+    await places.drain(4)
+    await places.add(
+        "t",
+        led_partition(2, 1, first=1),
+        led_partition(2, 3, first=3),
+        led_partition(2, 4, first=4),
+        led_partition(1, 2),
+    )
+    requested = [("t", index) for index in range(4)]
+    assert await elect(places, PREFERRED, *requested) == dict.fromkeys(requested, NOT_PREFERRED)
+
+
+async def test_what_does_not_exist_is_told_apart_from_the_rest() -> None:
+    places = RegisteredPartitions(1, 2)
+    await places.add("t", led_partition(2, 1, first=1))
+    await places.add("gone", led_partition(2, 1, first=1))
+    await places.delete("gone")
+    requested = [("t", 0), ("t", 1), ("t", -1), ("never", 0), ("gone", 0)]
+    assert await elect(places, PREFERRED, *requested) == {
+        ("t", 0): OK,
+        ("t", 1): UNKNOWN,
+        ("t", -1): UNKNOWN,
+        ("never", 0): UNKNOWN,
+        ("gone", 0): UNKNOWN,
+    }
+
+
+async def test_who_asks_for_all_hears_only_of_those_that_were_due() -> None:
+    places = RegisteredPartitions(1, 2)
+    await places.add("a", led_partition(1, 2), led_partition(2, 1, first=1))
+    await places.add("b", led_partition(2, 1))
+    await places.add("c", led_partition(2, 3, first=3))
+    assert codes(await ask(places, ElectLeadersRequest(PREFERRED, None))) == {("a", 1): OK, ("c", 0): NOT_PREFERRED}
+    assert (await places.record("a", 1)).leader == 1
+
+
+async def test_who_asks_for_all_does_not_hear_of_one_that_was_settled_meanwhile() -> None:
+    places = RegisteredPartitions(1, 2)
+    await places.add("a", led_partition(2, 1, first=1))
+    await places.records.change(places.catalogue.topic("a").id, 0, lambda record: replace(record, leader=1))
+    assert codes(await ask(places, ElectLeadersRequest(PREFERRED, None))) == {}
+
+
+async def test_an_unclean_election_takes_a_replica_that_is_up_and_says_so_in_the_record() -> None:
+    places = RegisteredPartitions(2, 3)
+    await places.add("t", OFFLINE, min_insync=2)
+    assert await elect(places, UNCLEAN, ("t", 0)) == {("t", 0): OK}
+    record = await places.record("t")
+    assert (record.leader, record.leader_epoch, record.unclean_epoch) == (2, 7, 7)
+    assert (record.isr, record.elr) == ((2,), ())
+
+
+async def test_nothing_is_lost_where_somebody_leads_or_can_lead_without_loss() -> None:
+    places = RegisteredPartitions(1, 2)
+    await places.add("t", led_partition(2, 1), OFFLINE)
+    assert await elect(places, UNCLEAN, ("t", 0), ("t", 1)) == {("t", 0): NOT_NEEDED, ("t", 1): NOT_NEEDED}
+    assert await places.record("t", 1) == OFFLINE
+
+
+async def test_an_unclean_election_needs_somebody_who_is_up() -> None:
+    places = RegisteredPartitions(4)
+    await places.add("t", OFFLINE)
+    assert await elect(places, UNCLEAN, ("t", 0)) == {("t", 0): NOT_ELIGIBLE}
+
+
+async def test_an_unclean_election_is_logged_with_who_asked(caplog: pytest.LogCaptureFixture) -> None:
+    places = RegisteredPartitions(2)
+    await places.add("t", OFFLINE)
+    await elect(places, UNCLEAN, ("t", 0))
+    assert "unclean" in caplog.text
+    assert "'t'" in caplog.text
+    caplog.clear()
+    await elect(places, PREFERRED, ("t", 0))
+    assert not caplog.records
+
+
+async def test_a_kind_of_election_that_is_not_known_is_refused() -> None:
+    places = RegisteredPartitions(1)
+    assert (await ask(places, ElectLeadersRequest(2, []))).error_code == INVALID
+
+
+async def test_what_is_not_done_in_time_is_told_as_such() -> None:
+    places = RegisteredPartitions(1, 2)
+    await places.add("t", led_partition(2, 1, first=1))
+    assert await elect(places, PREFERRED, ("t", 0), timeout_ms=0) == {("t", 0): TIMED_OUT}
+
+
+async def test_a_door_may_start_it_outside_of_any_task() -> None:
+    places = RegisteredPartitions(1, 2)
+    await places.add("t", led_partition(2, 1, first=1))
+    loop = asyncio.get_running_loop()
+    started: asyncio.Future[Any] = loop.create_future()
+
+    def open_door() -> None:
+        try:
+            started.set_result(start_inline(elect(places, PREFERRED, ("t", 0)), loop))
+        except RuntimeError as error:
+            started.set_exception(error)
+
+    loop.call_soon(open_door)
+    assert await (await started) == {("t", 0): OK}
+
+
+async def test_a_registry_that_is_away_makes_clients_ask_again() -> None:
+    places = RegisteredPartitions(1, 2)
+    await places.add("t", led_partition(2, 1, first=1))
+    places.registry.unavailable = True
+    assert await elect(places, PREFERRED, ("t", 0)) == {("t", 0): TIMED_OUT}
+
+
+async def test_a_companion_is_led_by_whoever_leads_its_owner() -> None:
+    places = RegisteredPartitions(1, 2)
+    await places.add("t", led_partition(2, 1, first=1))
+    await places.add("__acks.t", led_partition(2, 1, first=1), owner=places.catalogue.topic("t").id)
+    assert await elect(places, PREFERRED, ("__acks.t", 0)) == {("__acks.t", 0): NOT_NEEDED}
+    assert codes(await ask(places, ElectLeadersRequest(PREFERRED, None, 1000))) == {("t", 0): OK}

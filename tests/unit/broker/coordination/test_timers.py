@@ -1,0 +1,39 @@
+"""Alarms ring in time, for the last one who set them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tests.unit.broker.simulated_broker import SimulatedBroker
+
+from headrace.broker.coordination.timers import Timers
+
+
+async def test_an_alarm_rings_at_the_earliest_time_it_was_set_to_for_the_last_who_set_it(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    rung: list[str] = []
+    alarms = Timers(lambda: 0)
+    alarms.set("g", 2_000, partial(rung.append, "first"))
+    alarms.set("g", 1_000, partial(rung.append, "second"))
+    alarms.set("g", 9_000, partial(rung.append, "third"))
+    await simulated_broker.pass_time(0.9)
+    assert rung == []
+    await simulated_broker.pass_time(0.2)
+    assert rung == ["third"]
+    await simulated_broker.pass_time(20)
+    assert rung == ["third"]
+
+
+async def test_an_alarm_that_was_cancelled_does_not_ring(simulated_broker: SimulatedBroker) -> None:
+    rung: list[str] = []
+    alarms = Timers(lambda: 0)
+    for name in ("a", "b", "c"):
+        alarms.set(name, 1_000, partial(rung.append, name))
+    alarms.cancel("a")
+    alarms.cancel("nobody")
+    await simulated_broker.pass_time(2)
+    alarms.set("c", 1_000, partial(rung.append, "again"))
+    alarms.stop()
+    await simulated_broker.pass_time(2)
+    assert rung == ["b", "c"]

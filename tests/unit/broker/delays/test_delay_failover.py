@@ -1,0 +1,91 @@
+"""Delayed messages in a cluster of three: whichever broker goes away meanwhile, each comes once, in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from tests.unit.broker.delays.delay_support import DELAYED, TOPIC, colocated_topic, delay, message, now_ms, seen, values
+from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_cluster
+from tests.unit.broker.three_brokers import SimulatedClusterBroker
+
+ways = pytest.mark.parametrize("way", ["hand over", "kill", "cut power"])
+
+
+async def leave(simulated_broker: SimulatedClusterBroker, way: str) -> None:
+    if way == "hand over":
+        await simulated_broker.host.start(simulated_broker.broker.cluster.transfer_leadership(), "hand over")
+        await simulated_broker.close()
+    else:
+        simulated_broker.kill(keep_page_cache=way == "kill")
+
+
+async def make(simulated_cluster: SimulatedCluster) -> SimulatedClusterBroker:
+    await simulated_cluster.make_topic(TOPIC, min_insync_replicas="2")
+    leader = await simulated_cluster.wait_for_leaders(TOPIC)
+    await colocated_topic(leader)
+    await simulated_cluster.until_in_sync(TOPIC)
+    await simulated_cluster.until_in_sync(DELAYED)
+    assert simulated_cluster.leader(DELAYED) is leader
+    return leader
+
+
+async def until_both_led(simulated_cluster: SimulatedCluster) -> SimulatedClusterBroker:
+    await simulated_cluster.wait_for_leaders(TOPIC)
+    await simulated_cluster.until(
+        lambda: simulated_cluster.record(DELAYED).leader == simulated_cluster.record(TOPIC).leader
+    )
+    return await simulated_cluster.wait_for_leaders(DELAYED, simulated_cluster.record(TOPIC).leader)
+
+
+@ways
+@in_simulated_cluster()
+async def test_the_next_leader_releases_what_waits(simulated_cluster: SimulatedCluster, way: str) -> None:
+    leader = await make(simulated_cluster)
+    sent_ms = now_ms(leader)
+    await delay(leader, *[message(leader, b"%d" % n, delay=f"{n}s") for n in range(0, 60, 5)])
+    await asyncio.sleep(12)
+    await leave(leader, way)
+
+    following = await until_both_led(simulated_cluster)
+    await asyncio.sleep(sent_ms / 1000 + 57 - now_ms(following) / 1000)
+
+    assert await values(following) == [b"%d" % n for n in range(0, 60, 5)]
+    for one in await seen(following):
+        if int(one.value) >= 40:
+            assert 0 <= one.timestamp_ms - sent_ms - int(one.value) * 1000 <= 30
+
+
+@ways
+@in_simulated_cluster()
+async def test_a_leader_that_goes_in_the_middle_of_releasing_leaves_nothing_behind(
+    simulated_cluster: SimulatedCluster, way: str
+) -> None:
+    leader = await make(simulated_cluster)
+    due_ms = now_ms(leader) + 5000
+    for first in range(0, 4000, 500):
+        batch = [message(leader, b"%d" % n, deliver_at=str(due_ms)) for n in range(first, first + 500)]
+        await delay(leader, *batch)
+    target = leader.partition(TOPIC)
+    while not target.log.end_offset:
+        await asyncio.sleep(0.001)
+    assert target.log.end_offset < 4000
+    await leave(leader, way)
+
+    following = await until_both_led(simulated_cluster)
+    await asyncio.sleep(20)
+
+    assert Counter(await values(following)) == Counter(b"%d" % n for n in range(4000))
+
+
+@in_simulated_cluster()
+async def test_the_lead_goes_from_one_to_the_next_while_messages_come_due(simulated_cluster: SimulatedCluster) -> None:
+    leader = await make(simulated_cluster)
+    await delay(leader, *[message(leader, b"%d" % n, delay=f"{n * 80}ms") for n in range(300)])
+    for node_id in (2, 3, 1, 3, 2, 1):
+        await asyncio.sleep(3.3)
+        await simulated_cluster.move_lead(TOPIC, node_id)  # its companion follows
+    following = await until_both_led(simulated_cluster)
+    await asyncio.sleep(20)
+    assert Counter(await values(following)) == Counter(b"%d" % n for n in range(300))

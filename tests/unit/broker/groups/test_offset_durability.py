@@ -1,0 +1,49 @@
+"""What OffsetFetch has told once, no crash can take back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.broker.groups.classic_members import GROUP, commit, committed
+from tests.unit.broker.simulated_broker import SimulatedBroker
+
+from headrace.wire.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+
+
+async def found(simulated_broker: SimulatedBroker, version: int) -> int:
+    if version < 8:
+        return (await committed(simulated_broker, version=version))[0]
+    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
+    group = OffsetFetchRequestGroup(group_id=GROUP, topics=topics)
+    (answer,) = (await simulated_broker.ask(OffsetFetchRequest(groups=[group]), version)).groups
+    assert answer.error_code == 0
+    return int(answer.topics[0].partitions[0].committed_offset)
+
+
+@pytest.mark.parametrize("version", [7, 8])
+async def test_a_commit_is_told_only_when_it_is_durable(simulated_broker: SimulatedBroker, version: int) -> None:
+    await simulated_broker.make_topic("t")
+    assert await commit(simulated_broker, 1) == 0
+    simulated_broker.host.disk.delay_seconds = (0.1, 0.2)
+    committing = asyncio.create_task(commit(simulated_broker, 42))
+    await asyncio.sleep(0.01)
+    assert await found(simulated_broker, version) == 42
+    simulated_broker.kill(keep_page_cache=False)
+    await simulated_broker.open()
+    assert await found(simulated_broker, version) == 42
+    committing.cancel()
+
+
+@pytest.mark.parametrize("version", [7, 8])
+async def test_a_log_of_offsets_that_has_failed_tells_nothing_new(
+    simulated_broker: SimulatedBroker, version: int
+) -> None:
+    await simulated_broker.make_topic("t")
+    assert await commit(simulated_broker, 1) == 0
+    simulated_broker.host.disk.fail_next("sync", "*.log")
+    assert await commit(simulated_broker, 42) == 15
+    request = OffsetFetchRequest(group_id=GROUP, groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=None)])
+    response = await simulated_broker.ask(request, version)
+    told = response.groups[0] if version >= 8 else response
+    assert (told.error_code, told.topics) == (15, [])

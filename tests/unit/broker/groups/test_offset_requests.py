@@ -1,0 +1,230 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from tests.unit.broker.groups.classic_members import (
+    GROUP,
+    ClassicMember,
+    commit,
+    commit_request,
+    committed,
+    delete_group,
+    listed,
+)
+from tests.unit.broker.simulated_broker import SimulatedBroker
+
+from headrace.broker.groups.group_coordinator import GroupCoordinator
+from headrace.wire.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+
+
+@pytest.mark.parametrize("version", range(2, 10))
+async def test_what_is_committed_is_found_in_every_version(simulated_broker: SimulatedBroker, version: int) -> None:
+    await simulated_broker.make_topic("t")
+    assert await commit(simulated_broker, 42, metadata="mine", version=version) == 0
+    for requested in range(2, 8):
+        assert await committed(simulated_broker, version=requested) == (42, "mine")
+
+
+async def test_a_group_without_members_shows_up_when_it_commits(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t")
+    await commit(simulated_broker, 1)
+    assert await listed(simulated_broker) == {GROUP: "Empty"}
+    assert await delete_group(simulated_broker) == 0
+    assert await committed(simulated_broker) == (-1, "")
+    assert await listed(simulated_broker) == {}
+
+
+async def test_a_commit_that_names_nothing_leaves_no_group_behind(simulated_broker: SimulatedBroker) -> None:
+    assert await commit(simulated_broker, 1, "missing") == 3
+    assert await listed(simulated_broker) == {}
+
+
+async def test_nothing_committed_is_minus_one(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.broker.offsets_log.ensure()
+    await simulated_broker.make_topic("t")
+    assert await committed(simulated_broker) == (-1, "")
+    assert await committed(simulated_broker, "missing") == (-1, "")
+
+
+async def test_partitions_of_a_commit_stand_for_themselves(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t")
+    request = commit_request(5)
+    request.topics[0].partitions.append(OffsetCommitRequestPartition(partition_index=7, committed_offset=5))
+    long = OffsetCommitRequestPartition(partition_index=0, committed_offset=5, committed_metadata="x" * 5000)
+    request.topics.append(OffsetCommitRequestTopic(name="missing", partitions=[long]))
+    request.topics.append(OffsetCommitRequestTopic(name="t", partitions=[long]))
+    response = await simulated_broker.ask(request, 8)
+    assert [[one.error_code for one in topic.partitions] for topic in response.topics] == [[0, 3], [3], [12]]
+
+
+async def test_members_commit_in_their_generation_only(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t")
+    member = ClassicMember(simulated_broker)
+    await member.enter()
+    assert await member.commit(5) == 0
+    assert await commit(simulated_broker, 6) == 25, "the group has members"
+    assert await commit(simulated_broker, 6, "t", GROUP, member.generation, "stranger") == 25
+    assert await commit(simulated_broker, 6, "t", GROUP, member.generation + 1, member.id) == 22
+    assert await commit(simulated_broker, 6, "t", "other", 3, "x") == 22
+    assert await commit(simulated_broker, 6, "t", "other", 3, "x", version=9) == 69
+    assert await committed(simulated_broker) == (5, "")
+    await member.leave()
+    assert await member.commit(7) != 0
+    assert await commit(simulated_broker, 8) == 0
+
+
+async def test_a_commit_while_the_group_rebalances_is_refused_or_kept(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t")
+    member, other = ClassicMember(simulated_broker), ClassicMember(simulated_broker)
+    await member.enter()
+    joining = other.begin_join(3)
+    await simulated_broker.pass_time(0.1)
+    assert await member.heartbeat() == 27
+    assert await member.commit(5) == 0, "what was read before the rebalance may still be committed"
+    assert (await member.join()).error_code == 0
+    await joining
+    assert await member.commit(6) == 27
+    assert await committed(simulated_broker) == (5, "")
+
+
+async def test_version_10_names_topics_by_id(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t")
+    topic_id = simulated_broker.broker.catalogue.topic("t").id
+    requested = [OffsetCommitRequestPartition(partition_index=0, committed_offset=3)]
+    topics = [
+        OffsetCommitRequestTopic(topic_id=topic_id, partitions=requested),
+        OffsetCommitRequestTopic(topic_id=UUID(int=4), partitions=requested),
+    ]
+    response = await simulated_broker.ask(OffsetCommitRequest(group_id=GROUP, topics=topics), 10)
+    assert [(topic.topic_id, topic.partitions[0].error_code) for topic in response.topics] == [
+        (topic_id, 0),
+        (UUID(int=4), 100),
+    ]
+    wanted = [
+        OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=[0]),
+        OffsetFetchRequestTopics(topic_id=UUID(int=4), partition_indexes=[0]),
+    ]
+    for group in (
+        OffsetFetchRequestGroup(group_id=GROUP, topics=wanted),
+        OffsetFetchRequestGroup(group_id=GROUP, topics=None),
+    ):
+        (answer,) = (await simulated_broker.ask(OffsetFetchRequest(groups=[group]), 10)).groups
+        found = {topic.topic_id: topic.partitions[0] for topic in answer.topics}
+        assert found[topic_id].committed_offset == 3
+        if group.topics is not None:
+            assert (found[UUID(int=4)].committed_offset, found[UUID(int=4)].error_code) == (-1, 100)
+
+
+def found(answer: Any) -> dict[str, list[tuple[int, int]]]:
+    return {
+        topic.name: [(part.partition_index, part.committed_offset) for part in topic.partitions]
+        for topic in answer.topics
+    }
+
+
+async def test_many_groups_are_asked_for_at_once(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t")
+    await commit(simulated_broker, 1, "t", "a")
+    await commit(simulated_broker, 2, "t", "b")
+    wanted = [OffsetFetchRequestTopics(name="t", partition_indexes=[0, 9])]
+    groups = [
+        OffsetFetchRequestGroup(group_id="a", topics=wanted),
+        OffsetFetchRequestGroup(group_id="b", topics=None),
+        OffsetFetchRequestGroup(group_id="nobody", topics=None),
+    ]
+    for version in (8, 9):
+        response = await simulated_broker.ask(OffsetFetchRequest(groups=groups), version)
+        assert [found(answer) for answer in response.groups] == [{"t": [(0, 1), (9, -1)]}, {"t": [(0, 2)]}, {}]
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+async def test_without_topics_all_that_is_committed_is_found(simulated_broker: SimulatedBroker, version: int) -> None:
+    for name in ("t", "u"):
+        await simulated_broker.make_topic(name)
+        await commit(simulated_broker, 1, name)
+    response = await simulated_broker.ask(OffsetFetchRequest(group_id=GROUP, topics=None), version)
+    assert found(response) == {"t": [(0, 1)], "u": [(0, 1)]}
+
+
+async def test_a_topic_made_again_does_not_find_the_offsets_of_its_predecessor(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    await simulated_broker.make_topic("t")
+    await commit(simulated_broker, 99)
+    await simulated_broker.delete_topic("t")
+    await simulated_broker.make_topic("t")
+    assert await committed(simulated_broker) == (-1, "")
+    await simulated_broker.restart()
+    await simulated_broker.pass_time(1)
+    assert await committed(simulated_broker) == (-1, "")
+
+
+async def test_not_even_when_the_broker_had_no_time_to_forget_them(
+    simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await simulated_broker.make_topic("t")
+    await commit(simulated_broker, 99)
+    monkeypatch.setattr(GroupCoordinator, "forget_topic", lambda *_: None)
+    await simulated_broker.delete_topic("t")
+    await simulated_broker.make_topic("t")
+    simulated_broker.kill(keep_page_cache=False)
+    await simulated_broker.open()
+    await simulated_broker.pass_time(1)
+    assert await committed(simulated_broker) == (-1, "")
+    for request, version in (
+        (OffsetFetchRequest(group_id=GROUP, topics=None), 7),
+        (OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=None)]), 8),
+    ):
+        response = await simulated_broker.ask(request, version)
+        assert found(response if version < 8 else response.groups[0]) == {}
+    await commit(simulated_broker, 3)
+    assert await committed(simulated_broker) == (3, "")
+
+
+async def delete(simulated_broker: SimulatedBroker, *topics: str, group: str = GROUP) -> tuple[int, list[int]]:
+    requested = [
+        OffsetDeleteRequestTopic(name=name, partitions=[OffsetDeleteRequestPartition(partition_index=0)])
+        for name in topics
+    ]
+    response = await simulated_broker.ask(OffsetDeleteRequest(group_id=group, topics=requested), 0)
+    return response.error_code, [topic.partitions[0].error_code for topic in response.topics]
+
+
+async def test_offsets_are_deleted_one_by_one(simulated_broker: SimulatedBroker) -> None:
+    for name in ("t", "u"):
+        await simulated_broker.make_topic(name)
+    member = ClassicMember(simulated_broker, "t")
+    await member.enter()
+    await member.commit(1, "t")
+    await member.commit(2, "u")
+    assert await delete(simulated_broker, "t", "u", "missing") == (0, [86, 0, 3])
+    assert await committed(simulated_broker, "t") == (1, "")
+    assert await committed(simulated_broker, "u") == (-1, "")
+    assert await delete(simulated_broker, "t", group="nobody") == (69, [])
+    simulated_broker.kill(keep_page_cache=False)
+    await simulated_broker.open()
+    await simulated_broker.pass_time(1)
+    assert await committed(simulated_broker, "u") == (-1, "")
+
+
+async def test_an_old_client_is_told_of_an_error_where_it_looks_for_it(simulated_broker: SimulatedBroker) -> None:
+    requested = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
+    request = OffsetFetchRequest(group_id=GROUP, topics=requested)
+    response = await simulated_broker.ask(request, 1)
+    assert [one.error_code for one in response.topics[0].partitions] == [16]
+    assert (await simulated_broker.ask(request, 2)).error_code == 16

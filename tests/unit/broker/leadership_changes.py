@@ -1,0 +1,38 @@
+"""Leads that come and go, step by step as `Replicas` lets them; what the registry says is left alone."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+from tests.unit.broker.simulated_broker import SimulatedBroker
+
+from headrace.broker.coordination.state_log import java_hash
+from headrace.broker.partition import Partition
+from headrace.model.names import CONSUMER_OFFSETS
+
+
+def log_of(simulated_broker: SimulatedBroker, group: str) -> Partition:
+    """The partition in which everything of this group lies."""
+    topic = simulated_broker.broker.catalogue.topic(CONSUMER_OFFSETS)
+    partition = topic.local(java_hash(group) % topic.partition_count)
+    assert partition is not None
+    return partition
+
+
+def become_follower(simulated_broker: SimulatedBroker, partition: Partition) -> None:
+    """Another broker leads it from now on."""
+    catalogue = simulated_broker.broker.catalogue
+    del catalogue.topic(partition.topic).led[partition.index]
+    for told in catalogue.on_leadership_lost:
+        told(partition)
+    partition.follow(partition.leader_epoch + 1)
+
+
+def become_leader(simulated_broker: SimulatedBroker, partition: Partition) -> None:
+    """This broker leads it from now on, in a new epoch."""
+    catalogue = simulated_broker.broker.catalogue
+    topic = catalogue.topic(partition.topic)
+    record = replace(topic.places[partition.index], leader_epoch=partition.leader_epoch + 1)
+    partition.lead(simulated_broker.broker.identity.node_id, record, simulated_broker.host.clock.monotonic())
+    topic.led[partition.index] = partition
+    for told in catalogue.on_leadership_gained:
+        told(partition)

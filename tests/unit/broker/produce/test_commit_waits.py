@@ -1,0 +1,56 @@
+"""Waiting for a commit: who is let go, when, and with what."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.broker.produce.commit_waits import CommitWaits
+from headrace.model.errors import NotLeader, RequestTimedOut
+
+
+async def test_those_whose_offset_is_reached_go_and_the_others_stay() -> None:
+    waits = CommitWaits()
+    first, second, third = (waits.add(offset, 10.0) for offset in (1, 2, 3))
+    waits.reach(2)
+    assert (first.done(), second.done(), third.done(), len(waits)) == (True, True, False, 1)
+    assert first.result() is None
+    waits.reach(3)
+    assert third.done()
+
+
+async def test_time_that_is_up_ends_only_the_waits_that_it_is_up_for() -> None:
+    waits = CommitWaits()
+    late, soon = waits.add(1, 10.0), waits.add(2, 5.0)
+    waits.expire(4.9)
+    assert not soon.done()
+    waits.expire(5.0)
+    with pytest.raises(RequestTimedOut):
+        soon.result()
+    waits.reach(1)
+    assert late.result() is None
+
+
+async def test_an_end_is_told_to_all() -> None:
+    waits = CommitWaits()
+    futures = [waits.add(offset, 10.0) for offset in (1, 2)]
+    waits.end(NotLeader("gone"))
+    for future in futures:
+        with pytest.raises(NotLeader):
+            future.result()
+    waits.end(NotLeader("gone again"))
+    assert len(waits) == 0
+
+
+async def test_whoever_has_gone_away_is_in_nobodys_way() -> None:
+    waits = CommitWaits()
+    gone = [waits.add(offset, 5.0) for offset in (1, 2, 3)]
+    for future in gone:
+        future.cancel()
+    stays = waits.add(4, 10.0)
+    waits.reach(1)
+    waits.expire(5.0)
+    waits.reach(4)
+    assert stays.done()
+    gone_too = waits.add(5, 5.0)
+    gone_too.cancel()
+    waits.end(NotLeader("over"))

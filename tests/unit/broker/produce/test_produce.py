@@ -1,0 +1,527 @@
+"""Produce: partitions stand for themselves, order is kept, and nothing is answered before it is committed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+
+import pytest
+from tests.unit.broker.broker_requests import (
+    batch,
+    fetch_request,
+    fetched_partitions,
+    only_response,
+    partition_responses,
+    produce,
+    produce_request,
+    read_all,
+    send,
+)
+from tests.unit.broker.simulated_broker import FakeConnection, SimulatedBroker
+from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_cluster
+
+from headrace.broker.produce.sequence_gap_guard import GAP_TIMEOUT_SECONDS
+from headrace.model.errors import DiskNearlyFull, NotLeader, OutOfOrderSequence
+from headrace.wire.batches.batch import parse_header, set_crc
+from headrace.wire.batches.compression import GZIP, NONE, ZSTD
+from headrace.wire.messages.fetch import FetchRequest
+from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+
+async def test_what_was_produced_can_be_read_also_after_every_kind_of_end(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t")
+    assert await produce(simulated_broker, "t", b"a", b"b") == 0
+    assert await produce(simulated_broker, "t", b"c") == 2
+    assert await read_all(simulated_broker, "t") == [b"a", b"b", b"c"]
+    await simulated_broker.restart()
+    assert await read_all(simulated_broker, "t") == [b"a", b"b", b"c"]
+    simulated_broker.kill()
+    await simulated_broker.open()
+    assert await read_all(simulated_broker, "t") == [b"a", b"b", b"c"]
+    simulated_broker.kill(keep_page_cache=False)
+    await simulated_broker.open()
+    assert await read_all(simulated_broker, "t") == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+async def test_every_version_is_answered(simulated_broker: SimulatedBroker, version: int) -> None:
+    await simulated_broker.make_topic("t")
+    answer = await send(simulated_broker, "t", batch(b"a"), version=version)
+    assert (answer.error_code, answer.base_offset) == (0, 0)
+    assert answer.log_start_offset == (0 if version >= 5 else -1)
+
+
+async def test_version_13_names_topics_by_id(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t")
+    topic = simulated_broker.broker.catalogue.topic("t")
+    data = [PartitionProduceData(index=0, records=memoryview(batch(b"a")))]
+    request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(topic_id=topic.id)])
+    request.topic_data[0].partition_data = data
+    response = await simulated_broker.ask(request, 13)
+    assert (response.responses[0].topic_id, only_response(response).error_code) == (topic.id, 0)
+    request.topic_data[0].topic_id = simulated_broker.host.entropy.uuid()
+    assert only_response(await simulated_broker.ask(request, 13)).error_code == 100
+
+
+async def test_nothing_is_answered_before_it_is_on_disk(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t")
+    asking = simulated_broker.begin(produce_request({("t", 0): batch(b"a")}), 9)
+    await simulated_broker.turn()
+    partition = simulated_broker.partition("t")
+    assert (partition.log.end_offset, partition.high_watermark) == (1, 0)
+    assert not asking.done()
+    await asking
+    assert partition.log.flushed_offset == partition.high_watermark == 1
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+async def test_acks_1_waits_for_the_disk_like_acks_all(simulated_broker: SimulatedBroker, acks: int) -> None:
+    await simulated_broker.make_topic("t")
+    await send(simulated_broker, "t", batch(b"a"), acks=acks)
+    assert simulated_broker.partition("t").log.flushed_offset == 1
+
+
+async def test_some_partitions_may_fail_where_others_succeed(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t", 2)
+    await simulated_broker.make_topic("compacted", cleanup_policy="compact")
+    damaged = batch(b"x")
+    damaged[-1] ^= 1
+    request = produce_request(
+        {
+            ("t", 0): batch(b"a"),
+            ("t", 1): damaged,
+            ("t", 2): batch(b"c"),
+            ("t", -1): batch(b"c"),
+            ("missing", 0): batch(b"d"),
+            ("compacted", 0): batch(b"no key"),
+        }
+    )
+    codes = {
+        key: answer.error_code for key, answer in partition_responses(await simulated_broker.ask(request, 9)).items()
+    }
+    assert codes == {
+        ("t", 0): 0,
+        ("t", 1): 2,
+        ("t", 2): 3,
+        ("t", -1): 3,
+        ("missing", 0): 3,
+        ("compacted", 0): 87,
+    }
+    assert await read_all(simulated_broker, "t") == [b"a"]
+
+
+async def test_a_refusal_says_why_and_has_no_offset(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t", max_message_bytes="100")
+    answer = await send(simulated_broker, "t", batch(b"x" * 100))
+    assert (answer.error_code, answer.base_offset, answer.log_start_offset) == (10, -1, -1)
+    assert answer.error_message is not None
+    assert "max.message.bytes of the topic is 100" in answer.error_message
+
+
+@pytest.mark.parametrize("acks", [2, -2, 100])
+async def test_other_acks_are_refused(simulated_broker: SimulatedBroker, acks: int) -> None:
+    await simulated_broker.make_topic("t")
+    assert (await send(simulated_broker, "t", batch(b"a"), acks=acks)).error_code == 21
+    assert simulated_broker.partition("t").log.end_offset == 0
+
+
+async def test_internal_topics_are_not_for_clients(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.broker.offsets_log.ensure()
+    assert (await send(simulated_broker, "__consumer_offsets", batch(b"a", key=b"k"))).error_code == 17
+
+
+async def test_acks_0_is_appended_and_not_answered(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t")
+    fake_connection = FakeConnection()
+    request = produce_request({("t", 0): batch(b"a")}, acks=0)
+    assert await simulated_broker.ask(request, 9, fake_connection) is None
+    assert not fake_connection.closed
+    assert not simulated_broker.partition("t")._waiting
+    await simulated_broker.pass_time(0.1)
+    assert await read_all(simulated_broker, "t") == [b"a"]
+
+
+async def test_a_refusal_without_an_answer_closes_the_connection(simulated_broker: SimulatedBroker) -> None:
+    fake_connection = FakeConnection()
+    assert (
+        await simulated_broker.ask(produce_request({("missing", 0): batch(b"a")}, acks=0), 9, fake_connection) is None
+    )
+    assert fake_connection.closed
+
+
+# Idempotent producers
+
+
+def numbered(*values: bytes, sequence: int, epoch: int = 0) -> bytearray:
+    return batch(*values, producer_id=7, producer_epoch=epoch, base_sequence=sequence)
+
+
+async def test_a_duplicate_is_answered_with_its_first_offset(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t")
+    await produce(simulated_broker, "t", b"other")
+    for _ in range(2):
+        first = await send(simulated_broker, "t", numbered(b"a", b"b", sequence=0))
+        second = await send(simulated_broker, "t", numbered(b"c", sequence=2))
+        assert (first.base_offset, second.base_offset) == (1, 3)
+    assert await read_all(simulated_broker, "t") == [b"other", b"a", b"b", b"c"]
+    await simulated_broker.restart()
+    assert (await send(simulated_broker, "t", numbered(b"c", sequence=2))).base_offset == 3
+    simulated_broker.kill(keep_page_cache=False)
+    await simulated_broker.open()
+    assert (await send(simulated_broker, "t", numbered(b"c", sequence=2))).base_offset == 3
+
+
+async def test_a_duplicate_waits_until_the_original_is_committed(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t")
+    original = simulated_broker.begin(produce_request({("t", 0): numbered(b"a", sequence=0)}), 9)
+    duplicate = simulated_broker.begin(produce_request({("t", 0): numbered(b"a", sequence=0)}), 9)
+    await simulated_broker.turn()
+    assert simulated_broker.partition("t").log.end_offset == 1
+    assert not duplicate.done()
+    assert only_response(await duplicate).base_offset == 0
+    assert simulated_broker.partition("t").high_watermark == 1
+    assert only_response(await original).base_offset == 0
+
+
+async def test_a_gap_or_an_old_epoch_is_refused(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t")
+    await send(simulated_broker, "t", numbered(b"a", sequence=0, epoch=1))
+    assert (await send(simulated_broker, "t", numbered(b"c", sequence=2, epoch=1))).error_code == 45
+    assert (await send(simulated_broker, "t", numbered(b"b", sequence=1, epoch=0))).error_code == 47
+    assert (await send(simulated_broker, "t", numbered(b"b", sequence=1, epoch=1))).error_code == 0
+
+
+async def test_a_refused_batch_is_not_remembered_of_its_producer(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t")
+    simulated_broker.host.disk.fail_next("append", "*.log", errno.ENOSPC)
+    assert (await send(simulated_broker, "t", numbered(b"a", sequence=0))).error_code == 56
+    assert (await send(simulated_broker, "t", numbered(b"a", sequence=0))).base_offset == 0
+
+
+# Batches that are unpacked in the disk threads
+
+
+def large(size_bytes: int = 40_000) -> bytearray:
+    """Records of 1000 bytes that cannot be packed much."""
+    values = [hashlib.shake_256(b"%d" % at).digest(1000) for at in range(size_bytes // 1000)]
+    return batch(*values, compression=GZIP)
+
+
+async def test_a_large_packed_batch_holds_the_connection_until_it_is_appended(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    await simulated_broker.make_topic("t")
+    fake_connection = FakeConnection()
+    asking = simulated_broker.begin(produce_request({("t", 0): large()}), 9, fake_connection)
+    await simulated_broker.turn()
+    assert fake_connection.holds == [True]
+    assert simulated_broker.partition("t").log.end_offset == 0
+    answer = only_response(await asking)
+    assert answer.error_code == 0
+    assert fake_connection.holds == [True, False]
+
+
+async def test_packed_batches_that_wait_take_a_bounded_amount_of_memory(
+    simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.broker.produce.produce._WAITING_BYTES_MAX", 100_000)
+    await simulated_broker.make_topic("t")
+    asking = [simulated_broker.begin(produce_request({("t", 0): large()}), 9) for _ in range(4)]
+    codes = [only_response(await one).error_code for one in asking]
+    assert codes == [0, 0, 7, 7]
+    assert only_response(await simulated_broker.ask(produce_request({("t", 0): large()}), 9)).error_code == 0
+
+
+async def test_the_connection_is_released_before_the_commit_and_not_after(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t")
+    fake_connection = FakeConnection()
+    asking = simulated_broker.begin(produce_request({("t", 0): large()}), 9, fake_connection)
+    while fake_connection.holds != [True, False]:
+        await simulated_broker.turn(1)
+    assert simulated_broker.partition("t").log.end_offset == 40
+    assert not asking.done()
+    await asking
+
+
+async def test_a_large_batch_that_is_unsound_is_refused_and_the_others_are_not(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    await simulated_broker.make_topic("t", 3)
+    lying = large()
+    header = parse_header(lying)
+    lying[57:61] = (header.record_count + 1).to_bytes(4, "big")
+    lying[23:27] = (header.last_offset_delta + 1).to_bytes(4, "big")
+    set_crc(memoryview(lying))
+    fake_connection = FakeConnection()
+    request = produce_request({("t", 0): large(), ("t", 1): lying, ("t", 2): batch(b"small")})
+    response = await simulated_broker.ask(request, 9, fake_connection)
+    assert [answer.error_code for answer in partition_responses(response).values()] == [0, 87, 0]
+    assert fake_connection.holds == [True, False]
+    assert await read_all(simulated_broker, "t", 2) == [b"small"]
+
+
+async def test_a_large_batch_for_a_topic_that_is_deleted_meanwhile_is_refused(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    await simulated_broker.make_topic("t")
+    fake_connection = FakeConnection()
+    asking = simulated_broker.begin(produce_request({("t", 0): large()}), 9, fake_connection)
+    await simulated_broker.turn()
+    partition = simulated_broker.partition("t")
+    await simulated_broker.delete_topic("t")
+    assert only_response(await asking).error_code == 3
+    assert fake_connection.holds == [True, False]
+    assert not partition._waiting
+
+
+@pytest.mark.parametrize(("given", "name", "kept"), [(NONE, "zstd", ZSTD), (ZSTD, "uncompressed", NONE)])
+async def test_the_topics_compression_is_what_is_kept(
+    simulated_broker: SimulatedBroker, given: int, name: str, kept: int
+) -> None:
+    await simulated_broker.make_topic("t", compression_type=name)
+    await send(simulated_broker, "t", batch(b"a" * 100, b"b" * 100, compression=given))
+    response = await simulated_broker.ask(fetch_request({("t", 0): 0}), 11)
+    records = fetched_partitions(response)["t", 0].records
+    assert parse_header(records).compression == kept
+    assert await read_all(simulated_broker, "t") == [b"a" * 100, b"b" * 100]
+
+
+# Disks
+
+
+async def test_log_append_time_is_the_brokers_and_told(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t", message_timestamp_type="LogAppendTime")
+    answer = await send(simulated_broker, "t", batch(b"a", timestamp_ms=1))
+    assert answer.log_append_time_ms == pytest.approx(simulated_broker.host.clock.now_ms(), abs=100)
+    response = await simulated_broker.ask(fetch_request({("t", 0): 0}), 11)
+    header = parse_header(fetched_partitions(response)["t", 0].records)
+    assert header.is_log_append_time
+    assert header.max_timestamp == answer.log_append_time_ms
+
+
+async def test_a_sync_that_fails_fails_everybody_who_waits_for_it(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t")
+    await simulated_broker.make_topic("other")
+    await produce(simulated_broker, "t", b"a")
+    simulated_broker.host.disk.fail_next("sync", f"*{simulated_broker.partition('t').topic_id.hex}*.log")
+    asking = [simulated_broker.begin(produce_request({("t", 0): batch(b"b")}), 9) for _ in range(3)]
+    assert [only_response(await one).error_code for one in asking] == [56, 56, 56]
+    assert (await send(simulated_broker, "t", batch(b"c"))).error_code == 56
+    assert (await send(simulated_broker, "other", batch(b"c"))).error_code == 0
+    assert await read_all(simulated_broker, "t") == [b"a"], "what was not committed is not shown"
+
+
+async def test_produce_is_refused_while_the_disk_is_nearly_full_and_goes_on_by_itself(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    await simulated_broker.make_topic("t")
+    await produce(simulated_broker, "t", b"a")
+    capacity = simulated_broker.host.disk.capacity_bytes
+    simulated_broker.host.disk.capacity_bytes = 1 << 20
+    await simulated_broker.pass_time(3)
+    assert (await send(simulated_broker, "t", batch(b"b"))).error_code == 56
+    assert await read_all(simulated_broker, "t") == [b"a"]
+    simulated_broker.host.disk.capacity_bytes = capacity
+    await simulated_broker.pass_time(3)
+    assert (await send(simulated_broker, "t", batch(b"b"))).error_code == 0
+
+
+async def test_one_that_is_not_committed_in_time_is_told_so(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t")
+    simulated_broker.host.disk.delay_seconds = (5.0, 5.0)
+    request = produce_request({("t", 0): batch(b"a")}, timeout_ms=2000)
+    assert only_response(await simulated_broker.ask(request, 9)).error_code == 7
+    await simulated_broker.pass_time(20)
+    simulated_broker.host.disk.delay_seconds = (0.001, 0.001)
+    assert await read_all(simulated_broker, "t") == [b"a"], "it was appended all the same"
+
+
+async def test_what_is_counted(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t")
+    data = batch(b"a", b"b")
+    await send(simulated_broker, "t", data)
+    await send(simulated_broker, "t", numbered(b"a", sequence=0))
+    await send(simulated_broker, "t", numbered(b"c", sequence=9))
+    counts = simulated_broker.broker.catalogue.topic("t").counts
+    assert (counts.produces, counts.records_in, counts.failed_produces) == (2, 3, 1)
+    assert counts.bytes_in > len(data)
+    await simulated_broker.ask(FetchRequest(), 4)
+    assert counts.fetches == 0
+
+
+@in_simulated_cluster(2)
+async def test_acks_of_one_is_answered_when_the_leader_has_it_on_its_disk(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.make_topic("t")
+    simulated_cluster.isolate(1)
+    began = simulated_cluster.world.clock.monotonic()
+    assert (await send(simulated_cluster[1], "t", batch(b"a"), acks=1)).error_code == 0
+    assert simulated_cluster.world.clock.monotonic() - began < 1
+    partition = simulated_cluster.replica(1, "t")
+    assert (partition.log.flushed_offset, partition.high_watermark) == (1, 0)
+    request = produce_request({("t", 0): batch(b"b")}, timeout_ms=2000)
+    assert only_response(await simulated_cluster[1].ask(request, 9)).error_code == 7, "the others are waited for"
+
+
+@in_simulated_cluster(2)
+async def test_acks_of_one_waits_for_the_disk(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.make_topic("t")
+    simulated_cluster[1].host.disk.delay_seconds = (1.0, 1.0)
+    asking = simulated_cluster[1].begin(produce_request({("t", 0): batch(b"a")}, acks=1), 9)
+    await asyncio.sleep(1)
+    assert not asking.done()
+    assert only_response(await asking).error_code == 0
+    assert simulated_cluster.replica(1, "t").log.flushed_offset == 1
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@in_simulated_cluster(2)
+async def test_whoever_waits_is_told_when_the_lead_moves(simulated_cluster: SimulatedCluster, acks: int) -> None:
+    await simulated_cluster.make_topic("t")
+    await simulated_cluster.until_in_sync("t")
+    simulated_cluster.isolate(1)
+    simulated_cluster[1].host.disk.delay_seconds = (0.3, 0.3)
+    asking = simulated_cluster[1].begin(produce_request({("t", 0): batch(b"a")}, acks=acks), 9)
+    await simulated_cluster[1].turn()
+    await simulated_cluster.move_lead("t", 2)
+    assert only_response(await asking).error_code == 6
+
+
+@in_simulated_cluster(2)
+async def test_too_few_replicas_in_sync_are_told_before_anything_is_appended(
+    simulated_cluster: SimulatedCluster,
+) -> None:
+    await simulated_cluster.make_topic("t", min_insync_replicas="2")
+    assert await produce(simulated_cluster[1], "t", b"a") == 0
+    simulated_cluster[2].kill()
+    await simulated_cluster.until_in_sync("t", 1)
+    await simulated_cluster.until(lambda: simulated_cluster[1].broker.catalogue.place("t", 0).isr == (1,))
+    assert (await send(simulated_cluster[1], "t", batch(b"b"))).error_code == 19
+    partition = simulated_cluster.replica(1, "t")
+    assert partition.log.end_offset == 1
+    assert (await send(simulated_cluster[1], "t", batch(b"c"), acks=1)).error_code == 0, "who asks for less gets less"
+    assert (partition.log.end_offset, partition.high_watermark) == (2, 1)
+    await simulated_cluster.open(2)
+    await simulated_cluster.until_in_sync("t")
+    assert await produce(simulated_cluster[1], "t", b"d") == 2
+
+
+@in_simulated_cluster(2)
+async def test_more_in_sync_replicas_than_there_are_replicas_cannot_be_asked_for(
+    simulated_cluster: SimulatedCluster,
+) -> None:
+    """As Kafka has it: the smaller of the two counts."""
+    await simulated_cluster.make_topic("t", (1,), min_insync_replicas="2")
+    assert await produce(simulated_cluster[1], "t", b"a") == 0
+
+
+@in_simulated_cluster(2)
+async def test_one_who_asks_a_follower_is_sent_away(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.make_topic("t")
+    await simulated_cluster.until(lambda: simulated_cluster[2].broker.catalogue.find("t") is not None)
+    assert (await send(simulated_cluster[2], "t", batch(b"a"))).error_code == 6
+    assert (await send(simulated_cluster[2], "t", batch(b"a"), acks=1)).error_code == 6
+
+
+@in_simulated_cluster(2, sessions_time_out=True)
+async def test_a_leader_in_doubt_of_its_session_promises_nothing_by_itself(simulated_cluster: SimulatedCluster) -> None:
+    """Another may lead by now; what all have in sync cannot be lost by that, what it has alone can (I13)."""
+    await simulated_cluster.make_topic("t", (2, 1))
+    simulated_cluster[2].registry.disconnect()
+    await asyncio.sleep(0.01)
+    answer = await send(simulated_cluster[2], "t", batch(b"a"), acks=1)
+    assert (answer.error_code, simulated_cluster.replica(2, "t").log.end_offset) == (6, 0)
+    assert await produce(simulated_cluster[2], "t", b"b") == 0
+    simulated_cluster[2].registry.reconnect()
+    await asyncio.sleep(0.1)
+    assert (await send(simulated_cluster[2], "t", batch(b"c"), acks=1)).error_code == 0
+
+
+async def test_a_batch_behind_one_that_was_refused_for_a_while_is_refused_for_the_same_reason(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    await simulated_broker.make_topic("t")
+    assert (await send(simulated_broker, "t", numbered(b"a", sequence=0))).error_code == 0
+    simulated_broker.host.disk.capacity_bytes = 1000
+    await simulated_broker.pass_time(3)
+    assert (await send(simulated_broker, "t", numbered(b"b", sequence=1))).error_code == DiskNearlyFull.code
+    simulated_broker.host.disk.capacity_bytes = 1 << 40
+    await simulated_broker.pass_time(3)
+    assert (await send(simulated_broker, "t", numbered(b"c", sequence=2))).error_code == DiskNearlyFull.code
+    for value, sequence in ((b"b", 1), (b"c", 2)):
+        assert (await send(simulated_broker, "t", numbered(value, sequence=sequence))).error_code == 0
+    assert await read_all(simulated_broker, "t") == [b"a", b"b", b"c"]
+    assert (await send(simulated_broker, "t", numbered(b"x", sequence=9))).error_code == OutOfOrderSequence.code
+
+
+@in_simulated_cluster(2)
+async def test_a_batch_behind_one_that_came_before_the_lead_began_is_not_told_of_a_gap(
+    simulated_cluster: SimulatedCluster,
+) -> None:
+    """Told of a gap, librdkafka begins a new epoch everywhere, and what it waits for in other partitions is doubled."""
+    await simulated_cluster.make_topic("t", (1, 2))
+    await send(simulated_cluster[1], "t", numbered(b"a", sequence=0))
+    assert (await send(simulated_cluster[2], "t", numbered(b"b", sequence=1))).error_code == NotLeader.code
+    simulated_broker = await simulated_cluster.move_lead("t", 2)
+    assert (await send(simulated_broker, "t", numbered(b"c", sequence=2))).error_code == NotLeader.code
+    for value, sequence in ((b"b", 1), (b"c", 2)):
+        assert (await send(simulated_broker, "t", numbered(value, sequence=sequence))).error_code == 0
+    assert await read_all(simulated_broker, "t") == [b"a", b"b", b"c"]
+
+
+@in_simulated_cluster(2)
+async def test_the_second_batch_of_a_new_producer_waits_for_the_first_that_came_before_the_lead_began(
+    simulated_cluster: SimulatedCluster,
+) -> None:
+    await simulated_cluster.make_topic("t", (1, 2))
+    assert (await send(simulated_cluster[2], "t", numbered(b"a", sequence=0))).error_code == NotLeader.code
+    simulated_broker = await simulated_cluster.move_lead("t", 2)
+    assert (await send(simulated_broker, "t", numbered(b"b", sequence=1))).error_code == NotLeader.code
+    for value, sequence in ((b"a", 0), (b"b", 1)):
+        assert (await send(simulated_broker, "t", numbered(value, sequence=sequence))).error_code == 0
+    assert await read_all(simulated_broker, "t") == [b"a", b"b"]
+
+
+@in_simulated_cluster(2)
+async def test_a_batch_is_not_told_of_a_gap_while_an_earlier_one_may_come_from_the_previous_leader(
+    simulated_cluster: SimulatedCluster,
+) -> None:
+    """Chaos, seed 101: 256 records twice after an election. The client sent the second batch to the new leader while
+    the previous one had not rejected the first yet."""
+    await simulated_cluster.make_topic("t", (1, 2))
+    await send(simulated_cluster[1], "t", numbered(b"a", sequence=0))
+    await simulated_cluster.move_lead("t", 2)
+    simulated_broker = await simulated_cluster.move_lead("t", 1)  # the preferred leader, so that it stays
+    assert (await send(simulated_broker, "t", numbered(b"c", sequence=2))).error_code == NotLeader.code
+    for value, sequence in ((b"b", 1), (b"c", 2)):
+        assert (await send(simulated_broker, "t", numbered(value, sequence=sequence))).error_code == 0
+    assert await read_all(simulated_broker, "t") == [b"a", b"b", b"c"]
+    await asyncio.sleep(GAP_TIMEOUT_SECONDS + 3)
+    assert (await send(simulated_broker, "t", numbered(b"e", sequence=4))).error_code == OutOfOrderSequence.code
+
+
+@in_simulated_cluster(2)
+async def test_what_was_refused_here_and_taken_by_another_leader_meanwhile_stands_in_nobodys_way(
+    simulated_cluster: SimulatedCluster,
+) -> None:
+    await simulated_cluster.make_topic("t", (1, 2))
+    await send(simulated_cluster[1], "t", numbered(b"a", sequence=0))
+    assert (await send(simulated_cluster[2], "t", numbered(b"b", sequence=1))).error_code == NotLeader.code
+    for value, sequence in ((b"b", 1), (b"c", 2)):
+        assert (await send(simulated_cluster[1], "t", numbered(value, sequence=sequence))).error_code == 0
+    simulated_broker = await simulated_cluster.move_lead("t", 2)
+    assert (await send(simulated_broker, "t", numbered(b"c", sequence=2))).base_offset == 2
+    assert (await send(simulated_broker, "t", numbered(b"d", sequence=3))).error_code == 0
+
+
+async def test_a_gap_is_told_when_what_was_refused_before_it_does_not_come_again(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    await simulated_broker.make_topic("t")
+    assert (await send(simulated_broker, "t", numbered(b"a", sequence=0))).error_code == 0
+    simulated_broker.host.disk.capacity_bytes = 1000
+    await simulated_broker.pass_time(3)
+    assert (await send(simulated_broker, "t", numbered(b"b", sequence=1))).error_code == DiskNearlyFull.code
+    simulated_broker.host.disk.capacity_bytes = 1 << 40
+    await simulated_broker.pass_time(GAP_TIMEOUT_SECONDS + 3)
+    assert (await send(simulated_broker, "t", numbered(b"c", sequence=2))).error_code == OutOfOrderSequence.code

@@ -1,0 +1,121 @@
+"""LeaseOffsets: exactly the messages that were asked for, as far as they are free."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.broker.broker_requests import produce
+from tests.unit.broker.queues.queue_support import WORKERS, SubscriptionMember, configure, subscribe, values_of
+from tests.unit.broker.simulated_broker import SimulatedBroker
+
+from headrace.broker.queues.lease_offsets import RANGES_MAX, _intersect
+from headrace.machines.queues.subscription_values import Range
+from headrace.wire.messages.queues import (
+    LeaseOffsetsRequest,
+    OffsetRange,
+    SettleItem,
+    SettlePartition,
+    SettleRequest,
+    SettleTopic,
+)
+
+INVALID_REQUEST = 42
+NOT_LEASED = 121
+
+
+async def lease(simulated_broker: SimulatedBroker, *wanted: tuple[int, int], **options: Any) -> Any:
+    request = LeaseOffsetsRequest(
+        subscription=WORKERS,
+        member="chooser",
+        topic="jobs",
+        partition_index=0,
+        wanted=[OffsetRange(first, last) for first, last in wanted],
+    )
+    for name, value in options.items():
+        setattr(request, name, value)
+    return await simulated_broker.ask(request, 0)
+
+
+def offsets(answer: Any) -> list[tuple[int, int, int]]:
+    assert answer.error_code == 0, answer
+    return [(one.first, one.last, one.attempt) for one in answer.leased]
+
+
+async def ten_jobs(simulated_broker: SimulatedBroker) -> None:
+    await subscribe(simulated_broker)
+    await produce(simulated_broker, "jobs", *(b"%d" % number for number in range(10)))
+
+
+async def test_only_what_is_asked_for_is_leased(simulated_broker: SimulatedBroker) -> None:
+    await ten_jobs(simulated_broker)
+    assert offsets(await lease(simulated_broker, (2, 3), (7, 7))) == [(2, 3, 1), (7, 7, 1)]
+    others = await SubscriptionMember(simulated_broker).lease()
+    assert values_of(others) == [b"0", b"1", b"4", b"5", b"6", b"8", b"9"]
+
+
+async def test_what_is_settled_or_leased_is_left_out(simulated_broker: SimulatedBroker) -> None:
+    await ten_jobs(simulated_broker)
+    member = SubscriptionMember(simulated_broker)
+    await member.ack(await member.lease(3))
+    await member.lease(2)
+    assert offsets(await lease(simulated_broker, (0, 6))) == [(5, 6, 1)]
+    assert offsets(await lease(simulated_broker, (0, 6))) == []
+
+
+async def test_what_does_not_exist_yet_is_left_out(simulated_broker: SimulatedBroker) -> None:
+    await ten_jobs(simulated_broker)
+    assert offsets(await lease(simulated_broker, (8, 20), (30, 40))) == [(8, 9, 1)]
+
+
+async def test_the_lease_is_settled_like_any_other(simulated_broker: SimulatedBroker) -> None:
+    await ten_jobs(simulated_broker)
+    answer = await lease(simulated_broker, (4, 5))
+    items = [SettleItem(first=4, last=5, attempt=1), SettleItem(first=6, last=6)]
+    partition = SettlePartition(partition_index=0, lease_epoch=answer.lease_epoch, items=items)
+    request = SettleRequest(subscription=WORKERS, member="chooser", topics=[SettleTopic("jobs", [partition])])
+    settled = (await simulated_broker.ask(request, 0)).topics[0].partitions[0]
+    assert [(one.index, one.error_code) for one in settled.refused] == [(1, NOT_LEASED)]
+    assert offsets(await lease(simulated_broker, (0, 9))) == [(0, 3, 1), (6, 9, 1)]
+
+
+async def test_a_lease_ends_and_counts_as_a_delivery(simulated_broker: SimulatedBroker) -> None:
+    await ten_jobs(simulated_broker)
+    answer = await lease(simulated_broker, (4, 4), lease_ms=5000)
+    assert 0 <= answer.leased_until_ms - simulated_broker.host.clock.now_ms() <= 5000
+    await simulated_broker.pass_time(6)
+    assert offsets(await lease(simulated_broker, (4, 4))) == [(4, 4, 2)]
+
+
+@pytest.mark.parametrize("wanted", [(), ((3, 2),), ((-1, 2),), ((5, 6), (6, 7)), ((5, 6), (1, 2))])
+async def test_what_is_no_ascending_list_of_ranges_is_refused(
+    simulated_broker: SimulatedBroker, wanted: tuple[tuple[int, int], ...]
+) -> None:
+    await ten_jobs(simulated_broker)
+    assert (await lease(simulated_broker, *wanted)).error_code == INVALID_REQUEST
+
+
+async def test_too_much_at_once_is_refused(simulated_broker: SimulatedBroker) -> None:
+    await ten_jobs(simulated_broker)
+    assert (await lease(simulated_broker, *((at, at) for at in range(RANGES_MAX + 1)))).error_code == INVALID_REQUEST
+    assert (await lease(simulated_broker, (0, 1), lease_ms=1)).error_code == INVALID_REQUEST
+    assert (await lease(simulated_broker, (0, 1), member="")).error_code == INVALID_REQUEST
+
+
+async def test_a_subscription_that_looks_into_messages_is_refused(simulated_broker: SimulatedBroker) -> None:
+    await ten_jobs(simulated_broker)
+    await configure(simulated_broker, headrace_filter="key = 'a'")
+    answer = await lease(simulated_broker, (0, 1))
+    assert answer.error_code == INVALID_REQUEST
+    assert "selects messages by their contents" in answer.error_message
+
+
+async def test_a_topic_that_is_not_there_is_refused(simulated_broker: SimulatedBroker) -> None:
+    assert (await lease(simulated_broker, (0, 1))).error_code == 3
+
+
+def test_what_is_wanted_and_free_is_found() -> None:
+    free = [Range(0, 3), Range(6, 9), Range(12, 12)]
+    assert _intersect(free, [(2, 7), (8, 8), (12, 20)]) == [Range(2, 3), Range(6, 7), Range(8, 8), Range(12, 12)]
+    assert _intersect(free, [(4, 5), (10, 11)]) == []
+    assert _intersect([], [(0, 9)]) == []

@@ -1,0 +1,261 @@
+"""Looking at subscriptions and moving them; and what became of a single message."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.unit.broker.broker_requests import TIMESTAMP_MS, produce
+from tests.unit.broker.queues.queue_support import (
+    CREATE,
+    DELETE,
+    EARLIEST,
+    LATEST,
+    NACK,
+    SEEK,
+    SubscriptionMember,
+    alter,
+    describe,
+    status,
+    subscribe,
+    values_of,
+)
+from tests.unit.broker.simulated_broker import SimulatedBroker
+
+from headrace.wire.messages.queues import (
+    AlterSubscriptionsPartition,
+    AlterSubscriptionsRequest,
+    AlterSubscriptionsTopic,
+    DescribeSubscriptionsRequest,
+    DescribeSubscriptionsTopic,
+    MessageStatusRequest,
+)
+
+OUT_OF_RANGE = 1
+NOT_AVAILABLE = 78
+GROUP_NOT_FOUND = 69
+
+
+async def test_a_description_counts_what_is_left_and_in_whose_hands(simulated_broker: SimulatedBroker) -> None:
+    await subscribe(simulated_broker)
+    for number in range(5):
+        await produce(simulated_broker, "jobs", b"%d" % number, timestamp_ms=TIMESTAMP_MS + number * 1000)
+    member = SubscriptionMember(simulated_broker)
+    messages = await member.lease(4)
+    await member.ack([messages[0], messages[2]])
+    assert await member.settle([messages[3]], NACK, delay_ms=60_000) == [0]
+    (described,) = await describe(simulated_broker)
+    assert (described.subscription, described.floor, described.end, described.backlog) == ("workers", 1, 5, 3)
+    assert (described.leased, described.waiting, described.dying) == (1, 1, 0)
+    assert described.oldest_ms == TIMESTAMP_MS + 1000
+
+
+async def test_where_nothing_is_left_there_is_no_oldest(simulated_broker: SimulatedBroker) -> None:
+    await subscribe(simulated_broker)
+    assert [(one.backlog, one.oldest_ms) for one in await describe(simulated_broker)] == [(0, -1)]
+
+
+async def test_the_oldest_is_found_in_the_middle_of_a_batch_and_on_the_disk(simulated_broker: SimulatedBroker) -> None:
+    await subscribe(simulated_broker)
+    await produce(simulated_broker, "jobs", b"a", b"b", b"c")
+    member = SubscriptionMember(simulated_broker)
+    await member.ack((await member.lease())[:2])
+    await simulated_broker.restart()
+    simulated_broker.host.disk.cold_chance = 1.0
+    assert [one.oldest_ms for one in await describe(simulated_broker)] == [TIMESTAMP_MS + 2]
+
+
+async def test_a_new_leader_describes_no_backlog_before_it_knows_the_high_watermark(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    """A backlog of 0 means that nothing is left: with a lagging high watermark it would hide committed messages."""
+    await subscribe(simulated_broker)
+    await produce(simulated_broker, "jobs", b"a", b"b")
+    partition = simulated_broker.partition("jobs")
+    partition.epoch_start, partition.high_watermark = 2, 0
+    topics = [DescribeSubscriptionsTopic(name="jobs", partitions=[0])]
+    response = await simulated_broker.ask(DescribeSubscriptionsRequest(subscriptions=["workers"], topics=topics), 0)
+    (answer,) = response.topics[0].partitions
+    assert (answer.error_code, answer.subscriptions) == (NOT_AVAILABLE, [])
+    partition.high_watermark = 2
+    assert [(one.end, one.backlog) for one in await describe(simulated_broker)] == [(2, 2)]
+
+
+async def test_all_subscriptions_are_described_or_those_that_are_named(simulated_broker: SimulatedBroker) -> None:
+    await subscribe(simulated_broker)
+    await alter(simulated_broker, CREATE, subscription="auditors")
+    assert {one.subscription for one in await describe(simulated_broker)} == {"workers", "auditors"}
+    assert {one.subscription for one in await describe(simulated_broker, "auditors", "nobody")} == {"auditors"}
+
+
+async def test_a_topic_without_subscriptions_has_none(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("jobs")
+    assert await describe(simulated_broker) == []
+    assert simulated_broker.broker.catalogue.find("__acks.jobs") is None, "who only looks makes nothing"
+    topics = [DescribeSubscriptionsTopic("jobs", [0, 1]), DescribeSubscriptionsTopic("nowhere", [0])]
+    response = await simulated_broker.ask(DescribeSubscriptionsRequest(topics=topics), 0)
+    assert [answer.error_code for topic in response.topics for answer in topic.partitions] == [0, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("position", "floor"),
+    [
+        ({"offset": EARLIEST}, 0),
+        ({"offset": LATEST}, 4),
+        ({"offset": 3}, 3),
+        ({"timestamp_ms": TIMESTAMP_MS + 1500}, 2),
+        ({"timestamp_ms": TIMESTAMP_MS + 9999}, 4),
+    ],
+)
+@pytest.mark.parametrize("action", [CREATE, SEEK])
+async def test_a_subscription_begins_where_it_is_told(
+    simulated_broker: SimulatedBroker, action: int, position: dict[str, Any], floor: int
+) -> None:
+    await simulated_broker.make_topic("jobs")
+    for number in range(4):
+        await produce(simulated_broker, "jobs", b"%d" % number, timestamp_ms=TIMESTAMP_MS + number * 1000)
+    if action == SEEK:
+        assert (await alter(simulated_broker, CREATE, offset=1)).floor == 1
+    answer = await alter(simulated_broker, action, **position)
+    assert (answer.error_code, answer.floor) == (0, floor)
+    await simulated_broker.restart()
+    assert values_of(await SubscriptionMember(simulated_broker).lease()) == [
+        b"%d" % number for number in range(floor, 4)
+    ]
+
+
+async def test_one_that_exists_stays_where_it_is(simulated_broker: SimulatedBroker) -> None:
+    await subscribe(simulated_broker)
+    await produce(simulated_broker, "jobs", b"a")
+    answer = await alter(simulated_broker, CREATE, offset=LATEST)
+    assert (answer.error_code, answer.floor) == (0, 0)
+
+
+async def test_who_seeks_back_gets_everything_again_and_old_receipts_are_void(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    await subscribe(simulated_broker)
+    await produce(simulated_broker, "jobs", b"a", b"b")
+    member = SubscriptionMember(simulated_broker)
+    messages = await member.lease()
+    await member.ack(messages[:1])
+    assert (await alter(simulated_broker, SEEK, offset=EARLIEST)).floor == 0
+    assert await member.settle(messages[1:]) == [121]
+    assert values_of(await member.lease()) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("offset", [5, -3])
+async def test_an_offset_must_be_in_the_log(simulated_broker: SimulatedBroker, offset: int) -> None:
+    await simulated_broker.make_topic("jobs")
+    await produce(simulated_broker, "jobs", b"a")
+    assert (await alter(simulated_broker, CREATE, offset=offset)).error_code == OUT_OF_RANGE
+
+
+@pytest.mark.parametrize("action", [SEEK, DELETE])
+async def test_what_does_not_exist_is_neither_moved_nor_deleted(simulated_broker: SimulatedBroker, action: int) -> None:
+    await simulated_broker.make_topic("jobs")
+    assert (await alter(simulated_broker, action)).error_code == GROUP_NOT_FOUND
+    await alter(simulated_broker, CREATE, subscription="auditors")
+    assert (await alter(simulated_broker, action)).error_code == GROUP_NOT_FOUND
+
+
+@pytest.mark.parametrize(("subscription", "action"), [("", CREATE), ("s" * 256, CREATE), ("s", 3)])
+async def test_nonsense_is_refused_as_a_whole(
+    simulated_broker: SimulatedBroker, subscription: str, action: int
+) -> None:
+    await simulated_broker.make_topic("jobs")
+    topics = [AlterSubscriptionsTopic("jobs", [AlterSubscriptionsPartition(0)])]
+    response = await simulated_broker.ask(AlterSubscriptionsRequest(subscription, action, topics), 0)
+    assert response.error_code in (24, 42)
+    assert response.topics == []
+
+
+async def test_the_status_of_a_message_tells_its_whole_way(simulated_broker: SimulatedBroker) -> None:
+    await subscribe(simulated_broker)
+    await produce(simulated_broker, "jobs", b"a")
+    member = SubscriptionMember(simulated_broker, "worker-7")
+
+    async def told() -> tuple[object, ...]:
+        (one,) = await status(simulated_broker, 0)
+        return one.state, one.attempts, one.member, one.reason, one.how
+
+    assert await told() == ("ready", 0, None, None, None)
+    messages = await member.lease()
+    assert await told() == ("leased", 1, "worker-7", None, None)
+    assert (await status(simulated_broker, 0))[0].until_ms - simulated_broker.host.clock.now_ms() <= 30_000
+    assert await member.settle(messages, NACK, delay_ms=5000, reason="busy") == [0]
+    failed_ms = simulated_broker.host.clock.now_ms()
+    assert await told() == ("waiting", 1, None, "busy", None)
+    (one,) = await status(simulated_broker, 0)
+    assert abs(one.at_ms - failed_ms) <= 20
+    assert abs(one.until_ms - failed_ms - 5000) <= 20
+    await simulated_broker.pass_time(6)
+    await member.ack(await member.lease())
+    assert await told() == ("settled", 0, None, None, "ack")
+    (one,) = await status(simulated_broker, 0)
+    assert abs(one.at_ms - simulated_broker.host.clock.now_ms()) <= 20
+
+
+async def test_the_status_is_told_for_each_subscription(simulated_broker: SimulatedBroker) -> None:
+    await subscribe(simulated_broker)
+    await alter(simulated_broker, CREATE, subscription="auditors")
+    await produce(simulated_broker, "jobs", b"a")
+    await SubscriptionMember(simulated_broker).ack(await SubscriptionMember(simulated_broker).lease())
+    assert {one.subscription: one.state for one in await status(simulated_broker, 0)} == {
+        "workers": "settled",
+        "auditors": "ready",
+    }
+    response = await simulated_broker.ask(MessageStatusRequest("jobs", 0, [0], ["auditors", "nobody"]), 0)
+    assert [one.subscription for one in response.statuses] == ["auditors"]
+
+
+async def test_a_message_that_was_sought_back_is_not_told_as_settled(simulated_broker: SimulatedBroker) -> None:
+    await subscribe(simulated_broker)
+    await produce(simulated_broker, "jobs", b"a")
+    await SubscriptionMember(simulated_broker).ack(await SubscriptionMember(simulated_broker).lease())
+    await alter(simulated_broker, SEEK, offset=EARLIEST)
+    (one,) = await status(simulated_broker, 0)
+    assert (one.state, one.how, one.at_ms) == ("ready", None, -1)
+
+
+async def test_a_message_is_told_as_settled_when_that_is_durable_and_not_before(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    await subscribe(simulated_broker)
+    await produce(simulated_broker, "jobs", b"a")
+    member = SubscriptionMember(simulated_broker)
+    simulated_broker.host.disk.delay_seconds = (0.2, 0.2)
+    settling = asyncio.create_task(member.settle(await member.lease()))
+    await simulated_broker.pass_time(0.1)
+    asking = asyncio.create_task(status(simulated_broker, 0))
+    await simulated_broker.pass_time(0.05)
+    assert not settling.done()
+    assert not asking.done()
+    assert [one.state for one in await asking] == ["settled"]
+    assert await settling == [0]
+
+
+async def test_messages_that_are_not_there_have_no_status(simulated_broker: SimulatedBroker) -> None:
+    await subscribe(simulated_broker)
+    assert (await simulated_broker.ask(MessageStatusRequest("jobs", 0, [0]), 0)).error_code == OUT_OF_RANGE
+    assert (await simulated_broker.ask(MessageStatusRequest("jobs", 9, [0]), 0)).error_code == 3
+    await simulated_broker.make_topic("others")
+    response = await simulated_broker.ask(MessageStatusRequest("others", 0, [0]), 0)
+    assert (response.error_code, response.statuses) == (0, [])
+
+
+async def test_a_message_above_the_high_watermark_of_a_new_leader_is_asked_for_again(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    """The new leader does not know yet what its predecessor has committed."""
+    await subscribe(simulated_broker)
+    await produce(simulated_broker, "jobs", b"a", b"b")
+    partition = simulated_broker.partition("jobs")
+    partition.epoch_start, partition.high_watermark = 2, 0
+    assert (await simulated_broker.ask(MessageStatusRequest("jobs", 0, [1]), 0)).error_code == NOT_AVAILABLE
+    assert (await simulated_broker.ask(MessageStatusRequest("jobs", 0, [2]), 0)).error_code == OUT_OF_RANGE
+    assert (await alter(simulated_broker, SEEK, offset=2)).error_code == NOT_AVAILABLE
+    partition.high_watermark = 2
+    assert [one.state for one in await status(simulated_broker, 1)] == ["ready"]
+    assert (await alter(simulated_broker, SEEK, offset=2)).error_code == 0

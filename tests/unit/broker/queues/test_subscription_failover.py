@@ -1,0 +1,168 @@
+"""Subscriptions where the leader changes: what was acked stays acked, and what was leased comes back."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.unit.broker.broker_requests import produce
+from tests.unit.broker.queues.queue_support import (
+    ACK,
+    CREATE,
+    NACK,
+    LeasedRecord,
+    SubscriptionMember,
+    alter,
+    describe,
+    leased_records,
+    values_of,
+)
+from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_cluster
+from tests.unit.broker.three_brokers import SimulatedClusterBroker
+
+ACKS = "__acks.jobs"
+NOT_LEADER = 6
+NOT_LEASED = 121
+
+
+async def queue(simulated_cluster: SimulatedCluster, **configs: str) -> SimulatedClusterBroker:
+    """A topic on all brokers with a subscription, and everybody in sync; its leader."""
+    await simulated_cluster.make_topic("jobs", by=None, **configs)
+    leader = await simulated_cluster.wait_for_leaders("jobs")
+    assert (await alter(leader, CREATE)).error_code == 0
+    await simulated_cluster.until_in_sync("jobs")
+    await simulated_cluster.until_in_sync(ACKS)
+    return leader
+
+
+async def serving(simulated_cluster: SimulatedCluster, but: int | None = None) -> SimulatedClusterBroker:
+    """Whoever leads both the partition and its acks, and knows."""
+
+    def is_served() -> bool:
+        leader = simulated_cluster.record("jobs").leader
+        return (
+            leader not in (-1, but)
+            and simulated_cluster.record(ACKS).leader == leader
+            and simulated_cluster[leader].is_open
+            and simulated_cluster.leads(leader, "jobs")
+            and simulated_cluster.leads(leader, ACKS)
+        )
+
+    await simulated_cluster.until(is_served)
+    return simulated_cluster.leader("jobs")
+
+
+async def lease_some(member: SubscriptionMember, count: int = 100) -> list[LeasedRecord]:
+    """As a client does it: try again while nobody can say."""
+    while True:
+        answers = await member.ask(count, wait_ms=1000)
+        if not any(answer.error_code for answer in answers):
+            return leased_records(answers)
+        await asyncio.sleep(0.1)
+
+
+@in_simulated_cluster()
+async def test_a_leader_that_may_have_been_replaced_grants_no_leases(simulated_cluster: SimulatedCluster) -> None:
+    """What was settled with its successor would be delivered again."""
+    leader = await queue(simulated_cluster)
+    await produce(leader, "jobs", b"a", b"b")
+    member = SubscriptionMember(leader)
+    (message,) = await member.lease(1)
+    leader.registry.disconnect()
+    await asyncio.sleep(0.01)
+    assert [answer.error_code for answer in await member.ask(1)] == [NOT_LEADER]
+    assert await member.settle([message], ACK) == [0], "a settle counts only when it is committed"
+    leader.registry.reconnect()
+    await asyncio.sleep(0.1)
+    assert values_of(await lease_some(member)) == [b"b"]
+
+
+@in_simulated_cluster()
+async def test_when_the_leader_dies_acks_stay_and_leases_come_back(simulated_cluster: SimulatedCluster) -> None:
+    leader = await queue(simulated_cluster)
+    await produce(leader, "jobs", b"a", b"b", b"c", b"d")
+    member = SubscriptionMember(leader)
+    messages = await member.lease(3)
+    await member.ack([messages[1]])
+    assert await member.settle([messages[2]], NACK, delay_ms=60_000) == [0]
+    leader.kill(keep_page_cache=False)
+    successor = await serving(simulated_cluster, but=leader.node_id)
+    member = SubscriptionMember(successor)
+    again = await lease_some(member)
+    assert [(one.value, one.attempt) for one in again] == [(b"a", 1), (b"d", 1)]
+    assert await member.settle([messages[0]]) == [NOT_LEASED], "that lease ended with its leader"
+    await asyncio.sleep(61)
+    assert [(one.value, one.attempt) for one in await lease_some(member) if one.value == b"c"] == [(b"c", 2)]
+
+
+@in_simulated_cluster()
+async def test_a_lead_that_is_handed_over_takes_its_subscriptions_along(simulated_cluster: SimulatedCluster) -> None:
+    leader = await queue(simulated_cluster)
+    await produce(leader, "jobs", b"a", b"b")
+    member = SubscriptionMember(leader)
+    first, _ = await member.lease()
+    polling = asyncio.create_task(member.ask(wait_ms=60_000))
+    await asyncio.sleep(0.1)
+    other = next(node_id for node_id in simulated_cluster.record("jobs").replicas if node_id != leader.node_id)
+    await simulated_cluster.move_lead("jobs", other)
+    assert {answer.error_code for answer in await polling} == {NOT_LEADER}
+    successor = await serving(simulated_cluster, but=leader.node_id)
+    assert successor.node_id == other
+    assert (await member.settle([first]))[0] in (NOT_LEADER, NOT_LEASED)
+    again = SubscriptionMember(successor)
+    assert values_of(await lease_some(again)) == [b"a", b"b"]
+
+
+@in_simulated_cluster()
+async def test_who_leads_only_one_of_the_two_serves_nobody(simulated_cluster: SimulatedCluster) -> None:
+    leader = await queue(simulated_cluster)
+    await produce(leader, "jobs", b"a")
+    other = next(node_id for node_id in simulated_cluster.record("jobs").replicas if node_id != leader.node_id)
+    subscriptions = leader.broker.subscriptions.of("jobs", 0)
+    await simulated_cluster.move_lead("jobs", other)
+    (answer,) = await SubscriptionMember(leader).ask()
+    assert answer.error_code == NOT_LEADER
+    await serving(simulated_cluster, but=leader.node_id)
+    (answer,) = await SubscriptionMember(leader).ask()
+    assert answer.error_code == NOT_LEADER
+    assert subscriptions._closed is not None
+
+
+@in_simulated_cluster()
+async def test_a_settle_is_answered_when_the_followers_have_it(simulated_cluster: SimulatedCluster) -> None:
+    leader = await queue(simulated_cluster, min_insync_replicas="2")
+    await produce(leader, "jobs", b"a")
+    member = SubscriptionMember(leader)
+    messages = await member.lease()
+    for node_id in simulated_cluster.simulated_brokers:
+        if node_id != leader.node_id:
+            simulated_cluster[node_id].host.disk.delay_seconds = (0.5, 0.5)
+    settling = asyncio.create_task(member.settle(messages))
+    await asyncio.sleep(0.3)
+    assert not settling.done()
+    assert await settling == [0]
+
+
+@in_simulated_cluster()
+async def test_whatever_was_acked_before_any_of_many_failovers_never_comes_back(
+    simulated_cluster: SimulatedCluster,
+) -> None:
+    await queue(simulated_cluster)
+    acked: set[bytes] = set()
+    for turn in range(4):
+        leader = await serving(simulated_cluster)
+        await produce(leader, "jobs", *(b"%d.%d" % (turn, number) for number in range(10)))
+        member = SubscriptionMember(leader)
+        messages = await lease_some(member, 15)
+        assert not acked & set(values_of(messages))
+        await member.ack(messages[::2])
+        acked |= set(values_of(messages[::2]))
+        leader.kill(keep_page_cache=turn % 2 == 0)
+        await serving(simulated_cluster, but=leader.node_id)
+        await simulated_cluster.open(leader.node_id)
+        await simulated_cluster.until_in_sync("jobs")
+        await simulated_cluster.until_in_sync(ACKS)
+    last = await serving(simulated_cluster)
+    rest = await lease_some(SubscriptionMember(last), 1000)
+    everything = {b"%d.%d" % (turn, number) for turn in range(4) for number in range(10)}
+    assert set(values_of(rest)) == everything - acked
+    assert [one.backlog for one in await describe(last)] == [len(everything) - len(acked)]

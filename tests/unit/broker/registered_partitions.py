@@ -1,0 +1,75 @@
+"""Partitions on brokers without logs: their records in a registry, and what one broker has seen of them."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from headrace.broker.controller.partition_requests import PartitionChanges
+from headrace.broker.request_context import RequestContext
+from headrace.broker.topic_catalogue import Catalogue
+from headrace.model.broker_configs import BrokerConfig
+from headrace.model.broker_record import BrokerRecord
+from headrace.model.partition_record import PartitionRecord
+from headrace.registry.brokers import drain, epoch_key
+from headrace.registry.interface import Create
+from headrace.registry.partitions import PartitionRecords, decode_partition, partition_key
+from headrace.registry.topics import TopicRecord, TopicRecords
+from headrace.runtime.clock import SystemClock
+from headrace.testkit.entropy import SeededEntropy
+from headrace.testkit.registry import SimRegistry
+
+
+class RegisteredPartitions:
+    """The catalogue sees what is in the registry only by `look`: what a broker believes may be out of date."""
+
+    def __init__(self, *node_ids: int) -> None:
+        self.registry = SimRegistry()
+        self.records = PartitionRecords(self.registry)
+        self.catalogue = Catalogue(self.registry, BrokerConfig(), SystemClock(), SeededEntropy(1))
+        self.changes = PartitionChanges(self.catalogue, self.records)
+        for node_id in node_ids:
+            self.start(node_id)
+
+    def start(self, node_id: int, *, is_draining: bool = False) -> None:
+        self.catalogue.nodes[node_id] = BrokerRecord(
+            node_id=node_id, epoch=1, host=f"broker{node_id}", port=9092, is_draining=is_draining
+        )
+
+    async def register(self, *node_ids: int) -> None:
+        """They have been started once."""
+        await self.registry.commit([Create(epoch_key(node_id), b"1") for node_id in node_ids])
+
+    async def drain(self, node_id: int) -> None:
+        await drain(self.registry, node_id, is_drained=True)
+        await self.look()
+
+    async def add(self, name: str, *records: PartitionRecord, min_insync: int = 1, owner: UUID | None = None) -> None:
+        topic = TopicRecord(
+            name=name,
+            id=UUID(int=len(self.catalogue) + 1),
+            partitions=len(records),
+            configs={"min.insync.replicas": str(min_insync)},
+            created_ms=0,
+            owner=owner,
+        )
+        await TopicRecords(self.registry).create(topic, records)
+        await self.look()
+
+    async def delete(self, name: str) -> None:
+        """This broker does not hear of it."""
+        topic_id = self.catalogue.topic(name).id
+        await TopicRecords(self.registry).delete(name, topic_id, 0)
+        await self.records.remove_all(topic_id)
+
+    async def record(self, topic: str, index: int = 0) -> PartitionRecord:
+        """What the registry holds."""
+        entry = await self.registry.get(partition_key(self.catalogue.topic(topic).id, index))
+        assert entry is not None
+        return decode_partition(entry)
+
+    async def look(self) -> None:
+        await self.catalogue.mirror.open()
+
+
+def context(version: int = 0) -> RequestContext:
+    return RequestContext(version, "test", "client.example", "kafka", lambda _: None, lambda: None)

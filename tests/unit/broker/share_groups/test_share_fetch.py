@@ -1,0 +1,536 @@
+"""ShareFetch and ShareAcknowledge: who gets what, what is refused, and what comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from tests.unit.broker.broker_requests import produce
+from tests.unit.broker.leadership_changes import become_follower, become_leader
+from tests.unit.broker.queues.queue_support import configure
+from tests.unit.broker.share_groups.share_members import (
+    ACCEPT,
+    GAP,
+    GROUP,
+    REJECT,
+    RELEASE,
+    RENEW,
+    TOPIC,
+    AcquiredRecord,
+    ShareMember,
+    ack_code,
+    answers,
+    code_of,
+    offsets,
+    taken,
+)
+from tests.unit.broker.simulated_broker import FakeConnection, SimulatedBroker
+
+from headrace.broker.share_groups.share_leases import SETTLEMENTS_MAX
+from headrace.machines.share_groups.share_sessions import ShareSessions
+from headrace.wire.messages.share_groups import FetchPartition, FetchTopic, ShareFetchRequest
+
+UNKNOWN_TOPIC = 3
+NOT_LEADER = 6
+INVALID_REQUEST = 42
+UNKNOWN_TOPIC_ID = 100
+NOT_LEASED = 121
+NO_SESSION = 122
+WRONG_EPOCH = 123
+NO_ROOM = 133
+LOCK_SECONDS = 30.0
+
+
+async def prepare(
+    simulated_broker: SimulatedBroker, count: int = 10, partitions: int = 1, **configs: str
+) -> ShareMember:
+    """A topic with messages in each partition, and a member whose group begins with the first of them."""
+    await simulated_broker.make_topic(TOPIC, partitions)
+    await configure(simulated_broker, GROUP, share_auto_offset_reset="earliest", **configs)
+    first = ShareMember(simulated_broker, "first")
+    await first.take(*range(partitions))  # so that the group has a state in every partition
+    await first.fetch(epoch=-1)
+    for partition in range(partitions):
+        if count:
+            await produce(simulated_broker, TOPIC, *(b"%d" % number for number in range(count)), partition=partition)
+    return ShareMember(simulated_broker)
+
+
+async def test_the_first_fetch_of_a_group_returns_one_partition_and_the_next_the_other(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    await simulated_broker.make_topic(TOPIC, 2)
+    await configure(simulated_broker, GROUP, share_auto_offset_reset="earliest")
+    for partition in range(2):
+        await produce(simulated_broker, TOPIC, b"a", b"b", partition=partition)
+    member = ShareMember(simulated_broker)
+    found = [{one.partition for one in await member.take(0, 1)}, {one.partition for one in await member.take()}]
+    assert sorted(map(list, found)) == [[0], [1]], "as in Kafka; librdkafka 2.15, test 0179"
+
+
+async def test_a_member_takes_and_settles_and_nothing_settled_comes_again(simulated_broker: SimulatedBroker) -> None:
+    member = await prepare(simulated_broker, 3)
+    response = await member.fetch(0)
+    assert taken(response) == [
+        AcquiredRecord(0, 0, b"0", 1),
+        AcquiredRecord(0, 1, b"1", 1),
+        AcquiredRecord(0, 2, b"2", 1),
+    ]
+    assert response.acquisition_lock_timeout_ms == 30_000
+    response = await member.acknowledge({0: [(0, 1, ACCEPT)]})
+    assert (code_of(response), response.acquisition_lock_timeout_ms) == (0, 30_000)
+    await simulated_broker.pass_time(LOCK_SECONDS + 1)
+    assert await member.take() == [AcquiredRecord(0, 2, b"2", 2)]
+
+
+async def test_several_members_never_have_the_same_message(simulated_broker: SimulatedBroker) -> None:
+    await prepare(simulated_broker, 10)
+    members = [ShareMember(simulated_broker, f"m{number}") for number in range(3)]
+    found = [await member.take(0, count=4) for member in members]
+    assert [offsets(messages) for messages in found] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert await members[0].take() == []
+
+
+async def test_a_group_begins_at_the_end_unless_it_is_told_otherwise(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic(TOPIC)
+    await produce(simulated_broker, TOPIC, b"old")
+    member = ShareMember(simulated_broker)
+    assert await member.take(0) == []
+    await produce(simulated_broker, TOPIC, b"new")
+    assert await member.take() == [AcquiredRecord(0, 1, b"new", 1)]
+
+
+async def test_a_fetch_waits_for_messages_and_one_message_wakes_one_member(simulated_broker: SimulatedBroker) -> None:
+    one, two = await prepare(simulated_broker, 0), ShareMember(simulated_broker, "m2")
+    await one.take(0)
+    await two.take(0)
+    fetches = [member.begin_fetch(wait_ms=5000) for member in (one, two)]
+    await simulated_broker.pass_time(1)
+    assert not any(fetch.done() for fetch in fetches)
+    await produce(simulated_broker, TOPIC, b"a")
+    await simulated_broker.pass_time(0.1)
+    assert [fetch.done() for fetch in fetches] == [True, False]
+    assert offsets(taken(await fetches[0])) == [0]
+    await simulated_broker.pass_time(5)
+    assert taken(await fetches[1]) == []
+
+
+async def test_what_comes_back_wakes_a_fetch(simulated_broker: SimulatedBroker) -> None:
+    one, two = await prepare(simulated_broker, 1), ShareMember(simulated_broker, "m2")
+    await one.take(0)
+    await two.take(0)
+    fetch = two.begin_fetch(wait_ms=60_000)
+    await simulated_broker.pass_time(LOCK_SECONDS - 1)
+    assert not fetch.done()
+    await simulated_broker.pass_time(1.5)
+    assert taken(await fetch) == [AcquiredRecord(0, 0, b"0", 2)]
+
+
+async def test_a_member_that_says_something_else_waits_no_longer(simulated_broker: SimulatedBroker) -> None:
+    member = await prepare(simulated_broker, 1)
+    await member.take(0)
+    fetch = member.begin_fetch(wait_ms=60_000)
+    await simulated_broker.pass_time(1)
+    assert await member.settle(0, 0) == 0
+    await simulated_broker.pass_time(0.1)
+    assert fetch.done()
+    assert taken(await fetch) == []
+    fetch = member.begin_fetch(wait_ms=60_000)
+    await simulated_broker.pass_time(1)
+    await member.fetch()
+    await simulated_broker.pass_time(0.1)
+    assert fetch.done()
+
+
+# Settling
+
+
+async def test_each_message_of_a_range_may_be_settled_in_its_own_way(simulated_broker: SimulatedBroker) -> None:
+    member = await prepare(simulated_broker, 6, headrace_dead_letters_enable="false")
+    await member.take(0)
+    assert await member.settle(0, 5, [ACCEPT, ACCEPT, RELEASE, REJECT, GAP, RELEASE]) == 0
+    assert await member.take() == [AcquiredRecord(0, 2, b"2", 2), AcquiredRecord(0, 5, b"5", 2)]
+
+
+async def test_a_fetch_settles_before_it_takes_and_before_it_forgets(simulated_broker: SimulatedBroker) -> None:
+    member = await prepare(simulated_broker, 4, partitions=2)
+    assert len(await member.take(0, 1, count=100)) == 8
+    response = await member.fetch(acks={0: [(0, 1, RELEASE), (2, 3, ACCEPT)]})
+    assert ack_code(response) == 0
+    assert [(one.offset, one.delivery) for one in taken(response)] == [(0, 2), (1, 2)]
+    response = await member.fetch(acks={0: [(0, 1, RELEASE)]}, forgotten=[0])
+    assert (ack_code(response), taken(response)) == (0, [])
+    assert offsets(await member.take(0)) == [0, 1]
+
+
+async def test_the_answer_says_of_every_partition_what_became_of_its_acknowledgements(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    member = await prepare(simulated_broker, 4, partitions=2)
+    await member.take(0, 1)
+    response = await member.fetch(acks={0: [(0, 3, ACCEPT)], 1: [(0, 9, ACCEPT)], 7: [(0, 0, ACCEPT)]})
+    codes = {index: data.acknowledge_error_code for index, data in answers(response).items()}
+    assert codes == {0: 0, 1: NOT_LEASED, 7: UNKNOWN_TOPIC}
+    assert code_of(await member.acknowledge({1: [(0, 3, ACCEPT)]}), 1) == 0
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [(3, 2, ACCEPT)],
+        [(-1, 0, ACCEPT)],
+        [(2, 3, ACCEPT), (0, 1, ACCEPT)],
+        [(0, 2, ACCEPT), (2, 3, ACCEPT)],
+        [(0, 3, [])],
+        [(0, 3, [ACCEPT, ACCEPT])],
+        [(0, 0, 5)],
+        [(0, 1, [ACCEPT, -1])],
+        [(0, 0, RENEW)],
+    ],
+)
+async def test_acknowledgements_that_make_no_sense_are_refused_and_settle_nothing(
+    simulated_broker: SimulatedBroker, batches: list[tuple[int, int, int | list[int]]]
+) -> None:
+    member = await prepare(simulated_broker, 4)
+    await member.take(0)
+    assert code_of(await member.acknowledge({0: batches})) == INVALID_REQUEST
+    assert ack_code(await member.fetch(acks={0: batches})) == INVALID_REQUEST
+    assert await member.settle(0, 3) == 0
+
+
+async def test_a_request_does_not_keep_the_others_waiting_with_a_million_changes(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    member = await prepare(simulated_broker, 2)
+    await member.take(0)
+    many = [ACCEPT, RELEASE] * SETTLEMENTS_MAX
+    assert await member.settle(0, len(many) - 1, many) == INVALID_REQUEST
+    assert await member.settle(0, 1) == 0
+
+
+async def test_a_lease_that_is_over_cannot_be_settled(simulated_broker: SimulatedBroker) -> None:
+    member, other = await prepare(simulated_broker, 2), ShareMember(simulated_broker, "m2")
+    await member.take(0)
+    await other.take(0)
+    assert await other.settle(0, 1) == NOT_LEASED
+    await simulated_broker.pass_time(LOCK_SECONDS + 0.001)
+    assert await member.settle(0, 1) == NOT_LEASED
+    assert offsets(await other.take()) == [0, 1]
+
+
+async def test_what_nobody_ever_leased_cannot_be_settled(simulated_broker: SimulatedBroker) -> None:
+    member = await prepare(simulated_broker, 0, partitions=2)
+    await member.fetch()
+    assert await member.settle(0, 0) == NOT_LEASED
+
+
+# Renewing
+
+
+async def test_a_lease_that_is_renewed_lasts_longer(simulated_broker: SimulatedBroker) -> None:
+    member = await prepare(simulated_broker, 2)
+    await member.take(0)
+    await simulated_broker.pass_time(20)
+    assert await member.settle(0, 0, RENEW, is_renew_ack=True) == 0
+    await simulated_broker.pass_time(20)
+    assert offsets(await member.take()) == [1]
+    assert await member.settle(0, 0) == 0
+
+
+async def test_a_fetch_that_renews_takes_nothing_and_has_no_limits(simulated_broker: SimulatedBroker) -> None:
+    member = await prepare(simulated_broker, 4)
+    await member.take(0, count=2)
+    acks = {0: [(0, 1, [RENEW, ACCEPT])]}
+    refused = await member.fetch(acks=acks, is_renew_ack=True)
+    assert (refused.error_code, ack_code(refused)) == (INVALID_REQUEST, INVALID_REQUEST)
+    member.session_epoch -= 1
+    none = {"max_bytes": 0, "min_bytes": 0, "count": 0, "wait_ms": 0}
+    response = await member.fetch(acks=acks, is_renew_ack=True, **none)
+    assert (ack_code(response), taken(response)) == (0, [])
+
+
+async def test_a_group_may_be_configured_so_that_nothing_is_renewed(simulated_broker: SimulatedBroker) -> None:
+    member = await prepare(simulated_broker, 1, share_renew_acknowledge_enable="false")
+    await member.take(0)
+    assert await member.settle(0, 0, RENEW, is_renew_ack=True) == NOT_LEASED
+    assert await member.settle(0, 0) == 0
+
+
+# Limits
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+async def test_no_more_messages_are_taken_than_were_asked_for(simulated_broker: SimulatedBroker, mode: int) -> None:
+    member = await prepare(simulated_broker, 10)
+    assert offsets(await member.take(0, count=3, share_acquire_mode=mode)) == [0, 1, 2]
+    assert await member.take(count=0) == []
+    assert await member.take(max_bytes=0) == []
+    assert offsets(await member.take(count=100)) == [3, 4, 5, 6, 7, 8, 9]
+
+
+async def test_a_full_partition_does_not_starve_the_others(simulated_broker: SimulatedBroker) -> None:
+    member = await prepare(simulated_broker, 10, partitions=3)
+    await member.take(0, 1, 2, count=0)
+    seen = [one.partition for _ in range(6) for one in await member.take(count=2)]
+    assert sorted(seen) == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
+
+
+async def test_messages_and_bytes_are_limited_over_all_partitions(simulated_broker: SimulatedBroker) -> None:
+    member = await prepare(simulated_broker, 4, partitions=2)
+    assert len(await member.take(0, 1, count=6)) == 6
+    other = ShareMember(simulated_broker, "m2", group="others")
+    await configure(simulated_broker, "others", share_auto_offset_reset="earliest")
+    assert len(await other.take(0, 1, max_bytes=1)) == 4
+
+
+async def test_the_number_of_deliveries_is_told(simulated_broker: SimulatedBroker) -> None:
+    member = await prepare(simulated_broker, 1, share_delivery_count_limit="4")
+    deliveries = []
+    for _ in range(3):
+        (one,) = await member.take(0)
+        deliveries.append(one.delivery)
+        await member.settle(0, 0, RELEASE)
+    assert deliveries == [1, 2, 3]
+
+
+# Sessions
+
+
+async def test_a_request_out_of_turn_is_refused_and_the_session_stays(simulated_broker: SimulatedBroker) -> None:
+    member = await prepare(simulated_broker, 4)
+    await member.take(0, count=2)
+    assert (await member.fetch(epoch=5)).error_code == WRONG_EPOCH
+    refused = await member.fetch(epoch=0, acks={0: [(0, 0, ACCEPT)]})
+    assert (refused.error_code, ack_code(refused)) == (INVALID_REQUEST, INVALID_REQUEST)
+    assert (await member.acknowledge({0: [(0, 0, ACCEPT)]}, epoch=0)).error_code == WRONG_EPOCH
+    assert (await member.acknowledge({0: [(0, 0, ACCEPT)]}, epoch=7)).error_code == WRONG_EPOCH
+    assert await member.settle(0, 0, epoch=1) == 0
+    assert offsets(await member.take(epoch=2)) == [2, 3]
+
+
+@pytest.mark.parametrize("epoch", [3, -1])
+async def test_there_is_no_session_before_it_is_opened(simulated_broker: SimulatedBroker, epoch: int) -> None:
+    member = await prepare(simulated_broker)
+    assert (await member.fetch(epoch=epoch)).error_code == NO_SESSION
+    refused = await member.acknowledge({0: [(0, 0, ACCEPT)]}, epoch=epoch)
+    assert (refused.error_code, answers(refused)[0].error_code) == (NO_SESSION, NO_SESSION)
+
+
+@pytest.mark.parametrize("said", [{"group_id": None}, {"group_id": ""}, {"member_id": None}, {"member_id": ""}])
+async def test_who_does_not_say_who_it_is_is_refused(simulated_broker: SimulatedBroker, said: dict[str, Any]) -> None:
+    request = ShareFetchRequest(**{"group_id": GROUP, "member_id": "m", **said})
+    assert (await simulated_broker.ask(request, 2)).error_code == INVALID_REQUEST
+
+
+async def test_a_session_that_is_closed_by_a_fetch_settles_first_and_gives_the_rest_back(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    member, other = await prepare(simulated_broker, 4), ShareMember(simulated_broker, "m2")
+    await member.take(0)
+    response = await member.fetch(epoch=-1, acks={0: [(0, 1, ACCEPT)]})
+    assert (ack_code(response), taken(response)) == (0, [])
+    assert await other.take(0) == [AcquiredRecord(0, 2, b"2", 2), AcquiredRecord(0, 3, b"3", 2)]
+    assert (await member.fetch(epoch=1)).error_code == NO_SESSION
+
+
+async def test_a_session_that_is_closed_by_an_acknowledgement_does_the_same(simulated_broker: SimulatedBroker) -> None:
+    member, other = await prepare(simulated_broker, 3), ShareMember(simulated_broker, "m2")
+    await member.take(0)
+    assert await member.settle(0, 1, epoch=-1) == 0
+    assert offsets(await other.take(0)) == [2]
+
+
+async def test_a_member_may_begin_a_new_session_and_keeps_what_it_has(simulated_broker: SimulatedBroker) -> None:
+    member = await prepare(simulated_broker, 4)
+    await member.take(0, count=2)
+    assert offsets(await member.take(0, epoch=0)) == [2, 3]
+    assert await member.settle(0, 3) == 0
+
+
+async def test_a_fetch_of_the_former_session_waits_no_longer_when_a_new_one_begins(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    member = await prepare(simulated_broker, 0)
+    await member.take(0)
+    fetch = member.begin_fetch(wait_ms=60_000)
+    await simulated_broker.pass_time(1)
+    again = member.begin_fetch(0, epoch=0, wait_ms=60_000)
+    await simulated_broker.pass_time(1)
+    assert fetch.done()
+    assert taken(await fetch) == []
+    await produce(simulated_broker, TOPIC, b"a")
+    assert offsets(taken(await again)) == [0]
+
+
+async def test_there_are_only_so_many_sessions(
+    simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases = simulated_broker.broker.shares.leases
+    monkeypatch.setattr(leases, "sessions", ShareSessions(sessions_max=1))
+    member = await prepare(simulated_broker)
+    await member.take(0)
+    assert (await ShareMember(simulated_broker, "m2").fetch(0)).error_code == NO_ROOM
+
+
+# Members that are gone
+
+
+async def test_what_a_member_held_comes_back_when_its_connection_is_lost(simulated_broker: SimulatedBroker) -> None:
+    member, other = await prepare(simulated_broker, 3), ShareMember(simulated_broker, "m2")
+    await member.take(0)
+    await member.settle(0, 0)
+    await other.take(0)
+    fetch = other.begin_fetch(wait_ms=60_000)
+    await simulated_broker.pass_time(1)
+    member.visit.lose()
+    await simulated_broker.pass_time(0.1)
+    # It may have been a message that has killed the member: so it counts.
+    assert taken(await fetch) == [AcquiredRecord(0, 1, b"1", 2), AcquiredRecord(0, 2, b"2", 2)]
+    assert (await member.fetch(epoch=2)).error_code == NO_SESSION
+
+
+async def test_what_a_member_held_in_a_partition_that_it_forgot_comes_back_too(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    member, other = await prepare(simulated_broker, 2, partitions=2), ShareMember(simulated_broker, "m2")
+    assert len(await member.take(0, 1)) == 4
+    await member.fetch(forgotten=[0])
+    member.visit.lose()
+    assert len(await other.take(0, 1)) == 4
+
+
+async def test_a_fetch_of_a_lost_connection_takes_nothing(simulated_broker: SimulatedBroker) -> None:
+    member, other = await prepare(simulated_broker, 0), ShareMember(simulated_broker, "m2")
+    await member.take(0)
+    fetch = member.begin_fetch(wait_ms=60_000)
+    await simulated_broker.pass_time(1)
+    member.visit.lose()
+    await produce(simulated_broker, TOPIC, b"a")
+    assert await other.take(0) == [AcquiredRecord(0, 0, b"a", 1)]
+    assert taken(await fetch) == []
+
+
+async def test_what_was_leased_from_a_cold_log_for_a_connection_that_is_lost_meanwhile_comes_back(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    member = await prepare(simulated_broker, 2)
+    await simulated_broker.restart()
+    simulated_broker.host.disk.cold_chance = 1.0
+    fetch = member.begin_fetch(0)
+    while not fetch.done() and not simulated_broker.broker.shares.leases._polls:
+        await simulated_broker.turn(1)
+    member.visit.lose()
+    assert taken(await fetch) == []
+    simulated_broker.host.disk.cold_chance = 0.0
+    assert offsets(await ShareMember(simulated_broker, "m2").take(0)) == [0, 1]
+
+
+async def test_a_connection_that_is_lost_late_does_not_end_the_session_that_was_opened_by_another(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    member = await prepare(simulated_broker, 4)
+    await member.take(0, count=2)
+    replaced_member, member.visit = member.visit, FakeConnection()
+    assert offsets(await member.take(0, epoch=0)) == [2, 3]
+    replaced_member.lose()
+    assert await member.settle(0, 3) == 0
+
+
+# Places
+
+
+async def test_what_does_not_exist_is_refused_and_the_others_are_served(simulated_broker: SimulatedBroker) -> None:
+    member = await prepare(simulated_broker, 2)
+    began = simulated_broker.host.clock.monotonic()
+    response = await member.fetch(0, 9, wait_ms=60_000)
+    assert {index: data.error_code for index, data in answers(response).items()} == {0: 0, 9: UNKNOWN_TOPIC}
+    request = ShareFetchRequest(
+        group_id=GROUP,
+        member_id="m2",
+        max_wait_ms=60_000,
+        max_records=1,
+        topics=[FetchTopic(topic_id=UUID(int=7), partitions=[FetchPartition(0)])],
+    )
+    assert code_of(await simulated_broker.ask(request, 1)) == UNKNOWN_TOPIC_ID
+    assert simulated_broker.host.clock.monotonic() - began < 1.0
+
+
+async def test_a_lead_that_ends_wakes_those_who_wait_and_ends_their_leases(simulated_broker: SimulatedBroker) -> None:
+    member = await prepare(simulated_broker, 2)
+    await member.take(0, count=1)
+    fetch = member.begin_fetch(count=1)
+    await fetch
+    fetch = member.begin_fetch(wait_ms=60_000)
+    await simulated_broker.pass_time(1)
+    partition = simulated_broker.partition(f"__acks.{TOPIC}")
+    become_follower(simulated_broker, partition)
+    response = await fetch
+    data = answers(response)[0]
+    assert data.error_code == NOT_LEADER
+    assert await member.settle(0, 0) == NOT_LEADER
+    become_leader(simulated_broker, partition)
+    await simulated_broker.pass_time(1)
+    assert await member.settle(0, 0) == NOT_LEASED
+    assert offsets(await member.take()) == [0, 1]
+
+
+async def test_a_fetch_waits_until_what_was_settled_is_read_and_an_acknowledgement_is_to_be_tried_again(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    member = await prepare(simulated_broker, 3)
+    await member.take(0)
+    await member.settle(0, 0)
+    partition = simulated_broker.partition(f"__acks.{TOPIC}")
+    become_follower(simulated_broker, partition)
+    simulated_broker.host.disk.cold_chance = 1.0  # so that it takes a while
+    become_leader(simulated_broker, partition)
+    response = await member.fetch(acks={0: [(1, 1, ACCEPT)]})
+    assert ack_code(response) == NOT_LEADER
+    assert offsets(taken(response)) == [1, 2]
+
+
+async def test_a_deleted_topic_is_refused_and_its_name_is_another_topic(simulated_broker: SimulatedBroker) -> None:
+    member = await prepare(simulated_broker, 2)
+    await member.take(0)
+    await simulated_broker.delete_topic(TOPIC)
+    await simulated_broker.make_topic(TOPIC)
+    response = await member.fetch()
+    assert code_of(response) == UNKNOWN_TOPIC_ID
+    await produce(simulated_broker, TOPIC, b"new")
+    assert offsets(await member.take(0, epoch=0)) == [0]
+
+
+async def test_the_leader_is_named_to_who_asks_another(simulated_broker: SimulatedBroker) -> None:
+    member = await prepare(simulated_broker, 1)
+    await member.take(0)
+    become_follower(simulated_broker, simulated_broker.partition(TOPIC))
+    response = await member.fetch()
+    data = answers(response)[0]
+    assert (data.error_code, data.current_leader.leader_id) == (NOT_LEADER, 1)
+    assert [(node.node_id, node.host, node.port) for node in response.node_endpoints] == [(1, "broker.example", 9092)]
+
+
+async def test_version_1_is_served_without_what_came_later(simulated_broker: SimulatedBroker) -> None:
+    member = await prepare(simulated_broker, 2)
+    assert offsets(taken(await member.fetch(0, version=1))) == [0, 1]
+    assert await member.settle(0, 1, version=1) == 0
+
+
+async def test_the_brokers_settings_of_share_groups_are_the_defaults_of_every_group(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    await simulated_broker.restart(
+        group_share_delivery_count_limit="7",
+        group_share_heartbeat_interval_ms="700",
+        group_share_partition_max_record_locks="3",
+        group_share_record_lock_duration_ms="2000",
+        group_share_session_timeout_ms="9000",
+    )
+    member = await prepare(simulated_broker, 10)
+    answer = await member.fetch(0)
+    assert answer.acquisition_lock_timeout_ms == 2000
+    assert offsets(taken(answer)) == [0, 1, 2]
+    config = simulated_broker.broker.group_configs.of(GROUP)
+    assert config.share_delivery_count_limit == 7
+    assert (config.share_heartbeat_interval_ms, config.share_session_timeout_ms) == (700, 9000)

@@ -1,0 +1,228 @@
+"""Where share groups stand is told, changed and forgotten by their coordinator, wherever the partitions are led."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tests.unit.broker.broker_requests import produce
+from tests.unit.broker.groups.classic_members import delete_group, listed
+from tests.unit.broker.groups.consumer_members import ConsumerMember
+from tests.unit.broker.queues.queue_support import configure, describe
+from tests.unit.broker.share_groups.share_members import ACCEPT, GROUP, TOPIC, ShareMember, coordinator, offsets
+from tests.unit.broker.simulated_broker import SimulatedBroker
+from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_cluster
+
+from headrace.model.ids import ZERO_ID
+from headrace.wire.messages.share_groups import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequestTopic,
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsRequestTopic,
+)
+
+OUT_OF_RANGE = 1
+UNKNOWN_TOPIC = 3
+NOT_AVAILABLE = 15
+NOT_EMPTY = 68
+NOT_FOUND = 69
+
+
+async def told(
+    simulated_broker: SimulatedBroker,
+    topics: Mapping[str, list[int]] | None = None,
+    group: str = GROUP,
+    version: int = 1,
+) -> Any:
+    named = None if topics is None else [DescribeShareGroupOffsetsRequestTopic(*one) for one in topics.items()]
+    request = DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(group, named)])
+    (answer,) = (await simulated_broker.ask(request, version)).groups
+    return answer
+
+
+async def standing(
+    simulated_broker: SimulatedBroker, topics: Mapping[str, list[int]] | None = None, group: str = GROUP
+) -> dict[tuple[str, int], tuple[int, int]]:
+    """Start offset and lag by topic and partition."""
+    answer = await told(simulated_broker, topics, group)
+    assert answer.error_code == 0, answer
+    return {
+        (topic.topic_name, one.partition_index): (one.start_offset, one.lag)
+        for topic in answer.topics
+        for one in topic.partitions
+        if one.error_code == 0
+    }
+
+
+async def alter(simulated_broker: SimulatedBroker, offsets: Mapping[tuple[str, int], int], group: str = GROUP) -> Any:
+    """The error code of each, or that of the whole."""
+    topics: dict[str, list[AlterShareGroupOffsetsRequestPartition]] = {}
+    for (topic, index), offset in offsets.items():
+        topics.setdefault(topic, []).append(AlterShareGroupOffsetsRequestPartition(index, offset))
+    named = [AlterShareGroupOffsetsRequestTopic(*one) for one in topics.items()]
+    response = await simulated_broker.ask(AlterShareGroupOffsetsRequest(group, named), 0)
+    if response.error_code:
+        return response.error_code
+    return {
+        (topic.topic_name, one.partition_index): one.error_code
+        for topic in response.responses
+        for one in topic.partitions
+    }
+
+
+async def forget(simulated_broker: SimulatedBroker, *topics: str, group: str = GROUP) -> Any:
+    named = [DeleteShareGroupOffsetsRequestTopic(topic) for topic in topics]
+    response = await simulated_broker.ask(DeleteShareGroupOffsetsRequest(group, named), 0)
+    return response.error_code or {topic.topic_name: topic.error_code for topic in response.responses}
+
+
+async def worked(
+    simulated_broker: SimulatedBroker, partitions: Sequence[int] = (0,), *, leaves: bool = True
+) -> ShareMember:
+    """A member that has settled messages 0, 1 and 3 of five in each partition."""
+    await configure(simulated_broker, GROUP, share_auto_offset_reset="earliest")
+    for index in partitions:
+        await produce(simulated_broker, TOPIC, *(b"%d" % number for number in range(5)), partition=index)
+    member = ShareMember(simulated_broker)
+    await member.beat()
+    await member.take(*partitions)
+    acks = {index: [(0, 1, ACCEPT), (3, 3, ACCEPT)] for index in partitions}
+    await member.acknowledge(acks, epoch=-1)
+    if leaves:
+        await member.leave()
+    return member
+
+
+async def test_where_a_group_stands_is_told(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic(TOPIC, 2)
+    await simulated_broker.make_topic("other")
+    await worked(simulated_broker)
+    assert await standing(simulated_broker) == {(TOPIC, 0): (2, 2), (TOPIC, 1): (-1, -1)}
+    requested = {TOPIC: [1, 0, 9], "other": [0], "nothing": [3]}
+    answer = await told(simulated_broker, requested)
+    assert [(topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in answer.topics] == [
+        (TOPIC, [1, 0, 9]),
+        ("other", [0]),
+        ("nothing", [3]),
+    ]
+    assert await standing(simulated_broker, requested) == {
+        (TOPIC, 0): (2, 2),
+        **dict.fromkeys([(TOPIC, 1), (TOPIC, 9), ("other", 0), ("nothing", 3)], (-1, -1)),
+    }
+    assert answer.topics[0].topic_id == simulated_broker.broker.catalogue.topic(TOPIC).id
+    assert answer.topics[2].topic_id == ZERO_ID
+    assert (await told(simulated_broker, version=0)).topics[0].partitions[0].lag == -1
+
+
+async def test_a_group_that_has_been_nowhere_stands_nowhere(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic(TOPIC)
+    await worked(simulated_broker)
+    assert await standing(simulated_broker, group="others") == {}
+    await ConsumerMember(simulated_broker, "c", TOPIC, group="consumers").beat()
+    assert (await told(simulated_broker, group="consumers")).error_code == NOT_FOUND
+
+
+async def test_a_group_goes_on_from_where_it_is_told_to(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic(TOPIC, 2)
+    member = await worked(simulated_broker)
+    assert await alter(simulated_broker, {(TOPIC, 0): 1, (TOPIC, 1): 0}) == {(TOPIC, 0): 0, (TOPIC, 1): 0}
+    assert await standing(simulated_broker) == {(TOPIC, 0): (1, 4), (TOPIC, 1): (0, 0)}
+    assert offsets(await member.take(0)) == [1, 2, 3, 4]
+    assert await alter(simulated_broker, {(TOPIC, 0): 2, (TOPIC, 7): 0, ("nothing", 0): 0}) == {
+        (TOPIC, 0): 0,
+        (TOPIC, 7): UNKNOWN_TOPIC,
+        ("nothing", 0): UNKNOWN_TOPIC,
+    }
+    assert await alter(simulated_broker, {(TOPIC, 0): 99}) == {(TOPIC, 0): OUT_OF_RANGE}
+    assert (await standing(simulated_broker))[TOPIC, 0] == (2, 3)
+
+
+async def test_a_group_that_does_not_exist_is_made_by_telling_where_it_begins(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    await simulated_broker.make_topic(TOPIC)
+    await produce(simulated_broker, TOPIC, b"a", b"b")
+    assert await alter(simulated_broker, {(TOPIC, 0): 1}) == {(TOPIC, 0): 0}
+    assert await listed(simulated_broker) == {GROUP: "Empty"}
+    member = ShareMember(simulated_broker)
+    assert (await member.beat()).error_code == 0
+    assert offsets(await member.take(0)) == [1]
+
+
+async def test_a_group_with_members_stays_where_it_is(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic(TOPIC)
+    await worked(simulated_broker, leaves=False)
+    assert await alter(simulated_broker, {(TOPIC, 0): 0}) == NOT_EMPTY
+    assert await forget(simulated_broker, TOPIC) == NOT_EMPTY
+    assert await standing(simulated_broker) == {(TOPIC, 0): (2, 2)}
+
+
+async def test_a_group_of_another_kind_has_no_such_offsets(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic(TOPIC)
+    await ConsumerMember(simulated_broker, "c", TOPIC, group="consumers").beat()
+    assert await alter(simulated_broker, {(TOPIC, 0): 0}, "consumers") == NOT_FOUND
+    assert await forget(simulated_broker, TOPIC, group="consumers") == NOT_FOUND
+    assert await forget(simulated_broker, TOPIC, group="nobody") == NOT_FOUND
+
+
+async def test_a_topic_that_is_forgotten_is_begun_anew(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic(TOPIC, 2)
+    member = await worked(simulated_broker)
+    assert await forget(simulated_broker, TOPIC, "nothing") == {TOPIC: 0, "nothing": UNKNOWN_TOPIC}
+    assert await standing(simulated_broker) == {}
+    assert await forget(simulated_broker, TOPIC) == {TOPIC: 0}
+    assert offsets(await member.take(0)) == [0, 1, 2, 3, 4]
+
+
+async def test_a_deleted_group_leaves_nothing_behind(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic(TOPIC, 2)
+    await worked(simulated_broker, (0, 1))
+    assert await delete_group(simulated_broker, GROUP) == 0
+    assert await standing(simulated_broker) == {}
+    assert [await describe(simulated_broker, partition=index) for index in (0, 1)] == [[], []]
+
+
+async def spread_out(simulated_cluster: SimulatedCluster) -> SimulatedBroker:
+    """A partition on each broker, and a group that has been at all of them; its coordinator."""
+    await simulated_cluster.make_topic(TOPIC, (1,), (2,), (3,))
+    found = await coordinator(simulated_cluster)
+    for index in range(3):
+        simulated_broker = simulated_cluster[index + 1]
+        await configure(simulated_broker, GROUP, share_auto_offset_reset="earliest")
+        await produce(simulated_broker, TOPIC, b"a", b"b", b"c", partition=index)
+        member = ShareMember(simulated_broker)
+        assert (await member.beat(found)).error_code == 0
+        assert offsets(await member.take(index)) == [0, 1, 2]
+        await member.acknowledge({index: [(0, 0, ACCEPT)]}, epoch=-1)
+    assert (await member.beat(found, member_epoch=-1)).error_code == 0
+    return found
+
+
+@in_simulated_cluster(3)
+async def test_the_coordinator_asks_the_leaders_on_other_brokers(simulated_cluster: SimulatedCluster) -> None:
+    simulated_broker = await spread_out(simulated_cluster)
+    assert await standing(simulated_broker) == dict.fromkeys([(TOPIC, 0), (TOPIC, 1), (TOPIC, 2)], (1, 2))
+    assert await alter(simulated_broker, {(TOPIC, index): index for index in range(3)}) == dict.fromkeys(
+        [(TOPIC, 0), (TOPIC, 1), (TOPIC, 2)], 0
+    )
+    assert await standing(simulated_broker) == {(TOPIC, index): (index, 3 - index) for index in range(3)}
+    assert await forget(simulated_broker, TOPIC) == {TOPIC: 0}
+    assert await standing(simulated_broker) == {}
+
+
+@in_simulated_cluster(3)
+async def test_a_group_is_deleted_only_if_all_leaders_can_be_told(simulated_cluster: SimulatedCluster) -> None:
+    simulated_broker = await spread_out(simulated_cluster)
+    gone = next(other for other in simulated_cluster.up if other is not simulated_broker)
+    gone.kill()
+    assert await delete_group(simulated_broker, GROUP) == NOT_AVAILABLE
+    assert GROUP in await listed(simulated_broker)
+    await gone.open()
+    await simulated_cluster.until(lambda: all(simulated_cluster.leads(index + 1, TOPIC, index) for index in range(3)))
+    await simulated_broker.pass_time(1)
+    assert await delete_group(simulated_broker, GROUP) == 0
+    assert await standing(simulated_broker) == {}

@@ -1,0 +1,526 @@
+"""The coordinator of transactions: what it promises, how it comes back, and what it does about logs without room."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+import pytest
+from tests.unit.broker.broker_requests import read_all
+from tests.unit.broker.simulated_broker import SimulatedBroker
+from tests.unit.broker.transactions.transaction_support import (
+    ID,
+    NEWER,
+    OLDER,
+    Transactor,
+    described,
+    partition_contents,
+    restarted,
+    state,
+)
+
+from headrace.broker.coordination.state_log import java_hash
+from headrace.broker.partition import Partition
+from headrace.model.errors import NotLeader
+from headrace.model.names import TRANSACTION_STATE
+
+both = pytest.mark.parametrize("generation", [OLDER, NEWER])
+
+
+async def ready(
+    simulated_broker: SimulatedBroker, generation: int = NEWER, transactional_id: str = ID, timeout_ms: int = 60_000
+) -> Transactor:
+    """A producer that may begin, and a topic of two partitions."""
+    if simulated_broker.broker.catalogue.find("t") is None:
+        await simulated_broker.make_topic("t", 2)
+    producer = Transactor(simulated_broker, transactional_id, generation=generation)
+    assert await producer.init(timeout_ms=timeout_ms) == 0
+    return producer
+
+
+def fail(
+    simulated_broker: SimulatedBroker,
+    operation: str,
+    topic: str,
+    partition: int,
+    number: int = errno.EIO,
+    times: int = 1,
+) -> None:
+    topic_id = simulated_broker.broker.catalogue.topic(topic).id
+    for _ in range(times):
+        simulated_broker.host.disk.fail_next(operation, f"*{topic_id.hex}-{partition}*.log", number)  # type: ignore[arg-type]
+
+
+def home(simulated_broker: SimulatedBroker, transactional_id: str = ID) -> int:
+    """The partition of the log in which this id lies."""
+    return java_hash(transactional_id) % simulated_broker.broker.catalogue.topic(TRANSACTION_STATE).partition_count
+
+
+# Its life
+
+
+@both
+async def test_a_transaction_ends_alike_in_all_its_partitions(
+    simulated_broker: SimulatedBroker, generation: int
+) -> None:
+    producer = await ready(simulated_broker, generation)
+    for number, commit in enumerate([True, False, True]):
+        for partition in (0, 1):
+            assert await producer.send(b"%d" % number, partition=partition) == 0
+        assert await state(simulated_broker) == "Ongoing"
+        assert await producer.end(commit=commit) == 0
+    for partition in (0, 1):
+        told = await partition_contents(simulated_broker, partition=partition)
+        assert told == ([b"0", b"2"], [b"1"], [], 3)
+        assert (
+            simulated_broker.partition("t", partition).last_stable_offset
+            == simulated_broker.partition("t", partition).high_watermark
+        )
+    assert producer.epoch == (3 if generation == NEWER else 0)
+    assert await state(simulated_broker) == "CompleteCommit"
+
+
+@both
+async def test_an_end_is_answered_when_readers_can_see_it(simulated_broker: SimulatedBroker, generation: int) -> None:
+    producer = await ready(simulated_broker, generation)
+    await producer.send(b"x")
+    simulated_broker.host.disk.delay_seconds = (0.5, 0.5)
+    ending = producer.begin_end()
+    await simulated_broker.pass_time(0.6)
+    assert not ending.done(), "it is decided, but its marker is not on disk"
+    assert producer.hear(await ending) == 0
+    assert simulated_broker.partition("t").last_stable_offset == simulated_broker.partition("t").log.end_offset == 2
+
+
+@both
+async def test_an_end_may_be_repeated(simulated_broker: SimulatedBroker, generation: int) -> None:
+    producer = await ready(simulated_broker, generation)
+    await producer.send(b"x")
+    again = Transactor(simulated_broker, generation=generation)
+    again.producer_id, again.epoch = producer.producer_id, producer.epoch
+    assert await producer.commit() == 0
+    assert await again.abort() == 48
+    assert await again.commit() == 0
+    assert again.epoch == producer.epoch
+    assert (await partition_contents(simulated_broker)).markers == 1
+
+
+async def test_a_marker_is_on_disk_even_where_the_topic_does_not_wait_for_it(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t", 2, flush_messages="1000")
+    producer = await ready(simulated_broker)
+    await producer.send(b"x")
+    assert await producer.commit() == 0
+    simulated_broker.kill(keep_page_cache=False)
+    await restarted(simulated_broker)
+    assert (await partition_contents(simulated_broker)).committed == [b"x"]
+
+
+@both
+async def test_whoever_takes_over_aborts_what_was_open(simulated_broker: SimulatedBroker, generation: int) -> None:
+    old = await ready(simulated_broker, generation)
+    await old.send(b"lost")
+    new = Transactor(simulated_broker, generation=generation)
+    assert await new.init() == 0
+    assert (new.producer_id, new.epoch) == (old.producer_id, old.epoch + 2)
+    assert (await partition_contents(simulated_broker)).aborted == [b"lost"]
+    assert await old.produce(b"late") == 47
+    assert await old.commit() == 90
+    assert await new.send(b"kept") == 0
+    assert await new.commit() == 0
+    assert await partition_contents(simulated_broker) == ([b"kept"], [b"lost"], [], 2)
+
+
+async def test_a_producer_that_goes_on_after_an_error_keeps_its_id(simulated_broker: SimulatedBroker) -> None:
+    producer = await ready(simulated_broker)
+    await producer.send(b"lost")
+    before = producer.producer_id, producer.epoch
+    assert await producer.init(claims=True) == 0
+    assert (producer.producer_id, producer.epoch) == (before[0], before[1] + 1)
+    assert (await partition_contents(simulated_broker)).aborted == [b"lost"]
+    other = Transactor(simulated_broker)
+    other.producer_id, other.epoch = before
+    assert await other.init(claims=True) == 0, "it has not heard, and asks again"
+    assert other.epoch == producer.epoch
+
+
+async def test_only_one_of_many_newcomers_stays(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t", 2)
+    newcomers = [Transactor(simulated_broker) for _ in range(5)]
+    beginnings = [simulated_broker.host.start(one.init(), "init") for one in newcomers]
+    assert [await beginning for beginning in beginnings] == [0] * 5
+    assert sorted(one.epoch for one in newcomers) == [0, 1, 2, 3, 4]
+    assert len({one.producer_id for one in newcomers}) == 1
+    assert [await one.send(b"x") for one in sorted(newcomers, key=lambda one: one.epoch)] == [47, 47, 47, 47, 0]
+
+
+async def test_a_batch_outside_of_the_transaction_is_refused(simulated_broker: SimulatedBroker) -> None:
+    producer = await ready(simulated_broker, OLDER)
+    assert await producer.produce(b"x") == 48
+    await producer.add("t", 0)
+    assert await producer.produce(b"x") == 0
+    assert await producer.produce(b"x", partition=1) == 48
+    await producer.commit()
+    assert await producer.produce(b"y") == 48
+
+
+async def test_a_partition_may_be_written_to_only_when_it_is_durably_part_of_the_transaction(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    producer = await ready(simulated_broker, OLDER)
+    simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
+    adding = simulated_broker.begin(producer.add_request("t", 0), 3)
+    await simulated_broker.turn()
+    assert await producer.produce(b"x") == 19
+    await adding
+    assert await producer.produce(b"x") == 0
+
+
+async def test_partitions_that_are_part_already_are_not_held_up_by_others_that_join(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    producer = await ready(simulated_broker, OLDER)
+    await producer.add("t", 0)
+    simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
+    adding = simulated_broker.begin(producer.add_request("t", 1), 3)
+    await simulated_broker.turn()
+    assert await producer.produce(b"x") == 0
+    assert await producer.produce(b"x", partition=1) in (0, 19)
+    await adding
+
+
+async def test_a_refusal_waits_for_what_it_rests_on(simulated_broker: SimulatedBroker) -> None:
+    """A crash could take the newcomer back, and with it the reason why the old one was refused."""
+    old, new = await ready(simulated_broker, OLDER), Transactor(simulated_broker)
+    simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
+    beginning = simulated_broker.host.start(new.init(), "init")
+    await simulated_broker.turn()
+    asking = [
+        simulated_broker.begin(old.add_request("t", 0), 3),
+        old.begin_end(),
+        simulated_broker.host.start(old.init(claims=True), "claim"),
+    ]
+    await simulated_broker.pass_time(0.5)
+    assert not beginning.done()
+    assert not any(one.done() for one in asking)
+    assert await beginning == 0
+    added, ended, claimed = [await one for one in asking]
+    assert added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == 90
+    assert (ended.error_code, claimed) == (90, 90)
+
+
+async def test_many_transactions_can_be_on_their_way_at_once(simulated_broker: SimulatedBroker) -> None:
+    producers = [await ready(simulated_broker, transactional_id=f"shop {number}") for number in range(20)]
+    for number, producer in enumerate(producers):
+        assert await producer.send(b"%d" % number, partition=number % 2) == 0
+    endings = [producer.begin_end(commit=number % 3 > 0) for number, producer in enumerate(producers)]
+    assert [(await ending).error_code for ending in endings] == [0] * 20
+    told = [await partition_contents(simulated_broker, partition=partition) for partition in (0, 1)]
+    assert {int(value) for one in told for value in one.aborted} == {*range(0, 20, 3)}
+    assert sum(len(one.committed) for one in told) == 20 - 7
+    assert not any(transaction.is_open for transaction in simulated_broker.broker.transactions)
+
+
+# Coming back
+
+
+@both
+@pytest.mark.parametrize("how", ["stop", "kill", "power cut"])
+async def test_an_open_transaction_goes_on_after_every_kind_of_end(
+    simulated_broker: SimulatedBroker, generation: int, how: str
+) -> None:
+    producer = await ready(simulated_broker, generation)
+    await producer.send(b"x")
+    if how == "stop":
+        await simulated_broker.close()
+    else:
+        simulated_broker.kill(keep_page_cache=how == "kill")
+    await restarted(simulated_broker)
+    assert await state(simulated_broker) == "Ongoing"
+    assert await producer.send(b"y") == 0
+    assert await producer.commit() == 0
+    assert (await partition_contents(simulated_broker)).committed == [b"x", b"y"]
+
+
+@both
+@pytest.mark.parametrize("commit", [True, False])
+async def test_what_was_decided_is_told_to_the_partitions_after_a_crash(
+    simulated_broker: SimulatedBroker, generation: int, commit: bool
+) -> None:
+    producer = await ready(simulated_broker, generation)
+    for partition in (0, 1):
+        await producer.send(b"x", partition=partition)
+    fail(simulated_broker, "append", "t", 1, errno.ENOSPC, times=100)
+    ending = producer.begin_end(commit=commit)
+    await simulated_broker.pass_time(1)
+    assert (await state(simulated_broker)).startswith("Prepare")
+    assert not ending.done()
+    simulated_broker.kill(keep_page_cache=False)
+    await restarted(simulated_broker)
+    for partition in (0, 1):
+        told = await partition_contents(simulated_broker, partition=partition)
+        assert told[:2] == (([b"x"], []) if commit else ([], [b"x"]))
+        assert told.markers == 1, "nobody is told twice"
+    assert await producer.end(commit=not commit) == 48
+    assert await producer.end(commit=commit) == 0
+    assert await producer.send(b"next") == 0
+
+
+async def test_until_its_log_is_read_everybody_is_told_to_come_again(simulated_broker: SimulatedBroker) -> None:
+    producer = await ready(simulated_broker, OLDER)
+    await producer.add("t", 0)
+    await simulated_broker.close()
+    simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
+    await simulated_broker.open()
+    assert await producer.init() == 14
+    assert await producer.add("t", 1) == 14
+    assert await producer.produce(b"x") == 19
+    assert await producer.commit() == 14
+    assert (await described(simulated_broker)).error_code == 14
+    await simulated_broker.pass_time(30)
+    assert await producer.produce(b"x") == 0
+
+
+async def test_the_records_are_kafkas_and_lie_in_the_partition_of_the_id(simulated_broker: SimulatedBroker) -> None:
+    producer = await ready(simulated_broker)
+    index = home(simulated_broker)
+    assert len(await read_all(simulated_broker, TRANSACTION_STATE, index)) == 1
+    await producer.send(b"x")
+    await producer.commit()
+    await simulated_broker.pass_time(1)
+    assert len(await read_all(simulated_broker, TRANSACTION_STATE, index)) == 4
+    topic = simulated_broker.broker.catalogue.topic(TRANSACTION_STATE)
+    assert sum(partition.log.end_offset for partition in topic.led.values()) == 4
+    assert dict(topic.record.configs)["cleanup.policy"] == "compact"
+
+
+async def test_damage_puts_only_the_ids_of_its_partition_out_of_service(simulated_broker: SimulatedBroker) -> None:
+    producer = await ready(simulated_broker)
+    index = home(simulated_broker)
+    name = next(name for name in map(str, range(99)) if home(simulated_broker, name) != index)
+    healthy = await ready(simulated_broker, transactional_id=name)
+    for one in (producer, healthy):
+        await one.send(b"x")
+    topic_id = simulated_broker.broker.catalogue.topic(TRANSACTION_STATE).id
+    await simulated_broker.close()
+    simulated_broker.host.disk.flip_bit(f"/data/logs/{topic_id.hex}-{index}/{0:020d}.log", 70)
+    await restarted(simulated_broker)
+    assert await healthy.commit() == 0
+    assert await producer.init() == 15
+    assert await producer.commit() == 15
+    assert await producer.produce(b"x") == 19
+    assert (await described(simulated_broker)).error_code == 15
+    await simulated_broker.pass_time(100)
+    assert (await partition_contents(simulated_broker)).open == [b"x"], "nobody knows what was decided"
+
+
+# Time
+
+
+@both
+async def test_what_is_open_for_too_long_is_aborted_and_its_producer_fenced(
+    simulated_broker: SimulatedBroker, generation: int
+) -> None:
+    producer = await ready(simulated_broker, generation, timeout_ms=5_000)
+    await producer.send(b"x")
+    await simulated_broker.pass_time(4)
+    assert await state(simulated_broker) == "Ongoing"
+    await simulated_broker.pass_time(15)
+    assert await state(simulated_broker) == "CompleteAbort"
+    assert (await partition_contents(simulated_broker)).aborted == [b"x"]
+    assert await producer.produce(b"late") == 47
+    assert await producer.commit() == 90
+    assert await producer.init() == 0
+    assert await producer.send(b"y") == 0
+    assert await producer.commit() == 0
+
+
+async def test_time_that_passed_before_a_restart_counts(simulated_broker: SimulatedBroker) -> None:
+    producer = await ready(simulated_broker, timeout_ms=30_000)
+    await producer.send(b"x")
+    await simulated_broker.pass_time(25)
+    await simulated_broker.restart()
+    await simulated_broker.pass_time(20)
+    assert (await partition_contents(simulated_broker)).aborted == [b"x"]
+
+
+async def test_a_jump_of_the_wall_clock_aborts_nothing(simulated_broker: SimulatedBroker) -> None:
+    producer = await ready(simulated_broker)
+    await producer.send(b"x")
+    simulated_broker.host.clock.jump(86_400_000)
+    await simulated_broker.pass_time(20)
+    assert await state(simulated_broker) == "Ongoing"
+    assert await producer.commit() == 0
+
+
+async def test_ids_that_nobody_uses_are_forgotten(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.restart(transactional_id_expiration_ms="60000")
+    producer = await ready(simulated_broker)
+    busy = await ready(simulated_broker, transactional_id="busy", timeout_ms=900_000)
+    await busy.send(b"x")
+    await simulated_broker.pass_time(50)
+    assert await state(simulated_broker) == "Empty"
+    await simulated_broker.pass_time(30)
+    assert (await described(simulated_broker)).error_code == 105
+    assert await producer.send(b"x") == 49
+    assert await state(simulated_broker, "busy") == "Ongoing"
+    simulated_broker.kill(keep_page_cache=False)
+    await restarted(simulated_broker)
+    assert (await described(simulated_broker)).error_code == 105
+    before = producer.producer_id
+    assert await producer.init() == 0
+    assert (producer.producer_id != before, producer.epoch) == (True, 0)
+
+
+# What takes no writes
+
+
+@both
+async def test_a_partition_without_room_is_told_later_and_holds_up_no_other(
+    simulated_broker: SimulatedBroker, generation: int
+) -> None:
+    producer = await ready(simulated_broker, generation)
+    for partition in (0, 1):
+        await producer.send(b"x", partition=partition)
+    fail(simulated_broker, "append", "t", 0, errno.ENOSPC, times=3)
+    ending = producer.begin_end()
+    await simulated_broker.pass_time(0.15)
+    assert (await partition_contents(simulated_broker, partition=1)).committed == [b"x"]
+    assert (await partition_contents(simulated_broker, partition=0)).open == [b"x"]
+    assert await Transactor(simulated_broker).init() == 51
+    assert producer.hear(await ending) == 0
+    assert (await partition_contents(simulated_broker, partition=0)).committed == [b"x"]
+
+
+async def test_a_partition_out_of_service_keeps_the_transaction_open_but_no_other_one(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    producer, other = await ready(simulated_broker), await ready(simulated_broker, transactional_id="other")
+    await simulated_broker.make_topic("u", 1)
+    await producer.send(b"x", "u")
+    await producer.send(b"x")
+    await other.send(b"y")
+    fail(simulated_broker, "sync", "u", 0)
+    assert await producer.commit() == 51
+    assert await other.commit() == 0
+    assert (await partition_contents(simulated_broker)).committed == [b"x", b"y"]
+    assert await state(simulated_broker) == "PrepareCommit"
+    assert await producer.commit() == 51
+    await simulated_broker.restart()
+    await simulated_broker.pass_time(1)
+    assert await state(simulated_broker) == "CompleteCommit"
+    assert await producer.commit() == 0
+
+
+async def test_a_deleted_topic_is_left_out(simulated_broker: SimulatedBroker) -> None:
+    producer = await ready(simulated_broker)
+    await simulated_broker.make_topic("u", 1)
+    for topic in ("t", "u"):
+        await producer.send(b"x", topic)
+    await simulated_broker.delete_topic("u")
+    assert await producer.commit() == 0
+    assert (await partition_contents(simulated_broker)).committed == [b"x"]
+
+
+async def test_a_topic_that_is_deleted_while_it_takes_no_marker_ends_the_wait(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    producer = await ready(simulated_broker)
+    await simulated_broker.make_topic("u", 1)
+    for topic in ("t", "u"):
+        await producer.send(b"x", topic)
+    fail(simulated_broker, "append", "u", 0, errno.ENOSPC, times=100)
+    ending = producer.begin_end()
+    await simulated_broker.pass_time(1)
+    await simulated_broker.delete_topic("u")
+    assert producer.hear(await ending) == 0
+
+
+@pytest.mark.parametrize("operation", ["append", "sync"])
+async def test_nothing_is_told_to_partitions_that_could_not_be_stored(
+    simulated_broker: SimulatedBroker, operation: str
+) -> None:
+    producer = await ready(simulated_broker)
+    await producer.send(b"x")
+    fail(simulated_broker, operation, TRANSACTION_STATE, home(simulated_broker))
+    assert await producer.commit() == 15
+    await simulated_broker.pass_time(100)
+    assert await producer.abort() == 15
+    assert (await partition_contents(simulated_broker)).open == [b"x"]
+    simulated_broker.kill(keep_page_cache=False)
+    await restarted(simulated_broker)
+    assert await state(simulated_broker) in ("Ongoing", "PrepareCommit", "CompleteCommit")
+    assert await producer.commit() == 0
+    assert (await partition_contents(simulated_broker)).committed == [b"x"]
+
+
+async def test_a_log_without_room_refuses_a_change_and_takes_the_next(simulated_broker: SimulatedBroker) -> None:
+    producer = await ready(simulated_broker)
+    await producer.send(b"x")
+    fail(simulated_broker, "append", TRANSACTION_STATE, home(simulated_broker), errno.ENOSPC)
+    assert await producer.commit() == 15
+    assert await state(simulated_broker) == "Ongoing"
+    assert await producer.commit() == 0
+
+
+async def test_what_was_decided_is_ended_when_a_lead_that_was_in_doubt_goes_on(
+    simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = await ready(simulated_broker)
+    await producer.send(b"x")
+    decisions = simulated_broker.partition(TRANSACTION_STATE, home(simulated_broker))
+    committed = Partition.committed
+    doubts = iter([NotLeader("nobody leads it for now")] * 2)  # for the request, and for the end that it has begun
+
+    def in_doubt(partition: Partition, end_offset: int, deadline: float) -> asyncio.Future[None] | None:
+        if partition is decisions and (doubt := next(doubts, None)) is not None:
+            raise doubt
+        return committed(partition, end_offset, deadline)
+
+    monkeypatch.setattr(Partition, "committed", in_doubt)
+    assert await producer.commit() == 16
+    await simulated_broker.pass_time(20)
+    assert await state(simulated_broker) == "CompleteCommit"
+    assert (await partition_contents(simulated_broker)).committed == [b"x"]
+
+
+async def test_that_it_is_over_is_stored_later_if_there_is_no_room_now(simulated_broker: SimulatedBroker) -> None:
+    producer = await ready(simulated_broker)
+    await producer.send(b"x")
+    simulated_broker.host.disk.delay_seconds = (0.2, 0.2)
+    ending = producer.begin_end()
+    await simulated_broker.pass_time(0.3)
+    fail(simulated_broker, "append", TRANSACTION_STATE, home(simulated_broker), errno.ENOSPC)
+    await ending
+    await simulated_broker.pass_time(20)
+    assert await state(simulated_broker) == "CompleteCommit"
+    assert await producer.commit() == 0
+
+
+async def test_a_full_disk_at_the_first_producer_is_told_and_tried_again(simulated_broker: SimulatedBroker) -> None:
+    simulated_broker.host.disk.fail_next("make", "/data/logs/*", errno.ENOSPC)
+    producer = Transactor(simulated_broker)
+    assert await producer.init() == 15
+    assert await producer.init() == 0
+
+
+async def test_an_id_that_times_out_while_its_log_is_full_is_aborted_later(simulated_broker: SimulatedBroker) -> None:
+    producer = await ready(simulated_broker, timeout_ms=1_000)
+    await producer.send(b"x")
+    fail(simulated_broker, "append", TRANSACTION_STATE, home(simulated_broker), errno.ENOSPC)
+    await simulated_broker.pass_time(30)
+    assert (await partition_contents(simulated_broker)).aborted == [b"x"]
+
+
+# Going down
+
+
+async def test_everybody_who_waits_is_answered_when_the_broker_goes_down(simulated_broker: SimulatedBroker) -> None:
+    producer = await ready(simulated_broker)
+    await producer.send(b"x")
+    fail(simulated_broker, "append", "t", 0, errno.ENOSPC, times=100)
+    ending = producer.begin_end()
+    await simulated_broker.pass_time(1)
+    simulated_broker.broker.complete_waiting_requests()
+    assert (await ending).error_code == 15
+    assert await producer.init() == 15
+    assert await producer.send(b"y") == 19

@@ -1,0 +1,264 @@
+"""A scripted cluster to administer: its partitions are where a test puts them, and moves arrive when it says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+from tests.unit.client.scripted_cluster import ScriptedBroker, ScriptedCluster
+
+from headrace.machines.controller.leadership import elect_preferred, elect_unclean
+from headrace.machines.controller.reassignment import begin_reassignment, cancel_reassignment
+from headrace.model.broker_record import BrokerRecord
+from headrace.model.errors import (
+    ElectionNotNeeded,
+    HeadraceError,
+    PreferredLeaderNotAvailable,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
+from headrace.model.partition_record import PartitionRecord
+from headrace.wire import apis
+from headrace.wire.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResourceResponse,
+    IncrementalAlterConfigsResponse,
+)
+from headrace.wire.messages.metadata import (
+    DescribeClusterBroker,
+    DescribeClusterResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+    NextCursor,
+)
+from headrace.wire.messages.replicas import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+    DrainBrokerRequest,
+    DrainBrokerResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+    PartitionResult,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+    ReplicaElectionResult,
+)
+
+_MANY = 1000  # answers per kind, more than any test asks for
+
+
+class AdministeredCluster:
+    """`page_size`: partitions per page. `polls_left`: how often moves are listed before they are done, None for never.
+    `busy`: how many changes are answered with a timeout first."""
+
+    def __init__(self, *node_ids: int) -> None:
+        self.live = {node_id: _broker(node_id) for node_id in node_ids}
+        self.records: dict[tuple[str, int], PartitionRecord] = {}
+        self.min_insync = 1
+        self.page_size = 1000
+        self.polls_left: int | None = None
+        self.busy = 0
+        self.controller_id = min(node_ids)
+        self.drains: list[tuple[int, bool]] = []
+        self.throttles: list[tuple[str, str, int, str | None]] = []
+        self.brokers: list[ScriptedBroker] = []
+
+    def count(self, api_key: int) -> int:
+        return sum(broker.count(api_key) for broker in self.brokers)
+
+    async def join(self, scripted_cluster: ScriptedCluster) -> None:
+        """Start the brokers."""
+        for node_id in self.live:
+            broker = await scripted_cluster.broker(node_id)
+            self.brokers.append(broker)
+            answers: dict[int, Callable[[Any], Any]] = {
+                apis.DESCRIBE_CLUSTER: self._describe_cluster,
+                apis.DESCRIBE_TOPIC_PARTITIONS: self._describe_partitions,
+                apis.DESCRIBE_CONFIGS: self._describe_configs,
+                apis.DESCRIBE_LOG_DIRS: self._log_dirs(node_id),
+                apis.LIST_PARTITION_REASSIGNMENTS: self._list_moves,
+                apis.ALTER_PARTITION_REASSIGNMENTS: self._move,
+                apis.ELECT_LEADERS: self._elect,
+                apis.DRAIN_BROKER: self._drain,
+                apis.INCREMENTAL_ALTER_CONFIGS: self._alter_configs,
+            }
+            for api_key, answer in answers.items():
+                broker.script(api_key, *[answer] * _MANY)
+
+    def drain(self, node_id: int) -> None:
+        self.live[node_id] = replace(self.live[node_id], is_draining=True)
+
+    def _describe_cluster(self, _: Any) -> DescribeClusterResponse:
+        brokers = [
+            DescribeClusterBroker(b.node_id, b.host, b.port, b.rack, is_draining=b.is_draining)
+            for b in self.live.values()
+        ]
+        return DescribeClusterResponse(cluster_id="scripted", controller_id=self.controller_id, brokers=brokers)
+
+    def _describe_partitions(self, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
+        names = {topic.name for topic in request.topics}
+        known = {topic for topic, _ in self.records}
+        cursor = ("", 0) if request.cursor is None else (request.cursor.topic_name, request.cursor.partition_index)
+        keys = [key for key in sorted(self.records) if (not names or key[0] in names) and key >= cursor]
+        page, rest = keys[: self.page_size], keys[self.page_size :]
+        topics = [
+            DescribeTopicPartitionsResponseTopic(name=name, error_code=UnknownTopicOrPartition.code)
+            for name in sorted(names - known)
+        ]
+        for topic in dict.fromkeys(topic for topic, _ in page):
+            told = [_described(index, self.records[topic, index]) for name, index in page if name == topic]
+            topics.append(DescribeTopicPartitionsResponseTopic(name=topic, partitions=told))
+        return DescribeTopicPartitionsResponse(topics=topics, next_cursor=NextCursor(*rest[0]) if rest else None)
+
+    def _describe_configs(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+        results = []
+        for requested in request.resources:
+            assert (requested.resource_type, requested.configuration_keys) == (2, ["min.insync.replicas"])
+            config = DescribeConfigsResourceResult(name="min.insync.replicas", value=str(self.min_insync))
+            results.append(
+                DescribeConfigsResult(resource_type=2, resource_name=requested.resource_name, configs=[config])
+            )
+        return DescribeConfigsResponse(results=results)
+
+    def _log_dirs(self, node_id: int) -> Callable[[DescribeLogDirsRequest], DescribeLogDirsResponse]:
+        """A leader has 100 bytes of each partition, everybody else 40."""
+
+        def answer(request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+            topics = []
+            for requested in request.topics or ():
+                held = [
+                    DescribeLogDirsPartition(
+                        index, 100 if self.records[requested.topic, index].leader == node_id else 40
+                    )
+                    for index in requested.partitions
+                    if node_id in self.records[requested.topic, index].replicas
+                ]
+                topics.append(DescribeLogDirsTopic(requested.topic, held))
+            return DescribeLogDirsResponse(results=[DescribeLogDirsResult(log_dir="/data", topics=topics)])
+
+        return answer
+
+    def _list_moves(self, _: Any) -> ListPartitionReassignmentsResponse:
+        if self.polls_left is not None:
+            self.polls_left -= 1
+            if self.polls_left < 0:
+                self.records = {key: _arrived(record) for key, record in self.records.items()}
+        moving = [(key, record) for key, record in self.records.items() if record.adding or record.removing]
+        return ListPartitionReassignmentsResponse(
+            topics=[
+                OngoingTopicReassignment(
+                    topic,
+                    [OngoingPartitionReassignment(index, [*r.replicas], [*r.adding], [*r.removing])],
+                )
+                for (topic, index), r in moving
+            ]
+        )
+
+    def _move(self, request: AlterPartitionReassignmentsRequest) -> AlterPartitionReassignmentsResponse:
+        responses = []
+        for topic in request.topics:
+            told = []
+            for requested in topic.partitions:
+
+                def decide(record: PartitionRecord, replicas: list[int] | None = requested.replicas) -> PartitionRecord:
+                    return (
+                        cancel_reassignment(record) if replicas is None else begin_reassignment(record, tuple(replicas))
+                    )
+
+                code, message = self._change(topic.name, requested.partition_index, decide)
+                told.append(ReassignablePartitionResponse(requested.partition_index, code, message))
+            responses.append(ReassignableTopicResponse(topic.name, told))
+        return AlterPartitionReassignmentsResponse(responses=responses)
+
+    def _elect(self, request: ElectLeadersRequest) -> ElectLeadersResponse:
+        def decide(record: PartitionRecord) -> PartitionRecord:
+            if request.election_type == 1:
+                elected = elect_unclean(record, self.live)
+                assert elected is not None
+                return elected
+            if record.leader == record.replicas[0]:
+                raise ElectionNotNeeded("it leads already")
+            preferred = elect_preferred(record, self.live, self.min_insync)
+            if preferred is None:
+                raise PreferredLeaderNotAvailable("it is not up")
+            return preferred
+
+        results = []
+        for topic in request.topic_partitions or ():
+            told = [PartitionResult(i, *self._change(topic.topic, i, decide)) for i in topic.partitions]
+            results.append(ReplicaElectionResult(topic.topic, told))
+        return ElectLeadersResponse(replica_election_results=results)
+
+    def _drain(self, request: DrainBrokerRequest) -> DrainBrokerResponse:
+        self.drains.append((request.broker_id, request.is_drained))
+        if request.broker_id not in self.live:
+            return DrainBrokerResponse(error_code=42, error_message="there has never been a broker like that")
+        return DrainBrokerResponse()
+
+    def _alter_configs(self, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
+        told = []
+        for requested in request.resources:
+            told.append(
+                IncrementalAlterConfigsResourceResponse(0, None, requested.resource_type, requested.resource_name)
+            )
+            assert requested.resource_type == 4
+            self.throttles += [
+                (requested.resource_name, c.name, c.config_operation, c.value) for c in requested.configs
+            ]
+        return IncrementalAlterConfigsResponse(responses=told)
+
+    def _change(
+        self, topic: str, index: int, decide: Callable[[PartitionRecord], PartitionRecord]
+    ) -> tuple[int, str | None]:
+        try:
+            if (topic, index) not in self.records:
+                raise UnknownTopicOrPartition(f"there is no partition {topic}-{index}")
+            if self.busy:
+                self.busy -= 1
+                raise RequestTimedOut
+            self.records[topic, index] = decide(self.records[topic, index])
+        except HeadraceError as error:
+            return error.code, error.message
+        return 0, None
+
+
+def led_partition(leader: int, *others: int, first: int | None = None) -> PartitionRecord:
+    """A partition that this broker leads, with all in sync; `first` of the replicas is preferred."""
+    nodes = (leader, *others)
+    replicas = nodes if first is None else (first, *(node_id for node_id in nodes if node_id != first))
+    return PartitionRecord(replicas=replicas, isr=replicas, leader=leader, leader_epoch=5, leader_broker_epoch=1)
+
+
+def _broker(node_id: int) -> BrokerRecord:
+    return BrokerRecord(node_id=node_id, epoch=1, host=f"broker{node_id}", port=9092, rack=f"rack{node_id}")
+
+
+def _arrived(record: PartitionRecord) -> PartitionRecord:
+    replicas = tuple(node_id for node_id in record.replicas if node_id not in record.removing)
+    return replace(record, replicas=replicas, isr=replicas, adding=(), removing=())
+
+
+def _described(index: int, record: PartitionRecord) -> DescribeTopicPartitionsResponsePartition:
+    return DescribeTopicPartitionsResponsePartition(
+        partition_index=index,
+        leader_id=record.leader,
+        leader_epoch=record.leader_epoch,
+        replica_nodes=[*record.replicas],
+        isr_nodes=[*record.isr],
+        eligible_leader_replicas=[*record.elr],
+    )

@@ -1,0 +1,48 @@
+"""What a subscription means, and when the topics behind it have changed."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from headrace.machines.groups.group_topics import TopicImage, TopicsImage
+
+TOPICS = {"orders": 3, "orders-eu": 1, "payments": 2, "__consumer_offsets": 8}
+VIEW = TopicsImage({name: TopicImage(UUID(int=at), size) for at, (name, size) in enumerate(TOPICS.items(), 1)})
+
+
+@pytest.mark.parametrize(
+    ("regex", "names"),
+    [
+        ("orders", {"orders"}),
+        ("^orders.*", {"orders", "orders-eu"}),
+        ("orders|payments", {"orders", "payments"}),
+        ("^or|^pay", set()),
+        (".*", {"orders", "orders-eu", "payments", "__consumer_offsets"}),
+        (r"[a-z(*+]+-(eu|us)", {"orders-eu"}),
+        (r"(orders)*(-eu){0,1}?", {"orders", "orders-eu"}),
+        ("(?i)ORDERS", {"orders"}),
+        ("", set()),
+    ],
+)
+def test_a_regular_expression_means_whole_names(regex: str, names: set[str]) -> None:
+    assert VIEW.matching(regex) == names
+
+
+def test_a_pattern_that_cannot_be_used_matches_nothing() -> None:
+    assert VIEW.matching("(?=a)a") == frozenset()
+
+
+def test_the_hash_tells_when_a_subscribed_topic_grows_goes_or_is_made_again() -> None:
+    names = {"orders", "missing"}
+    now = VIEW.hash_of(names)
+    assert TopicsImage(dict(VIEW.topics)).hash_of(names) == now
+    assert TopicsImage({**VIEW.topics, "payments": TopicImage(UUID(int=3), 9)}).hash_of(names) == now
+    for change in (
+        {"orders": TopicImage(UUID(int=1), 4)},
+        {"orders": TopicImage(UUID(int=9), 3)},
+        {"missing": TopicImage(UUID(int=8), 1)},
+    ):
+        assert TopicsImage({**VIEW.topics, **change}).hash_of(names) != now
+    assert VIEW.hash_of({"missing"}) == VIEW.hash_of(set()) != now

@@ -1,0 +1,193 @@
+"""Any order of requests, time, slow or failing stores and restarts leaves a group that keeps its promises."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.unit.machines.groups.group_driver import GroupDriver, subscription
+
+from headrace.machines.groups.group_state import GroupConfig, GroupState, JoinGroupResult, LeavingMember
+from headrace.model.errors import (
+    FencedInstanceId,
+    IllegalGeneration,
+    NotCoordinator,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
+
+REFUSALS = (UnknownMemberId, IllegalGeneration, FencedInstanceId, RebalanceInProgress)
+A, B, C = ("a", subscription("t")), ("b", subscription("t")), ("b", subscription("t", "u"))
+protocols = st.sampled_from([(A,), (A, B), (B, A), (C,), (C, A)])
+instance_ids = st.sampled_from([None, None, "i", "j"])
+positions = st.integers(0, 7)
+
+
+class GroupMachine(RuleBasedStateMachine):
+    @initialize(delay_ms=st.sampled_from([0, 3_000]), max_size=st.sampled_from([2, 3, 100]))
+    def start(self, delay_ms: int, max_size: int) -> None:
+        self.driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=delay_ms, max_size=max_size))
+        self.known: list[str] = ["stranger"]
+        self.lost: set[int] = set()
+        self.generation_id = 0
+
+    def member(self, position: int) -> str:
+        """Somebody who was told an id at some time, perhaps long ago."""
+        return self.known[-1 - position % len(self.known)]
+
+    def learn(self) -> None:
+        for answer in self.driver.answers.values():
+            if isinstance(answer, JoinGroupResult) and answer.member_id and answer.member_id not in self.known:
+                self.known.append(answer.member_id)
+
+    @rule(protocols=protocols, instance_id=instance_ids, require=st.booleans(), skips=st.booleans())
+    def somebody_new_joins(
+        self, protocols: tuple[tuple[str, bytes], ...], instance_id: str | None, require: bool, skips: bool
+    ) -> None:
+        self.driver.join(
+            protocols=protocols,
+            instance_id=instance_id,
+            require_known_member_id=require,
+            skips_assignment=skips,
+        )
+        self.learn()
+
+    @rule(position=positions, protocols=protocols, instance_id=instance_ids)
+    def somebody_joins_again(
+        self, position: int, protocols: tuple[tuple[str, bytes], ...], instance_id: str | None
+    ) -> None:
+        self.driver.join(self.member(position), protocols=protocols, instance_id=instance_id)
+        self.learn()
+
+    @rule()
+    def everybody_joins_again(self) -> None:
+        for member in self.driver.group.describe().members:
+            self.driver.join(member.member_id, instance_id=member.instance_id, protocols=(A, B))
+        self.learn()
+
+    @rule(position=positions)
+    def somebody_syncs(self, position: int) -> None:
+        self.driver.sync(self.member(position), assignments={m: m.encode() for m in self.known})
+
+    @rule()
+    def everybody_syncs(self) -> None:
+        for member in self.driver.group.describe().members:
+            self.driver.sync(member.member_id, assignments={m: m.encode() for m in self.known})
+
+    @rule(position=positions)
+    def somebody_sends_a_heartbeat(self, position: int) -> None:
+        member_ids = {member.member_id for member in self.driver.group.describe().members}
+        try:
+            self.driver.heartbeat(self.member(position))
+        except REFUSALS:
+            return
+        assert self.member(position) in member_ids
+
+    @rule(position=positions, age=st.integers(1, 3))
+    def nobody_of_an_old_generation_gets_anywhere(self, position: int, age: int) -> None:
+        member_id, old = self.member(position), self.driver.group.generation_id - age
+        token = self.driver.sync(member_id, old)
+        assert self.driver.synced(token).error_code in (UnknownMemberId.code, IllegalGeneration.code)
+        with pytest.raises((UnknownMemberId, IllegalGeneration)):
+            self.driver.heartbeat(member_id, old)
+        if old >= 0:
+            with pytest.raises((UnknownMemberId, IllegalGeneration)):
+                self.driver.commit(member_id, old)
+
+    @rule(position=positions, instance_id=instance_ids)
+    def somebody_leaves(self, position: int, instance_id: str | None) -> None:
+        self.driver.leave(LeavingMember(self.member(position)), LeavingMember("", instance_id))
+
+    @rule(elapsed_ms=st.sampled_from([1, 2_999, 3_000, 9_999, 10_000, 60_000, 300_000]))
+    def time_passes(self, elapsed_ms: int) -> None:
+        self.driver.pass_time(elapsed_ms)
+
+    @rule(elapsed_ms=st.sampled_from([5_000, 30_000]))
+    def the_broker_is_late(self, elapsed_ms: int) -> None:
+        self.driver.now_ms += elapsed_ms
+        self.driver.settle()
+
+    @rule()
+    def the_disk_is_slow(self) -> None:
+        self.driver.holds_stores = True
+
+    @precondition(lambda self: self.driver.holds_stores)
+    @rule(failed=st.booleans())
+    def the_disk_is_quick_again(self, failed: bool) -> None:
+        self.driver.holds_stores = False
+        self.driver.release_stores(NotCoordinator.code if failed else 0)
+        self.driver.settle()
+
+    @precondition(lambda self: self.driver.stored and not self.driver.holds_stores)
+    @rule()
+    def the_broker_restarts(self) -> None:
+        self.lost |= self.driver.requested - self.driver.answers.keys()
+        self.driver.restart()
+        # A generation that was not stored is lost, but it had no assignment either; its members join again.
+        self.generation_id = min(self.generation_id, self.driver.group.generation_id)
+
+    @invariant()
+    def every_request_waits_in_one_place_or_was_answered(self) -> None:
+        roster = self.driver.group._roster
+        waiting = Counter(
+            token for member in roster for token in (member.join_token, member.sync_token) if token is not None
+        )
+        assert waiting == Counter(self.driver.requested - self.driver.answers.keys() - self.lost)
+        assert roster.joined_count == sum(member.join_token is not None for member in roster)
+
+    @invariant()
+    def the_leader_is_a_member(self) -> None:
+        roster = self.driver.group._roster
+        assert (roster.leader in roster.members) if roster.members else (roster.leader is None)
+        assert {m.instance_id: m.member_id for m in roster if m.instance_id} == roster.member_id_of
+        assert roster.unsynced <= roster.members.keys()
+        assert not roster.pending.keys() & roster.members.keys()
+
+    @invariant()
+    def generations_never_go_back(self) -> None:
+        assert self.driver.group.generation_id >= self.generation_id
+        self.generation_id = self.driver.group.generation_id
+
+    @invariant()
+    def a_group_without_members_is_empty_or_still_waits_for_some(self) -> None:
+        rebalance = self.driver.group._rebalance
+        if rebalance.roster.members:
+            assert rebalance.state is not GroupState.EMPTY
+        elif rebalance.state is not GroupState.EMPTY:
+            assert rebalance.state is GroupState.PREPARING_REBALANCE
+            assert rebalance.is_first or rebalance.roster.pending
+
+    @invariant()
+    def everything_that_waits_has_a_deadline_and_none_has_passed(self) -> None:
+        group, rebalance = self.driver.group, self.driver.group._rebalance
+        earliest_ms, wake_ms = rebalance.earliest_deadline_ms(), group.deadline()
+        if earliest_ms is not None:
+            assert wake_ms is not None
+            assert self.driver.now_ms < wake_ms <= earliest_ms
+        assert all(member.session_deadline_ms is not None or member.is_waiting for member in rebalance.roster)
+        assert (rebalance.state is GroupState.PREPARING_REBALANCE) == (rebalance.join_deadline_ms is not None)
+        if rebalance.state is GroupState.COMPLETING_REBALANCE and rebalance.roster.unsynced:
+            assert rebalance.sync_deadline_ms is not None
+
+    @invariant()
+    def all_members_know_the_protocol_of_the_generation(self) -> None:
+        rebalance = self.driver.group._rebalance
+        if rebalance.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            assert all(rebalance.protocol_name in dict(member.protocols) for member in rebalance.roster)
+            assert len({member.member_id for member in rebalance.roster}) <= rebalance.config.max_size
+
+    def teardown(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        self.driver.holds_stores = False
+        self.driver.release_stores()
+        self.driver.pass_time(1_000_000)
+        assert self.driver.group.has_no_members, "a group whose members have gone becomes empty"
+        assert self.driver.requested == self.driver.answers.keys() | self.lost
+
+
+GroupMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+TestGroupMachine = GroupMachine.TestCase

@@ -1,0 +1,91 @@
+"""Spans say the same as a value per offset would; alarms that no longer hold do not pile up."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.machines.queues.delivery_failures import Deadlines
+from headrace.machines.queues.leases import Lease, Leases
+from headrace.machines.queues.offset_ranges import IntervalMap, OffsetInterval
+
+
+class Coloured(OffsetInterval):
+    colour: int
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["put", "put", "cut"]), st.integers(0, 40), st.integers(0, 12)), min_size=1, max_size=25
+)
+
+
+def coloured_by(steps: list[tuple[str, int, int]]) -> tuple[IntervalMap[Coloured], dict[int, int]]:
+    spans: IntervalMap[Coloured] = IntervalMap()
+    model: dict[int, int] = {}
+    for colour, (verb, first, length) in enumerate(steps):
+        last = first + length
+        removed = {o: one.colour for one in spans.cut(first, last) for o in range(one.first, one.last + 1)}
+        assert removed == {offset: model.pop(offset) for offset in range(first, last + 1) if offset in model}
+        if verb == "put":
+            spans.put(Coloured(first, last, colour))
+            model.update(dict.fromkeys(range(first, last + 1), colour))
+    return spans, model
+
+
+@given(steps)
+def test_each_offset_has_the_span_that_was_put_there_last(steps: list[tuple[str, int, int]]) -> None:
+    spans, model = coloured_by(steps)
+    for offset in range(60):
+        span = spans.at(offset)
+        assert (None if span is None else span.colour) == model.get(offset)
+    assert spans.offset_count == len(model)
+    assert [offset for one in spans for offset in range(one.first, one.last + 1)] == sorted(model)
+
+
+@given(steps, st.integers(0, 60), st.integers(0, 30))
+def test_a_range_is_covered_by_spans_and_gaps(steps: list[tuple[str, int, int]], first: int, length: int) -> None:
+    spans, model = coloured_by(steps)
+    last = first + length
+    found = spans.overlapping(first, last)
+    assert [one.first for one in found] == sorted(one.first for one in found)
+    covered = {offset for one in found for offset in range(one.first, one.last + 1)}
+    assert covered & set(range(first, last + 1)) == set(model) & set(range(first, last + 1))
+    gaps = [offset for low, high in spans.gaps(first, last) for offset in range(low, high + 1)]
+    assert gaps == [offset for offset in range(first, last + 1) if offset not in model]
+
+
+def test_an_alarm_is_told_when_its_time_has_come_and_until_it_is_set_anew() -> None:
+    times = {1: 10, 2: 20}
+    alarms = Deadlines(times.get)
+    for key, at_ms in times.items():
+        alarms.set(at_ms, key)
+    assert alarms.next_ms() == 10
+    assert alarms.over(9) == []
+    assert alarms.over(20) == [1, 2]
+    assert alarms.over(20) == [1, 2]
+    times[1] = 30
+    alarms.set(30, 1)
+    assert alarms.over(20) == [2]
+    del times[2]
+    assert alarms.next_ms() == 30
+
+
+def test_alarms_that_no_longer_hold_do_not_pile_up() -> None:
+    times: dict[int, int] = {}
+    alarms = Deadlines(times.get)
+    for number in range(100_000):
+        times[number] = 1_000_000 + number
+        alarms.set(times[number], number)
+        times.pop(number - 10, None)
+    assert len(alarms._heap) < 2_000
+    assert alarms.next_ms() == 1_000_000 + 100_000 - 10
+
+
+def test_what_is_left_behind_a_cut_stays_filed_where_it_was_and_sets_no_alarm() -> None:
+    leases = Leases()
+    leases.put(Lease(0, 99, "worker", 1, until_ms=1000))
+    for offset in range(99):
+        assert leases.cut(offset, offset) == [Lease(offset, offset, "worker", 1, until_ms=1000)]
+    assert list(leases) == [Lease(99, 99, "worker", 1, until_ms=1000)]
+    assert leases.offset_count == 1
+    assert len(leases.ends._heap) == 1

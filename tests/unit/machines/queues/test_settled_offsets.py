@@ -1,0 +1,74 @@
+"""A floor and a bitmap say the same as a set of offsets would."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.machines.queues.settled_offsets import SettledOffsets, first_absent, new_bitmap, present_ranges
+
+START = 65_536 - 20  # so that two containers of the bitmap take part
+END = START + 60
+ranges = st.lists(
+    st.tuples(st.integers(START - 5, END - 1), st.integers(0, 12)).map(lambda pair: (pair[0], sum(pair))), max_size=20
+)
+
+
+def settled_by(added: list[tuple[int, int]]) -> tuple[SettledOffsets, set[int]]:
+    settled = SettledOffsets(START)
+    model = set(range(START))
+    for first, last in added:
+        settled.add(first, last)
+        model.update(range(first, last + 1))
+    return settled, model
+
+
+@given(ranges)
+def test_it_is_a_set(added: list[tuple[int, int]]) -> None:
+    settled, model = settled_by(added)
+    assert settled.floor == next(offset for offset in range(START, END + 20) if offset not in model)
+    assert all((offset in settled) == (offset in model) for offset in range(START - 9, END + 20))
+    assert len(settled) == sum(offset > settled.floor for offset in model)
+
+
+@given(ranges, st.integers(START - 5, END), st.integers(START - 5, END + 20))
+def test_what_is_not_settled_is_told_in_ranges(added: list[tuple[int, int]], first: int, end: int) -> None:
+    settled, model = settled_by(added)
+    found = list(settled.unsettled(first, end))
+    assert [offset for one in found for offset in range(one.first, one.last + 1)] == [
+        offset for offset in range(first, end) if offset not in model
+    ]
+    assert all(before.last + 1 < after.first for before, after in pairwise(found))
+    assert settled.count_unsettled(end) == sum(offset not in model for offset in range(START, end))
+
+
+@given(ranges, st.sampled_from([1, 40, 10_000]))
+def test_its_slices_together_are_the_same_set(added: list[tuple[int, int]], bytes_max: int) -> None:
+    settled, model = settled_by(added)
+    copy = SettledOffsets(settled.floor)
+    for piece in settled.slices(bytes_max):
+        copy.add_slice(piece)
+    assert all((offset in copy) == (offset in model) for offset in range(START - 9, END + 20))
+    assert (copy.floor, copy.end, len(copy)) == (settled.floor, settled.end, len(settled))
+
+
+@pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 31, 32, 48, 49, 65_536, 1_000_000])
+def test_the_end_of_a_run_is_found_however_long_it_is(length: int) -> None:
+    bitmap = new_bitmap()
+    bitmap.add_range(1_000, 1_000 + length)
+    bitmap.add_range(1_001 + length, 1_050 + length)
+    assert first_absent(bitmap, 1_000) == 1_000 + length
+    assert first_absent(bitmap, 1_000 + length) == 1_000 + length
+    assert list(present_ranges(bitmap, 0, 2_000_000)) == [(1_000, 999 + length), (1_001 + length, 1_049 + length)]
+
+
+def test_a_slice_is_as_small_as_was_asked_for() -> None:
+    settled = SettledOffsets()
+    for offset in range(1, 1_000_000, 7):
+        settled.add(offset, offset)
+    pieces = list(settled.slices(40_000))
+    assert len(pieces) > 3
+    assert max(map(len, pieces)) <= 40_000

@@ -1,0 +1,203 @@
+"""Every request is answered by its route or refused in a known way, and no route is without an owner."""
+
+from __future__ import annotations
+
+from tests.unit.http.http_harness import HttpHarness
+from tests.unit.protocols.rest.rest_harness import RestHarness, answer, with_rest_harness
+
+from headrace.client import errors as client_errors
+from headrace.client.admin.subscription_admin import START, Position, SubscriptionAdmin
+from headrace.client.errors import Unreachable
+from headrace.client.produce.publisher import Overloaded
+from headrace.http.message import Request, Response
+from headrace.http.problem import Problem
+from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Verb
+from headrace.model import errors
+from headrace.model.errors import HeadraceError, NotLeader
+from headrace.protocols.rest.access import ANONYMOUS, Principal
+from headrace.protocols.rest.application import ALL_ROLES, BODY_BYTES_MAX, RestApplication
+from headrace.protocols.rest.error_responses import problem_of_error
+
+
+class DenyingAuthorizer:
+    """Notes what it is asked, and refuses what it is told to."""
+
+    def __init__(self) -> None:
+        self.requested: list[tuple[Verb, str | None]] = []
+        self.refused: Verb | None = None
+
+    async def authenticate(self, request: Request) -> Principal:
+        if request.headers.get("authorization") == "none":
+            raise Problem(401, "token_missing", "this server wants a token", "send one")
+        return ANONYMOUS
+
+    async def is_still_authorized(self, request: Request) -> bool:
+        return request.headers.get("authorization") != "none"
+
+    def authorize(self, caller: Principal, verb: Verb, topic: str | None) -> None:
+        self.requested.append((verb, topic))
+        if verb is self.refused:
+            raise Problem(403, "scope_missing", "no", "ask for it")
+
+
+def test_every_route_says_who_may_use_it_and_what_it_answers() -> None:
+    async def scenario(harness: RestHarness) -> None:
+        public = set()
+        for route in harness.application.routes:
+            assert isinstance(route.access, Access), route.pattern
+            assert isinstance(route.operation, Operation), route.pattern
+            assert route.operation.summary, route.pattern
+            assert route.operation.answers, route.pattern
+            if route.access.verb is Verb.PUBLIC:
+                public.add(route.pattern)
+        assert public == {"/openapi.json", "/docs"}
+
+    with_rest_harness(scenario)
+
+
+def test_each_route_is_of_the_side_that_needs_it() -> None:
+    async def scenario(harness: RestHarness) -> None:
+        for side in (ForwarderRole.PUBLISH, ForwarderRole.SUBSCRIBE):
+            application = RestApplication(harness.cluster, DenyingAuthorizer(), frozenset({side}))
+            assert {route.side for route in application.routes} == {side, ForwarderRole.BOTH}
+        assert {route.side for route in harness.application.routes} == {*ALL_ROLES, ForwarderRole.BOTH}
+        publishing = RestApplication(harness.cluster, DenyingAuthorizer(), frozenset({ForwarderRole.PUBLISH}))
+        pull = await answer(publishing, Request("GET", "/subscriptions/s/messages", {}, {}, b"", "", ""))
+        assert isinstance(pull, Response)
+        assert pull.status == 404
+
+    with_rest_harness(scenario)
+
+
+def test_who_may_not_is_refused_before_anything_is_done() -> None:
+    async def scenario(harness: RestHarness) -> None:
+        guard = DenyingAuthorizer()
+        harness.application = RestApplication(harness.cluster, guard)
+        assert (await harness.ask("POST", "/topics/orders/messages", {}, authorization="none")).status == 401
+        guard.refused = Verb.PUBLISH
+        assert (await harness.ask("POST", "/topics/orders/messages", {})).status == 403
+        assert (await harness.ask("GET", "/topics/orders")).code == "topic_not_found"
+        await harness.ask("GET", "/topics")
+        assert guard.requested == [(Verb.PUBLISH, "orders"), (Verb.READ, "orders"), (Verb.READ, None)]
+        assert (await harness.ask("GET", "/openapi.json", authorization="none")).status == 200
+
+    with_rest_harness(scenario)
+
+
+def test_the_same_path_may_mean_another_topic_the_next_time() -> None:
+    async def scenario(harness: RestHarness) -> None:
+        for topic in ("a", "b"):
+            await harness.publish(topic, {"from": topic})
+            await SubscriptionAdmin(harness.cluster).create(topic, "workers", Position(START))
+        assert (await harness.ask("GET", "/subscriptions/workers/messages")).code == "subscription_ambiguous"
+        for topic in ("a", "b"):
+            (message,) = (await harness.ask("GET", f"/subscriptions/workers/messages?topic={topic}")).json["messages"]
+            assert message["value"] == {"from": topic}
+
+    with_rest_harness(scenario)
+
+
+def test_what_is_not_served_says_so() -> None:
+    async def scenario(harness: RestHarness) -> None:
+        for target in ("/", "/topic", "/topics/", "/topics//messages", "/topics/a/b", "*"):
+            told = await harness.ask("GET", target)
+            assert (told.status, told.code) == (404, "not_found")
+        told = await harness.ask("PUT", "/topics/orders")
+        assert (told.status, told.code) == (405, "method_not_allowed")
+        assert told.headers["allow"] == "DELETE, GET, PATCH"
+
+    with_rest_harness(scenario)
+
+
+def test_a_parameter_that_would_do_nothing_is_refused() -> None:
+    async def scenario(harness: RestHarness) -> None:
+        await harness.publish("orders", 1)
+        told = await harness.ask("GET", "/topics?limits=5")
+        assert (told.status, told.code) == (422, "invalid_parameter")
+        assert told.json["message"] == "limits: unknown parameter; known are prefix, limit, after, internal"
+        told = await harness.ask("GET", "/topics/orders?verbose=true")
+        assert (told.status, told.code) == (422, "invalid_parameter")
+        assert told.json["message"] == "verbose: unknown parameter; this route has none"
+        told = await harness.ask("GET", "/openapi.json?v=2")
+        assert told.status == 200, "what anybody may see is fetched with whatever browsers and proxies add"
+
+    with_rest_harness(scenario)
+
+
+def test_every_route_of_a_subscription_takes_the_topic_that_makes_its_name_clear() -> None:
+    async def scenario(harness: RestHarness) -> None:
+        for route in harness.application.routes:
+            if route.access.subject is AccessSubject.SUBSCRIPTION and "{topic}" not in route.pattern:
+                assert "topic" in [parameter.name for parameter in route.operation.parameters], route.pattern
+
+    with_rest_harness(scenario)
+
+
+def test_a_compressed_body_is_refused_rather_than_kept_as_if_it_were_plain() -> None:
+    async def scenario(harness: RestHarness) -> None:
+        told = await harness.ask("POST", "/topics/orders/messages", b"\x1f\x8b", content_encoding="gzip")
+        assert (told.status, told.code) == (415, "unsupported_encoding")
+        await harness.publish("orders", 1, content_encoding="identity")
+
+    with_rest_harness(scenario)
+
+
+def test_how_large_a_body_may_be_is_up_to_its_route() -> None:
+    async def scenario(harness: RestHarness) -> None:
+        application = harness.application
+        assert application.body_limit("POST", "/topics/orders/messages") > BODY_BYTES_MAX
+        assert application.body_limit("POST", "/topics") == BODY_BYTES_MAX
+        assert application.body_limit("POST", "/nowhere") == BODY_BYTES_MAX
+
+    with_rest_harness(scenario)
+
+
+def test_a_route_takes_a_body_only_if_it_describes_one() -> None:
+    async def scenario(harness: RestHarness) -> None:
+        for route in harness.application.routes:
+            path = route.pattern.replace("{", "").replace("}", "")
+            takes_body = harness.application.body_limit(route.method, path) > 0
+            assert takes_body == (route.method in ("POST", "PUT", "PATCH")), route
+            assert not takes_body or route.access.verb is not Verb.PUBLIC
+        assert harness.application.body_limit("HEAD", "/docs") == 0
+
+    with_rest_harness(scenario)
+
+
+def test_no_body_is_kept_for_a_caller_without_a_token() -> None:
+    async def scenario(harness: RestHarness) -> None:
+        simulated_broker = HttpHarness()
+        simulated_broker.listener.application = harness.application
+        for path in ("/docs", "/openapi.json", "/topics", "/nowhere"):
+            for method in ("GET", "HEAD", "POST", "DELETE"):
+                head = f"{method} {path} HTTP/1.1\r\nHost: x\r\n"
+                for framing in ("Content-Length: 1048576\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n10000\r\n"):
+                    http_client = simulated_broker.http_client().sends(head + framing)
+                    if not http_client.is_hung_up_on:
+                        http_client.sends(b"x" * 50_000)
+                    assert http_client.is_hung_up_on, (head, framing)
+                    assert simulated_broker.listener.budget.taken == 0
+
+    with_rest_harness(scenario, with_auth=True)
+
+
+def test_every_refusal_becomes_a_problem_that_says_what_to_do() -> None:
+    kinds = [
+        kind
+        for module in (errors, client_errors)
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, HeadraceError) and kind is not client_errors.UnknownErrorCode
+    ]
+    for kind in kinds:
+        problem = problem_of_error(kind("said"))
+        assert 400 <= problem.status < 600
+        assert problem.code.replace("_", "").isalpha()
+        assert problem.next_step
+        assert problem.message == "said"
+        assert (problem.status in (429, 503)) == ("retry-after" in dict(problem.headers))
+
+
+def test_what_may_help_later_is_told_to_come_again() -> None:
+    for error, code in ((NotLeader(), "unavailable"), (Overloaded(), "overloaded"), (Unreachable(), "no_broker")):
+        problem = problem_of_error(error)
+        assert (problem.status, problem.code) == (503, code)

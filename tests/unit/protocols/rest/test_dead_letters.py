@@ -1,0 +1,193 @@
+"""Dead letters over REST: only those of the subscription, sent back or discarded in bounded steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.protocols.rest.rest_queue_support import RestQueues, die, with_queues
+
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
+from headrace.model.tokens import Scope
+from headrace.protocols.rest.access import Principal
+
+LETTERS = "/subscriptions/workers/dead-letters"
+REDRIVE = "/subscriptions/workers/redrive"
+DISCARD = "/subscriptions/workers/discard"
+
+
+async def left(queues: RestQueues) -> list[str]:
+    return [letter["value_base64"] for letter in (await queues.get(LETTERS))["dead_letters"]]
+
+
+def test_where_nobody_has_died_there_is_nothing_to_do() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        assert await queues.get(LETTERS) == {"dead_letters": [], "more": False}
+        for url, body in ((REDRIVE, {}), (DISCARD, {"all": True})):
+            answer = await queues.post(url, body)
+            assert (answer["settled"], answer["left"], answer["complete"]) == (0, 0, True)
+
+    with_queues(scenario)
+
+
+def test_letters_are_shown_with_their_past_and_only_to_their_subscription() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await die(queues, b'{"a":1}')
+        await die(queues, b"theirs", name="others")
+        forged = [("headrace-dead-subscription", b"workers"), ("headrace-dead-topic", b"jobs")]
+        await queues.put(b"forged", topic="jobs.dlq", headers=forged)  # type: ignore[arg-type]
+        (letter,) = (await queues.get(LETTERS))["dead_letters"]
+        assert letter["message_id"] == "jobs.dlq:0:0"
+        assert (letter["origin"], letter["attempts"], letter["reason"]) == ("jobs:0:0", 5, "boom")
+        assert (letter["state"], letter["redriven"], letter["key"]) == ("ready", 0, "k")
+        assert letter["value"] == {"a": 1}
+        assert letter["died_at"].endswith("Z")
+
+    with_queues(scenario)
+
+
+def test_lists_are_bounded_and_filtered() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await die(queues, b"a1", b"b1", b"a2")
+        answer = await queues.get(f"{LETTERS}?limit=2")
+        assert (len(answer["dead_letters"]), answer["more"]) == (2, True)
+        answer = await queues.get(f"{LETTERS}?filter=header.type%20=%20'a'")
+        assert (len(answer["dead_letters"]), answer["more"]) == (2, False)
+        refused = await queues.ask("GET", f"{LETTERS}?filter=((")
+        assert (refused.status, refused.body["code"]) == (422, "invalid_parameter")
+
+    with_queues(scenario)
+
+
+def test_letters_go_back_and_are_delivered_again() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await queues.post("/subscriptions/workers/seek", {"to": "end"})
+        await die(queues, b"a", b"b")
+        await queues.post("/subscriptions/workers/seek", {"to": "end"})
+        await die(queues, b"theirs", name="others")
+        tried = await queues.post(REDRIVE, {"dry_run": True})
+        assert (tried["settled"], tried["left"]) == (2, 3)
+        answer = await queues.post(REDRIVE, {})
+        assert answer == {
+            "settled": 2,
+            "settled_before": 0,
+            "refused": 0,
+            "refusals": [],
+            "complete": True,
+            "left": 1,
+        }
+        values = [one["value_base64"] for one in await queues.pull()]
+        assert sorted(values) == ["YQ==", "Yg==", "dGhlaXJz"], "theirs was published here, too"
+        assert await left(queues) == []
+        everything = (await queues.get(f"{LETTERS}?settled=true"))["dead_letters"]
+        assert [one["state"] for one in everything] == ["settled", "settled"]
+        assert (await queues.post(REDRIVE, {}))["settled"] == 0
+
+    with_queues(scenario)
+
+
+def test_a_long_redrive_goes_on_in_the_next_request() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await die(queues, *(b"%d" % number for number in range(7)))
+        steps = [await queues.post(REDRIVE, {"max": 3}) for _ in range(3)]
+        assert [(one["settled"], one["complete"], one["left"]) for one in steps] == [
+            (3, False, 4),
+            (3, False, 1),
+            (1, True, 0),
+        ]
+
+    with_queues(scenario)
+
+
+def test_a_redrive_is_bounded_in_time() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await die(queues, *(b"%d" % number for number in range(60)))
+        began = queues.cluster.clock.monotonic()
+        answer = await queues.post(REDRIVE, {"rate": 1})
+        assert 15 <= answer["settled"] <= 30
+        assert not answer["complete"]
+        assert queues.cluster.clock.monotonic() - began < 30
+
+    with_queues(scenario)
+
+
+def test_single_letters_go_elsewhere() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await TopicAdmin(queues.cluster).create(NewTopic("repaired", 1))
+        await queues.subscribe("repairers", "repaired")
+        await die(queues, b"a", b"b")
+        await die(queues, b"theirs", name="others")
+        answer = await queues.post(REDRIVE, {"message_ids": ["jobs.dlq:0:1"], "to": "repaired"})
+        assert answer["settled"] == 1
+        assert [one["value_base64"] for one in await queues.pull(name="repairers")] == ["Yg=="]
+        refused = await queues.ask("POST", REDRIVE, {"message_ids": ["jobs.dlq:0:2"]})
+        assert (refused.status, refused.body["code"]) == (422, "invalid_request")
+        assert await left(queues) == ["YQ=="]
+
+    with_queues(scenario)
+
+
+def test_sending_elsewhere_needs_the_right_to_publish_there() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await die(queues, b"a")
+        await TopicAdmin(queues.cluster).create(NewTopic("repaired", 1))
+        queues.caller = Principal("ops", "t-1", (Scope("manage", "jobs"),))
+        answer = await queues.ask("POST", REDRIVE, {"to": "repaired"})
+        assert (answer.status, answer.body["code"]) == (403, "scope_missing")
+        answer = await queues.ask("POST", REDRIVE, {"to": "__acks.jobs"})
+        assert answer.status == 403
+        assert await left(queues) == ["YQ=="]
+
+    with_queues(scenario)
+
+
+def test_those_that_came_back_too_often_stay_and_that_is_told() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await queues.subscribe("once", configs={"share.delivery.count.limit": 2})
+        await die(queues, b"a", name="once")
+        url = "/subscriptions/once/redrive"
+        assert (await queues.post(url, {}))["settled"] == 1
+        (message,) = [one for one in await queues.pull(name="once") if "headrace-redriven" in one["headers"]]
+        await queues.post("/subscriptions/once/reject", {"receipt": message["receipt"]})
+        answer = await queues.post(url, {"max_redrives": 1})
+        assert (answer["settled"], answer["refused"]) == (0, 1)
+        assert "came back 1 times" in answer["refusals"][0]["message"]
+
+    with_queues(scenario)
+
+
+def test_letters_are_discarded_only_when_it_is_said_which() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await die(queues, b"a", b"b", b"c")
+        answer = await queues.ask("POST", DISCARD, {})
+        assert (answer.status, answer.body["code"]) == (422, "invalid_body")
+        assert (await queues.post(DISCARD, {"filter": "header.type = 'b'"}))["settled"] == 1
+        assert await left(queues) == ["YQ==", "Yw=="]
+        assert (await queues.post(DISCARD, {"message_ids": ["jobs.dlq:0:0"]}))["settled"] == 1
+        assert (await queues.post(DISCARD, {"all": True, "dry_run": True}))["settled"] == 1
+        assert (await queues.post(DISCARD, {"all": True}))["left"] == 0
+
+    with_queues(scenario)
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"max": 0}, "invalid_body"),
+        ({"rate": 0}, "invalid_body"),
+        ({"message_ids": []}, "invalid_body"),
+        ({"message_ids": ["x"]}, "invalid_message_id"),
+        ({"message_ids": ["jobs:0:0"]}, "other_topic"),
+        ({"message_ids": ["jobs.dlq:0:99"]}, "invalid_request"),
+        ({"filter": "(("}, "invalid_parameter"),
+        ({"to": "jobs.dlq"}, "invalid_topic"),
+    ],
+)
+def test_nonsense_is_refused(body: Any, code: str) -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await die(queues, b"a")
+        answer = await queues.ask("POST", REDRIVE, body)
+        assert (answer.status, answer.body["code"]) == (422, code)
+        assert await left(queues) == ["YQ=="]
+
+    with_queues(scenario)

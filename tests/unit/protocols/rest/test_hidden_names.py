@@ -1,0 +1,82 @@
+"""What a token may not use, it is not told of: no refusal and no page names other tenants' topics."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.protocols.rest.rest_harness import RestHarness, with_rest_harness
+
+from headrace.http.message import Request
+from headrace.http.problem import Problem
+
+ROUTES = (
+    ("GET", "/subscriptions/invoices/messages", "consume"),
+    ("GET", "/subscriptions/invoices/push", "read"),
+    ("DELETE", "/subscriptions/invoices/push", "manage"),
+    ("POST", "/subscriptions/invoices/seek", "manage"),
+    ("GET", "/subscriptions/invoices/dead-letters", "read"),
+)
+
+
+async def make(harness: RestHarness, operator: str, *topics: str) -> None:
+    for topic in topics:
+        assert (await harness.ask("POST", "/topics", {"name": topic}, authorization=operator)).status == 201
+        body = {"name": "invoices", "start": "earliest"}
+        assert (await harness.ask("POST", f"/topics/{topic}/subscriptions", body, authorization=operator)).status == 201
+
+
+@pytest.mark.parametrize(("method", "path", "verb"), ROUTES)
+def test_a_subscription_of_topics_that_the_token_may_not_use_is_not_there(method: str, path: str, verb: str) -> None:
+    async def scenario(harness: RestHarness) -> None:
+        operator, mine = await harness.token("manage:*"), await harness.token(f"{verb}:mine")
+        await make(harness, operator, "secret-one")
+        for _ in range(2):
+            told = await harness.ask(method, path, authorization=mine)
+            assert (told.status, told.code) == (404, "subscription_not_found")
+            assert b"secret" not in told.raw
+            await harness.ask("POST", "/topics", {"name": "secret-two"}, authorization=operator)
+            body = {"name": "invoices"}
+            await harness.ask("POST", "/topics/secret-two/subscriptions", body, authorization=operator)
+
+    with_rest_harness(scenario, with_auth=True)
+
+
+def test_a_name_is_resolved_among_the_topics_that_the_token_may_use() -> None:
+    async def scenario(harness: RestHarness) -> None:
+        operator, mine = await harness.token("manage:*"), await harness.token("consume:mine", "publish:mine")
+        await make(harness, operator, "mine", "secret-one", "secret-two")
+        await harness.publish("mine", {"n": 1}, authorization=mine)
+        told = await harness.ask("GET", "/subscriptions/invoices/messages", authorization=mine)
+        assert [one["value"] for one in told.json["messages"]] == [{"n": 1}]
+        told = await harness.ask("GET", "/subscriptions/invoices/messages", authorization=operator)
+        assert (told.status, told.code) == (409, "subscription_ambiguous")
+
+    with_rest_harness(scenario, with_auth=True)
+
+
+def test_a_topic_that_is_named_is_refused_alike_whether_or_not_it_exists() -> None:
+    async def scenario(harness: RestHarness) -> None:
+        operator, mine = await harness.token("manage:*"), await harness.token("consume:mine")
+        await make(harness, operator, "secret-one")
+        for topic in ("secret-one", "secret-two"):
+            told = await harness.ask("GET", f"/subscriptions/invoices/messages?topic={topic}", authorization=mine)
+            assert (told.status, told.code) == (403, "scope_missing")
+
+    with_rest_harness(scenario, with_auth=True)
+
+
+def test_metrics_need_a_scope_of_their_own() -> None:
+    async def scenario(harness: RestHarness) -> None:
+        async def refused(authorization: str | None) -> int:
+            headers = {} if authorization is None else {"authorization": authorization}
+            with pytest.raises(Problem) as told:
+                await harness.application.admit_metrics(Request("GET", "/metrics", {}, headers, b"", "peer", "r-1"))
+            return told.value.status
+
+        assert await refused(None) == 401
+        assert await refused(await harness.token("read:*")) == 403
+        assert await refused(await harness.token("metrics:mine")) == 403
+        for scope in ("metrics:*", "manage:*"):
+            headers = {"authorization": await harness.token(scope)}
+            await harness.application.admit_metrics(Request("GET", "/metrics", {}, headers, b"", "peer", "r-1"))
+
+    with_rest_harness(scenario, with_auth=True)

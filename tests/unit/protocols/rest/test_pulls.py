@@ -1,0 +1,182 @@
+"""Pulling over REST: what a message looks like, who gets it, how long is waited, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+
+import pytest
+from tests.unit.protocols.rest.rest_queue_support import RestQueues, another, with_queues
+
+
+def test_a_message_is_shown_with_its_receipt_and_all_that_is_known_of_it() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await queues.put(b'{"order": 1}', key=b"c-42", headers=[("kind", b"new"), ("empty", None)])
+        (message,) = await queues.pull("lease=1m")
+        assert message["message_id"] == "jobs:0:0"
+        assert message["receipt"].startswith("jobs:0:0/1/")
+        assert message["value"] == {"order": 1}
+        assert (message["key"], message["headers"]) == ("c-42", {"kind": "new", "empty": None})
+        assert message["attempt"] == 1
+        assert message["published_at"].endswith("Z")
+        assert message["lease_until"] > message["published_at"]
+        assert "value_base64" not in message
+
+    with_queues(scenario)
+
+
+@pytest.mark.parametrize(
+    ("value", "content_type", "shown"),
+    [
+        (b"[1, 2.50]", None, {"value": [1, 2.5]}),
+        (b" null ", None, {"value": None}),
+        (b"hello", None, {"value_base64": "aGVsbG8="}),
+        (b"hello", "text/plain", {"value": "hello"}),
+        (b"123", "text/plain; charset=utf-8", {"value": "123"}),
+        (b"\xff", "text/plain", {"value_base64": "/w=="}),
+        (b"123", "application/octet-stream", {"value_base64": "MTIz"}),
+        (b'{"a":1}', "application/json", {"value": {"a": 1}}),
+        (b'"\xff"', None, {"value_base64": base64.b64encode(b'"\xff"').decode()}),
+        (b"1,2", None, {"value_base64": "MSwy"}),
+        (b"1]}, {", None, {"value_base64": base64.b64encode(b"1]}, {").decode()}),
+        (b"[" * 5000 + b"]" * 5000, None, {"value_base64": base64.b64encode(b"[" * 5000 + b"]" * 5000).decode()}),
+        (b"", None, {"value_base64": ""}),
+        (None, None, {}),
+    ],
+)
+def test_a_value_is_json_or_text_or_base64(value: bytes | None, content_type: str | None, shown: Any) -> None:
+    async def scenario(queues: RestQueues) -> None:
+        headers = [] if content_type is None else [("content-type", content_type.encode())]
+        await queues.put(value, headers=headers)  # type: ignore[arg-type]
+        (message,) = await queues.pull()
+        assert {name: message[name] for name in ("value", "value_base64") if name in message} == shown
+
+    with_queues(scenario)
+
+
+def test_whatever_a_message_holds_the_answer_is_json() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await queues.put(b"\x00\xff", key=b"\xff\xfe", headers=[("k\udcff", b"\xfe"), ('"', b'\\"')])
+        (message,) = await queues.pull()
+        assert message["key_base64"] == "//4="
+        assert message["headers"]['"'] == '\\"'
+
+    with_queues(scenario)
+
+
+def test_two_clients_share_the_messages() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        other = another(queues)
+        await queues.put(*(b"%d" % number for number in range(6)))
+        first, second = await queues.pull("max_messages=3"), await other.pull("max_messages=3")
+        assert sorted(one["value"] for one in [*first, *second]) == [0, 1, 2, 3, 4, 5]
+        assert await queues.pull() == []
+
+    with_queues(scenario)
+
+
+def test_a_pull_waits_and_whoever_hangs_up_keeps_nothing() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        hung_up = asyncio.create_task(queues.pull("wait=60s"))
+        await asyncio.sleep(1)
+        hung_up.cancel()
+        other = another(queues)
+        waiting = asyncio.create_task(other.pull("wait=30s"))
+        await asyncio.sleep(1)
+        await queues.put(b"1")
+        (message,) = await waiting
+        assert (message["value"], message["attempt"]) == (1, 1)
+        assert await queues.pull("wait=500ms") == []
+
+    with_queues(scenario)
+
+
+def test_a_pull_by_topic_is_the_same_and_does_not_make_what_is_not_there() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await queues.put(b"1")
+        answer = await queues.get("/topics/jobs/subscriptions/workers/messages")
+        assert [one["value"] for one in answer["messages"]] == [1]
+        missing = await queues.ask("GET", "/topics/jobs/subscriptions/nobody/messages")
+        assert (missing.status, missing.body["code"]) == (404, "subscription_not_found")
+        missing = await queues.ask("GET", "/topics/nowhere/subscriptions/workers/messages")
+        assert (missing.status, missing.body["code"]) == (404, "topic_not_found")
+
+    with_queues(scenario)
+
+
+def test_the_bare_value_is_to_be_had_with_the_rest_in_headers() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        wanted = {"accept": "application/octet-stream"}
+        url = "/subscriptions/workers/messages?max_messages=1"
+        assert (await queues.ask("GET", url, headers=wanted)).status == 204
+        await queues.put(
+            b"\x00\r\n", key="ä 1".encode(), headers=[("X-\n", b"a\r\nb: c"), ("content-type", b"image/png")]
+        )
+        answer = await queues.ask("GET", url, headers=wanted)
+        assert (answer.status, answer.response.body, answer.response.content_type) == (200, b"\x00\r\n", "image/png")
+        assert answer.headers["headrace-message-id"] == "jobs:0:0"
+        assert answer.headers["headrace-key"] == "%C3%A4%201"
+        assert answer.headers["headrace-header-X-%0A"] == "a%0D%0Ab:%20c"
+        assert all(value.isprintable() and value.isascii() for value in answer.headers.values())
+        receipt = answer.headers["headrace-receipt"]
+        assert await queues.post("/subscriptions/workers/ack", {"receipt": receipt}) == {"settled": 1, "refused": []}
+        many = await queues.ask("GET", "/subscriptions/workers/messages", headers=wanted)
+        assert many.status == 422
+
+    with_queues(scenario)
+
+
+def test_a_content_type_that_would_break_the_answer_is_not_told() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await queues.put(b"x", headers=[("content-type", b"text/plain\r\nset-cookie: a=b")])
+        url = "/subscriptions/workers/messages?max_messages=1"
+        answer = await queues.ask("GET", url, headers={"accept": "application/octet-stream"})
+        assert answer.response.content_type == "application/octet-stream"
+
+    with_queues(scenario)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "max_messages=0",
+        "max_messages=1001",
+        "max_messages=ten",
+        "wait=61s",
+        "wait=-1",
+        "wait=soon",
+        "lease=99ms",
+        "lease=13h",
+        "lease=nan",
+        "lease=1e308",
+    ],
+)
+def test_nonsense_is_refused(query: str) -> None:
+    async def scenario(queues: RestQueues) -> None:
+        answer = await queues.ask("GET", f"/subscriptions/workers/messages?{query}")
+        assert (answer.status, answer.body["code"]) == (422, "invalid_parameter")
+        assert answer.body["next"]
+
+    with_queues(scenario)
+
+
+def test_looking_at_the_headers_leases_nothing() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await queues.put(b"1")
+        assert (await queues.ask("HEAD", "/subscriptions/workers/messages")).status == 405
+        assert len(await queues.pull()) == 1
+
+    with_queues(scenario)
+
+
+def test_a_subscription_that_was_deleted_is_not_found_though_it_was_known() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        assert await queues.pull() == []
+        other = another(queues)
+        assert (await other.ask("DELETE", "/topics/jobs/subscriptions/workers")).status == 204
+        for _ in range(2):
+            answer = await queues.ask("GET", "/subscriptions/workers/messages")
+            assert (answer.status, answer.body["code"]) == (404, "subscription_not_found")
+
+    with_queues(scenario)

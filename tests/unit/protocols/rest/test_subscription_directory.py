@@ -1,0 +1,70 @@
+"""A subscription is found by its name alone, and said to be ambiguous where the name is not enough."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.unit.protocols.rest.rest_queue_support import RestQueues, with_queues
+
+from headrace.client.admin.subscription_admin import SubscriptionAdmin
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
+from headrace.http.problem import Problem
+
+
+def requested(queues: RestQueues, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """For which names brokers are asked from now on."""
+    names: list[str | None] = []
+    describe = SubscriptionAdmin.describe
+
+    async def watched(self: SubscriptionAdmin, name: str | None = None, topics: Any = None) -> Any:
+        names.append(name)
+        return await describe(self, name, topics)
+
+    monkeypatch.setattr(SubscriptionAdmin, "describe", watched)
+    return names
+
+
+def test_a_name_is_asked_for_once_by_all_who_come_together_and_then_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(queues: RestQueues) -> None:
+        names = requested(queues, monkeypatch)
+        tasks = [asyncio.create_task(queues.directory.topic_of("workers")) for _ in range(10)]
+        tasks[0].cancel()
+        assert [await task for task in tasks[1:]] == ["jobs"] * 9
+        assert await queues.directory.topic_of("workers") == "jobs"
+        assert names == ["workers"]
+        await asyncio.sleep(11)
+        assert await queues.directory.topic_of("workers") == "jobs"
+        assert names == ["workers"] * 2
+        queues.directory.forget("workers")
+        assert await queues.directory.topic_of("workers") == "jobs"
+        assert names == ["workers"] * 3
+
+    with_queues(scenario)
+
+
+def test_what_is_not_there_is_not_found_until_it_is() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        for hint in (None, "jobs"):
+            with pytest.raises(Problem) as raised:
+                await queues.directory.topic_of("later", hint)
+            assert (raised.value.status, raised.value.code) == (404, "subscription_not_found")
+        await queues.subscribe("later")
+        assert await queues.directory.topic_of("later") == "jobs"
+
+    with_queues(scenario)
+
+
+def test_a_name_that_several_topics_have_needs_the_topic() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await TopicAdmin(queues.cluster).create(NewTopic("others", 1))
+        await queues.subscribe(topic="others")
+        answer = await queues.ask("GET", "/subscriptions/workers/messages")
+        assert (answer.status, answer.body["code"]) == (409, "subscription_ambiguous")
+        assert "jobs, others" in answer.body["message"]
+        await queues.put(b"1", topic="others")
+        assert [one["value"] for one in await queues.pull("topic=others")] == [1]
+        assert await queues.pull("topic=jobs") == []
+
+    with_queues(scenario)

@@ -1,0 +1,186 @@
+"""Making, listing, looking at, configuring, moving and deleting subscriptions over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.protocols.rest.rest_queue_support import RestQueues, with_queues
+
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
+from headrace.model.tokens import Scope
+from headrace.protocols.rest.access import Principal
+
+
+def test_a_subscription_is_made_once_and_stays_where_it_is() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await queues.put(b"1", b"2")
+        answer = await queues.ask("POST", "/topics/jobs/subscriptions", {"name": "a", "start": "earliest"})
+        assert (answer.status, answer.body) == (201, {"subscription_id": "a", "topic": "jobs"})
+        answer = await queues.ask("POST", "/topics/jobs/subscriptions", {"subscription_id": "a", "start": "latest"})
+        assert (answer.status, answer.body) == (200, {"subscription_id": "a", "topic": "jobs"})
+        assert len(await queues.pull(name="a")) == 2
+        await queues.post("/topics/jobs/subscriptions", {"name": "b"})
+        assert await queues.pull(name="b") == []
+
+    with_queues(scenario, subscribes=False)
+
+
+def test_it_may_begin_at_a_time() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await queues.put(b"1")
+        await queues.post("/topics/jobs/subscriptions", {"name": "old", "start": "1970-01-02T00:00:00Z"})
+        await queues.post("/topics/jobs/subscriptions", {"name": "new", "start": "2999-01-02T00:00:00Z"})
+        await queues.put(b"2")
+        assert [one["value"] for one in await queues.pull(name="old")] == [1, 2]
+        assert [one["value"] for one in await queues.pull(name="new")] == [2]
+
+    with_queues(scenario, subscribes=False)
+
+
+def test_it_is_shown_with_its_backlog_and_what_was_configured() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await queues.subscribe("slow", configs={"headrace.rate": 5, "headrace.dead.letters.enable": False})
+        await queues.put(b"1", b"2", b"3")
+        await queues.pull("max_messages=1", name="slow")
+        shown = await queues.get("/topics/jobs/subscriptions/slow")
+        counts = {name: shown[name] for name in ("backlog", "leased", "waiting", "dying")}
+        assert counts == {"backlog": 3, "leased": 1, "waiting": 0, "dying": 0}
+        assert shown["configs"] == {"headrace.rate": "5", "headrace.dead.letters.enable": "false"}
+        assert [(one["partition"], one["floor"], one["end"]) for one in shown["partitions"]] == [(0, 0, 3), (1, 0, 0)]
+        assert shown["oldest_at"].endswith("Z")
+        listed = (await queues.get("/topics/jobs/subscriptions"))["subscriptions"]
+        assert [(one["subscription_id"], one["backlog"]) for one in listed] == [("slow", 3), ("workers", 3)]
+
+    with_queues(scenario, partitions=2)
+
+
+def test_configs_are_changed_one_by_one_and_null_means_the_default() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        url = "/topics/jobs/subscriptions/workers"
+        answer = await queues.ask("PATCH", url, {"configs": {"headrace.rate": 5, "share.delivery.count.limit": 9}})
+        assert answer.body["configs"] == {"headrace.rate": "5", "share.delivery.count.limit": "9"}
+        answer = await queues.ask("PATCH", url, {"configs": {"headrace.rate": None}})
+        assert (answer.status, answer.body["configs"]) == (200, {"share.delivery.count.limit": "9"})
+        answer = await queues.ask("PATCH", url, {"configs": {"no.such": "1"}})
+        assert (answer.status, answer.body["code"]) == (422, "invalid_config")
+        answer = await queues.ask("PATCH", "/topics/jobs/subscriptions/nobody", {"configs": {}})
+        assert answer.status == 404
+
+    with_queues(scenario)
+
+
+def test_a_webhook_may_be_set_with_it() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        body = {"name": "hooked", "push": {"url": "https://example.com/hook"}}
+        made = await queues.post("/topics/jobs/subscriptions", body)
+        assert made["push_secret"]
+        configs = (await queues.get("/topics/jobs/subscriptions/hooked"))["configs"]
+        assert configs["headrace.push.url"] == "https://example.com/hook"
+        assert configs["headrace.push.secret"] is None
+        answer = await queues.ask("DELETE", "/topics/jobs/subscriptions/hooked")
+        assert answer.status == 204
+        await queues.subscribe("hooked")
+        assert (await queues.get("/topics/jobs/subscriptions/hooked"))["configs"] == {}, "it is pushed nowhere"
+
+    with_queues(scenario)
+
+
+def test_a_webhook_is_not_set_by_its_configs() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        configs = {"headrace.push.url": "https://example.com/hook"}
+        for method, url, body in (
+            ("POST", "/topics/jobs/subscriptions", {"name": "hooked", "configs": configs}),
+            ("PATCH", "/topics/jobs/subscriptions/workers", {"configs": configs}),
+        ):
+            answer = await queues.ask(method, url, body)
+            assert (answer.status, answer.body["code"]) == (422, "invalid_config")
+
+    with_queues(scenario)
+
+
+def test_it_can_be_deleted() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await queues.pull()
+        url = "/topics/jobs/subscriptions/workers"
+        assert (await queues.ask("DELETE", url)).status == 204
+        assert (await queues.ask("DELETE", url)).status == 404
+        assert (await queues.ask("GET", url)).status == 404
+        assert (await queues.ask("GET", "/subscriptions/workers/messages")).status == 404
+        assert await queues.get("/topics/jobs/subscriptions") == {"subscriptions": []}
+
+    with_queues(scenario)
+
+
+def test_it_can_be_moved_and_its_leases_end() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await queues.put(b"1", b"2", b"3")
+        messages = await queues.pull()
+        moved = await queues.post("/subscriptions/workers/seek", {"to": "end"})
+        assert moved["partitions"] == [{"partition": 0, "floor": 3}, {"partition": 1, "floor": 0}]
+        answer = await queues.ask("POST", "/subscriptions/workers/ack", {"receipt": messages[0]["receipt"]})
+        assert (answer.status, answer.body["code"]) == (409, "lease_lost")
+        assert await queues.pull() == []
+        await queues.post("/subscriptions/workers/seek", {"to": 1, "partition": 0})
+        assert [one["value"] for one in await queues.pull()] == [2, 3]
+        await queues.post("/subscriptions/workers/seek", {"to": "start"})
+        assert len(await queues.pull()) == 3
+        moved = await queues.post("/subscriptions/workers/seek", {"to": "2999-01-01T00:00:00Z"})
+        assert moved["partitions"][0]["floor"] == 3
+
+    with_queues(scenario, partitions=2)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"to": 77, "partition": 0}, 422, "offset_out_of_range"),
+        ({"to": 0, "partition": 9}, 404, "topic_not_found"),
+        ({"to": "yesterday"}, 422, "invalid_parameter"),
+        ({"to": "5"}, 422, "invalid_parameter"),
+        ({"to": -1}, 422, "invalid_body"),
+        ({"to": True}, 422, "invalid_body"),
+        ({}, 422, "invalid_body"),
+    ],
+)
+def test_a_place_that_makes_no_sense_is_refused(body: Any, status: int, code: str) -> None:
+    async def scenario(queues: RestQueues) -> None:
+        answer = await queues.ask("POST", "/subscriptions/workers/seek", body)
+        assert (answer.status, answer.body["code"]) == (status, code)
+
+    with_queues(scenario)
+
+
+@pytest.mark.parametrize(
+    ("topic", "body", "status", "code"),
+    [
+        ("jobs", {}, 422, "invalid_body"),
+        ("jobs", {"name": ""}, 422, "invalid_body"),
+        ("jobs", {"name": "a", "subscription_id": "b"}, 422, "invalid_body"),
+        ("jobs", {"name": "x" * 256}, 422, "invalid_body"),
+        ("jobs", {"name": "a", "start": "tomorrow"}, 422, "invalid_parameter"),
+        ("jobs", {"name": "a", "nonsense": 1}, 422, "invalid_body"),
+        ("jobs", {"name": "a", "configs": {"headrace.filter": "((("}}, 422, "invalid_config"),
+        ("nowhere", {"name": "a"}, 404, "topic_not_found"),
+        ("__acks.jobs", {"name": "a"}, 403, "topic_internal"),
+    ],
+)
+def test_what_makes_no_sense_is_not_made(topic: str, body: Any, status: int, code: str) -> None:
+    async def scenario(queues: RestQueues) -> None:
+        answer = await queues.ask("POST", f"/topics/{topic}/subscriptions", body)
+        assert (answer.status, answer.body["code"]) == (status, code)
+        listed = (await queues.get("/topics/jobs/subscriptions"))["subscriptions"]
+        assert [one["subscription_id"] for one in listed] == ["workers"]
+
+    with_queues(scenario)
+
+
+def test_a_subscription_of_the_same_name_in_another_topic_is_not_configured() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await TopicAdmin(queues.cluster).create(NewTopic("mine", 1))
+        queues.caller = Principal("me", "t-1", (Scope("manage", "mine"),))
+        await queues.post("/topics/mine/subscriptions", {"name": "workers", "configs": {"headrace.rate": 1}})
+        assert (await queues.get("/topics/mine/subscriptions/workers"))["configs"] == {"headrace.rate": "1"}
+        assert (await queues.get("/topics/jobs/subscriptions/workers"))["configs"] == {}
+
+    with_queues(scenario)

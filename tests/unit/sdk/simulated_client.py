@@ -1,0 +1,34 @@
+"""The SDK against a real broker in a simulated world, where an hour of work takes no time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from tests.unit.client.scripted_cluster import in_world
+from tests.unit.client.simulated_server import client, start_broker
+
+from headrace.sdk import AsyncClient, AsyncMessage, AsyncMessages
+from headrace.testkit.world import World
+
+Scenario = Callable[[AsyncClient, World], Awaitable[None]]
+
+
+def run_scenario(scenario: Scenario, **configs: str) -> None:
+    """Against a broker of its own, with one partition per topic unless it is told otherwise."""
+
+    async def run(world: World) -> None:
+        await start_broker(world, **{"num_partitions": "1", **configs})
+        async with sdk(world) as here:
+            await scenario(here, world)
+
+    in_world(run)
+
+
+def sdk(world: World, host_name: str = "here") -> AsyncClient:
+    return AsyncClient(cluster=client(world, host_name))
+
+
+async def next_of(messages: AsyncMessages) -> AsyncMessage:
+    message = await messages.take()
+    assert message is not None
+    return message

@@ -1,0 +1,72 @@
+"""The gaps of copied segments: what the file still tells after any damage is true."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.runtime.disk import DiskFull
+from headrace.storage.segments.gaps import CopiedGaps
+from headrace.testkit.disk import SimDisk
+
+PATH = "/data/gaps"
+PAIRS = [(0, 3), (5, 9), (10, 1 << 40)]
+
+
+def make_gaps() -> tuple[SimDisk, CopiedGaps]:
+    disk = SimDisk(1)
+    disk.make_directory("/data")
+    gaps = CopiedGaps(disk, PATH)
+    gaps.note(PAIRS[:1])
+    gaps.note(PAIRS[1:])
+    return disk, gaps
+
+
+def ends_of(gaps: CopiedGaps) -> list[tuple[int, int]]:
+    return [(end, gaps.after(end)) for end, _ in PAIRS if gaps.after(end) != end]
+
+
+def test_what_comes_next_is_the_next_batch() -> None:
+    disk, gaps = make_gaps()
+    for known in (gaps, CopiedGaps.read(disk, PATH)):
+        assert [known.after(offset) for offset in (0, 1, 3, 5, 9, 10, 11)] == [3, 1, 3, 9, 9, 1 << 40, 11]
+
+
+def test_damage_ends_the_list_where_it_is() -> None:
+    disk, _ = make_gaps()
+    data = disk.read(PATH)
+    for position in range(len(data)):
+        whole = position // 20
+        damaged = bytearray(data)
+        damaged[position] ^= 1
+        disk.write_atomically(PATH, damaged)
+        assert ends_of(CopiedGaps.read(disk, PATH)) == PAIRS[:whole]
+        disk.write_atomically(PATH, data[:position])
+        assert ends_of(CopiedGaps.read(disk, PATH)) == PAIRS[:whole]
+
+
+def test_an_entry_that_goes_back_is_left_of_something_else() -> None:
+    disk, _ = make_gaps()
+    data = disk.read(PATH)
+    disk.write_atomically(PATH, data[20:40] + data[:20])
+    assert ends_of(CopiedGaps.read(disk, PATH)) == PAIRS[1:2]
+
+
+def test_gaps_are_taken_back_and_cut_in_the_file_as_well() -> None:
+    disk, gaps = make_gaps()
+    gaps.take_back(1)
+    assert ends_of(gaps) == ends_of(CopiedGaps.read(disk, PATH)) == PAIRS[:2]
+    shorter = gaps.cut(5)  # the last batch ends there: what comes behind is open
+    assert ends_of(gaps) == PAIRS[:2]
+    shorter.save()
+    assert ends_of(shorter) == ends_of(CopiedGaps.read(disk, PATH)) == PAIRS[:1]
+
+
+def test_a_full_disk_leaves_the_gaps_as_they_were_but_in_need_of_a_sync() -> None:
+    disk, gaps = make_gaps()
+    gaps.file().sync()
+    gaps.unsynced = False
+    disk.fail_next("append", PATH, error=28)
+    with pytest.raises(DiskFull):
+        gaps.note([(1 << 41, 1 << 42)])
+    assert gaps.unsynced
+    assert ends_of(gaps) == ends_of(CopiedGaps.read(disk, PATH)) == PAIRS
