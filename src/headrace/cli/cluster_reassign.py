@@ -1,4 +1,7 @@
-"""headrace cluster reassign: plan moves, carry them out, show their progress."""
+"""headrace cluster reassign: plan moves, carry them out, show their progress.
+
+The old replicas are removed only after the new ones are in sync, so a cancelled reassignment loses no data.
+"""
 
 from __future__ import annotations
 
@@ -101,11 +104,6 @@ async def wait_until_none(left: Callable[[], Awaitable[int]], what: str) -> None
     except asyncio.CancelledError:
         print_status("the operation continues; `headrace cluster reassign status` shows its progress")
         raise
-
-
-# `headrace cluster reassign`: move partitions to other brokers while they are in use.
-#
-# The old replicas are removed only after the new ones are in sync, so a cancelled reassignment loses no data.
 
 
 _BYTES_PER_MEGABYTE = 1_000_000

@@ -1,4 +1,7 @@
-"""What a handler is given and what it returns: requests with their target, and responses."""
+"""What a handler is given and what it returns: requests with their target, and responses.
+
+Header names are in lower case. Bodies are complete: they are read, within their limits, before the handler is called.
+"""
 
 from __future__ import annotations
 
@@ -50,11 +53,6 @@ def _decode(text: str) -> str:
     from urllib.parse import unquote_plus  # imported on first use: keeps startup fast
 
     return unquote_plus(text)
-
-
-# Requests and responses of handlers.
-#
-# Header names are in lower case. Bodies are complete: they are read, within their limits, before the handler is called.
 
 
 JSON = "application/json"

@@ -1,4 +1,10 @@
-"""The table of routes: what is not in it is not served, and every entry says who may use it."""
+"""The table of routes: what is not in it is not served, and every entry says who may use it.
+
+Only routes in the table are served, and each declares its access rule.
+
+Parts of a pattern in braces match one path segment and become `Request.params`. Segments are decoded after the path
+has been split, so that `%2F` is part of a name.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +18,6 @@ import msgspec
 from headrace.http.message import HttpHandler, Request, Response
 from headrace.http.problem import Problem
 from headrace.http.refusals import ALL_METHODS
-
-# The table of routes. Only routes in the table are served, and each declares its access rule.
-#
-# Parts of a pattern in braces match one path segment and become `Request.params`. Segments are decoded after the path
-# has been split, so that `%2F` is part of a name.
-
 
 _EMPTY = "/"
 """A placeholder for an empty segment, which no parameter matches."""

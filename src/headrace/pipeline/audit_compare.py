@@ -1,4 +1,11 @@
-"""Compare two copies of a partition, aligned by offset."""
+"""Compare two copies of a partition, aligned by offset.
+
+Pure.
+
+Every difference is named once, and all of them together turn the expected sequence into the one that was found (the
+tests do just that). Records are compared by identity where both sides say which record is which, else by content;
+equal content may occur any number of times.
+"""
 
 from __future__ import annotations
 
@@ -116,13 +123,6 @@ def _by_count(expected: Sequence[Hashable], found: Sequence[Hashable]) -> list[P
         places[expected[index]].append(index)
     pairs = [(places[item].pop(), j) for j, item in enumerate(found) if places.get(item)]
     return [pairs[index] for index in longest_increasing_subsequence([i for i, _ in pairs])]
-
-
-# Two sequences of records that should be one and the same: what was lost, duplicated, reordered or altered. Pure.
-#
-# Every difference is named once, and all of them together turn the expected sequence into the one that was found (the
-# tests do just that). Records are compared by identity where both sides say which record is which, else by content;
-# equal content may occur any number of times.
 
 
 Kind: TypeAlias = Literal["lost", "duplicated", "reordered", "altered", "foreign"]

@@ -14,9 +14,6 @@ from headrace.model.errors import HeadraceError
 from headrace.model.names import check_topic_name
 from headrace.pipeline.audit_compare import KINDS, Difference, Kind, RecordDigest
 
-# What an audit found: typed findings, counted without end and listed up to a limit; as JSON and as a short table.
-
-
 LISTED_MAX = 1000
 """Findings of one check that are listed; the counts have them all."""
 

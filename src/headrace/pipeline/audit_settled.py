@@ -1,4 +1,11 @@
-"""Audit what became of messages: settled, dead, or removed unsettled."""
+"""Audit what became of messages: settled, dead, or removed unsettled.
+
+By the acks log, against the topic.
+
+What is in the topic and not settled is lost to the subscription, and so is what retention removed before it was
+settled; what was worked on twice is duplicated, what was settled and never there is foreign. A message that died must
+lie in the dead letters as it was, unless somebody has taken it from there: dead letters that are settled are removed.
+"""
 
 from __future__ import annotations
 
@@ -136,13 +143,6 @@ class SubscriptionLedger:
 def runs(offsets: BitMap64, start: int = 0) -> Iterator[Range]:
     """Each run of offsets from `start` on."""
     return present_ranges(offsets, start, offsets.max() + 1) if offsets else iter(())
-
-
-# Was every message of a topic settled for a subscription, and only once? By the acks log, against the topic.
-#
-# What is in the topic and not settled is lost to the subscription, and so is what retention removed before it was
-# settled; what was worked on twice is duplicated, what was settled and never there is foreign. A message that died must
-# lie in the dead letters as it was, unless somebody has taken it from there: dead letters that are settled are removed.
 
 
 _CONTENT = DigestOptions("offset", timestamps=False)

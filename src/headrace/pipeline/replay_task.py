@@ -1,4 +1,8 @@
-"""Replay one part of an archive: read it, write it, account for it."""
+"""Replay one part of an archive: read it, write it, account for it.
+
+One partition in, one out, so the order of the rows stays. The task's transaction is left open, as it is without
+Spark's help; what the writer knows of it goes to the job that waits, by a file in the job's own folder.
+"""
 
 from __future__ import annotations
 
@@ -246,12 +250,6 @@ def _catalogue(location: str, topic: str, partition: int, end: int) -> ArchiveCa
 @lru_cache(maxsize=16)
 def _opened(location: str, topic: str) -> ArchiveCatalogue:
     return Archive(location).existing(topic)
-
-
-# A stretch of a replay as a table of Spark's, for the sake of a filter in SQL: read here, filtered there, written.
-#
-# One partition in, one out, so the order of the rows stays. The task's transaction is left open, as it is without
-# Spark's help; what the writer knows of it goes to the job that waits, by a file in the job's own folder.
 
 
 _NAME = "headrace_replay"

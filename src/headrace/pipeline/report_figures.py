@@ -1,4 +1,9 @@
-"""The figures and tables of a report."""
+"""The figures and tables of a report.
+
+throughput      per topic and window              subscriptions   per subscription and window
+partitions      per partition                     keys            the biggest keys
+lag             per consumer group and partition
+"""
 
 from __future__ import annotations
 
@@ -166,13 +171,6 @@ def _key_text(key: bytes | None) -> str:
         return "(no key)"
     text = key.decode("utf-8", "backslashreplace")
     return text if text.isprintable() else repr(key)[2:-1]
-
-
-# The figures of a report as Parquet tables, one file each: for dashboards, and for what the page leaves open.
-#
-# throughput      per topic and window              subscriptions   per subscription and window
-# partitions      per partition                     keys            the biggest keys
-# lag             per consumer group and partition
 
 
 _TIME = pa.timestamp("ms", tz="UTC")

@@ -1,4 +1,9 @@
-"""The plan of a transform: its queries and the rows between them."""
+"""The plan of a transform: its queries and the rows between them.
+
+Each has a checkpoint folder of its own, named as the output is: there a run goes on where the last one was, whatever
+became of it. When one fails, the others are stopped and the failure is told; nothing is written twice by that, since
+each batch of each query is committed by itself.
+"""
 
 from __future__ import annotations
 
@@ -78,13 +83,6 @@ def _text(column: Column, kind: str) -> Column:
     if kind in ("string", "binary"):
         return column
     return functions.to_json(column) if kind.startswith(("struct", "map", "array")) else column.cast("string")
-
-
-# The streaming queries of a transform: started together, watched together, ended together.
-#
-# Each has a checkpoint folder of its own, named as the output is: there a run goes on where the last one was, whatever
-# became of it. When one fails, the others are stopped and the failure is told; nothing is written twice by that, since
-# each batch of each query is committed by itself.
 
 
 FORMAT: Final = "headrace"

@@ -1,4 +1,7 @@
-"""Numbers that only grow: epochs, and blocks of producer ids. A number is never handed out twice."""
+"""Numbers that only grow: epochs, and blocks of producer ids. A number is never handed out twice.
+
+A number that was handed out is never handed out again.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,6 @@ import zlib
 from headrace.model.errors import StorageFailure
 from headrace.registry.interface import BadVersion, Create, KeyExists, NoKey, Registry, RegistryDamaged, Set
 from headrace.runtime.disk import Disk
-
-# Numbers that only grow: epochs, blocks of ids. A number that was handed out is never handed out again.
 
 
 async def advance_counter(registry: Registry, key: str, step: int = 1, at_least: int = 0) -> int:

@@ -1,4 +1,15 @@
-"""How a registry on ZooKeeper is named, how keys become nodes, and a commit one transaction."""
+"""How a registry on ZooKeeper is named, how keys become nodes, and a commit one transaction.
+
+    /topics/orders        -> <root>/keys/topics/=orders        a leaf holds the value; its name begins with `=`
+    /topics/orders/x      -> <root>/keys/topics/orders/=x      folders hold nothing, and are no keys
+
+In ZooKeeper a node needs its parents, an ephemeral one has no children, and a version counts from the node's
+creation. So a key and what is beneath it live apart, and each leaf is created and deleted with its key: ZooKeeper's
+version of it is the key's version, and nothing has to be translated.
+
+The price is that `Delete` has to prove that nothing is beneath a key. A folder that can be created is not there; one
+that can be deleted is empty. Both are undone in the same transaction, so that later operations find what they would.
+"""
 
 from __future__ import annotations
 
@@ -33,19 +44,6 @@ def _parse_host(text: str, url: str) -> str:
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) <= 65535:
         raise InvalidConfig(f"'{text}' in '{url}' is no HOST:PORT")
     return f"{host}:{port}"
-
-
-# How keys become ZooKeeper's nodes, and a commit one of its transactions.
-#
-#     /topics/orders        -> <root>/keys/topics/=orders        a leaf holds the value; its name begins with `=`
-#     /topics/orders/x      -> <root>/keys/topics/orders/=x      folders hold nothing, and are no keys
-#
-# In ZooKeeper a node needs its parents, an ephemeral one has no children, and a version counts from the node's
-# creation. So a key and what is beneath it live apart, and each leaf is created and deleted with its key: ZooKeeper's
-# version of it is the key's version, and nothing has to be translated.
-#
-# The price is that `Delete` has to prove that nothing is beneath a key. A folder that can be created is not there; one
-# that can be deleted is empty. Both are undone in the same transaction, so that later operations find what they would.
 
 
 BYTES_MAX = 1_000_000

@@ -1,4 +1,8 @@
-"""The options of the data source: names, types, and what is wrong with them."""
+"""The options of the data source: names, types, and what is wrong with them.
+
+Names and meanings are those of Spark's Kafka source; where that takes the first of several options that say the same
+(a time before offsets), so does this one.
+"""
 
 from __future__ import annotations
 
@@ -138,12 +142,6 @@ def check_options(
     if protocol.upper() != "PLAINTEXT":
         raise InvalidConfig(f"kafka.security.protocol is {protocol}: this {what} speaks neither TLS nor SASL")
     return given
-
-
-# What a query was told in options, checked and typed: what cannot be meant is refused before anything is read.
-#
-# Names and meanings are those of Spark's Kafka source; where that takes the first of several options that say the same
-# (a time before offsets), so does this one.
 
 
 EARLIEST = -2

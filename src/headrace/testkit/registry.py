@@ -10,8 +10,8 @@ As it is made, nothing takes time and nothing fails. A scenario sets on the ense
 - `break_chance`: how often a connection breaks under a commit, and is made again at once.
 - `behind_seconds`: up to how long after a commit the server of another client still answers reads without it, by
   seed. A client sees what it has committed itself, and what it has seen once, as ZooKeeper promises.
-- `split_seconds`: up to how much time lies between the watch events of two keys of one commit.
-A client whose process was paused notices that, and hears what waited for it, up to `WAKING_SECONDS` later than the rest
+- `split_seconds`: up to how much time lies between the watch events of two keys of one commit. A client whose process
+  was paused notices that, and hears what waited for it, up to `WAKING_SECONDS` later than the rest
 of the process goes on: a real client has a thread of its own, or a timer that comes after requests that were buffered.
 A client is cut off by `disconnect` until `reconnect`. Its session is in doubt when it notices, and lost only when it
 has come back and is told so, however long the ensemble has known.

@@ -87,7 +87,7 @@ def test_the_start_does_not_wait_for_what_it_does_not_need(start: dict[str, Any]
 
 def test_of_the_commands_only_serve_is_imported(start: dict[str, Any]) -> None:
     commands = {module for module in start["modules"] if module.startswith("headrace.cli.")}
-    assert commands == {f"headrace.cli.{name}" for name in ("door_options", "main", "serve", "settings")}
+    assert commands == {f"headrace.cli.{name}" for name in ("listener_options", "main", "serve", "settings")}
 
 
 def test_the_collector_works_again_and_leaves_out_what_was_imported(start: dict[str, Any]) -> None:

@@ -142,7 +142,7 @@ def test_a_driver_that_dies_at_any_change_of_the_archive_is_taken_up(
         patch.setattr(ArchiveCatalogue, name, broken)
 
     with monkeypatch.context() as patch:
-        for name in ("_append", "_put_in_place", "discard"):
+        for name in ("_append", "_move_to_final_names", "discard"):
             breaking(name)
         with suppress(KeyboardInterrupt):
             job_of(topic, tmp_path).once(run)

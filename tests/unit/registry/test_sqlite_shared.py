@@ -258,7 +258,7 @@ async def test_an_answer_that_is_old_when_it_is_heard_does_not_end_the_doubt(
     clock.seconds += TIMEOUT_SECONDS
     await until(lambda: states == [HELD, DOUBTED])
     clock.seconds += TIMEOUT_SECONDS  # paused again, after the look and before its answer is heard
-    registry.found(session)
+    registry.on_session_found(session)
     assert states == [HELD, DOUBTED]
 
 

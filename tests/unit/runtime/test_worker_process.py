@@ -104,9 +104,9 @@ def test_a_worker_ends_with_its_parent_in_the_middle_of_its_work(tmp_path: Path)
     code = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
         "import asyncio, math\n"
-        "from headrace.runtime.worker_process import Apart\n"
+        "from headrace.runtime.worker_process import WorkerProcess\n"
         "from tests.unit.runtime.inline_coroutines import hang\n"
-        f"asyncio.run(Apart().run(hang, ({pipe!r},), math.inf))\n"
+        f"asyncio.run(WorkerProcess().run(hang, ({pipe!r},), math.inf))\n"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as parent, open(pipe) as end:
         parent.kill()

@@ -53,7 +53,7 @@ def test_a_single_server_knows_of_no_others(tmp_path: Path, port: int) -> None:
 def test_an_ensemble_keeps_the_ports_that_were_chosen_for_it(
     tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zookeeper, "refuse_taken", lambda _: None)  # the ports in a row may be somebody's
+    monkeypatch.setattr(zookeeper, "check_address_free", lambda _: None)  # the ports in a row may be somebody's
     settings = ZooKeeperSettings(str(tmp_path), ("127.0.0.1", min(port, 60_000)), 3)
     first = [node.address for node in prepare_ensemble(settings)]
     configs = [config_of(tmp_path, number) for number in (1, 2, 3)]

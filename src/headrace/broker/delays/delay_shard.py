@@ -1,4 +1,21 @@
-"""Release the delayed messages of one partition in time, while this broker leads its delayed log."""
+"""Release the delayed messages of one partition in time, while this broker leads its delayed log.
+
+The broker that leads both `__delayed.T`-i and T-i releases messages. A release takes three steps:
+
+1. It is announced slightly ahead of time: an event with the messages, and the producer id and sequence of their batch,
+   is committed to the delayed log.
+2. When it is due, the batch is appended to T, where it commits independently.
+3. The completion is recorded, with the next announcement or a second later.
+
+No message is lost or duplicated between the first two steps. If one of the leaderships ends there, the next leader of
+both finds the release open, checks whether T has the batch, and appends it if not. The log of T is always
+authoritative.
+
+Cancellations and new due times apply as soon as their event is appended; the requests are answered when it is
+committed. An announced message can no longer be cancelled.
+
+A single task does everything that awaits. Requests change the index in between, without an await.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +24,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from math import inf
 
+from headrace.broker.delays.delay_counts import DelayCounts
 from headrace.broker.delays.delay_target import (
     DelayTarget,
     EncodedBatch,
@@ -20,7 +38,6 @@ from headrace.machines.delays.delay_index import DelayIndex, DueMessage, OpenRel
 from headrace.machines.delays.due_time import parse_repeat_header
 from headrace.machines.produce.producer_states import SEQUENCE_MASK
 from headrace.model.errors import CoordinatorLoading, HeadraceError, InvalidRecordState, OutOfOrderSequence
-from headrace.model.histogram import Histogram
 from headrace.model.message_headers import REPEAT, header_value
 from headrace.model.message_ids import MessageId
 from headrace.runtime.clock import Clock
@@ -33,43 +50,6 @@ from headrace.wire.state_records.delayed_records import (
     Releasing,
     Rescheduled,
 )
-
-# Counters of the delayed messages of a topic: plain numbers, converted to metrics on a scrape.
-
-
-class DelayCounts:
-    __slots__ = ("late_seconds", "released")
-
-    def __init__(self) -> None:
-        self.released = 0
-        self.late_seconds = Histogram()
-
-    def record_release(self, now_ms: int, due_ms: int, count: int) -> None:
-        """A batch of so many has come to its topic, the first of which was due then."""
-        self.released += count
-        self.late_seconds.observe(max(now_ms - due_ms, 0) / 1000, count)
-
-
-# The delayed messages of one partition, for one leadership of its delayed log: release them to T on time, exactly
-# once.
-#
-# The broker that leads both `__delayed.T`-i and T-i releases messages. A release takes three steps:
-#
-# 1. It is announced slightly ahead of time: an event with the messages, and the producer id and sequence of their
-# batch,
-#    is committed to the delayed log.
-# 2. When it is due, the batch is appended to T, where it commits independently.
-# 3. The completion is recorded, with the next announcement or a second later.
-#
-# No message is lost or duplicated between the first two steps. If one of the leaderships ends there, the next leader of
-# both finds the release open, checks whether T has the batch, and appends it if not. The log of T is always
-# authoritative.
-#
-# Cancellations and new due times apply as soon as their event is appended; the requests are answered when it is
-# committed. An announced message can no longer be cancelled.
-#
-# A single task does everything that awaits. Requests change the index in between, without an await.
-
 
 log = logging.getLogger(__name__)
 

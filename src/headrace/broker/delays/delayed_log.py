@@ -1,4 +1,7 @@
-"""The delayed log of one partition for one leader term, and how it gives back space."""
+"""The delayed log of one partition for one leader term, and how it gives back space.
+
+The leadership may end during any await, so callers call `ensure_leader` after each one.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,6 @@ from headrace.wire.state_records.delayed_records import DelayedEvent, build_even
 
 if TYPE_CHECKING:
     from headrace.runtime.worker_process import IoPace
-
-
-# The delayed log of one partition, `__delayed.T`-i, for one leadership: append events and read messages.
-#
-# The leadership may end during any await, so callers call `ensure_leader` after each one.
 
 
 _READ_GAP_BYTES_MAX = 64 << 10

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.broker.delays.delay_shard import DelayCounts
+from headrace.broker.delays.delay_counts import DelayCounts
 from headrace.broker.partition import Partition
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import NotLeader

@@ -1,4 +1,9 @@
-"""The log behind the group coordinator, `__consumer_offsets`, and the expiration of offsets in it."""
+"""The log behind the group coordinator, `__consumer_offsets`, and the expiration of offsets in it.
+
+What is appended here is the truth; the coordinator's maps of a partition are rebuilt from it whenever its lead
+begins. The component that builds them appends with the `OffsetsLogPartition` of that leadership, and with no later
+one: what it decided may be wrong by then.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +34,6 @@ from headrace.model.errors import (
 from headrace.model.names import CONSUMER_OFFSETS
 from headrace.runtime.clock import Clock
 from headrace.wire.batches.batch import TRANSACTIONAL, BatchRecord, build_batch, parse_header
-
-# The log behind the group coordinator: `__consumer_offsets`, in Kafka's record format, so that its tools can read it.
-#
-# What is appended here is the truth; the coordinator's maps of a partition are rebuilt from it whenever its lead
-# begins. The component that builds them appends with the `OffsetsLogPartition` of that leadership, and with no later
-# one: what it decided may be wrong by then.
 
 
 class OffsetsLog:

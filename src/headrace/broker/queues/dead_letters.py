@@ -1,4 +1,13 @@
-"""Write messages that exhausted their delivery attempts, or were rejected, to the dead-letter topic."""
+"""Write messages that exhausted their delivery attempts, or were rejected, to the dead-letter topic.
+
+- A dead letter has the key, value and headers of the message; the headers `headrace-dead-*` contain origin and reason.
+- It is produced to the leader of the dead-letter topic like any message. Its own dedup id ensures that a dead letter
+  that is written again after a crash is stored once.
+- The dead-letter topic is created with the first dead letter, with one partition and as many replicas as the topic.
+  Dead letters are kept until they are settled. A dead letter that fails again is dropped.
+- Topic names can be reused, so a dead letter contains the id of its topic, and a dead-letter topic that is created here
+  is deleted with its topic (decision 029).
+"""
 
 from __future__ import annotations
 
@@ -40,19 +49,6 @@ from headrace.wire.state_records.acks_records import Settled, SettledHow
 
 if TYPE_CHECKING:
     from headrace.broker.queues.subscription_shard import SubscriptionShard
-
-
-# Write messages that exhausted their delivery attempts, or were rejected, to the dead-letter topic `<topic>.dlq`.
-#
-# - A dead letter has the key, value and headers of the message; the headers `headrace-dead-*` contain origin and
-# reason.
-# - It is produced to the leader of the dead-letter topic like any message. Its own dedup id ensures that a dead letter
-#   that is written again after a crash is stored once.
-# - The dead-letter topic is created with the first dead letter, with one partition and as many replicas as the topic.
-#   Dead letters are kept until they are settled. A dead letter that fails again is dropped.
-# - Topic names can be reused, so a dead letter contains the id of its topic, and a dead-letter topic that is created
-# here
-#   is deleted with its topic (decision 029).
 
 
 log = logging.getLogger(__name__)

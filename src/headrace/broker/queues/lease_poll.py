@@ -1,4 +1,13 @@
-"""Wait for messages to lease, in one partition or in several."""
+"""Wait for messages to lease, in one partition or in several.
+
+A poll visits its partitions in order and leases available messages. It watches an empty partition from that moment
+on, so that it misses no message, and visits only woken partitions again. It ends with messages, with an error, or
+when its time is up.
+
+If a subscription had to be created in a partition first, a poll that already has messages leaves those of that
+partition to the next poll. Kafka returns the records of share partitions as each is initialized, and librdkafka's
+tests rely on it.
+"""
 
 from __future__ import annotations
 
@@ -58,17 +67,6 @@ class LeaseWaits:
         for waiter in list(self._woken):
             self._woken[waiter] = True
             waiter.wake()
-
-
-# Lease messages of several partitions for one member of one subscription, and wait if there are none.
-#
-# A poll visits its partitions in order and leases available messages. It watches an empty partition from that moment
-# on, so that it misses no message, and visits only woken partitions again. It ends with messages, with an error, or
-# when its time is up.
-#
-# If a subscription had to be created in a partition first, a poll that already has messages leaves those of that
-# partition to the next poll. Kafka returns the records of share partitions as each is initialized, and librdkafka's
-# tests rely on it.
 
 
 class LeaseLimits(NamedTuple):

@@ -1,4 +1,8 @@
-"""Lease messages: choose what may go, read it from the log, grant what was read."""
+"""Lease messages: choose what may go, read it from the log, grant what was read.
+
+There is no await in between, so the chosen messages are still available when they are granted. If the lease must wait
+for the disk, or for many batches to be decoded, a `ColdLease` is returned, which starts again by choosing offsets.
+"""
 
 from __future__ import annotations
 
@@ -259,12 +263,6 @@ def _concatenate(slices: Sequence[LogSlice]) -> LogSlice | bytes:
     for one in slices:
         one.release()
     return data
-
-
-# Find and grant a lease: the state machine chooses offsets, the log is read, and the messages are granted.
-#
-# There is no await in between, so the chosen messages are still available when they are granted. If the lease must wait
-# for the disk, or for many batches to be decoded, a `ColdLease` is returned, which starts again by choosing offsets.
 
 
 _CLASSIFIED_BYTES = 1 << 16  # per read

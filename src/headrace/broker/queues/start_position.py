@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from headrace.broker.queues.acks_log import AcksLog
 
 
-# Where a subscription begins: at the start, at the end, or at a time.
-
-
 _BY_DURATION = "by_duration:"
 READ_COMMITTED = "read_committed"
 

@@ -1,4 +1,11 @@
-"""All subscriptions of one partition, while this broker leads the partition's acks log in one epoch."""
+"""All subscriptions of one partition, while this broker leads the partition's acks log in one epoch.
+
+- The events that a subscription's state machine returns are appended to the acks log and applied in the same step. The
+  request is answered when they are committed.
+- Leases exist in memory only: they end with the leadership, and their messages are delivered again.
+- An object is loaded with `load` and ends with `close`; afterwards all calls fail.
+- The messages are in the topic's own partition, which this broker must lead as well; every call checks that.
+"""
 
 from __future__ import annotations
 
@@ -46,16 +53,6 @@ class SubscriptionDependencies(NamedTuple):
     start: Callable[..., asyncio.Task[None]]
     session_valid: Callable[[], bool]
     inherited: InheritedSubscriptions
-
-
-# All subscriptions of one partition, for one leadership of the partition's acks log.
-#
-# - The events that a subscription's state machine returns are appended to the acks log and applied in the same step.
-# The
-#   request is answered when they are committed.
-# - Leases exist in memory only: they end with the leadership, and their messages are delivered again.
-# - An object is loaded with `load` and ends with `close`; afterwards all calls fail.
-# - The messages are in the topic's own partition, which this broker must lead as well; every call checks that.
 
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,10 @@
-"""Copy the logs that other brokers lead: fetch, append, flush, and only then the next fetch."""
+"""Copy the logs that other brokers lead: fetch, append, flush, and only then the next fetch.
+
+Therefore the offset of a fetch guarantees to the leader that all records below it are on the follower's disk. The
+leader's log is authoritative. The leader detects divergence by the epoch of the follower's last batch, and the
+follower truncates its log to the point of divergence, not to its own high watermark. It truncates below the high
+watermark only after an unclean election, which an operator has requested.
+"""
 
 from __future__ import annotations
 
@@ -127,14 +133,6 @@ def _last_epoch(partition: Partition) -> int:
     if log.end_offset == log.start_offset:
         return -1
     return log.epochs.epoch_at(log.end_offset - 1)
-
-
-# Replicate the partitions that one other broker leads: fetch, append, flush, and only then send the next fetch.
-#
-# Therefore the offset of a fetch guarantees to the leader that all records below it are on the follower's disk. The
-# leader's log is authoritative. The leader detects divergence by the epoch of the follower's last batch, and the
-# follower truncates its log to the point of divergence, not to its own high watermark. It truncates below the high
-# watermark only after an unclean election, which an operator has requested.
 
 
 log = logging.getLogger(__name__)

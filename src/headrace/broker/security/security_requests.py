@@ -1,4 +1,10 @@
-"""Requests about users, ACLs and quotas, and the operations that clients may carry out."""
+"""Requests about users, ACLs and quotas, and the operations that clients may carry out.
+
+A request that is not served ends its connection. A client that was set up for SASL would then dial for ever without
+learning why, and tools that do not look at ApiVersions first would report a broken network. What is asked for is told
+truthfully: there are no rules, no quotas, no passwords. What would change them is refused, as by a Kafka without
+them.
+"""
 
 from __future__ import annotations
 
@@ -58,14 +64,6 @@ def add_authorized_operations(groups: Iterable[GroupWithOperations]) -> None:
     for group in groups:
         if not group.error_code:
             group.authorized_operations = GROUP_OPERATIONS
-
-
-# SASL, ACL, quota and SCRAM requests: the Kafka listener has no authentication, and responds with the proper errors.
-#
-# A request that is not served ends its connection. A client that was set up for SASL would then dial for ever without
-# learning why, and tools that do not look at ApiVersions first would report a broken network. What is asked for is told
-# truthfully: there are no rules, no quotas, no passwords. What would change them is refused, as by a Kafka without
-# them.
 
 
 _NO_ACLS = SecurityDisabled("Authorization is disabled on this listener; every client has full access")

@@ -1,4 +1,13 @@
-"""ShareFetch and ShareAcknowledge: lease and settle messages for members of share groups."""
+"""ShareFetch and ShareAcknowledge: lease and settle messages for members of share groups.
+
+Settles what the request says of earlier messages, then leases others.
+
+The session's epoch moves once for both. What is settled is applied before partitions are forgotten, and before
+anything is leased; the answer leaves when it is committed. A fetch that finds nothing waits up to `max_wait_ms`, or
+until its member says something else, which would have to wait for this answer. It answers as soon as there is
+anything (`min_bytes` is for logs), and never with more messages than `max_records`, whatever the acquire mode: a
+batch is sent whole, but only what is listed is leased.
+"""
 
 from __future__ import annotations
 
@@ -64,15 +73,6 @@ class PartitionLeaders:
             return LeaderIdAndEpoch(NO_LEADER, NO_EPOCH)
         self._named[node.node_id] = NodeEndpoint(node.node_id, node.host, node.port, node.rack)
         return LeaderIdAndEpoch(partition_record.leader, partition_record.leader_epoch)
-
-
-# ShareFetch: versions 1 and 2. Settles what the request says of earlier messages, then leases others.
-#
-# The session's epoch moves once for both. What is settled is applied before partitions are forgotten, and before
-# anything is leased; the answer leaves when it is committed. A fetch that finds nothing waits up to `max_wait_ms`, or
-# until its member says something else, which would have to wait for this answer. It answers as soon as there is
-# anything (`min_bytes` is for logs), and never with more messages than `max_records`, whatever the acquire mode: a
-# batch is sent whole, but only what is listed is leased.
 
 
 _NO_RECORDS = b""

@@ -1,4 +1,11 @@
-"""One connection to one broker over TCP, with many requests under way at once."""
+"""One connection to one broker over TCP, with many requests under way at once.
+
+    frame = size i32 | correlation id i32 | [tags] | body
+
+Answers come in the order of the requests, so a request that passes its deadline holds up all behind it: the
+connection is then closed, and the caller dials again. A caller that is cancelled just drops its answer.
+The connection has no task of its own; the loop calls it back when the link may be read or written.
+"""
 
 from __future__ import annotations
 
@@ -90,15 +97,6 @@ class ResponseFrameReader:
         self._large = memoryview(bytearray(size))
         self._large_filled = self._filled - position
         self._large[: self._large_filled] = self._view[position : self._filled]
-
-
-# One connection to one broker over TCP, with many requests under way at once.
-#
-#     frame = size i32 | correlation id i32 | [tags] | body
-#
-# Answers come in the order of the requests, so a request that passes its deadline holds up all behind it: the
-# connection is then closed, and the caller dials again. A caller that is cancelled just drops its answer.
-# The connection has no task of its own; the loop calls it back when the link may be read or written.
 
 
 _CHUNKS_PER_SEND = 64

@@ -1,4 +1,10 @@
-"""How brokers are reached: the interface of one connection, and at most one connection for each broker and purpose."""
+"""How brokers are reached: the interface of one connection, and at most one connection for each broker and purpose.
+
+Cluster, producer and consumer know only this interface.
+
+Over TCP it is `headrace.client.connections.tcp`; a door that runs inside the broker's process calls the request
+handlers directly behind the same interface.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +15,6 @@ from typing import Any, NamedTuple, Protocol
 from headrace.client.connections.address import Address
 from headrace.client.errors import VersionMismatch
 from headrace.wire.apis import APIS, Api
-
-# How one broker is reached. Cluster, producer and consumer know only this interface.
-#
-# Over TCP it is `headrace.client.connections.tcp`; a door that runs inside the broker's process calls the request
-# handlers directly behind the same interface.
 
 
 class VersionRange(NamedTuple):

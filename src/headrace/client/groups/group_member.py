@@ -1,4 +1,12 @@
-"""A consumer's place in its group (classic protocol)."""
+"""A consumer's place in its group (classic protocol).
+
+    OUT --join, sync--> MEMBER --heartbeat says "rebalance", or the group moved on--> must join again
+     ^------ leave --------'
+
+Heartbeats run in the background, so a slow application does not lose its place until
+`poll_interval_max_seconds` have passed without a poll; joining happens inside the application's poll, so
+that it never loses a partition in the middle of its work.
+"""
 
 from __future__ import annotations
 
@@ -69,16 +77,6 @@ def _by_topic(targets: Iterable[TopicPartition]) -> list[wire.TopicPartitions]:
 
 def _flat(topics: Iterable[wire.TopicPartitions]) -> list[TopicPartition]:
     return [TopicPartition(entry.topic, partition) for entry in topics for partition in entry.partitions]
-
-
-# A consumer's place in its group (classic protocol).
-#
-#     OUT --join, sync--> MEMBER --heartbeat says "rebalance", or the group moved on--> must join again
-#      ^------ leave --------'
-#
-# Heartbeats run in the background, so a slow application does not lose its place until
-# `poll_interval_max_seconds` have passed without a poll; joining happens inside the application's poll, so
-# that it never loses a partition in the middle of its work.
 
 
 _PROTOCOL_TYPE = "consumer"

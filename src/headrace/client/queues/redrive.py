@@ -1,4 +1,8 @@
-"""Send dead letters back: leases of single letters, and the messages that they become."""
+"""Send dead letters back: leases of single letters, and the messages that they become.
+
+The message goes where it came from, into the partition that it lay in, or to another topic, where its key decides.
+Its time is now, so that what counts from a message's time begins anew.
+"""
 
 from __future__ import annotations
 
@@ -178,12 +182,6 @@ class RedriveSubscription:
 
     async def _leader(self, target: TopicPartition) -> int:
         return (await self._cluster.partition(*target)).leader
-
-
-# How a dead letter is sent back: as the message that it was, but for the count of its returns.
-#
-# The message goes where it came from, into the partition that it lay in, or to another topic, where its key decides.
-# Its time is now, so that what counts from a message's time begins anew.
 
 
 MAX_REDRIVES = 3

@@ -1,4 +1,17 @@
-"""Which messages of one partition wait for their time: replayed from its delayed log. Pure."""
+"""Which messages of one partition wait for their time: replayed from its delayed log. Pure.
+
+    far      arrays of (due, offset), 16 bytes a message, in buckets of 64 days, an hour and a minute
+    near     what is due in this minute or the next: a heap
+    pending  the offsets that still wait, a roaring bitmap
+
+Buckets are opened into finer ones a whole bucket ahead, in slices, so that no step takes long. Nothing is searched
+for when a message is cancelled or moved: its entry stays where it is and is passed over when it comes up, because it
+is not pending any more, or due at another time than the entry says. Where such entries outnumber the others, buckets
+are swept.
+
+An announced release is open until it is known that its messages are committed in the topic. Invariants: a message is
+pending, or part of an open release, or over; one that repeats may be the first two. What lies below `floor` is over.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +38,6 @@ from headrace.wire.state_records.delayed_records import (
     read_event,
     scan_waiting,
 )
-
-# Which messages of one partition wait for their time, and which are on their way: replayed from its delayed log.
-#
-#     far      arrays of (due, offset), 16 bytes a message, in buckets of 64 days, an hour and a minute
-#     near     what is due in this minute or the next: a heap
-#     pending  the offsets that still wait, a roaring bitmap
-#
-# Buckets are opened into finer ones a whole bucket ahead, in slices, so that no step takes long. Nothing is searched
-# for when a message is cancelled or moved: its entry stays where it is and is passed over when it comes up, because it
-# is not pending any more, or due at another time than the entry says. Where such entries outnumber the others, buckets
-# are swept.
-#
-# An announced release is open until it is known that its messages are committed in the topic. Invariants: a message is
-# pending, or part of an open release, or over; one that repeats may be the first two. What lies below `floor` is over.
-
 
 _WIDTHS_MS: Final = (60_000, 3_600_000, 64 * 86_400_000)
 _OPENED_AT_ONCE: Final = 5000

@@ -1,4 +1,10 @@
-"""When a message is due, by its headers, and how it comes again."""
+"""When a message is due, by its headers, and how it comes again.
+
+`headrace-deliver-at` counts before `headrace-delay`, which runs from the message's own timestamp; with neither, one
+that repeats comes at the first time of its schedule. All of it follows from the record alone, so that every broker
+that reads the log finds the same time. A message without these headers, or with values that cannot be read, is due at
+once: it must not get stuck. It then keeps what could not be read, for its readers to see.
+"""
 
 from __future__ import annotations
 
@@ -70,14 +76,6 @@ def parse_repeat(text: str) -> Repeat:
         return RepeatByCron(Cron(text))
     except (InvalidDuration, InvalidCron) as error:
         raise InvalidRepeat(f"'{shortened(text)}' is no repetition: {error.message}") from None
-
-
-# When a message is due, by its headers; and which headers it keeps when it is released.
-#
-# `headrace-deliver-at` counts before `headrace-delay`, which runs from the message's own timestamp; with neither, one
-# that repeats comes at the first time of its schedule. All of it follows from the record alone, so that every broker
-# that reads the log finds the same time. A message without these headers, or with values that cannot be read, is due at
-# once: it must not get stuck. It then keeps what could not be read, for its readers to see.
 
 
 DUE_AT_ONCE_MS = 0

@@ -16,9 +16,6 @@ from headrace.machines.groups.consumer_group_state import (
 )
 from headrace.model.errors import InvalidRequest, UnsupportedAssignor
 
-# What a member of the newer protocol says and is told, and which of it makes no sense.
-
-
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 STATIC_LEAVE_EPOCH = -2

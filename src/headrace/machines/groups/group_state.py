@@ -1,4 +1,12 @@
-"""The states of a classic consumer group, its requests, its responses and its effects."""
+"""The states of a classic consumer group, its requests, its responses and its effects.
+
+    Empty --join--> PreparingRebalance --all joined, or time is up--> CompletingRebalance --synced--> Stable
+      ^                 |     ^  ^                                           |                          |
+      '--nobody left----'     |  '------join, leave, expiry, no sync---------'                          |
+                              '---------join of the leader or of somebody new, leave, expiry------------'
+
+Dead is the end of every state: the group was deleted, or another broker coordinates it now.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +14,6 @@ from collections.abc import Hashable
 from enum import StrEnum
 
 import msgspec
-
-# The states of a classic consumer group, and the limits that a broker sets to its groups.
-#
-#     Empty --join--> PreparingRebalance --all joined, or time is up--> CompletingRebalance --synced--> Stable
-#       ^                 |     ^  ^                                           |                          |
-#       '--nobody left----'     |  '------join, leave, expiry, no sync---------'                          |
-#                               '---------join of the leader or of somebody new, leave, expiry------------'
-#
-# Dead is the end of every state: the group was deleted, or another broker coordinates it now.
 
 
 class GroupState(StrEnum):

@@ -1,4 +1,10 @@
-"""Messages that were delivered in vain: how often, and when they are due again. Pure."""
+"""Messages that were delivered in vain: how often, and when they are due again. Pure.
+
+Pure.
+
+Only what failed is kept here, until it is settled, also while it is leased again. Of it, some wait for their time,
+some are dying (never delivered again, to be kept as dead letters), and the rest is ready or leased.
+"""
 
 from __future__ import annotations
 
@@ -57,12 +63,6 @@ class Deadlines:
         for key, at_ms in over.items():
             heappush(self._heap, (at_ms, key))
         return list(over)
-
-
-# Messages that were delivered in vain: how often, and when they are due again. Pure.
-#
-# Only what failed is kept here, until it is settled, also while it is leased again. Of it, some wait for their time,
-# some are dying (never delivered again, to be kept as dead letters), and the rest is ready or leased.
 
 
 _DOUBLINGS_MAX = 64  # by then any wait is at its longest, and the power is not yet too large for a float

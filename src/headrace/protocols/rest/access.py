@@ -1,4 +1,9 @@
-"""Who calls, and whether they may: bearer tokens, their scopes and their rates."""
+"""Who calls, and whether they may: bearer tokens, their scopes and their rates.
+
+The application calls `authenticate` to authenticate a request (401, or 429 above its rate), then `authorize` for the
+operation of its route (403). A handler that accesses another topic than that of its route must also authorize it with
+`request.caller`. Responses and log lines never contain any part of a token except its id.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +27,7 @@ from headrace.runtime.clock import Clock
 # Verify tokens with the brokers, and cache the results for a short time.
 #
 # - A valid token is cached for `VALID_CACHE_SECONDS` and an invalid one for `INVALID_CACHE_SECONDS`, counted from the
-# start of the request
-#   to a broker. Therefore a revoked token stops working after a few seconds.
+#   start of the request to a broker. Therefore a revoked token stops working after a few seconds.
 # - At most one request to the brokers is in flight; it verifies all tokens that have arrived since the previous one.
 #   Therefore many clients, or a client that makes up tokens, cause only few requests.
 # - When too many tokens are waiting, further requests fail with 503.
@@ -117,13 +121,6 @@ class TokenCache:
         if len(kept) >= CACHED_MAX:
             del kept[next(iter(kept))]
         kept[key] = _CachedGrant(grant, asked_at + seconds)
-
-
-# Authentication, authorization and rate limits with bearer tokens.
-#
-# The application calls `authenticate` to authenticate a request (401, or 429 above its rate), then `authorize` for the
-# operation of its route (403). A handler that accesses another topic than that of its route must also authorize it with
-# `request.caller`. Responses and log lines never contain any part of a token except its id.
 
 
 RATES_MAX = 10_000

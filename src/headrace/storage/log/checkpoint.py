@@ -1,4 +1,15 @@
-"""The small files beside a log: checkpoint, start offset, known damage."""
+"""The small files beside a log: checkpoint, start offset, known damage.
+
+A checkpoint is written only after log, index and time index were synced up to its offset, and it carries what
+else is derived from the log up to there: segments, leader epochs and the partition's own state. The newest
+two are kept; one whose CRC is wrong does not count.
+
+    file   "HRCP" u16 version u32 crc (of all that follows)
+           i64 offset  i64 start offset  i64 cleaned offset  u32 segments  u32 epochs  u32 state bytes
+           segments: the fields of SegmentCheckpoint    epochs: (i32 epoch, i64 start offset)    state
+
+Version 1, from before there was compaction, lacks the cleaned offset and the gaps of segments.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +49,7 @@ def read_start_offset(disk: Disk, folder: str) -> int:
 # - Recovery takes what lies below the checkpoint as recorded. Without this file the next start would take the log for
 #   sound, serve it again, and let it lead, until the damage is found once more; it would never be copied again.
 # - The file holds the base offset of the segment. Recovery checks that segment as a whole. If it is sound after all,
-# the
-#   file is removed: the disk or the memory has erred only once.
+#   the file is removed: the disk or the memory has erred only once.
 
 
 DAMAGED = "damaged"
@@ -54,19 +64,6 @@ def read_damaged(disk: Disk, folder: str) -> int | None:
     """The base offset of the segment; None if the file cannot be read any more."""
     text = disk.read(f"{folder}/{DAMAGED}")
     return int(text) if text.isdigit() else None
-
-
-# Checkpoints: how far a log is durable and indexed, so that recovery need not look below.
-#
-# A checkpoint is written only after log, index and time index were synced up to its offset, and it carries what
-# else is derived from the log up to there: segments, leader epochs and the partition's own state. The newest
-# two are kept; one whose CRC is wrong does not count.
-#
-#     file   "HRCP" u16 version u32 crc (of all that follows)
-#            i64 offset  i64 start offset  i64 cleaned offset  u32 segments  u32 epochs  u32 state bytes
-#            segments: the fields of SegmentCheckpoint    epochs: (i32 epoch, i64 start offset)    state
-#
-# Version 1, from before there was compaction, lacks the cleaned offset and the gaps of segments.
 
 
 CHECKPOINT = ".checkpoint"

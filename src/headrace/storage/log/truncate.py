@@ -1,4 +1,13 @@
-"""Cut a log at either end, or empty it so that it begins at another offset."""
+"""Cut a log at either end, or empty it so that it begins at another offset.
+
+What is promised gone is durably gone before it is answered.
+
+start   the start offset is made durable first, then whole segments below it are removed
+end     checkpoints, the flushed point and the gaps of the segment are lowered durably first, so that recovery
+        expects no more than what is left; then the files are cut
+
+A cut log ends with a batch, never in a gap: a follower, who gets nothing but batches, could not come to an end there.
+"""
 
 from __future__ import annotations
 
@@ -94,15 +103,6 @@ def _read_decision(disk: Disk, folder: str) -> int | None:
     except struct_error:
         return None
     return int(offset) if crc == crc32(b"%d" % offset) else None
-
-
-# Cutting a log at either end. What is promised gone is durably gone before it is answered.
-#
-# start   the start offset is made durable first, then whole segments below it are removed
-# end     checkpoints, the flushed point and the gaps of the segment are lowered durably first, so that recovery
-#         expects no more than what is left; then the files are cut
-#
-# A cut log ends with a batch, never in a gap: a follower, who gets nothing but batches, could not come to an end there.
 
 
 logger = logging.getLogger(__name__)

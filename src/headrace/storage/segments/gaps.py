@@ -1,4 +1,13 @@
-"""The gaps of segments whose batches compaction has dropped, here or at the leader."""
+"""The gaps of segments whose batches compaction has dropped, here or at the leader.
+
+Without this file, `<base>.gaps`, a gap could not be told from a flipped bit in a base offset, which no CRC covers. So
+a batch of a cleaned segment must begin exactly where the batch before it ends, or where the gaps say. They are
+written with the segment, and a segment without its gaps is damaged.
+
+    file   "HRGP" u16 version u32 crc (of all that follows)
+           i64 base offset  i64 end offset  i64 following offset  u32 gaps  u32 markers
+           ends: (i64 offset behind a batch)    starts: (i64 base offset of the batch that comes next)    markers
+"""
 
 from __future__ import annotations
 
@@ -9,17 +18,6 @@ from struct import error as struct_error
 from zlib import crc32
 
 from headrace.runtime.disk import Disk, File
-
-# The gaps of a cleaned segment: where batches are missing because compaction has dropped them.
-#
-# Without this file, `<base>.gaps`, a gap could not be told from a flipped bit in a base offset, which no CRC covers. So
-# a batch of a cleaned segment must begin exactly where the batch before it ends, or where the gaps say. They are
-# written with the segment, and a segment without its gaps is damaged.
-#
-#     file   "HRGP" u16 version u32 crc (of all that follows)
-#            i64 base offset  i64 end offset  i64 following offset  u32 gaps  u32 markers
-#            ends: (i64 offset behind a batch)    starts: (i64 base offset of the batch that comes next)    markers
-
 
 _HEAD = Struct(">4sHI")
 _COUNTS = Struct(">qqqII")

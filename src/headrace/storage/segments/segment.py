@@ -246,9 +246,6 @@ class Segment:
         return f"{self.folder}/{file_name(self.base_offset, suffix)}"
 
 
-# From offsets to positions: a hint of the index, then a short walk over batch headers.
-
-
 PAGE_BYTES = 4096
 POSITIONS_MAX = 64
 

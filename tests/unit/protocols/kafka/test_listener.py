@@ -96,7 +96,7 @@ async def test_a_flood_of_garbage_is_not_a_flood_of_log_lines(
     connection_harness: ConnectionHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     await connection_harness.open()
-    with caplog.at_level(logging.INFO, "headrace.doors"):
+    with caplog.at_level(logging.INFO, "headrace.protocols"):
         for _ in range(30):
             kafka_client = await connection_harness.call()
             kafka_client.send(b"\xff" * 16)
