@@ -60,7 +60,7 @@ class BrokerConfig(ShareGroupDefaults):
     )
     connections_max_idle_ms: int = long(
         600_000,
-        "Close a connection after it has been idle for this many milliseconds.",
+        "Close a connection after it has been idle for this many milliseconds; -1 for never.",
         check=at_least(-1),
     )
     delete_topic_enable: bool = boolean(
