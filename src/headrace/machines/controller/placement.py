@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import chain
 from typing import TypeVar
 
 from headrace.model.broker_record import BrokerRecord
@@ -49,14 +50,15 @@ def balance_replicas(current: Mapping[Key, Nodes], brokers: Mapping[int, BrokerR
     for key, nodes in target.items():
         _check_replication(len(current[key]), brokers)
         target[key] = loads.filled(nodes, len(current[key]))
-    _balance_load(target, loads)
+    _balance_load(current, target, loads)
     moved = {key for key, nodes in target.items() if {*nodes} != {*current[key]}}
     loads.leaders.update(nodes[0] for key, nodes in current.items() if key not in moved)
     return loads.led({key: target[key] for key in current if key in moved})
 
 
-def _balance_load(target: dict[Key, Nodes], loads: _BrokerLoads) -> None:
-    """Move replicas from the fullest to the emptiest broker. Each move makes the sum of squares smaller, so it ends."""
+def _balance_load(current: Mapping[Key, Nodes], target: dict[Key, Nodes], loads: _BrokerLoads) -> None:
+    """Move replicas from the fullest to the emptiest broker. Each move makes the sum of squares smaller, so it ends.
+    Replicas that were placed just now go first, because no data has to move for them."""
     held: dict[int, dict[Key, None]] = {node_id: {} for node_id in loads.load}
     for key, nodes in target.items():
         for node_id in nodes:
@@ -68,7 +70,8 @@ def _balance_load(target: dict[Key, Nodes], loads: _BrokerLoads) -> None:
             for taker in by_load:
                 if loads.load[giver] - loads.load[taker] < 2:
                     break
-                for key in held[giver]:
+                placed_now = (key for key in held[giver] if giver not in current[key])
+                for key in chain(placed_now, held[giver]):
                     if loads.may_move(target[key], giver, taker):
                         return key, giver, taker
         return None

@@ -386,6 +386,7 @@ class OpenedMachine(PlainMachine):
             "headrace_key_concurrency": str(key_slots),
             "headrace_priority_slack_ms": ",".join(map(str, SLACKS_MS)) if has_classes else "",
         }
+        self.latest_arrival_ms = 0
         super().begin(start, limit, 0, True)
 
     # Whatever may have moved the point from which on messages are to be offered is followed by an offer.
@@ -421,8 +422,9 @@ class OpenedMachine(PlainMachine):
                 if begin <= offset < end and one.lease is None and not one.is_dying:
                     is_over = one.opened.expires_ms is not None and one.opened.expires_ms <= self.now_ms
                     one.is_settled |= is_over or not one.opened.matches or not one.exists
-                if begin <= offset < end and not one.is_settled:
-                    one.arrived_ms = min(one.opened.arrived_ms, self.now_ms)
+                if begin <= offset < end and not one.is_settled and not one.is_dying:
+                    one.arrived_ms = max(min(one.opened.arrived_ms, self.now_ms), self.latest_arrival_ms)
+                    self.latest_arrival_ms = one.arrived_ms
         assert machine.classified_to == self.driver.end
 
     def expire_in_model(self) -> None:
@@ -442,17 +444,20 @@ class OpenedMachine(PlainMachine):
     def somebody_seeks(self, floor: int) -> None:
         existing = {offset: one.exists for offset, one in self.model.items()}
         super().somebody_seeks(floor)
+        self.latest_arrival_ms = 0
         for offset, exists in existing.items():
             self.model[offset].exists = exists
         self.offer()
 
     def the_limit_changes(self, limit: int) -> None:
         super().the_limit_changes(limit)
+        self.latest_arrival_ms = 0
         self.offer()
 
     @rule(from_snapshot=st.booleans())
     def the_broker_restarts(self, from_snapshot: bool) -> None:
         super().the_broker_restarts(from_snapshot)
+        self.latest_arrival_ms = 0
         self.offer()
 
     def ready_in_model(self) -> list[int]:
@@ -472,7 +477,8 @@ class OpenedMachine(PlainMachine):
         return ready
 
     def check_choice(self, chosen: list[int], count: int) -> None:
-        """One after the other from the class whose head is the most urgent."""
+        """One after the other from the class whose head is the most urgent. A lease that reads to the end of the log
+        shows that later messages have not arrived yet."""
         slacks = self.config.slacks_ms or (0,)
         lanes: dict[int, list[int]] = {}
         for offset in self.ready_in_model():
@@ -487,6 +493,7 @@ class OpenedMachine(PlainMachine):
             }
             expected.append(lanes[min(urgency, key=urgency.__getitem__)].pop(0))
         assert chosen == sorted(expected)
+        self.latest_arrival_ms = max(self.latest_arrival_ms, self.now_ms)
 
     def due_times(self) -> list[int]:
         lives = [
