@@ -36,7 +36,7 @@ from tests.unit.protocols.rest.rest_harness import RestHarness, with_rest_harnes
 
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
 from headrace.http.message import Request, Response, StreamedResponse
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.protocols.rest.application import RestApplication
 
 TENANTS = ("alphaq", "betaw", "gammax")

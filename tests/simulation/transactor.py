@@ -19,8 +19,15 @@ from tests.simulation.clients import PARTITIONS, Client
 from headrace.client.connections.transport import Transport, api_of_request
 from headrace.client.errors import raise_for_code
 from headrace.model.errors import HeadraceError
-from headrace.wire.batches.batch import TRANSACTIONAL, BatchHeader, BatchRecord, build_batch, parse_header, read_records
-from headrace.wire.batches.control import parse_marker
+from headrace.wire.batches.batch import (
+    TRANSACTIONAL,
+    BatchHeader,
+    BatchRecord,
+    build_batch,
+    parse_header,
+    parse_marker,
+    read_records,
+)
 from headrace.wire.messages.fetch import AbortedTransaction, FetchPartition, FetchRequest, FetchTopic
 from headrace.wire.messages.group_offsets import (
     TxnOffsetCommitRequest,

@@ -25,9 +25,9 @@ from headrace.runtime.request_ids import request_id
 if TYPE_CHECKING:
     import ssl
 
-    from headrace.http.exchange import HttpConnection
-    from headrace.http.head import ResponseHeads
+    from headrace.http.connection import HttpConnection
     from headrace.http.message import Application, Request
+    from headrace.http.response_heads import ResponseHeads
     from headrace.runtime.inline_start import InlineCoroutine
 
 log = logging.getLogger(__name__)
@@ -139,8 +139,8 @@ class HttpListener:
 
     def _new_connection(self) -> HttpConnection:
         # Imported with the first connection, since the HTTP parser would slow down startup.
-        from headrace.http.exchange import HttpConnection
-        from headrace.http.head import ResponseHeads
+        from headrace.http.connection import HttpConnection
+        from headrace.http.response_heads import ResponseHeads
 
         if not self.accepted:
             self.heads = ResponseHeads(self.clock.now_ms())

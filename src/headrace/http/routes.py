@@ -16,8 +16,7 @@ from urllib.parse import unquote
 import msgspec
 
 from headrace.http.message import HttpHandler, Request, Response
-from headrace.http.problem import Problem
-from headrace.http.refusals import ALL_METHODS
+from headrace.http.problems import ALL_METHODS, Problem
 
 _EMPTY = "/"
 """A placeholder for an empty segment, which no parameter matches."""

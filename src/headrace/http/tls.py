@@ -16,7 +16,7 @@ from headrace.runtime.inline_start import start_inline_coroutine
 if TYPE_CHECKING:
     import ssl
 
-    from headrace.http.exchange import HttpConnection
+    from headrace.http.connection import HttpConnection
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from headrace.http.message import Header, Request, WebSocket
 from headrace.runtime.clock import Clock
 
 if TYPE_CHECKING:
-    from headrace.http.exchange import HttpConnection
+    from headrace.http.connection import HttpConnection
 
 log = logging.getLogger(__name__)
 

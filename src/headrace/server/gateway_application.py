@@ -7,7 +7,7 @@ not help the client and would keep its connection open.
 from __future__ import annotations
 
 from headrace.http.message import HttpResponse, Request
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Verb
 from headrace.protocols.rest.application import RestApplication
 from headrace.server.broker_health import CHECK_SECONDS, BrokerHealth

@@ -12,7 +12,7 @@ from headrace.broker.broker import Broker
 from headrace.http.limits import BODY_BYTES_MAX, HttpLimits
 from headrace.http.listener import HttpListener, TlsFiles
 from headrace.http.message import Application, HttpResponse, Request
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.protocols.health.pages import HEALTH_PATHS, PATHS, HealthPages, HealthSource
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk

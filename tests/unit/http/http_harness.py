@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.http.exchange import HttpConnection
+from headrace.http.connection import HttpConnection
 from headrace.http.limits import HttpLimits
 from headrace.http.listener import HttpListener
 from headrace.http.message import (
@@ -21,7 +21,7 @@ from headrace.http.message import (
     WebSocketResponse,
     json_response,
 )
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.testkit.entropy import SeededEntropy
 
 HOST = "127.0.0.1"

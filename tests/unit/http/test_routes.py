@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.http.message import Request, Response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Access, Operation, Route, RouteTable, Verb
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from headrace.http.message import Request, Response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 
 HEALTH_PATHS = frozenset(("/livez", "/readyz", "/healthz"))
 PATHS = HEALTH_PATHS | {"/metrics"}

@@ -4,32 +4,96 @@
                    -> reject unknown parameters and encodings (415, 422)
     body complete: if it came later than the head, the same checks again -> handler
 
-Therefore a body is read only if the client is authorized to send it, and processed only if it is still authorized.
-
-Every error becomes a problem with a stable code. Any other exception is a bug, to which the listener responds.
+- A body is read only if the client is authorized to send it, and processed only if it is still authorized.
+- Every error becomes a problem with a stable code. Any other exception is a bug, to which the listener responds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from headrace.client.cluster import Cluster
+from headrace.client.produce.publisher import Publisher
+from headrace.client.queues.puller import PullerPool
 from headrace.http.message import HttpResponse, Request, Response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Route, RouteTable, Verb
 from headrace.model.errors import HeadraceError
-from headrace.protocols.rest.access import ANONYMOUS, AllowAllAuthorizer, Authorizer
-from headrace.protocols.rest.authorization_rechecks import with_authorization_rechecks
+from headrace.protocols.rest.authorization import ANONYMOUS, AllowAllAuthorizer, Authorizer
+from headrace.protocols.rest.authorization_rechecks import (
+    IsStillAuthorized,
+    always_authorized,
+    with_authorization_rechecks,
+)
 from headrace.protocols.rest.bodies import invalid_parameter
+from headrace.protocols.rest.dead_letters import DeadLetterRoutes
 from headrace.protocols.rest.error_responses import problem_of_error
-from headrace.protocols.rest.routes import RestServices, routes
-from headrace.protocols.rest.webhooks import StatusOf
+from headrace.protocols.rest.messages import MessageRoutes
+from headrace.protocols.rest.openapi import ApiDescription
+from headrace.protocols.rest.publish import PublishRoutes, ReplyService
+from headrace.protocols.rest.pull import PullRoutes
+from headrace.protocols.rest.scheduled import ScheduledRoutes
+from headrace.protocols.rest.settle import SettleRoutes
+from headrace.protocols.rest.streams import StreamRoutes
+from headrace.protocols.rest.subscription_directory import SubscriptionDirectory
+from headrace.protocols.rest.subscriptions import SubscriptionRoutes
+from headrace.protocols.rest.topics import TopicRoutes
+from headrace.protocols.rest.webhooks import StatusOf, WebhookRoutes
+from headrace.push.settlements_elsewhere import FeedRegistry
 
 ALL_ROLES = frozenset({ForwarderRole.PUBLISH, ForwarderRole.SUBSCRIBE})
 BODY_BYTES_MAX = 1 << 20
 """The default body limit of routes that accept a body."""
 _METRICS = Access(Verb.METRICS, AccessSubject.CLUSTER)
 _KEPT_MAX, _KEPT_LENGTH_MAX = 1024, 256
+
+
+class RestServices:
+    """The shared objects of the handlers. `described` are the served routes, for the API description. `status_of`
+    returns the push status of a subscription in this process. `is_authorized` returns whether the token of a waiting
+    request is still valid."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        status_of: StatusOf,
+        is_authorized: IsStillAuthorized = always_authorized,
+        *,
+        with_auth: bool,
+    ) -> None:
+        self.cluster = cluster
+        self.status_of = status_of
+        self.is_authorized = is_authorized
+        self.with_auth = with_auth
+        self.publisher = Publisher(cluster)
+        self.replies = ReplyService(cluster)
+        self.directory = SubscriptionDirectory(cluster)
+        self.pullers = PullerPool(cluster)
+        self.feeds = FeedRegistry()
+        self.described: list[Route] = []
+
+    async def close(self) -> None:
+        await self.pullers.close()
+        await self.replies.close()
+        await self.publisher.close()
+
+
+def routes(services: RestServices) -> Sequence[Route]:
+    cluster, directory = services.cluster, services.directory
+    return [
+        *TopicRoutes(cluster).routes(),
+        *PublishRoutes(cluster, services.publisher, services.replies, services.is_authorized).routes(),
+        *MessageRoutes(cluster).routes(),
+        *ScheduledRoutes(cluster).routes(),
+        *SubscriptionRoutes(cluster, directory).routes(),
+        *PullRoutes(services.pullers, directory, services.is_authorized).routes(),
+        *SettleRoutes(cluster, directory, services.feeds).routes(),
+        *DeadLetterRoutes(cluster).routes(),
+        *StreamRoutes(cluster, services.feeds).routes(),
+        *WebhookRoutes(cluster, services.status_of).routes(),
+        *ApiDescription(services.described, with_auth=services.with_auth).routes(),
+    ]
 
 
 class RestApplication:

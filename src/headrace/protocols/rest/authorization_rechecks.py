@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from headrace.http.message import HttpResponse, Request, Response, StreamedResponse, WebSocket, WebSocketResponse
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.runtime.inline_start import switch_to_task
 from headrace.runtime.supervise import Supervisor
 

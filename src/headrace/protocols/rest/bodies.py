@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from headrace.http.message import Request
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.model.durations import DURATION_MS_MAX, TIME_MS_MAX, parse_duration, parse_time
 from headrace.model.errors import HeadraceError
 

@@ -20,7 +20,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.queues.dead_letters import DeadLetterQueue, DeadLetterSelection, SettleLimits
 from headrace.client.queues.redrive import MAX_REDRIVES, DeadLetter, RedriveOptions, RedriveResult
 from headrace.http.message import Request, Response, json_response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
 from headrace.machines.queues.filters import Filter, compile_filter
 from headrace.model.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition

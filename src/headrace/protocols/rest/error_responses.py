@@ -10,7 +10,7 @@ from typing import NamedTuple
 from headrace.client import errors as client_errors
 from headrace.client.produce.publisher import Overloaded
 from headrace.http.message import Header
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.model import errors
 from headrace.model.errors import HeadraceError
 from headrace.model.message_headers import DEDUP_ID_REUSED

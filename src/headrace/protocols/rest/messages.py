@@ -12,7 +12,7 @@ from headrace.client.groups.offsets import END, find_offsets
 from headrace.client.metadata import TopicPartition
 from headrace.client.queues.message_status import SETTLED, message_statuses
 from headrace.http.message import Request, Response, json_response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, Operation, Route, Verb
 from headrace.model.errors import OffsetNotAvailable, OffsetOutOfRange
 from headrace.model.message_ids import MessageId, message_id_from_text

@@ -14,7 +14,7 @@ import msgspec
 
 from headrace import __version__
 from headrace.http.message import JSON, Header, Request, Response
-from headrace.http.problem import ProblemBody
+from headrace.http.problems import ProblemBody
 from headrace.http.routes import Access, AccessSubject, Operation, Parameter, Route, Verb
 from headrace.protocols.rest.docs_page import POLICY, page
 

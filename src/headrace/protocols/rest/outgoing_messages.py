@@ -14,7 +14,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.machines.delays.due_time import parse_repeat
 from headrace.model.errors import HeadraceError
 from headrace.model.message_headers import (

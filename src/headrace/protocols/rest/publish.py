@@ -1,13 +1,17 @@
-"""Publish over REST: one message per request, or several in a batch.
+"""Publish over REST: one message per request, several in a batch, or a request that waits for a reply.
 
-The response is sent when the message is as durable as its topic is configured to be. Concurrent requests share record
-batches, so that many small requests cost little more than a few large ones. A batch request is written to one partition
-as one record batch, except for messages with keys, whose partitions depend on the keys.
+- The response is sent when the message is as durable as its topic is configured to be.
+- Concurrent requests share record batches, so that many small requests cost little more than a few large ones.
+- A batch request is written to one partition as one record batch, except for messages with keys, whose partitions
+  depend on the keys.
+- Requests that wait for a reply share one reply topic, which is created on the first such request.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -15,12 +19,13 @@ from msgspec import UNSET, Meta, UnsetType
 
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicView
+from headrace.client.produce.producer import Header
 from headrace.client.produce.publisher import PendingPublish, Publisher
-from headrace.client.queues.requests import REPLY_PREFIX
+from headrace.client.queues.requests import REPLY_PREFIX, ReplyMessage, Requests
 from headrace.http.message import JSON, Request, Response, json_response
-from headrace.http.problem import Problem, ProblemBody
+from headrace.http.problems import Problem, ProblemBody
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
-from headrace.model.errors import HeadraceError
+from headrace.model.errors import HeadraceError, RequestTimedOut
 from headrace.model.names import delayed_topic
 from headrace.protocols.rest.authorization_rechecks import IsStillAuthorized, always_authorized, authorization_revoked
 from headrace.protocols.rest.bodies import (
@@ -47,9 +52,9 @@ from headrace.protocols.rest.outgoing_messages import (
     record_from_headers,
     values_only,
 )
-from headrace.protocols.rest.replies import ReplyService
 from headrace.protocols.rest.topics import ensure_writable
 from headrace.runtime.cooperative_yield import CooperativeYield
+from headrace.runtime.inline_start import switch_to_task
 from headrace.wire.batches.batch import BatchRecord
 
 BATCH = "application/vnd.headrace.messages+json"
@@ -57,6 +62,44 @@ BODY_BYTES_MAX = 16 << 20
 _ERROR_PREFIX = '{"error"'
 _REUSED = f'{_ERROR_PREFIX}:{{"code":"{IDEMPOTENCY_KEY_REUSED}"'
 _REPLY_SECONDS, _REPLY_SECONDS_MAX = 30.0, 60.0
+_CLOSE_SECONDS = 2.0
+
+
+class ReplyService:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._requests: Requests | None = None
+        self._opening = asyncio.Lock()
+
+    async def request(
+        self, topic: str, value: bytes, key: bytes | None, headers: Iterable[Header], timeout_seconds: float
+    ) -> ReplyMessage:
+        """Return the reply, or raise `Problem` 504 if none arrives in time."""
+        await switch_to_task()
+        requests = await self._open()
+        try:
+            return await requests.request(topic, value, key=key, headers=headers, timeout_seconds=timeout_seconds)
+        except RequestTimedOut as error:
+            raise Problem(
+                504, "no_reply", error.message, "check that a consumer of the topic is running; a late reply is dropped"
+            ) from None
+        except HeadraceError:
+            self._requests = None  # the next request creates a new reply topic in case this one is gone
+            raise
+
+    async def close(self) -> None:
+        if self._requests is not None:
+            with suppress(TimeoutError):  # the broker deletes the idle topic later anyway
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await self._requests.close()
+
+    async def _open(self) -> Requests:
+        async with self._opening:
+            if self._requests is None:
+                opened = Requests(self._cluster)
+                await opened.__aenter__()
+                self._requests = opened
+            return self._requests
 
 
 class BatchBody(msgspec.Struct, forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from headrace.client.cluster import Cluster
 from headrace.client.queues.schedule import Schedule, ScheduledMessage
 from headrace.http.message import Request, Response, json_response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
 from headrace.model.errors import InvalidRecordState, UnknownTopicOrPartition
 from headrace.model.message_ids import MessageId, message_id_from_text

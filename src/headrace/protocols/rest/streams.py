@@ -25,12 +25,12 @@ from headrace.client.cluster import Cluster
 from headrace.client.queues.leased_messages import LeasedMessage, LeaseReceipt, receipt_from_text
 from headrace.client.queues.settling import ACK, EXTEND, NACK, REJECT, FailedSettlement
 from headrace.http.message import HttpResponse, Request, StreamedResponse, WebSocket, WebSocketResponse
-from headrace.http.problem import Problem, ProblemBody
+from headrace.http.problems import Problem, ProblemBody
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
 from headrace.model.errors import HeadraceError, InvalidRequest
 from headrace.protocols.rest.bodies import Duration, duration_ms, integer_parameter
 from headrace.protocols.rest.error_responses import problem_of_error
-from headrace.protocols.rest.pulls import lease_ms, pulled_message
+from headrace.protocols.rest.pull import lease_ms, pulled_message
 from headrace.push.feed import Feed
 from headrace.push.settlements_elsewhere import FeedRegistry, forget_foreign_settlements
 from headrace.runtime.inline_start import switch_to_task

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from headrace.client.admin.subscription_admin import SubscriptionAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.errors import SubscriptionNotFound
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.runtime.inline_start import switch_to_task
 from headrace.runtime.supervise import Supervisor
 

@@ -18,7 +18,7 @@ from headrace.client.admin.webhooks import set_webhook, webhook_configs
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition
 from headrace.http.message import Request, Response, json_response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
 from headrace.model.errors import OffsetOutOfRange
 from headrace.model.names import check_group_id

@@ -21,7 +21,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.errors import error_of_code
 from headrace.client.metadata import TopicView
 from headrace.http.message import Request, Response, json_response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, Operation, Parameter, Route, Verb
 from headrace.model.errors import UnknownTopicOrPartition
 from headrace.protocols.rest.bodies import integer_parameter, parse_body

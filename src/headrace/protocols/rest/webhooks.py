@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, UnsetType
 from headrace.client.admin.webhooks import WebhookSettings, delete_webhook, get_webhook, set_webhook
 from headrace.client.cluster import Cluster
 from headrace.http.message import HttpResponse, Request, Response, json_response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
 from headrace.protocols.rest.bodies import Duration, duration_ms, parse_body, rfc3339_time
 from headrace.push.pusher import WebhookStatus

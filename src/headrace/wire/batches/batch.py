@@ -1,4 +1,4 @@
-"""Record batches, format 2: what producers send, the log keeps, and consumers get, byte for byte.
+"""Record batches, format 2: the bytes that producers send, the log stores and consumers receive unchanged.
 
      0 base_offset i64        23 last_offset_delta i32
      8 batch_length i32       27 base_timestamp i64
@@ -9,8 +9,12 @@
                               57 record_count i32
                               61 records
 
-The CRC-32C covers byte 21 to the end, so a leader may give a batch its offset and epoch without touching it.
-Records carry only differences to the header's offset and timestamp; `wire.records` looks into them.
+- The CRC-32C covers the bytes from 21 to the end, so a leader can set the offset and the epoch of a batch without
+  computing it again.
+- Records store their differences from the offset and timestamp of the header.
+- A control batch is the marker that ends a transaction in a partition; only brokers write it. It has one record: the
+  key is the outcome (0 abort, 1 commit), the value is the epoch of the coordinator. The header has the producer id and
+  epoch. Consumers skip markers, but each one has an offset.
 """
 
 from __future__ import annotations
@@ -18,19 +22,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from struct import Struct
 from struct import error as struct_error
-from typing import Final
+from typing import Final, NamedTuple
 
 import google_crc32c
 import msgspec
 
-from headrace.model.errors import CorruptMessage, InvalidRecord, MalformedFrame
+from headrace.model.errors import CorruptMessage, HeadraceError, InvalidRecord, MalformedFrame
 from headrace.wire.batches.compression import NONE, compress, decompress
 from headrace.wire.codec.primitives import read_varint, varint
 
 HEADER_SIZE: Final = 61
 MAGIC: Final = 2
 CRC_START: Final = 21
-RECORDS_START: Final = HEADER_SIZE - CRC_START  # in the sealed bytes
+RECORDS_START: Final = HEADER_SIZE - CRC_START  # within the bytes that the CRC covers
 
 COMPRESSION_MASK: Final = 0b111
 LOG_APPEND_TIME: Final = 1 << 3
@@ -352,3 +356,43 @@ def _read_sized(data: bytes, position: int, end: int) -> tuple[bytes | None, int
     if not position <= stop <= end:
         raise InvalidRecord(f"a part of {size_bytes} bytes where {end - position} remain")
     return data[position:stop], stop
+
+
+# Control batches
+
+_MARKER_KEY: Final = Struct(">hh")
+_MARKER_VALUE: Final = Struct(">hi")
+_MARKER_VERSION: Final = 0
+_ABORT: Final = 0
+_COMMIT: Final = 1
+_MARKER_BYTES_MAX: Final = 4096
+
+
+class Marker(NamedTuple):
+    is_commit: bool
+    coordinator_epoch: int
+
+
+def build_marker(producer_id: int, producer_epoch: int, marker: Marker, timestamp_ms: int) -> bytearray:
+    kind = _COMMIT if marker.is_commit else _ABORT
+    record = BatchRecord(
+        key=_MARKER_KEY.pack(_MARKER_VERSION, kind),
+        value=_MARKER_VALUE.pack(_MARKER_VERSION, marker.coordinator_epoch),
+        timestamp_ms=timestamp_ms,
+    )
+    return build_batch(
+        [record], producer_id=producer_id, producer_epoch=producer_epoch, attributes=TRANSACTIONAL | CONTROL
+    )
+
+
+def parse_marker(batch: memoryview, header: BatchHeader) -> Marker | None:
+    """Return the marker of a control batch, or None if it is another kind of control record."""
+    try:
+        record = next(read_records(batch, header, _MARKER_BYTES_MAX), None)
+        if record is None or record.key is None or record.value is None:
+            return None
+        _, kind = _MARKER_KEY.unpack_from(record.key)
+        _, coordinator_epoch = _MARKER_VALUE.unpack_from(record.value)
+    except (HeadraceError, struct_error):
+        return None
+    return Marker(kind == _COMMIT, coordinator_epoch) if kind in (_ABORT, _COMMIT) else None

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any, Final
 from uuid import UUID
 
+from headrace.wire.codec.codec import decode_versioned, encode_versioned, version_of
 from headrace.wire.codec.schema import BYTES, INT8, INT32, INT64, STRING, UUID16, array, layout, message, part, wire
-from headrace.wire.codec.versioned import decode_versioned, encode_versioned, version_of
 
 _VALUE_VERSION: Final = 0
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
+from headrace.wire.codec.codec import decode_versioned, encode_versioned, version_of
 from headrace.wire.codec.schema import BYTES, INT32, INT64, STRING, UUID16, array, message, part, wire
-from headrace.wire.codec.versioned import decode_versioned, encode_versioned, version_of
 
 _OFFSET_KEY_VERSION: Final = 1
 _OFFSET_VALUE_VERSION: Final = 4

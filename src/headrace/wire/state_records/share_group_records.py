@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headrace.wire.codec.codec import decode_versioned, encode_versioned, version_of
 from headrace.wire.codec.schema import INT32, INT64, STRING, array, layout, message, wire
-from headrace.wire.codec.versioned import decode_versioned, encode_versioned, version_of
 
 _VALUE_VERSION: Final = 0
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from headrace.wire.codec.codec import decode_versioned, encode_versioned, version_of
 from headrace.wire.codec.schema import INT8, INT16, INT32, INT64, STRING, array, message, part, wire
-from headrace.wire.codec.versioned import decode_versioned, encode_versioned, version_of
 
 EMPTY: Final = 0
 ONGOING: Final = 1

@@ -12,7 +12,7 @@ from tests.unit.client.simulated_server import ADDRESS
 from headrace.broker.broker import Broker, open_broker
 from headrace.client.admin.tokens import TokenAdmin
 from headrace.http.message import Application, HttpResponse, Request, Response, parse_target
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.protocols.kafka.listener import KafkaServer, ListenerLimits
 from headrace.protocols.rest.application import RestApplication
 from headrace.runtime.supervise import Supervisor

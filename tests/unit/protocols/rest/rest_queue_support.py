@@ -17,14 +17,14 @@ from headrace.client.cluster import Cluster
 from headrace.client.produce.producer import Producer
 from headrace.client.queues.puller import PullerPool
 from headrace.http.message import Request, Response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import AccessSubject, RouteTable
 from headrace.model.errors import HeadraceError
-from headrace.protocols.rest.access import ANONYMOUS
+from headrace.protocols.rest.authorization import ANONYMOUS
 from headrace.protocols.rest.dead_letters import DeadLetterRoutes
 from headrace.protocols.rest.error_responses import problem_of_error
-from headrace.protocols.rest.pulls import PullRoutes
-from headrace.protocols.rest.settles import SettleRoutes
+from headrace.protocols.rest.pull import PullRoutes
+from headrace.protocols.rest.settle import SettleRoutes
 from headrace.protocols.rest.subscription_directory import SubscriptionDirectory
 from headrace.protocols.rest.subscriptions import SubscriptionRoutes
 from headrace.push.settlements_elsewhere import FeedRegistry

@@ -10,12 +10,12 @@ from headrace.client.admin.subscription_admin import START, Position, Subscripti
 from headrace.client.errors import Unreachable
 from headrace.client.produce.publisher import Overloaded
 from headrace.http.message import Request, Response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Verb
 from headrace.model import errors
 from headrace.model.errors import HeadraceError, NotLeader
-from headrace.protocols.rest.access import ANONYMOUS, Principal
 from headrace.protocols.rest.application import ALL_ROLES, BODY_BYTES_MAX, RestApplication
+from headrace.protocols.rest.authorization import ANONYMOUS, Principal
 from headrace.protocols.rest.error_responses import problem_of_error
 
 

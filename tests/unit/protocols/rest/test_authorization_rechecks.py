@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from tests.unit.client.scripted_cluster import in_world
 from tests.unit.http.http_harness import HttpHarness
 from tests.unit.protocols.rest.rest_harness import RestHarness, with_rest_harness
-from tests.unit.protocols.rest.test_access import Office, request, with_office
+from tests.unit.protocols.rest.test_authorization import Office, request, with_office
 
 from headrace.client.admin.tokens import TokenAdmin
 from headrace.client.fetch.consumer import Consumer
@@ -19,7 +19,7 @@ from headrace.http.limits import HttpLimits
 from headrace.http.listener import HttpListener
 from headrace.http.message import Response, StreamedResponse, WebSocket, WebSocketResponse
 from headrace.protocols.health.pages import HealthPages
-from headrace.protocols.rest.access import AllowAllAuthorizer, TokenAuthorizer
+from headrace.protocols.rest.authorization import AllowAllAuthorizer, TokenAuthorizer
 from headrace.protocols.rest.authorization_rechecks import with_authorization_rechecks
 from headrace.server.broker_health import BrokerHealth
 from headrace.server.gateway_application import GatewayApplication

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import UNSET
 
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.protocols.rest.bodies import (
     duration_ms,
     header_fields,

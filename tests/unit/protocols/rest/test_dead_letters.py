@@ -9,7 +9,7 @@ from tests.unit.protocols.rest.rest_queue_support import RestQueues, die, with_q
 
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.model.tokens import Scope
-from headrace.protocols.rest.access import Principal
+from headrace.protocols.rest.authorization import Principal
 
 LETTERS = "/subscriptions/workers/dead-letters"
 REDRIVE = "/subscriptions/workers/redrive"

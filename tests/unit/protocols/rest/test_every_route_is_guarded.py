@@ -8,14 +8,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, in_world
 from tests.unit.protocols.rest.rest_harness import answer as answer_of
-from tests.unit.protocols.rest.test_access import Office, request
+from tests.unit.protocols.rest.test_authorization import Office, request
 
 from headrace.http.message import Request, Response
 from headrace.http.routes import Access, AccessSubject, Operation, Route, Verb
 from headrace.model.tokens import VERBS, needed_scope
-from headrace.protocols.rest.access import TokenAuthorizer
-from headrace.protocols.rest.application import RestApplication
-from headrace.protocols.rest.routes import RestServices, routes
+from headrace.protocols.rest.application import RestApplication, RestServices, routes
+from headrace.protocols.rest.authorization import TokenAuthorizer
 from headrace.testkit.world import World
 
 PUBLIC = {("GET", "/openapi.json"), ("GET", "/docs")}

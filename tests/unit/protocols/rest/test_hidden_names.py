@@ -6,7 +6,7 @@ import pytest
 from tests.unit.protocols.rest.rest_harness import RestHarness, with_rest_harness
 
 from headrace.http.message import Request
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 
 ROUTES = (
     ("GET", "/subscriptions/invoices/messages", "consume"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from headrace.client.queues.leased_messages import LeaseReceipt
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.model.message_ids import MessageId
-from headrace.protocols.rest.receipts import ReceiptParser
+from headrace.protocols.rest.settle import ReceiptParser
 
 
 def test_receipts_are_read_the_same_whether_their_like_was_read_before_or_not() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.client.queues.leased_messages import LeaseReceipt
 from headrace.client.queues.settling import ACK, EXTEND, NACK, REJECT, FailedSettlement
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.model.errors import InvalidRecordState
 from headrace.model.message_ids import MessageId
 from headrace.protocols.rest.streams import error_frame, failed_receipts_frame, read_frame

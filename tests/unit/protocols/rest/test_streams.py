@@ -16,7 +16,7 @@ from headrace.client.queues.leased_messages import receipt_from_text
 from headrace.client.queues.settling import ACK, settle
 from headrace.client.queues.subscription import Subscription
 from headrace.http.message import Request, StreamedResponse, WebSocketResponse
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.protocols.rest.streams import StreamRoutes
 from headrace.push.settlements_elsewhere import FeedRegistry
 from headrace.testkit.world import World

@@ -10,7 +10,7 @@ from tests.unit.protocols.rest.rest_queue_support import RestQueues, with_queues
 
 from headrace.client.admin.subscription_admin import SubscriptionAdmin
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 
 
 def requested(queues: RestQueues, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:

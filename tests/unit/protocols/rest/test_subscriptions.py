@@ -9,7 +9,7 @@ from tests.unit.protocols.rest.rest_queue_support import RestQueues, with_queues
 
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.model.tokens import Scope
-from headrace.protocols.rest.access import Principal
+from headrace.protocols.rest.authorization import Principal
 
 
 def test_a_subscription_is_made_once_and_stays_where_it_is() -> None:

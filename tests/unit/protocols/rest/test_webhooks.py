@@ -13,10 +13,10 @@ from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.admin.webhooks import WebhookPoller
 from headrace.client.cluster import Cluster
 from headrace.http.message import Request, Response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import AccessSubject, Verb
 from headrace.model.errors import HeadraceError
-from headrace.protocols.rest.access import ANONYMOUS
+from headrace.protocols.rest.authorization import ANONYMOUS
 from headrace.protocols.rest.error_responses import problem_of_error
 from headrace.protocols.rest.webhooks import StatusOf, WebhookRoutes
 from headrace.push.pusher import WebhookStatus

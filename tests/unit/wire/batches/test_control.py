@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.wire.batches.batch import CONTROL, BatchRecord, build_batch, check_crc, parse_header
-from headrace.wire.batches.control import Marker, build_marker, parse_marker
+from headrace.wire.batches.batch import (
+    CONTROL,
+    BatchRecord,
+    Marker,
+    build_batch,
+    build_marker,
+    check_crc,
+    parse_header,
+    parse_marker,
+)
 
 
 @pytest.mark.parametrize("is_commit", [True, False])

@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from headrace.client.queues.leased_messages import LeasedMessage
 from headrace.client.queues.puller import PullerPool
 from headrace.http.message import Header, Request, Response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
 from headrace.model.durations import TIME_MS_MAX
 from headrace.model.errors import GroupIdNotFound, UnknownTopicOrPartition

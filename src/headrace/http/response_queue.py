@@ -1,7 +1,9 @@
 """The pending responses of a connection, in the order of its requests.
 
-A request starts immediately and runs up to its first await, regardless of pending responses. Responses are never
-reordered. A response without a known end (a stream or a WebSocket) delays all later ones.
+- A request starts immediately and runs up to its first await, regardless of pending responses. Responses are never
+  reordered.
+- A response without a known end (a stream or a WebSocket) delays all later ones.
+- A stream is sent chunk by chunk; the next chunk is requested only when there is room for it.
 """
 
 from __future__ import annotations
@@ -11,24 +13,25 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from headrace.http import refusals
-from headrace.http.admission import RequestAdmission
-from headrace.http.head import has_body
+from headrace.http import problems
 from headrace.http.message import HttpResponse, Request, Response, StreamedResponse, WebSocketResponse
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
+from headrace.http.request_reader import RequestAdmission
+from headrace.http.response_heads import has_body
 from headrace.http.routes import options_response
-from headrace.http.streaming import close_chunks, send_chunks
 from headrace.runtime.inline_start import InlineCoroutine, start_inline, start_inline_coroutine
 from headrace.runtime.request_ids import request_id
 
 if TYPE_CHECKING:
-    from headrace.http.exchange import HttpConnection
+    from headrace.http.connection import HttpConnection
     from headrace.http.listener import HttpListener
     from headrace.http.websocket import WebSocketConnection
+
 
 log = logging.getLogger(__name__)
 
 _JOINED_BYTES_MAX = 16_384  # larger bodies are not copied to join them with their head
+_LAST_CHUNK = b"0\r\n\r\n"
 
 
 class PendingHttpResponse:
@@ -143,7 +146,7 @@ class ResponseQueue:
                 await application.admit(request)
             answer = await application.answer(request)
         except asyncio.CancelledError:
-            answer = refusals.shutting_down().response()
+            answer = problems.shutting_down().response()
         except Exception as error:
             answer = self._error_response(request, error)
         if request.body:
@@ -168,7 +171,7 @@ class ResponseQueue:
         )
         request_id.reset(before)
         self._listener.failures += 1
-        return refusals.internal_error(request.id)
+        return problems.internal_error(request.id)
 
     def _write_response(
         self, request: Request, response: Response, keep_alive: bool, is_http10: bool, began: float
@@ -239,7 +242,7 @@ class ResponseQueue:
         listener, connection_ = self._listener, self._connection
         headers = handshake_headers(pending.request) if connection_.reader.wants_websocket(pending.request) else None
         if headers is None:
-            pending.answer = refusals.upgrade_required().response()
+            pending.answer = problems.upgrade_required().response()
             return
         self._output.append(listener.heads.upgraded(headers, pending.request.id))
         self.flush()
@@ -248,3 +251,29 @@ class ResponseQueue:
         pending.running = listener.loop.create_task(websocket.run(upgraded.websocket_handler))
         websocket.receive_data(connection_.reader.trailing)
         connection_.resume_reading()
+
+
+async def send_chunks(connection: HttpConnection, streamed: StreamedResponse, *, chunked: bool) -> None:
+    """Send all chunks and the end marker. On a failure the end marker is not sent, so that the client does not mistake
+    a partial body for a complete one."""
+    try:
+        async for chunk in streamed.chunks:
+            if chunk:  # an empty chunk would end the body
+                connection.write([b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunked else chunk])
+            await connection.wait_writable()
+            if connection.is_gone:
+                return
+        if chunked:
+            connection.write([_LAST_CHUNK])
+    except Exception:
+        log.exception("stream failed peer=%s", connection.host)
+        connection.abort()
+    finally:
+        await close_chunks(streamed)
+
+
+async def close_chunks(streamed: StreamedResponse) -> None:
+    """Close the iterator of the chunks."""
+    close = getattr(streamed.chunks, "aclose", None)  # optional for iterators
+    if close is not None:
+        await close()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.http.head import ResponseHeads, has_body
 from headrace.http.message import Response
+from headrace.http.response_heads import ResponseHeads, has_body
 
 
 def sized(heads: ResponseHeads, response: Response) -> bytes:

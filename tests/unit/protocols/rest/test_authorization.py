@@ -12,13 +12,13 @@ from tests.unit.client.scripted_cluster import Fault, ScriptedBroker, ScriptedCl
 
 from headrace.client.errors import Unreachable
 from headrace.http.message import Request
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Verb
 from headrace.model.errors import HeadraceError
 from headrace.model.tokens import Scope, hash_secret, write_token
-from headrace.protocols.rest import access
-from headrace.protocols.rest import access as token_checks
-from headrace.protocols.rest.access import ANONYMOUS, AllowAllAuthorizer, Principal, TokenAuthorizer
+from headrace.protocols.rest import authorization as access
+from headrace.protocols.rest import authorization as token_checks
+from headrace.protocols.rest.authorization import ANONYMOUS, AllowAllAuthorizer, Principal, TokenAuthorizer
 from headrace.testkit.world import World
 from headrace.wire import apis
 from headrace.wire.messages.tokens import CheckedToken, CheckTokenRequest, CheckTokenResponse

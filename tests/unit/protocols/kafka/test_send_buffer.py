@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.protocols.kafka.outbox import SendBuffer
+from headrace.protocols.kafka.send_buffer import SendBuffer
 from headrace.runtime.disk import Buffer, File
 from headrace.storage.log.reading import LogSlice
 from headrace.testkit.disk import SimDisk, SimFile

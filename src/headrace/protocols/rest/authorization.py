@@ -17,7 +17,7 @@ import msgspec
 from headrace.client.admin.tokens import TokenGrant, check_tokens
 from headrace.client.cluster import Cluster
 from headrace.http.message import Header, Request
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Verb
 from headrace.machines.queues.rate_limiter import RateLimiter
 from headrace.model.errors import HeadraceError

@@ -14,13 +14,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from headrace.http import refusals
-from headrace.http.admission import RequestAdmission
-from headrace.http.answers import PendingHttpResponse, ResponseQueue
-from headrace.http.head import CONTINUE
+from headrace.http import problems
 from headrace.http.message import Request
-from headrace.http.problem import Problem
-from headrace.http.reading import BODY, HEAD, IDLE, NO_REQUEST, SLICE_BYTES, RequestReader
+from headrace.http.problems import Problem
+from headrace.http.request_reader import BODY, HEAD, IDLE, NO_REQUEST, SLICE_BYTES, RequestAdmission, RequestReader
+from headrace.http.response_heads import CONTINUE
+from headrace.http.response_queue import PendingHttpResponse, ResponseQueue
 
 if TYPE_CHECKING:
     from headrace.http.listener import HttpListener
@@ -112,7 +111,7 @@ class HttpConnection(asyncio.Protocol):
         if self._responses.streaming is not None:
             self._responses.streaming.cancel()  # a client that half-closes does not wait for an endless response
         elif not self.is_last and self.reader.phase != IDLE:
-            self._respond_with_error(refusals.incomplete_request())
+            self._respond_with_error(problems.incomplete_request())
         self.is_last = True
         return (
             bool(self._responses.pending_responses)
@@ -163,10 +162,10 @@ class HttpConnection(asyncio.Protocol):
             self._sweep_unsent(now)
         elif reader.phase == HEAD and not self._paused:
             if now > reader.deadline:
-                self._respond_with_error(refusals.head_timed_out(limits.head_seconds))
+                self._respond_with_error(problems.head_timed_out(limits.head_seconds))
         elif reader.phase == BODY and not self._paused:
             if now > reader.deadline:
-                self._respond_with_error(refusals.body_too_slow(limits.body_bytes_per_second_min, limits.body_seconds))
+                self._respond_with_error(problems.body_too_slow(limits.body_bytes_per_second_min, limits.body_seconds))
         elif not answers.pending_responses:
             # A connection without any request has the timeout of a head, and is closed without a response.
             ends = reader.deadline if reader.request is NO_REQUEST else answers.since + limits.idle_seconds

@@ -1,9 +1,10 @@
 """Settle pulled messages: ack, nack, extend and reject, one or many per request.
 
 - A receipt settles the message in the lease of that receipt, and fails when that lease has expired. A message id
-  settles the message in its current lease, whichever client holds it; this is simpler, but lacks that protection.
+  settles the message in its current lease, regardless of which client holds it; this is simpler, but lacks that
+  protection.
 - Any process can settle a message; it need not be the one that leased it.
-- Each message of a request has its own result.
+- Each message of a request has its own result; an invalid receipt does not affect the others.
 - Single acks that arrive while others of their partition are in flight are sent together.
 """
 
@@ -17,20 +18,75 @@ from msgspec import UNSET, Meta, UnsetType
 
 from headrace.client.cluster import Cluster
 from headrace.client.queues.gathered_acks import AckBatcher
-from headrace.client.queues.leased_messages import LeaseReceipt
+from headrace.client.queues.leased_messages import LeaseReceipt, receipt_from_text
 from headrace.client.queues.settling import ACK, EXTEND, NACK, REJECT, FailedSettlement, settle
 from headrace.http.message import JSON, Request, Response, json_response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
-from headrace.model.errors import GroupIdNotFound, UnknownTopicOrPartition
+from headrace.model.errors import GroupIdNotFound, InvalidRequest, UnknownTopicOrPartition
+from headrace.model.message_ids import MessageId, message_id_from_text
 from headrace.protocols.rest.bodies import Duration, duration_ms, parse_body
 from headrace.protocols.rest.error_responses import problem_of_error
-from headrace.protocols.rest.pulls import lease_ms
-from headrace.protocols.rest.receipts import ReceiptParser
+from headrace.protocols.rest.pull import lease_ms
 from headrace.protocols.rest.subscription_directory import SubscriptionDirectory
 from headrace.push.settlements_elsewhere import FeedRegistry
 from headrace.runtime.inline_start import switch_to_task
 from headrace.wire.messages.queues import SettleItem
+
+_KEPT_MAX = 10_000
+_DIGITS_MAX = 18  # offsets of up to 18 digits always fit into 64 bits
+_ANY_EPOCH = -1
+_ANY_MEMBER = ""
+
+
+class ReceiptParser:
+    """Parses receipts and message ids. The receipts of one pull share topic, partition, attempt, epoch and member:
+    these are parsed once and cached, so that for most receipts only the offset is parsed."""
+
+    def __init__(self) -> None:
+        self._parsed: dict[tuple[str, str], LeaseReceipt] = {}
+
+    def read(self, text: str, topic: str, *, by_id: bool) -> LeaseReceipt:
+        """Parse the receipt of a message of this topic, or raise `Problem` 422. `by_id` means that the text is a
+        message id, which stands for the current lease of the message, regardless of which client holds it."""
+        found, rest = (text, "") if by_id else _parts(text)
+        place, _, digits = found.rpartition(":")
+        kept = self._parsed.get((place, rest)) if by_id or rest else None
+        if kept is not None and len(digits) <= _DIGITS_MAX and digits.isdigit() and digits.isascii():
+            (found_topic, partition, _), attempt, epoch, member = kept
+            receipt = LeaseReceipt(MessageId(found_topic, partition, int(digits)), attempt, epoch, member)
+        else:
+            receipt = _parse(text, by_id=by_id)
+            if len(self._parsed) >= _KEPT_MAX:
+                self._parsed.clear()
+            self._parsed[place, rest] = receipt
+        if receipt.id.topic != topic:
+            raise Problem(
+                422,
+                "other_topic",
+                f"message {receipt.id} does not belong to topic {topic!r} of this subscription",
+                "settle it in the subscription from which it was pulled",
+            )
+        return receipt
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """Split into the message id and the rest."""
+    found, _, rest = text.partition("/")
+    return found, rest
+
+
+def _parse(text: str, *, by_id: bool) -> LeaseReceipt:
+    try:
+        return (
+            LeaseReceipt(message_id_from_text(text), _ANY_EPOCH, _ANY_EPOCH, _ANY_MEMBER)
+            if by_id
+            else receipt_from_text(text)
+        )
+    except InvalidRequest as error:
+        code = "invalid_message_id" if by_id else "invalid_receipt"
+        raise Problem(422, code, error.message[:400], "send the receipt exactly as returned by the pull") from None
+
 
 SETTLED_MAX = 1000
 _BODY_BYTES_MAX = 1 << 20
