@@ -28,7 +28,7 @@ from headrace.wire.batches.batch import (
     parse_marker,
     read_records,
 )
-from headrace.wire.messages.fetch import AbortedTransaction, FetchPartition, FetchRequest, FetchTopic
+from headrace.wire.messages.fetch import FetchAbortedTransaction, FetchPartition, FetchRequest, FetchTopic
 from headrace.wire.messages.group_offsets import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -239,7 +239,7 @@ class Transactor(Client):
 
 async def read(
     transport: Transport, partition: int, isolation_level: int
-) -> AsyncIterator[tuple[memoryview, BatchHeader, list[AbortedTransaction]]]:
+) -> AsyncIterator[tuple[memoryview, BatchHeader, list[FetchAbortedTransaction]]]:
     """Every batch from the beginning, with the aborted transactions that came with it."""
     offset = 0
     while True:

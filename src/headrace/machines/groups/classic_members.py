@@ -54,7 +54,7 @@ from headrace.wire.state_records.consumer_protocol import (
     encode_assignment,
     version_of,
 )
-from headrace.wire.state_records.consumer_protocol import TopicPartitions as NamedPartitions
+from headrace.wire.state_records.consumer_protocol import NamedTopicPartitions as NamedPartitions
 
 
 class ClassicJoin(msgspec.Struct, frozen=True):

@@ -72,7 +72,7 @@ class DescribedAssignment:
 
 
 @part
-class Member:
+class ConsumerGroupMember:
     member_id: str = wire(STRING)
     instance_id: str | None = wire(STRING, nullable=0, default=None)
     rack_id: str | None = wire(STRING, nullable=0, default=None)
@@ -87,7 +87,7 @@ class Member:
 
 
 @part
-class DescribedGroup:
+class DescribedConsumerGroup:
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     group_id: str = wire(STRING)
@@ -95,11 +95,11 @@ class DescribedGroup:
     group_epoch: int = wire(INT32)
     assignment_epoch: int = wire(INT32)
     assignor_name: str = wire(STRING)
-    members: list[Member] = wire(array(Member))
+    members: list[ConsumerGroupMember] = wire(array(ConsumerGroupMember))
     authorized_operations: int = wire(INT32, default=-2147483648)
 
 
 @message(versions=(0, 1), flexible_since=0)
 class ConsumerGroupDescribeResponse:
     throttle_time_ms: int = wire(INT32)
-    groups: list[DescribedGroup] = wire(array(DescribedGroup))
+    groups: list[DescribedConsumerGroup] = wire(array(DescribedConsumerGroup))

@@ -18,6 +18,7 @@ from headrace.wire.codec.schema import (
     part,
     wire,
 )
+from headrace.wire.messages.metadata import LeaderIdAndEpoch, NodeEndpoint
 
 # Fetch (1): read whole batches of many partitions, waiting up to `max_wait_ms` for `min_bytes`.
 #
@@ -76,7 +77,7 @@ class FetchRequest:
 
 
 @part
-class AbortedTransaction:
+class FetchAbortedTransaction:
     producer_id: int = wire(INT64)
     first_offset: int = wire(INT64)
 
@@ -85,12 +86,6 @@ class AbortedTransaction:
 class EpochEndOffset:
     epoch: int = wire(INT32, default=-1)
     end_offset: int = wire(INT64, default=-1)
-
-
-@part
-class LeaderIdAndEpoch:
-    leader_id: int = wire(INT32, default=-1)
-    leader_epoch: int = wire(INT32, default=-1)
 
 
 @part
@@ -109,7 +104,9 @@ class PartitionData:
     diverging_epoch: EpochEndOffset | None = wire(EpochEndOffset, since=12, tag=0)
     current_leader: LeaderIdAndEpoch | None = wire(LeaderIdAndEpoch, since=12, tag=1)
     snapshot_id: SnapshotId | None = wire(SnapshotId, since=12, tag=2)
-    aborted_transactions: list[AbortedTransaction] | None = wire(array(AbortedTransaction), nullable=4, default=None)
+    aborted_transactions: list[FetchAbortedTransaction] | None = wire(
+        array(FetchAbortedTransaction), nullable=4, default=None
+    )
     preferred_read_replica: int = wire(INT32, since=11, default=-1)
     records: Chunk | None = wire(RECORDS, nullable=4)
 
@@ -119,14 +116,6 @@ class FetchableTopicResponse:
     topic: str = wire(STRING, until=12)
     topic_id: UUID = wire(UUID16, since=13)
     partitions: list[PartitionData] = wire(array(PartitionData))
-
-
-@part
-class NodeEndpoint:
-    node_id: int = wire(INT32)
-    host: str = wire(STRING)
-    port: int = wire(INT32)
-    rack: str | None = wire(STRING, nullable=16, default=None)
 
 
 @message(versions=(4, 18), flexible_since=12)

@@ -215,7 +215,7 @@ class ListGroupsRequest:
 
 
 @part
-class ListedGroup:
+class ListGroupsEntry:
     group_id: str = wire(STRING)
     protocol_type: str = wire(STRING)
     group_state: str = wire(STRING, since=4)
@@ -226,7 +226,7 @@ class ListedGroup:
 class ListGroupsResponse:
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16)
-    groups: list[ListedGroup] = wire(array(ListedGroup))
+    groups: list[ListGroupsEntry] = wire(array(ListGroupsEntry))
 
 
 # DeleteGroups (42): forget empty groups and their offsets. v2 is flexible.

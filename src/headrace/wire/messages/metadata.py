@@ -81,11 +81,29 @@ class MetadataResponse:
     error_code: int = wire(INT16, since=13)
 
 
+# Parts of the responses to Produce (0), Fetch (1), ShareFetch (78) and ShareAcknowledge (79): the current leader of a
+# partition and the addresses of the leaders. With them, a client that asked the wrong broker need not fetch metadata.
+
+
+@part
+class LeaderIdAndEpoch:
+    leader_id: int = wire(INT32, default=-1)
+    leader_epoch: int = wire(INT32, default=-1)
+
+
+@part
+class NodeEndpoint:
+    node_id: int = wire(INT32)
+    host: str = wire(STRING)
+    port: int = wire(INT32)
+    rack: str | None = wire(STRING, nullable=0, default=None)
+
+
 # DescribeTopicPartitions (75): Metadata's topics in pages, with the eligible leaders.
 
 
 @part
-class TopicRequest:
+class DescribeTopicPartitionsTopic:
     name: str = wire(STRING)
 
 
@@ -97,7 +115,7 @@ class Cursor:
 
 @message(versions=(0, 0), flexible_since=0)
 class DescribeTopicPartitionsRequest:
-    topics: list[TopicRequest] = wire(array(TopicRequest))
+    topics: list[DescribeTopicPartitionsTopic] = wire(array(DescribeTopicPartitionsTopic))
     response_partition_limit: int = wire(INT32, default=2000)
     cursor: Cursor | None = wire(Cursor, nullable=0)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from headrace.wire.codec.schema import INT16, INT32, INT64, RECORDS, STRING, UUID16, array, message, part, wire
+from headrace.wire.messages.metadata import LeaderIdAndEpoch, NodeEndpoint
 
 
 @part
@@ -40,12 +41,6 @@ class BatchIndexAndErrorMessage:
 
 
 @part
-class LeaderIdAndEpoch:
-    leader_id: int = wire(INT32, default=-1)
-    leader_epoch: int = wire(INT32, default=-1)
-
-
-@part
 class PartitionProduceResponse:
     index: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -62,14 +57,6 @@ class TopicProduceResponse:
     name: str = wire(STRING, until=12)
     topic_id: UUID = wire(UUID16, since=13)
     partition_responses: list[PartitionProduceResponse] = wire(array(PartitionProduceResponse))
-
-
-@part
-class NodeEndpoint:
-    node_id: int = wire(INT32)
-    host: str = wire(STRING)
-    port: int = wire(INT32)
-    rack: str | None = wire(STRING, nullable=10, default=None)
 
 
 @message(versions=(3, 13), flexible_since=9)

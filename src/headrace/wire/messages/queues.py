@@ -56,7 +56,7 @@ class LeasedRange:
 
 
 @part
-class LeasePartitionAnswer:
+class LeasePartitionResponse:
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -67,9 +67,9 @@ class LeasePartitionAnswer:
 
 
 @part
-class LeaseTopicAnswer:
+class LeaseTopicResponse:
     name: str = wire(STRING)
-    partitions: list[LeasePartitionAnswer] = wire(array(LeasePartitionAnswer))
+    partitions: list[LeasePartitionResponse] = wire(array(LeasePartitionResponse))
 
 
 @message(versions=(0, 0), flexible_since=0)
@@ -77,7 +77,7 @@ class LeaseResponse:
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    topics: list[LeaseTopicAnswer] = wire(array(LeaseTopicAnswer))
+    topics: list[LeaseTopicResponse] = wire(array(LeaseTopicResponse))
 
 
 # LeaseOffsets (10008, our own): lease single messages of a subscription by their offsets. To the partition's leader.
@@ -87,7 +87,7 @@ class LeaseResponse:
 
 
 @part
-class OffsetRange:
+class LeaseOffsetsRange:
     """Offsets from `first` to `last`, both included."""
 
     first: int = wire(INT64)
@@ -103,7 +103,7 @@ class LeaseOffsetsRequest:
     topic: str = wire(STRING)
     partition_index: int = wire(INT32)
     lease_ms: int = wire(INT32, default=-1)
-    wanted: list[OffsetRange] = wire(array(OffsetRange))
+    wanted: list[LeaseOffsetsRange] = wire(array(LeaseOffsetsRange))
 
 
 @message(versions=(0, 0), flexible_since=0)
@@ -161,7 +161,7 @@ class SettleRequest:
 
 
 @part
-class RefusedItem:
+class FailedSettleItem:
     """`index` counts the items of the request's partition from 0."""
 
     index: int = wire(INT32)
@@ -170,19 +170,19 @@ class RefusedItem:
 
 
 @part
-class SettlePartitionAnswer:
+class SettlePartitionResponse:
     """An error here is one of all items. Items that are not among the refused have been settled."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    refused: list[RefusedItem] = wire(array(RefusedItem))
+    refused: list[FailedSettleItem] = wire(array(FailedSettleItem))
 
 
 @part
-class SettleTopicAnswer:
+class SettleTopicResponse:
     name: str = wire(STRING)
-    partitions: list[SettlePartitionAnswer] = wire(array(SettlePartitionAnswer))
+    partitions: list[SettlePartitionResponse] = wire(array(SettlePartitionResponse))
 
 
 @message(versions=(0, 0), flexible_since=0)
@@ -190,7 +190,7 @@ class SettleResponse:
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    topics: list[SettleTopicAnswer] = wire(array(SettleTopicAnswer))
+    topics: list[SettleTopicResponse] = wire(array(SettleTopicResponse))
 
 
 # AlterSubscriptions (10004, our own): create, seek or delete a subscription in partitions. To the partitions' leader.
@@ -220,7 +220,7 @@ class AlterSubscriptionsRequest:
 
 
 @part
-class AlterSubscriptionsPartitionAnswer:
+class AlterSubscriptionsPartitionResponse:
     """`floor` is where it stands now; -1 if it is deleted."""
 
     partition_index: int = wire(INT32)
@@ -230,9 +230,9 @@ class AlterSubscriptionsPartitionAnswer:
 
 
 @part
-class AlterSubscriptionsTopicAnswer:
+class AlterSubscriptionsTopicResponse:
     name: str = wire(STRING)
-    partitions: list[AlterSubscriptionsPartitionAnswer] = wire(array(AlterSubscriptionsPartitionAnswer))
+    partitions: list[AlterSubscriptionsPartitionResponse] = wire(array(AlterSubscriptionsPartitionResponse))
 
 
 @message(versions=(0, 0), flexible_since=0)
@@ -240,7 +240,7 @@ class AlterSubscriptionsResponse:
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    topics: list[AlterSubscriptionsTopicAnswer] = wire(array(AlterSubscriptionsTopicAnswer))
+    topics: list[AlterSubscriptionsTopicResponse] = wire(array(AlterSubscriptionsTopicResponse))
 
 
 # DescribeSubscriptions (10003, our own): how far the subscriptions of partitions are. To the partitions' leader.
@@ -277,7 +277,7 @@ class DescribedSubscription:
 
 
 @part
-class DescribeSubscriptionsPartitionAnswer:
+class DescribeSubscriptionsPartitionResponse:
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -285,15 +285,15 @@ class DescribeSubscriptionsPartitionAnswer:
 
 
 @part
-class DescribeSubscriptionsTopicAnswer:
+class DescribeSubscriptionsTopicResponse:
     name: str = wire(STRING)
-    partitions: list[DescribeSubscriptionsPartitionAnswer] = wire(array(DescribeSubscriptionsPartitionAnswer))
+    partitions: list[DescribeSubscriptionsPartitionResponse] = wire(array(DescribeSubscriptionsPartitionResponse))
 
 
 @message(versions=(0, 0), flexible_since=0)
 class DescribeSubscriptionsResponse:
     throttle_time_ms: int = wire(INT32)
-    topics: list[DescribeSubscriptionsTopicAnswer] = wire(array(DescribeSubscriptionsTopicAnswer))
+    topics: list[DescribeSubscriptionsTopicResponse] = wire(array(DescribeSubscriptionsTopicResponse))
 
 
 # MessageStatus (10005, our own): what became of messages, for each subscription. To the partition's leader.

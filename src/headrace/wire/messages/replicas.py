@@ -93,7 +93,7 @@ class ListPartitionReassignmentsResponse:
 
 
 @part
-class TopicPartitions:
+class ElectLeadersTopic:
     topic: str = wire(STRING)
     partitions: list[int] = wire(array(INT32))
 
@@ -101,7 +101,7 @@ class TopicPartitions:
 @message(versions=(0, 2), flexible_since=2)
 class ElectLeadersRequest:
     election_type: int = wire(INT8, since=1)
-    topic_partitions: list[TopicPartitions] | None = wire(array(TopicPartitions), nullable=0)
+    topic_partitions: list[ElectLeadersTopic] | None = wire(array(ElectLeadersTopic), nullable=0)
     timeout_ms: int = wire(INT32, default=60_000)
 
 

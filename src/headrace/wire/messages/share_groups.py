@@ -19,6 +19,8 @@ from headrace.wire.codec.schema import (
     part,
     wire,
 )
+from headrace.wire.messages.consumer_groups import Assignment, DescribedAssignment
+from headrace.wire.messages.metadata import NodeEndpoint
 
 # ShareGroupHeartbeat (76): all that a member of a share group tells and is told.
 #
@@ -33,17 +35,6 @@ class ShareGroupHeartbeatRequest:
     member_epoch: int = wire(INT32)
     rack_id: str | None = wire(STRING, nullable=0, default=None)
     subscribed_topic_names: list[str] | None = wire(array(STRING), nullable=0, default=None)
-
-
-@part
-class TopicPartitions:
-    topic_id: UUID = wire(UUID16)
-    partitions: list[int] = wire(array(INT32))
-
-
-@part
-class Assignment:
-    topic_partitions: list[TopicPartitions] = wire(array(TopicPartitions))
 
 
 @message(versions=(1, 1), flexible_since=0)
@@ -67,19 +58,7 @@ class ShareGroupDescribeRequest:
 
 
 @part
-class DescribedTopicPartitions:
-    topic_id: UUID = wire(UUID16)
-    topic_name: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
-
-
-@part
-class DescribedAssignment:
-    topic_partitions: list[DescribedTopicPartitions] = wire(array(DescribedTopicPartitions))
-
-
-@part
-class Member:
+class ShareGroupMember:
     member_id: str = wire(STRING)
     rack_id: str | None = wire(STRING, nullable=0, default=None)
     member_epoch: int = wire(INT32)
@@ -90,7 +69,7 @@ class Member:
 
 
 @part
-class DescribedGroup:
+class DescribedShareGroup:
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     group_id: str = wire(STRING)
@@ -98,14 +77,14 @@ class DescribedGroup:
     group_epoch: int = wire(INT32)
     assignment_epoch: int = wire(INT32)
     assignor_name: str = wire(STRING)
-    members: list[Member] = wire(array(Member))
+    members: list[ShareGroupMember] = wire(array(ShareGroupMember))
     authorized_operations: int = wire(INT32, default=-2147483648)
 
 
 @message(versions=(1, 1), flexible_since=0)
 class ShareGroupDescribeResponse:
     throttle_time_ms: int = wire(INT32)
-    groups: list[DescribedGroup] = wire(array(DescribedGroup))
+    groups: list[DescribedShareGroup] = wire(array(DescribedShareGroup))
 
 
 # ShareFetch (78): acquire records of a share group's partitions, and settle such as were acquired before.
@@ -125,19 +104,19 @@ class AcknowledgementBatch:
 
 
 @part
-class FetchPartition:
+class ShareFetchPartition:
     partition_index: int = wire(INT32)
     acknowledgement_batches: list[AcknowledgementBatch] = wire(array(AcknowledgementBatch))
 
 
 @part
-class FetchTopic:
+class ShareFetchTopic:
     topic_id: UUID = wire(UUID16)
-    partitions: list[FetchPartition] = wire(array(FetchPartition))
+    partitions: list[ShareFetchPartition] = wire(array(ShareFetchPartition))
 
 
 @part
-class ForgottenTopic:
+class ShareForgottenTopic:
     topic_id: UUID = wire(UUID16)
     partitions: list[int] = wire(array(INT32))
 
@@ -154,12 +133,12 @@ class ShareFetchRequest:
     batch_size: int = wire(INT32)
     share_acquire_mode: int = wire(INT8, since=2)
     is_renew_ack: bool = wire(BOOL, since=2)
-    topics: list[FetchTopic] = wire(array(FetchTopic))
-    forgotten_topics_data: list[ForgottenTopic] = wire(array(ForgottenTopic))
+    topics: list[ShareFetchTopic] = wire(array(ShareFetchTopic))
+    forgotten_topics_data: list[ShareForgottenTopic] = wire(array(ShareForgottenTopic))
 
 
 @part
-class LeaderIdAndEpoch:
+class ShareLeaderIdAndEpoch:
     leader_id: int = wire(INT32)
     leader_epoch: int = wire(INT32)
 
@@ -178,7 +157,7 @@ class ShareFetchPartitionData:
     error_message: str | None = wire(STRING, nullable=0, default=None)
     acknowledge_error_code: int = wire(INT16)
     acknowledge_error_message: str | None = wire(STRING, nullable=0, default=None)
-    current_leader: LeaderIdAndEpoch = wire(LeaderIdAndEpoch)
+    current_leader: ShareLeaderIdAndEpoch = wire(ShareLeaderIdAndEpoch)
     records: Chunk | None = wire(RECORDS, nullable=0)
     acquired_records: list[AcquiredRecords] = wire(array(AcquiredRecords))
 
@@ -187,14 +166,6 @@ class ShareFetchPartitionData:
 class ShareFetchableTopicResponse:
     topic_id: UUID = wire(UUID16)
     partitions: list[ShareFetchPartitionData] = wire(array(ShareFetchPartitionData))
-
-
-@part
-class NodeEndpoint:
-    node_id: int = wire(INT32)
-    host: str = wire(STRING)
-    port: int = wire(INT32)
-    rack: str | None = wire(STRING, nullable=0, default=None)
 
 
 @message(versions=(1, 2), flexible_since=0)
@@ -238,7 +209,7 @@ class ShareAcknowledgePartitionData:
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    current_leader: LeaderIdAndEpoch = wire(LeaderIdAndEpoch)
+    current_leader: ShareLeaderIdAndEpoch = wire(ShareLeaderIdAndEpoch)
 
 
 @part

@@ -210,7 +210,7 @@ class DescribeTransactionsRequest:
 
 
 @part
-class TopicData:
+class DescribeTransactionsTopic:
     topic: str = wire(STRING)
     partitions: list[int] = wire(array(INT32))
 
@@ -224,7 +224,7 @@ class DescribedTransactionState:
     transaction_start_time_ms: int = wire(INT64)
     producer_id: int = wire(INT64)
     producer_epoch: int = wire(INT16)
-    topics: list[TopicData] = wire(array(TopicData))
+    topics: list[DescribeTransactionsTopic] = wire(array(DescribeTransactionsTopic))
 
 
 @message(versions=(0, 0), flexible_since=0)
@@ -237,14 +237,14 @@ class DescribeTransactionsResponse:
 
 
 @part
-class TopicRequest:
+class DescribeProducersTopic:
     name: str = wire(STRING)
     partition_indexes: list[int] = wire(array(INT32))
 
 
 @message(versions=(0, 0), flexible_since=0)
 class DescribeProducersRequest:
-    topics: list[TopicRequest] = wire(array(TopicRequest))
+    topics: list[DescribeProducersTopic] = wire(array(DescribeProducersTopic))
 
 
 @part
@@ -258,7 +258,7 @@ class ProducerState:
 
 
 @part
-class PartitionResponse:
+class DescribeProducersPartitionResponse:
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -266,15 +266,15 @@ class PartitionResponse:
 
 
 @part
-class TopicResponse:
+class DescribeProducersTopicResponse:
     name: str = wire(STRING)
-    partitions: list[PartitionResponse] = wire(array(PartitionResponse))
+    partitions: list[DescribeProducersPartitionResponse] = wire(array(DescribeProducersPartitionResponse))
 
 
 @message(versions=(0, 0), flexible_since=0)
 class DescribeProducersResponse:
     throttle_time_ms: int = wire(INT32)
-    topics: list[TopicResponse] = wire(array(TopicResponse))
+    topics: list[DescribeProducersTopicResponse] = wire(array(DescribeProducersTopicResponse))
 
 
 # EndBundle (10014, our own): the transactions of these members commit as one, or are aborted. To their coordinator.

@@ -21,7 +21,7 @@ _VERSION: Final = Struct(">h")
 
 
 @part
-class TopicPartitions:
+class NamedTopicPartitions:
     topic: str = wire(STRING)
     partitions: list[int] = wire(array(INT32))
 
@@ -30,14 +30,14 @@ class TopicPartitions:
 class ConsumerProtocolSubscription:
     topics: list[str] = wire(array(STRING))
     user_data: bytes | None = wire(BYTES, nullable=0, default=None)
-    owned_partitions: list[TopicPartitions] = wire(array(TopicPartitions), since=1)
+    owned_partitions: list[NamedTopicPartitions] = wire(array(NamedTopicPartitions), since=1)
     generation_id: int = wire(INT32, since=2, default=-1)
     rack_id: str | None = wire(STRING, since=3, nullable=3, default=None)
 
 
 @message(versions=(0, 3))
 class ConsumerProtocolAssignment:
-    assigned_partitions: list[TopicPartitions] = wire(array(TopicPartitions))
+    assigned_partitions: list[NamedTopicPartitions] = wire(array(NamedTopicPartitions))
     user_data: bytes | None = wire(BYTES, nullable=0, default=None)
 
 

@@ -44,7 +44,7 @@ class GroupMetadataKey:
 
 
 @part
-class MemberMetadata:
+class GroupMemberMetadata:
     member_id: str = wire(STRING)
     group_instance_id: str | None = wire(STRING, since=3, nullable=3, default=None)
     client_id: str = wire(STRING)
@@ -62,7 +62,7 @@ class GroupMetadataValue:
     protocol: str | None = wire(STRING, nullable=0, default=None)
     leader: str | None = wire(STRING, nullable=0, default=None)
     current_state_timestamp: int = wire(INT64, since=2, default=-1)
-    members: list[MemberMetadata] = wire(array(MemberMetadata))
+    members: list[GroupMemberMetadata] = wire(array(GroupMemberMetadata))
 
 
 def encode_offset_key(group: str, topic: str, partition: int) -> bytes:

@@ -10,11 +10,11 @@ from headrace.wire.codec.codec import decode, encode
 from headrace.wire.messages.metadata import DescribeClusterBroker, DescribeClusterResponse
 from headrace.wire.messages.queues import (
     LeasedRange,
-    LeasePartitionAnswer,
+    LeasePartitionResponse,
     LeaseRequest,
     LeaseResponse,
     LeaseTopic,
-    LeaseTopicAnswer,
+    LeaseTopicResponse,
     SettleItem,
     SettlePartition,
     SettleRequest,
@@ -54,8 +54,8 @@ def test_a_lease_is_laid_out_as_other_programs_write_it() -> None:
     fields = b"\x02s" + b"\x02m" + b"\0\0\x01\xf4" + b"\0\0\0\x0a" + b"\0\0\x03\xe8" + b"\xff\xff\xff\xff"
     topics = b"\x02" + b"\x02t" + b"\x03" + b"\0\0\0\0" + b"\0\0\0\x01" + b"\0"
     assert encoded(request, 0) == fields + topics + b"\0"
-    answer = LeasePartitionAnswer(1, lease_epoch=4, leased_until_ms=5, leased=[LeasedRange(6, 7, 1)], records=b"xyz")
-    response = LeaseResponse(topics=[LeaseTopicAnswer("t", [answer])])
+    answer = LeasePartitionResponse(1, lease_epoch=4, leased_until_ms=5, leased=[LeasedRange(6, 7, 1)], records=b"xyz")
+    response = LeaseResponse(topics=[LeaseTopicResponse("t", [answer])])
     decoded = decode(LeaseResponse, 0, memoryview(encoded(response, 0)))
     assert decoded.topics[0].partitions[0].leased == [LeasedRange(6, 7, 1)]
     assert bytes(decoded.topics[0].partitions[0].records or b"") == b"xyz"  # type: ignore[call-overload]

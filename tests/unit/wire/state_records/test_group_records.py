@@ -66,7 +66,7 @@ def test_an_offset_record_has_the_bytes_that_kafka_writes() -> None:
 def test_a_group_record_has_the_bytes_that_kafka_writes() -> None:
     key = offsets.encode_group_key("g")
     assert key.hex(" ") == "00 02 00 01 67"
-    member = offsets.MemberMetadata(
+    member = offsets.GroupMemberMetadata(
         member_id="m",
         group_instance_id=None,
         client_id="c",
@@ -103,7 +103,7 @@ def test_all_versions_of_values_are_read() -> None:
         assert read.leader_epoch == (2 if version >= 3 else -1)
         assert read.expire_timestamp == (4 if version == 1 else -1)
         assert read.topic_id == (value.topic_id if version >= 4 else UUID(int=0))
-    group = offsets.GroupMetadataValue(protocol_type="consumer", members=[offsets.MemberMetadata(member_id="m")])
+    group = offsets.GroupMetadataValue(protocol_type="consumer", members=[offsets.GroupMemberMetadata(member_id="m")])
     for version in range(5):
         assert offsets.decode_group_value(version.to_bytes(2, "big") + encode_bytes(group, version)) == group
 
