@@ -1,6 +1,6 @@
-"""The table of APIs: which messages belong to a key, and in which versions we know them.
+"""The table of APIs: the messages and the known versions of each API key.
 
-Whether a key is served is the broker's business; a key that is not in this table cannot be.
+The broker decides which of them it serves.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class Api(msgspec.Struct, frozen=True):
     min_version: int
     max_version: int
     flexible_since: int
-    # Old librdkafka silently stops compressing unless Produce 0 is on offer; we refuse it when it is used.
+    # Old librdkafka silently disables compression unless Produce v0 is advertised; a request of v0 is rejected.
     advertised_min: int
 
     def knows(self, version: int) -> bool:
@@ -205,7 +205,7 @@ class Api(msgspec.Struct, frozen=True):
         return 2 if version >= self.flexible_since else 1
 
     def response_header_version(self, version: int) -> int:
-        # A client must be able to read the answer before it knows which versions we speak.
+        # A client must be able to parse this response before it knows the supported versions.
         if self.key == API_VERSIONS:
             return 0
         return 1 if version >= self.flexible_since else 0
@@ -270,7 +270,7 @@ SHARE_ACKNOWLEDGE: Final = 79
 DESCRIBE_SHARE_GROUP_OFFSETS: Final = 90
 ALTER_SHARE_GROUP_OFFSETS: Final = 91
 DELETE_SHARE_GROUP_OFFSETS: Final = 92
-OWN_KEYS: Final = 10_000  # our own keys begin here, as our own error codes do
+OWN_KEYS: Final = 10_000  # the first API key and error code of Headrace
 DRAIN_BROKER: Final = 10_000
 LEASE: Final = 10_001
 SETTLE: Final = 10_002

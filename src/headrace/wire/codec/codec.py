@@ -56,6 +56,7 @@ def encode_bytes(message: object, version: int) -> bytes:
 # Versioned values: the keys and values of Kafka's internal topics begin with the version of their layout (int16).
 
 _VERSION: Final = Struct(">h")
+VERSION_BYTES: Final = _VERSION.size
 
 
 def encode_versioned(value: object, version: int) -> bytes:
@@ -67,11 +68,11 @@ def decode_versioned(cls: type[M], data: bytes) -> M:
     declared = layout(cls)
     if not declared.min_version <= version <= declared.max_version:
         raise MalformedFrame(f"{cls.__name__} v{version} is not supported")
-    return decode(cls, version, memoryview(data), _VERSION.size)
+    return decode(cls, version, memoryview(data), VERSION_BYTES)
 
 
 def version_of(data: bytes) -> int:
-    if len(data) < _VERSION.size:
+    if len(data) < VERSION_BYTES:
         raise MalformedFrame(f"a record of {len(data)} bytes has no version")
     (version,) = _VERSION.unpack_from(data)
     if version < 0:

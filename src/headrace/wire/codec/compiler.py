@@ -20,7 +20,7 @@ from headrace.wire.codec.schema import UUID16, Array, Chunk, Field, Fixed, Sized
 
 
 class FunctionSource:
-    """Lines of Python, the constants that they name, and fresh names for their variables."""
+    """The source of one function: its lines, the constants that it uses, and unique names for variables."""
 
     def __init__(self, constants: dict[str, Any]) -> None:
         self.constants = dict(constants)
@@ -43,7 +43,7 @@ class FunctionSource:
         return f"{stem}_{self._names}"
 
     def constant(self, stem: str, value: Any) -> str:
-        """Name a value, the same value by the same name."""
+        """Return the name of a constant; the same value always has the same name."""
         for name, known in self.constants.items():
             if known is value:
                 return name
@@ -52,14 +52,14 @@ class FunctionSource:
         return name
 
     def struct_method(self, method: str, letters: str) -> str:
-        """Name a bound method, `pack` or `unpack_from`, of the struct with these letters."""
+        """Return the name of the method `pack` or `unpack_from` of the struct with these letters."""
         name = f"{method}_{letters.replace('?', 'o')}"
         if name not in self.constants:
             self.constants[name] = getattr(Struct(">" + letters), method)
         return name
 
     def function(self, name: str, title: str) -> Callable[..., Any]:
-        """Compile what was written; `title` shows up in tracebacks in the place of a file."""
+        """Compile the lines; `title` is the file name in tracebacks."""
         exec(compile("\n".join(self._lines) + "\n", f"<{title}>", "exec"), self.constants)
         function: Callable[..., Any] = self.constants[name]
         return function
@@ -91,19 +91,19 @@ class _DecoderCompiler:
         self._flexible = flexible
         self._source = FunctionSource(_DECODER_CONSTANTS)
         self._run: list[tuple[str, str]] = []  # (struct letter, variable)
-        self._uuids: list[str] = []  # variables of the run that still hold 16 bytes
+        self._uuids: list[str] = []  # variables of the run that are still 16 bytes, not UUIDs
 
     def compile(self) -> Callable[[memoryview, int], Any]:
         source = self._source
         with source.block("def decode(buffer, position):"):
             source.line("end = len(buffer)")
             message = self._read_struct(self._cls, self._cls.__name__)
-            # Bytes behind the message are let be, as by Kafka: librdkafka 2.16 leaves three in Metadata v13.
+            # Like Kafka, ignore bytes after the message: librdkafka 2.16 sends three in Metadata v13.
             source.line(f"return {message}")
         return source.function("decode", f"decode {self._cls.__name__} v{self._version}")
 
     def _read_struct(self, cls: type, path: str) -> str:
-        """Write the reading of a struct; return the expression that makes it."""
+        """Write the code that decodes a struct; return the expression that creates it."""
         values: dict[str, str] = {}
         tagged: list[Field] = []
         for field in layout(cls).fields:
@@ -128,7 +128,7 @@ class _DecoderCompiler:
         return self._source.constant("default", field.default)
 
     def _read(self, kind: Type, nullable: bool, stem: str, path: str) -> str:
-        """Write the reading of a value; return the variable that holds it."""
+        """Write the code that decodes a value; return its variable."""
         if isinstance(kind, Fixed):
             variable = self._source.name(stem)
             self._run.append((kind.letter, variable))
@@ -156,7 +156,7 @@ class _DecoderCompiler:
         return variable
 
     def _read_length(self, legacy_letter: str) -> str:
-        """Write the reading of a length, which is -1 for null; it ends the run."""
+        """Write the code that decodes a length, which is -1 for null; it ends the run."""
         length = self._source.name("length")
         self._run.append(("B" if self._flexible else legacy_letter, length))
         self._end_run()
@@ -173,7 +173,7 @@ class _DecoderCompiler:
         with source.block(f"if {length} >= 0:"):
             source.line(f"stop = position + {length}")
             with source.block("if stop > end:"):
-                self._refuse(path, f"{{{length}}} bytes where {{end - position}} remain")
+                self._raise_malformed(path, f"{{{length}}} bytes where {{end - position}} remain")
             source.line(
                 {
                     "string": f"{variable} = str(buffer[position:stop], 'utf-8')",
@@ -192,7 +192,7 @@ class _DecoderCompiler:
         size_bytes_min = self._size_bytes_min(kind.of)
         with source.block(f"if {count} >= 0:"):
             with source.block(f"if {count} * {size_bytes_min} > end - position or {count} > {ELEMENTS_MAX}:"):
-                self._refuse(path, f"{{{count}}} elements where {{end - position}} bytes remain")
+                self._raise_malformed(path, f"{{{count}}} elements where {{end - position}} bytes remain")
             if isinstance(kind.of, Fixed) and kind.of is not UUID16:
                 letters = f"f'>{{{count}}}{kind.of.letter}'"
                 source.line(f"{variable} = list(unpack_from({letters}, buffer, position))")
@@ -214,10 +214,10 @@ class _DecoderCompiler:
             if nullable:
                 self._source.line(f"{variable} = None")
             else:
-                self._refuse(path, f"length {{{length}}}")
+                self._raise_malformed(path, f"length {{{length}}}")
         if nullable and not self._flexible:
             with self._source.block("else:"):
-                self._refuse(path, f"length {{{length}}}")
+                self._raise_malformed(path, f"length {{{length}}}")
 
     def _read_tags(self, tagged: list[Field], values: dict[str, str], path: str) -> None:
         source = self._source
@@ -243,7 +243,7 @@ class _DecoderCompiler:
         source.line("size, position = read_uvarint(buffer, position)")
         source.line(f"{tag_end} = position + size")
         with source.block(f"if {tag_end} > end:"):
-            self._refuse(path, "a tagged field of {size} bytes where {end - position} remain")
+            self._raise_malformed(path, "a tagged field of {size} bytes where {end - position} remain")
         for field in tagged:
             with source.block(f"if {tag} == {field.tag}:"):
                 nullable = self._version >= field.nullable
@@ -251,11 +251,11 @@ class _DecoderCompiler:
                 self._end_run()
                 source.line(f"{values[field.name]} = {value}")
                 with source.block(f"if position != {tag_end}:"):
-                    self._refuse(f"{path}.{field.name}", "a tagged field of another size")
+                    self._raise_malformed(f"{path}.{field.name}", "a tagged field of another size")
         source.line(f"position = {tag_end}")
 
     def _end_run(self) -> None:
-        """Write the reading of what has gathered in the run."""
+        """Write the code that decodes the run."""
         if not self._run:
             return
         letters = "".join(letter for letter, _ in self._run)
@@ -271,7 +271,7 @@ class _DecoderCompiler:
         self._run.clear()
         self._uuids.clear()
 
-    def _refuse(self, path: str, what: str) -> None:
+    def _raise_malformed(self, path: str, what: str) -> None:
         self._source.line(f'raise MalformedFrame(f"{path} v{self._version}: {what}")')
 
     def _size_bytes_min(self, kind: Type) -> int:
@@ -405,15 +405,15 @@ class _EncoderCompiler:
                 self._end_run()
 
     def _write_length(self, legacy_letter: str, length: str) -> None:
-        """Write a length; it ends the run."""
+        """Write the code that encodes a length; it ends the run."""
         if not self._flexible:
             self._run.append((legacy_letter, length))
             self._end_run()
             return
         before = self._packed(self._run)
-        together = self._packed([*self._run, ("B", length)])
-        apart = f"{before} + uvarint({length})" if self._run else f"uvarint({length})"
-        self._source.line(f"parts.append({together} if {length} < 128 else {apart})")
+        in_run = self._packed([*self._run, ("B", length)])
+        separately = f"{before} + uvarint({length})" if self._run else f"uvarint({length})"
+        self._source.line(f"parts.append({in_run} if {length} < 128 else {separately})")
         self._run.clear()
 
     def _write_tags(self, tagged: list[Field], variable: str) -> None:
@@ -432,7 +432,7 @@ class _EncoderCompiler:
                     self._write_tagged(field, f"{variable}.{field.name}")
 
     def _write_tagged(self, field: Field, value: str) -> None:
-        """Write the value into parts of its own, because its size comes first."""
+        """Write the value into separate parts, because its size precedes it."""
         source = self._source
         outer = source.name("outer")
         source.line(f"{outer} = parts")

@@ -6,10 +6,9 @@ from uuid import UUID
 
 from headrace.wire.codec.schema import BOOL, INT16, INT32, INT64, STRING, UUID16, array, message, part, wire
 
-# OffsetCommit (8): remember how far a group has read.
-#
-# v5 drops the retention time, v6 adds leader epochs, v7 static members, v8 is flexible, v9 is for the newer
-# group protocol (the generation is the member's epoch), v10 has topic ids instead of names.
+# OffsetCommit (8): commit offsets of a group. v5 drops the retention time, v6 adds leader epochs, v7 static members;
+# v8 is flexible; v9 supports the consumer protocol (the generation is the member epoch); v10 has topic ids instead of
+# names.
 
 
 @part
@@ -56,11 +55,9 @@ class OffsetCommitResponse:
     topics: list[OffsetCommitResponseTopic] = wire(array(OffsetCommitResponseTopic))
 
 
-# OffsetFetch (9): how far a group has read.
-#
-# From v2 null topics mean all. v2 has a group error, v5 leader epochs, v6 is flexible, v7 can ask for stable
-# offsets only, v8 asks for many groups at once, v9 carries the member's epoch, v10 has topic ids instead of
-# names.
+# OffsetFetch (9): return committed offsets of groups. From v2 on, null selects all topics. v2 adds an error of the
+# group, v5 leader epochs; v6 is flexible; v7 adds `require_stable`, v8 several groups per request, v9 the member
+# epoch; v10 has topic ids instead of names.
 
 
 @part
@@ -138,7 +135,7 @@ class OffsetFetchResponse:
     groups: list[OffsetFetchResponseGroup] = wire(array(OffsetFetchResponseGroup), since=8)
 
 
-# OffsetDelete (47): forget a group's offsets of topics that it no longer reads. Never flexible.
+# OffsetDelete (47): delete committed offsets of topics to which the group is not subscribed. Never flexible.
 
 
 @part
@@ -177,10 +174,8 @@ class OffsetDeleteResponse:
     topics: list[OffsetDeleteResponseTopic] = wire(array(OffsetDeleteResponseTopic))
 
 
-# TxnOffsetCommit (28): remember how far a group has read, if the transaction commits.
-#
-# v2 adds leader epochs, v3 is flexible and tells who the member is, v4 knows TRANSACTION_ABORTABLE, v5 adds the group
-# to the transaction by itself.
+# TxnOffsetCommit (28): commit offsets of a group as a part of a transaction. v2 adds leader epochs; v3 is flexible
+# and adds the member; v4 adds TRANSACTION_ABORTABLE; v5 adds the group to the transaction implicitly.
 
 
 @part

@@ -1,8 +1,8 @@
-"""Produce (0): append one batch to each of the named partitions.
+"""Produce (0): append one batch to each of the partitions. There is no response to acks=0.
 
-v3 is the first with batch format 2, v5 tells the log's start, v7 allows zstd, v8 names the records that
-broke a rule, v9 is flexible, v10 names the new leader with NOT_LEADER, v12 lets a transaction begin
-implicitly, v13 has topic ids instead of names. acks=0 is never answered.
+- v3 is the first version with batch format 2. v5 adds the log start offset, v7 zstd, v8 the invalid records.
+- v9 is flexible. v10 adds the new leader to NOT_LEADER errors, v12 begins a transaction implicitly.
+- v13 has topic ids instead of names.
 """
 
 from __future__ import annotations

@@ -22,10 +22,9 @@ from headrace.wire.codec.schema import (
 from headrace.wire.messages.consumer_groups import Assignment, DescribedAssignment
 from headrace.wire.messages.metadata import NodeEndpoint
 
-# ShareGroupHeartbeat (76): all that a member of a share group tells and is told.
-#
-# What has not changed since the last heartbeat is null. The member makes up its own id; member epoch 0 joins, -1
-# leaves. v0 was Kafka's early access and is gone.
+# ShareGroupHeartbeat (76): join, heartbeat and leave. A field that has not changed since the last heartbeat is null.
+# The member generates its own id; member epoch 0 joins, -1 leaves. v0 was an early access version and is not
+# supported.
 
 
 @message(versions=(1, 1), flexible_since=0)
@@ -48,7 +47,7 @@ class ShareGroupHeartbeatResponse:
     assignment: Assignment | None = wire(Assignment, nullable=0)
 
 
-# ShareGroupDescribe (77): state and members of share groups. v0 was Kafka's early access and is gone.
+# ShareGroupDescribe (77): return the state and the members of share groups. v0 was an early access version.
 
 
 @message(versions=(1, 1), flexible_since=0)
@@ -87,16 +86,16 @@ class ShareGroupDescribeResponse:
     groups: list[DescribedShareGroup] = wire(array(DescribedShareGroup))
 
 
-# ShareFetch (78): acquire records of a share group's partitions, and settle such as were acquired before.
+# ShareFetch (78): acquire records of partitions for a share group, and acknowledge records acquired before.
 #
-# `share_session_epoch` 0 opens a session, -1 closes it, else it counts the session's requests. v0 was Kafka's early
-# access and is gone; v2 has the acquire mode (0: whole batches, 1: never more than `max_records`) and renewals, for
-# which a request fetches nothing.
+# - `share_session_epoch` 0 opens a session, -1 closes it; otherwise it counts the requests of the session.
+# - v2 adds the acquire mode (0: whole batches, 1: at most `max_records`), and renewals: a request with renewals
+#   acquires nothing. v0 was an early access version.
 
 
 @part
 class AcknowledgementBatch:
-    """One type is for the whole range; else there is one for each offset."""
+    """`acknowledge_types` has one type for the whole range, or one for each offset."""
 
     first_offset: int = wire(INT64)
     last_offset: int = wire(INT64)
@@ -178,9 +177,8 @@ class ShareFetchResponse:
     node_endpoints: list[NodeEndpoint] = wire(array(NodeEndpoint))
 
 
-# ShareAcknowledge (79): settle records that were acquired by ShareFetch, in the same session.
-#
-# v0 was Kafka's early access and is gone; v2 has renewals, and tells for how long they hold.
+# ShareAcknowledge (79): acknowledge records that were acquired by ShareFetch, in the same session. v2 adds renewals
+# and the duration of the acquisition lock. v0 was an early access version.
 
 
 @part
@@ -228,7 +226,7 @@ class ShareAcknowledgeResponse:
     node_endpoints: list[NodeEndpoint] = wire(array(NodeEndpoint))
 
 
-# DescribeShareGroupOffsets (90): where share groups stand in their partitions. v1 tells the lag, too.
+# DescribeShareGroupOffsets (90): return the start offsets of share groups. v1 adds the lag.
 
 
 @part
@@ -239,7 +237,7 @@ class DescribeShareGroupOffsetsRequestTopic:
 
 @part
 class DescribeShareGroupOffsetsRequestGroup:
-    """`topics` null: all that the group has been at."""
+    """Null `topics` selects all topics of the group."""
 
     group_id: str = wire(STRING)
     topics: list[DescribeShareGroupOffsetsRequestTopic] | None = wire(
@@ -285,7 +283,7 @@ class DescribeShareGroupOffsetsResponse:
     groups: list[DescribeShareGroupOffsetsResponseGroup] = wire(array(DescribeShareGroupOffsetsResponseGroup))
 
 
-# AlterShareGroupOffsets (91): let a share group without members go on from other offsets.
+# AlterShareGroupOffsets (91): set the start offsets of a share group without members.
 
 
 @part
@@ -328,7 +326,7 @@ class AlterShareGroupOffsetsResponse:
     responses: list[AlterShareGroupOffsetsResponseTopic] = wire(array(AlterShareGroupOffsetsResponseTopic))
 
 
-# DeleteShareGroupOffsets (92): let a share group without members forget topics.
+# DeleteShareGroupOffsets (92): delete the offsets of topics of a share group without members.
 
 
 @part

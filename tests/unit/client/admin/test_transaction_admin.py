@@ -68,7 +68,7 @@ def coordinated_by(node_id: int) -> Callable[[FindCoordinatorRequest], FindCoord
 def transaction(
     state: str = "Ongoing", *partitions: int, error_code: int = 0
 ) -> described.DescribeTransactionsResponse:
-    topics = [described.TopicData(topic="orders", partitions=[*partitions])] if partitions else []
+    topics = [described.DescribeTransactionsTopic(topic="orders", partitions=[*partitions])] if partitions else []
     told = described.DescribedTransactionState(
         error_code=error_code,
         transactional_id="tx",
