@@ -43,20 +43,20 @@ TENANTS = ("alphaq", "betaw", "gammax")
 SHARED = "common.box"
 WORLD_INPUTS = 1000
 PROCESS_INPUTS = 20_000
-WARM_UP_INPUTS = 5000  # what is loaded or kept once is there by then
+WARM_UP_INPUTS = 5000  # one-time imports and caches are complete by then
 REPAIR_INPUTS = 50
-SHARED_WEIGHT = 3  # so much more often than others does its owner use the topic that changes hands
+SHARED_WEIGHT = 3  # how much more often its owner uses the topic that changes owners
 STEPS_MAX = 1_000_000
 GROWTH_BYTES_MAX = 256 << 20
 _NO_REPLY = 504
 
 
 class Failure(AssertionError):
-    """An input that does what no input may."""
+    """An input with a forbidden effect."""
 
 
 class Socket:
-    """A WebSocket whose other end sends a few frames and closes."""
+    """A WebSocket whose peer sends a few frames and closes it."""
 
     def __init__(self, frames: list[str | bytes]) -> None:
         self.frames = frames
@@ -74,7 +74,7 @@ class Socket:
 
 
 class RestFuzzer:
-    """One world: each tenant has topics with a subscription, and a token."""
+    """One simulated world: each tenant has topics with a subscription, and a token."""
 
     def __init__(self, harness: RestHarness, random: Random, statuses: Counter[int]) -> None:
         self._stage = harness
@@ -96,12 +96,12 @@ class RestFuzzer:
             scopes = (scope_of(tenant.name), f"manage:{SHARED}")
             tenant.tokens[True] = await self._stage.token(*scopes, name=tenant.name)
             tenant.token = tenant.tokens[False]
-        if self._random.random() < 0.5:  # not by the broker, so it outlives its source
+        if self._random.random() < 0.5:  # not created by the broker, so it outlives its source
             await self._create("/topics", {"name": f"{SHARED}.dlq"})
         await self._hand_over()
 
     async def repair(self) -> None:
-        """Create again what tenants have deleted, so that most requests find something."""
+        """Create deleted topics and subscriptions again, so that most requests find something."""
         if self._random.random() < 0.3:
             await self._hand_over()
         for tenant in self.tenants:
@@ -117,7 +117,7 @@ class RestFuzzer:
         owner = self._owner
         await self._leave_dead_letters(owner)
         await self._stage.ask("DELETE", f"/topics/{SHARED}", authorization=owner.tokens[True])
-        await asyncio.sleep(2)  # what pushes or waits hears of it
+        await asyncio.sleep(2)  # pushes and long polls notice it
         owner.token = owner.tokens[False]
         owner.topics = [topic for topic in owner.topics if topic != SHARED]
         self._owner = self._random.choice(self.tenants)
@@ -125,7 +125,7 @@ class RestFuzzer:
         self._owner.topics.extend([SHARED] * SHARED_WEIGHT)
 
     async def _leave_dead_letters(self, owner: Tenant) -> None:
-        """As far as the topic's settings let the owner publish and its subscription deliver."""
+        """Publish and pull as far as the configuration of the topic allows."""
         token = owner.tokens[True]
         await self._stage.ask("POST", f"/topics/{SHARED}/messages", [owner.secret], authorization=token)
         told = await self._stage.ask("GET", f"/topics/{SHARED}/subscriptions/workers/messages", authorization=token)
@@ -133,7 +133,7 @@ class RestFuzzer:
         if receipts:
             path = f"/subscriptions/workers/reject?topic={SHARED}"
             await self._stage.ask("POST", path, {"receipts": receipts}, authorization=token)
-            await asyncio.sleep(1)  # they are copied in the background
+            await asyncio.sleep(1)  # dead letters are copied in the background
 
     def _read_state(self) -> dict[str, Any]:
         return state(self._stage, self._owner.name)
@@ -143,7 +143,7 @@ class RestFuzzer:
         assert told.status in (200, 201, 409), told.raw
 
     async def input(self) -> None:
-        """One request of one tenant, or of a client without a token."""
+        """Send one request of a tenant, or of a client without a token."""
         tenant = self._random.choice(self.tenants)
         others = [other for other in self.tenants if other is not tenant]
         request = self.request = self._requests.draw(tenant, others)
@@ -167,7 +167,7 @@ class RestFuzzer:
         application: RestApplication = self._stage.application
         try:
             await application.admit(request)
-            answer = await application.answer(request)
+            answer = await application.handle(request)
         except Problem as problem:
             answer = problem.response()
         if isinstance(answer, Response):
@@ -187,7 +187,7 @@ class RestFuzzer:
 
 
 class Floors(dict[str, int | None]):
-    """How far subscriptions are; None for one that has had dead letters, which timers make."""
+    """The ack floors of subscriptions; None for one with dead letters, which timers write."""
 
     def __eq__(self, other: object) -> bool:
         assert isinstance(other, Floors)
@@ -233,17 +233,17 @@ def scope_of(tenant: str) -> str:
 
 
 def _hidden(tenant: str) -> str:
-    """Part of the name of a topic that no request of another tenant names."""
+    """Return a part of topic names that only requests of this tenant contain."""
     return f"hidden-{tenant}"
 
 
 def _secret(tenant: str) -> str:
-    """Part of every message of the tenant, and of no request of another."""
+    """Return a part of every message of the tenant that no other tenant's request contains."""
     return f"secret-{tenant}"
 
 
 def run_world(seed: int, inputs: int, statuses: Counter[int]) -> int:
-    """Returns how many steps an input took at most."""
+    """Return the maximum number of steps of an input."""
     steps_max = 0
     at = ""
 
@@ -276,7 +276,7 @@ class Report(NamedTuple):
 
 
 def run(seed: int, inputs: int) -> Report:
-    """Worlds one after the other."""
+    """Run several worlds in sequence."""
     statuses: Counter[int] = Counter()
     steps_max, before = 0, 0
     for first in range(0, inputs, WORLD_INPUTS):

@@ -20,7 +20,7 @@ class ProblemBody(msgspec.Struct):
 
 
 class Problem(Exception):
-    """An error response, raised by handlers and sent by their callers."""
+    """An error response. An application raises it, and the connection sends it."""
 
     def __init__(self, status: int, code: str, message: str, next_step: str, headers: Sequence[Header] = ()) -> None:
         super().__init__(message)
@@ -30,9 +30,12 @@ class Problem(Exception):
         self.next_step = next_step
         self.headers = headers
 
+    @property
+    def body(self) -> ProblemBody:
+        return ProblemBody(self.code, self.message, self.next_step)
+
     def response(self) -> Response:
-        body = msgspec.json.encode(ProblemBody(self.code, self.message, self.next_step))
-        return Response(self.status, body, JSON, self.headers)
+        return Response(self.status, msgspec.json.encode(self.body), JSON, self.headers)
 
 
 # Problems of the server, before or instead of the application

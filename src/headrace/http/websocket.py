@@ -116,7 +116,7 @@ class WebSocketConnection:
     async def close(self, code: int = _NORMAL, reason: str = "") -> None:
         self._send_close(code, reason)
 
-    # For the exchange
+    # For the connection
 
     def receive_data(self, data: bytes) -> None:
         self._last_received_at = self._clock.monotonic()

@@ -36,10 +36,10 @@ class GatewayApplication:
     async def admit_metrics(self, request: Request) -> None:
         await self._rest.admit_metrics(request)
 
-    async def answer(self, request: Request) -> HttpResponse:
+    async def handle(self, request: Request) -> HttpResponse:
         self.in_flight += 1
         try:
-            return await self._rest.answer(request)
+            return await self._rest.handle(request)
         finally:
             self.in_flight -= 1
 

@@ -83,10 +83,10 @@ class LazyApplication:
             return self._application().admit_metrics(request)
         return self._application().admit(request)
 
-    def answer(self, request: Request) -> Coroutine[Any, Any, HttpResponse]:
+    def handle(self, request: Request) -> Coroutine[Any, Any, HttpResponse]:
         if request.path in PATHS:
-            return self._health.answer(request)
-        return self._application().answer(request)
+            return self._health.handle(request)
+        return self._application().handle(request)
 
     async def close(self) -> None:
         if self._built is not None:

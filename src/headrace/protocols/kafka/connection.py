@@ -135,8 +135,8 @@ class Connection:
         self._frame_reader.release()
         self._stream.close()
         self._server.forget(self)
-        for farewell in self._close_callbacks.values():
-            farewell()
+        for callback in self._close_callbacks.values():
+            callback()
 
     # Receiving
 

@@ -97,20 +97,20 @@ def routes(services: RestServices) -> Sequence[Route]:
 
 
 class RestApplication:
-    """`sides` selects the publisher and subscriber routes. Close it after its listener has been drained."""
+    """`roles` selects the publisher and subscriber routes. Close it after its listener has been drained."""
 
     def __init__(
         self,
         cluster: Cluster,
         authorizer: Authorizer,
-        sides: frozenset[ForwarderRole] = ALL_ROLES,
+        roles: frozenset[ForwarderRole] = ALL_ROLES,
         *,
         status_of: StatusOf = lambda *_: None,
         with_auth: bool = False,
     ) -> None:
         self.cluster = cluster
         self.services = RestServices(cluster, status_of, authorizer.is_still_authorized, with_auth=with_auth)
-        table = [route for route in routes(self.services) if route.side is ForwarderRole.BOTH or route.side in sides]
+        table = [route for route in routes(self.services) if route.role is ForwarderRole.BOTH or route.role in roles]
         self.services.described.extend(table)
         self.routes = RouteTable(table)
         self._authorizer = authorizer
@@ -130,31 +130,23 @@ class RestApplication:
         """Raise `Problem` unless the route exists and the client may use it."""
         route, params = self._find_route(request.method, request.path)
         request.params = params.copy()  # handlers add to them
-        try:
-            await self._check_access(request, route.access)
-        except HeadraceError as error:
-            raise problem_of_error(error) from None
+        await self._check_access(request, route.access)
         _check_nothing_ignored(request, route)
 
     async def admit_metrics(self, request: Request) -> None:
         """Raise `Problem` unless the client may read the metrics, which name all topics and subscriptions."""
-        try:
-            await self._check_access(request, _METRICS)
-        except HeadraceError as error:
-            raise problem_of_error(error) from None
+        await self._check_access(request, _METRICS)
 
-    async def answer(self, request: Request) -> HttpResponse:
-        """Handle a request that `admit` has accepted."""
+    async def handle(self, request: Request) -> HttpResponse:
+        """Handle a request that `admit` has accepted; raise `Problem` if it fails."""
         route, _ = self._find_route(request.method, request.path)
         try:
-            answer = await route.handle(request)
-        except Problem as problem:
-            return problem.response()
+            response = await route.handle(request)
         except HeadraceError as error:
-            return problem_of_error(error).response()
-        if isinstance(answer, Response):
-            return answer
-        return with_authorization_rechecks(answer, partial(self._authorizer.is_still_authorized, request))
+            raise problem_of_error(error) from None
+        if isinstance(response, Response):
+            return response
+        return with_authorization_rechecks(response, partial(self._authorizer.is_still_authorized, request))
 
     async def close(self) -> None:
         """Fail waiting requests with the information that the server is stopping."""
@@ -175,6 +167,12 @@ class RestApplication:
     async def _check_access(self, request: Request, access: Access) -> None:
         if access.verb is Verb.PUBLIC:
             return
+        try:
+            await self._authorize(request, access)
+        except HeadraceError as error:
+            raise problem_of_error(error) from None
+
+    async def _authorize(self, request: Request, access: Access) -> None:
         request.caller = caller = ANONYMOUS if self._is_public else await self._authorizer.authenticate(request)
         topic = request.params.get("topic")
         if access.subject is AccessSubject.SUBSCRIPTION:

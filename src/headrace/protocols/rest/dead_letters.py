@@ -186,7 +186,7 @@ class DeadLetterRoutes:
     def routes(self) -> list[Route]:
         one = "/subscriptions/{subscription}"
         manage, read = Access(Verb.MANAGE, AccessSubject.SUBSCRIPTION), Access(Verb.READ, AccessSubject.SUBSCRIPTION)
-        look = Operation(
+        list_ = Operation(
             "List the dead letters of a subscription, oldest first in each partition",
             {200: DeadLetterList},
             parameters=(
@@ -201,7 +201,7 @@ class DeadLetterRoutes:
         redrive = Operation("Redrive dead letters", {200: DeadLettersSettled}, Redrive, (_TOPIC,), problems)
         discard = Operation("Discard dead letters", {200: DeadLettersSettled}, Discard, (_TOPIC,), problems)
         return [
-            Route("GET", f"{one}/dead-letters", self.list_all, read, look, ForwarderRole.SUBSCRIBE),
+            Route("GET", f"{one}/dead-letters", self.list_all, read, list_, ForwarderRole.SUBSCRIBE),
             Route("POST", f"{one}/redrive", self.redrive, manage, redrive, ForwarderRole.SUBSCRIBE, _BODY_BYTES_MAX),
             Route("POST", f"{one}/discard", self.discard, manage, discard, ForwarderRole.SUBSCRIBE, _BODY_BYTES_MAX),
         ]
@@ -217,8 +217,8 @@ def _filter_of(request: Request, text: str | None) -> Filter:
         raise invalid_parameter("filter", error.message, _FILTER_TEXT) from None
 
     def is_wanted(key: bytes | None, headers: Headers) -> bool:
-        death = dead_letter_origin(headers)
-        is_ours = death is not None and (death.subscription, death.topic) == (name, topic)
+        origin = dead_letter_origin(headers)
+        is_ours = origin is not None and (origin.subscription, origin.topic) == (name, topic)
         return is_ours and (matches is None or matches(key, headers))
 
     return is_wanted
@@ -243,17 +243,17 @@ def _letter_id(text: str, queue: str) -> MessageId:
 
 
 def _dead_letter_body(letter: DeadLetter, state: str) -> DeadLetterBody:
-    record, death = letter.record, letter.death
-    assert death is not None, "the filter requires an origin"
+    record, origin = letter.record, letter.death
+    assert origin is not None, "the filter requires an origin"
     shown = DeadLetterBody(
         message_id=str(letter.id),
         published_at=rfc3339_time(record.timestamp_ms),
         headers=header_fields(record.headers),
         state=state,
-        died_at=rfc3339_time(death.at_ms),
-        attempts=death.attempts,
-        reason=death.reason,
-        origin=str(MessageId(death.topic, death.partition, death.offset)),
+        died_at=rfc3339_time(origin.at_ms),
+        attempts=origin.attempts,
+        reason=origin.reason,
+        origin=str(MessageId(origin.topic, origin.partition, origin.offset)),
         redriven=letter.redriven,
     )
     shown.value, shown.value_base64 = value_fields(record.value, record.headers)

@@ -1,6 +1,7 @@
-"""Map errors to problems: the HTTP status, the stable code, and the next step.
+"""Map every `HeadraceError` to its HTTP error response: the status, the stable code, and the next step.
 
-Codes are for programs and never change. Errors for which a retry may succeed are mapped to 503 with Retry-After.
+This is the only place that knows the status of an error. Codes are for programs and never change. Errors for which a
+retry may succeed are mapped to 503 with Retry-After.
 """
 
 from __future__ import annotations

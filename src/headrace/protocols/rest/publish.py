@@ -177,10 +177,10 @@ class PublishRoutes:
         if one.due_ms is not None:
             topic = delayed_topic(topic)
             view = await self._view(topic)
-        (shipment,) = self._submit(view, one)
-        offset = await shipment.batch.offset_of(shipment.first)
-        answer = f'{{"message_id":"{topic}:{shipment.partition}:{offset}"{_due_text(one)}}}'
-        return Response(201, answer.encode(), JSON)
+        (publish,) = self._submit(view, one)
+        offset = await publish.batch.offset_of(publish.first)
+        text = f'{{"message_id":"{topic}:{publish.partition}:{offset}"{_due_text(one)}}}'
+        return Response(201, text.encode(), JSON)
 
     def _submit(self, view: TopicView, one: OutgoingRecord) -> list[PendingPublish]:
         partition = self._partition(view, one)
@@ -214,9 +214,9 @@ class PublishRoutes:
         reply = await self._replies.request(topic, request.body, record.key, record.headers, seconds)
         if not await self._is_authorized(request):
             raise authorization_revoked()
-        answer = ReplyBody(headers=header_fields(reply.headers))
-        answer.value, answer.value_base64 = value_fields(reply.value, reply.headers)
-        return json_response(answer)
+        body = ReplyBody(headers=header_fields(reply.headers))
+        body.value, body.value_base64 = value_fields(reply.value, reply.headers)
+        return json_response(body)
 
     # Batches
 
@@ -239,46 +239,50 @@ class PublishRoutes:
         view = self._publisher.cached_topic(topic) or await self._view(topic)
         texts: list[str] = []
         failures: list[HeadraceError] = []
-        for shipment in self._publisher.submit(view, [BatchRecord(None, value, (), now_ms) for value in values]):
-            texts += _result_texts(topic, shipment.partition, await shipment.outcomes(), failures)
+        for publish in self._publisher.submit(view, [BatchRecord(None, value, (), now_ms) for value in values]):
+            texts += _result_texts(topic, publish.partition, await publish.outcomes(), failures)
         return _batch_response(texts, failures)
 
     async def _publish_each(
         self, topic: str, items: Sequence[OutgoingBody], idempotency: Idempotency | None
     ) -> Response:
         """Publish the messages; those of one partition are sent together, in order."""
-        now_ms, yield_turn = self._clock.now_ms(), CooperativeYield(self._clock)
-        ones: list[OutgoingRecord] = []
+        now_ms, yield_control = self._clock.now_ms(), CooperativeYield(self._clock)
+        outgoing: list[OutgoingRecord] = []
         for index, item in enumerate(items):
-            await yield_turn()
+            await yield_control()
             try:
-                ones.append(record_from_body(item, now_ms, None if idempotency is None else idempotency.of(index)))
+                outgoing.append(record_from_body(item, now_ms, None if idempotency is None else idempotency.of(index)))
             except Problem as problem:
                 problem.message = f"message {index}: {problem.message}"
                 raise
         views = {False: await self._view(topic)}
-        if any(one.due_ms is not None for one in ones):
+        if any(one.due_ms is not None for one in outgoing):
             views[True] = await self._view(delayed_topic(topic))
         groups: dict[_Group, list[int]] = {}
-        for index, one in enumerate(ones):
-            await yield_turn()
+        for index, one in enumerate(outgoing):
+            await yield_control()
             is_delayed = one.due_ms is not None
             partition = self._partition_of_batch(views[is_delayed], one, idempotency)
             groups.setdefault((is_delayed, partition), []).append(index)
-        texts = [""] * len(ones)
+        texts = [""] * len(outgoing)
         failures: list[HeadraceError] = []
-        for some in self._rounds(groups, views[False], idempotency):
-            shipped = [
+        for round_groups in self._rounds(groups, views[False], idempotency):
+            submitted = [
                 (
                     groups[group],
-                    self._submit_partition(views[group[0]], [ones[at] for at in groups[group]], group[1], idempotency),
+                    self._submit_partition(
+                        views[group[0]], [outgoing[at] for at in groups[group]], group[1], idempotency
+                    ),
                 )
-                for group in some
+                for group in round_groups
             ]
-            for indexes, shipments in shipped:
-                name = topic if ones[indexes[0]].due_ms is None else delayed_topic(topic)
-                for index, text in zip(indexes, await _told(name, len(indexes), shipments, failures), strict=True):
-                    texts[index] = _with_due(text, ones[index])
+            for indexes, pending in submitted:
+                name = topic if outgoing[indexes[0]].due_ms is None else delayed_topic(topic)
+                for index, text in zip(
+                    indexes, await _group_results(name, len(indexes), pending, failures), strict=True
+                ):
+                    texts[index] = _with_due(text, outgoing[index])
             if failures and all(text.startswith(_REUSED) for text in texts if text):
                 raise failures[0]  # the remaining messages are not written
         return _batch_response(texts, failures)
@@ -301,9 +305,13 @@ class PublishRoutes:
         return self._partition(view, one)
 
     def _submit_partition(
-        self, view: TopicView, ones: Sequence[OutgoingRecord], partition: int | None, idempotency: Idempotency | None
+        self,
+        view: TopicView,
+        outgoing: Sequence[OutgoingRecord],
+        partition: int | None,
+        idempotency: Idempotency | None,
     ) -> Sequence[PendingPublish | HeadraceError]:
-        records = [one.record for one in ones]
+        records = [one.record for one in outgoing]
         try:
             return self._publisher.submit(view, records, partition, alone=idempotency is not None)
         except HeadraceError as error:
@@ -357,25 +365,23 @@ def _result_texts(
     for outcome in outcomes:
         if isinstance(outcome, HeadraceError):
             failures.append(outcome)
-            problem = problem_of_error(outcome)
-            body = FailedMessage(ProblemBody(problem.code, problem.message, problem.next_step))
-            texts.append(msgspec.json.encode(body).decode())
+            texts.append(msgspec.json.encode(FailedMessage(problem_of_error(outcome).body)).decode())
         else:
             texts.append(f'{start}{outcome}"}}')
     return texts
 
 
-async def _told(
-    topic: str, count: int, shipments: Sequence[PendingPublish | HeadraceError], failures: list[HeadraceError]
+async def _group_results(
+    topic: str, count: int, pending: Sequence[PendingPublish | HeadraceError], failures: list[HeadraceError]
 ) -> list[str]:
     """Wait for the messages of one group; return the result of each."""
-    told: list[str] = []
-    for shipment in shipments:
-        if isinstance(shipment, HeadraceError):
-            told += _result_texts(topic, -1, [shipment] * count, failures)
+    texts: list[str] = []
+    for publish in pending:
+        if isinstance(publish, HeadraceError):
+            texts += _result_texts(topic, -1, [publish] * count, failures)
         else:
-            told += _result_texts(topic, shipment.partition, await shipment.outcomes(), failures)
-    return told
+            texts += _result_texts(topic, publish.partition, await publish.outcomes(), failures)
+    return texts
 
 
 def _batch_response(texts: Sequence[str], failures: Sequence[HeadraceError]) -> Response:

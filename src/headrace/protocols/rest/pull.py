@@ -1,7 +1,7 @@
 """Pull messages: a limited number, with a long poll for the first one, each with the receipt that settles it.
 
-The pulls of one subscription share one queue (`client.pulling`), so that many waiting clients cause a single Lease
-request. No message is leased for a client that disconnects while it waits.
+The pulls of one subscription share one queue (`client.queues.puller`), so that many waiting clients cause a single
+Lease request. No message is leased for a client that disconnects while it waits.
 """
 
 from __future__ import annotations
@@ -156,8 +156,8 @@ def lease_ms(value: str | float) -> int:
 
 def pulled_message(message: LeasedMessage) -> PulledMessage:
     """Convert a leased message, also one that was leased by a stream."""
-    (place, attempt, epoch, member), timestamp_ms, key, value, headers, until_ms = message
-    message_id = f"{place.topic}:{place.partition}:{place.offset}"
+    (found, attempt, epoch, member), timestamp_ms, key, value, headers, until_ms = message
+    message_id = f"{found.topic}:{found.partition}:{found.offset}"
     shown = PulledMessage(
         message_id,
         f"{message_id}/{attempt}/{epoch}/{member}",
@@ -222,7 +222,7 @@ def raw_response(message: LeasedMessage) -> Response:
 def _operation(summary: str, parameters: Sequence[Parameter]) -> Operation:
     return Operation(
         summary,
-        answers={200: PulledMessages, 204: None},
+        responses={200: PulledMessages, 204: None},
         parameters=parameters,
         problems=(404, 409, 422),
     )

@@ -49,9 +49,9 @@ class ReceiptParser:
     def read(self, text: str, topic: str, *, by_id: bool) -> LeaseReceipt:
         """Parse the receipt of a message of this topic, or raise `Problem` 422. `by_id` means that the text is a
         message id, which stands for the current lease of the message, regardless of which client holds it."""
-        found, rest = (text, "") if by_id else _parts(text)
-        place, _, digits = found.rpartition(":")
-        kept = self._parsed.get((place, rest)) if by_id or rest else None
+        found, _, rest = (text, "", "") if by_id else text.partition("/")
+        prefix, _, digits = found.rpartition(":")
+        kept = self._parsed.get((prefix, rest)) if by_id or rest else None
         if kept is not None and len(digits) <= _DIGITS_MAX and digits.isdigit() and digits.isascii():
             (found_topic, partition, _), attempt, epoch, member = kept
             receipt = LeaseReceipt(MessageId(found_topic, partition, int(digits)), attempt, epoch, member)
@@ -59,7 +59,7 @@ class ReceiptParser:
             receipt = _parse(text, by_id=by_id)
             if len(self._parsed) >= _KEPT_MAX:
                 self._parsed.clear()
-            self._parsed[place, rest] = receipt
+            self._parsed[prefix, rest] = receipt
         if receipt.id.topic != topic:
             raise Problem(
                 422,
@@ -68,12 +68,6 @@ class ReceiptParser:
                 "settle it in the subscription from which it was pulled",
             )
         return receipt
-
-
-def _parts(text: str) -> tuple[str, str]:
-    """Split into the message id and the rest."""
-    found, _, rest = text.partition("/")
-    return found, rest
 
 
 def _parse(text: str, *, by_id: bool) -> LeaseReceipt:
@@ -209,7 +203,7 @@ class SettleRoutes:
             request, body, lambda receipts: settle(self._cluster, request.params["subscription"], receipts, how)
         )
 
-    async def _settle(self, request: Request, body: SettleSelection, carry_out: _CarryOut) -> Response:
+    async def _settle(self, request: Request, body: SettleSelection, settle_receipts: _SettleReceipts) -> Response:
         choice = _selected_messages(body)
         topic = request.params["topic"]
         receipts: dict[LeaseReceipt, str] = {}
@@ -221,7 +215,7 @@ class SettleRoutes:
                 if choice.is_single:
                     raise
                 refused.append(choice.refused(text, problem))
-        failures = await carry_out([*receipts]) if receipts else []
+        failures = await settle_receipts([*receipts]) if receipts else []
         if self._feeds and not isinstance(body, ExtendBody):
             failed = {one.receipt for one in failures}
             self._feeds.settled(receipt for receipt in receipts if receipt not in failed)
@@ -253,7 +247,7 @@ class SettleRoutes:
         return acks
 
 
-_CarryOut = Callable[[Sequence[LeaseReceipt]], Awaitable[list[FailedSettlement]]]
+_SettleReceipts = Callable[[Sequence[LeaseReceipt]], Awaitable[list[FailedSettlement]]]
 
 
 class _SelectedMessages(NamedTuple):

@@ -25,7 +25,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.queues.leased_messages import LeasedMessage, LeaseReceipt, receipt_from_text
 from headrace.client.queues.settling import ACK, EXTEND, NACK, REJECT, FailedSettlement
 from headrace.http.message import HttpResponse, Request, StreamedResponse, WebSocket, WebSocketResponse
-from headrace.http.problems import Problem, ProblemBody
+from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
 from headrace.model.errors import HeadraceError, InvalidRequest
 from headrace.protocols.rest.bodies import Duration, duration_ms, integer_parameter
@@ -103,15 +103,14 @@ def read_frame(text: str | bytes, topics: Collection[str]) -> ParsedSettleFrame:
 
 
 def failed_receipts_frame(refused: Sequence[FailedReceipt | FailedSettlement]) -> str:
-    told = [
+    failed = [
         _failed_receipt(str(one.receipt), one.error) if isinstance(one, FailedSettlement) else one for one in refused
     ]
-    return msgspec.json.encode({"refused": told}).decode()
+    return msgspec.json.encode({"refused": failed}).decode()
 
 
 def error_frame(problem: Problem) -> str:
-    body = ProblemBody(problem.code, problem.message, problem.next_step)
-    return msgspec.json.encode({"error": body}).decode()
+    return msgspec.json.encode({"error": problem.body}).decode()
 
 
 def _receipt(text: str, topics: Collection[str]) -> LeaseReceipt:

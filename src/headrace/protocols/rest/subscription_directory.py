@@ -62,10 +62,10 @@ class SubscriptionDirectory:
         task = self._pending_queries.get(query)
         if task is None:
             task = self._pending_queries[query] = self._tasks.spawn(self._run_query(query), f"topics of {query[0]}")
-        answer = await asyncio.shield(task)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        found_topics = await asyncio.shield(task)
+        if isinstance(found_topics, Exception):
+            raise found_topics
+        return found_topics
 
     def forget(self, name: str) -> None:
         for query in [query for query in self._topics if query[0] == name]:

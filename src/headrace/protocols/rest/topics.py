@@ -130,7 +130,7 @@ class TopicRoutes:
                 {name: _text(value) for name, value in body.configs.items()},
             )
         )
-        return await self._shown(body.name, 201)
+        return await self._topic_response(body.name, 201)
 
     async def page(self, request: Request) -> Response:
         await switch_to_task()
@@ -147,10 +147,10 @@ class TopicRoutes:
 
     async def show(self, request: Request) -> Response:
         await switch_to_task()
-        shown = await self._shown(request.params["topic"])
-        if _matches(request.headers.get("if-none-match"), shown):
-            return Response(304, b"", headers=shown.headers)
-        return shown
+        response = await self._topic_response(request.params["topic"])
+        if _matches(request.headers.get("if-none-match"), response):
+            return Response(304, b"", headers=response.headers)
+        return response
 
     async def change(self, request: Request) -> Response:
         await switch_to_task()
@@ -166,7 +166,7 @@ class TopicRoutes:
             )
         if body.partitions is not UNSET:
             await self._admin.add_partitions(name, body.partitions)
-        return await self._shown(name)
+        return await self._topic_response(name)
 
     async def delete(self, request: Request) -> Response:
         await switch_to_task()
@@ -182,12 +182,12 @@ class TopicRoutes:
         wanted = request.headers.get("if-match")
         if wanted is None:
             await self._described(request.params["topic"])
-        elif not _matches(wanted, await self._shown(request.params["topic"])):
+        elif not _matches(wanted, await self._topic_response(request.params["topic"])):
             raise Problem(
                 412, "topic_changed", "the topic was modified", "GET it and send its current ETag as If-Match"
             )
 
-    async def _shown(self, name: str, status: int = 200) -> Response:
+    async def _topic_response(self, name: str, status: int = 200) -> Response:
         view = await self._described(name)
         configs = {
             one.name: one.value for one in await self._admin.configs(name) if one.source == ReportedConfigSource.TOPIC
@@ -235,16 +235,16 @@ def ensure_writable(topic: str) -> None:
         raise Problem(403, "topic_internal", f"topic {topic} is internal and read-only", "use another topic")
 
 
-def _matches(wanted: str | None, shown: Response) -> bool:
+def _matches(wanted: str | None, response: Response) -> bool:
     if wanted is None:
         return False
-    etag = dict(shown.headers)["etag"]
+    etag = dict(response.headers)["etag"]
     return wanted.strip() == _ANY_ETAG or etag in [one.strip().removeprefix("W/") for one in wanted.split(",")]
 
 
 def _etag(view: TopicView, configs: Mapping[str, str | None]) -> str:
-    said = msgspec.json.encode([str(view.topic_id), len(view.partitions), sorted(configs.items())])
-    return f'"{blake2b(said, digest_size=8).hexdigest()}"'
+    content = msgspec.json.encode([str(view.topic_id), len(view.partitions), sorted(configs.items())])
+    return f'"{blake2b(content, digest_size=8).hexdigest()}"'
 
 
 def _text(value: ConfigValue) -> str:

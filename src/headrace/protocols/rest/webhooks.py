@@ -92,24 +92,24 @@ class WebhookRoutes:
 
     async def put(self, request: Request) -> HttpResponse:
         name, topic = request.params["subscription"], request.params["topic"]
-        body = parse_body(request, _DECODER)
+        settings = parse_body(request, _DECODER)
         await switch_to_task()
-        made = await set_webhook(self._cluster, topic, name, webhook_settings(body))
-        answer = await self._answer(request)
-        if made is not None:
-            answer.secret = made
-        return json_response(answer)
+        secret = await set_webhook(self._cluster, topic, name, webhook_settings(settings))
+        body = await self._webhook_body(request)
+        if secret is not None:
+            body.secret = secret
+        return json_response(body)
 
     async def get(self, request: Request) -> HttpResponse:
-        return json_response(await self._answer(request))
+        return json_response(await self._webhook_body(request))
 
     async def delete(self, request: Request) -> HttpResponse:
         await switch_to_task()
-        await self._answer(request)
+        await self._webhook_body(request)
         await delete_webhook(self._cluster, request.params["topic"], request.params["subscription"])
         return Response(204)
 
-    async def _answer(self, request: Request) -> WebhookBody:
+    async def _webhook_body(self, request: Request) -> WebhookBody:
         name, topic = request.params["subscription"], request.params["topic"]
         push = await get_webhook(self._cluster, topic, name)
         if push is None:

@@ -1,4 +1,4 @@
-"""The outbox: whatever the link takes at a time, the same bytes arrive in order, and files are let go once."""
+"""The send buffer: bytes are sent in order by partial sends, and files are released once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from headrace.storage.log.reading import LogSlice
 from headrace.testkit.disk import SimDisk, SimFile
 
 
-class Drip:
-    """A link that takes as many bytes as it is told, then blocks once."""
+class PartialStream:
+    """A stream that accepts the given numbers of bytes, then blocks once."""
 
     peer = "peer:1"
 
@@ -49,10 +49,10 @@ def make_file(content: bytes) -> SimFile:
     return file
 
 
-def send_all(outbox: SendBuffer, link: Drip) -> int:
+def send_all(send_buffer: SendBuffer, stream: PartialStream) -> int:
     sent = 0
-    while outbox:
-        sent += outbox.send(link)  # type: ignore[arg-type]
+    while send_buffer:
+        sent += send_buffer.send(stream)  # type: ignore[arg-type]
     return sent
 
 
@@ -60,87 +60,87 @@ parts = st.lists(st.tuples(st.booleans(), st.binary(max_size=20)), max_size=12)
 
 
 @given(parts, st.lists(st.integers(0, 9), max_size=40))
-def test_memory_and_slices_arrive_in_order_however_the_link_takes_them(
+def test_memory_and_slices_are_sent_in_order_by_partial_sends(
     chunks: list[tuple[bool, bytes]], portions: list[int]
 ) -> None:
     file = make_file(b"".join(data for _, data in chunks))
-    outbox, link, position = SendBuffer(), Drip(portions), 0
+    send_buffer, link, position = SendBuffer(), PartialStream(portions), 0
     for in_file, data in chunks:
-        outbox.append_chunks([LogSlice(file, position, len(data), 0) if in_file and data else data])
+        send_buffer.append_chunks([LogSlice(file, position, len(data), 0) if in_file and data else data])
         position += len(data)
     waiting = sum(len(data) for in_file, data in chunks if not in_file)
-    assert outbox.memory_bytes == waiting
+    assert send_buffer.memory_bytes == waiting
     expected = b"".join(data for _, data in chunks)
-    assert send_all(outbox, link) == len(expected)
+    assert send_all(send_buffer, link) == len(expected)
     assert bytes(link.taken) == expected
-    assert outbox.memory_bytes == 0
+    assert send_buffer.memory_bytes == 0
     assert file._pins == 0
 
 
-def test_memory_bytes_counts_what_is_left_after_a_partial_send() -> None:
-    outbox = SendBuffer()
-    outbox.append_chunks([b"0123456789", b"abcde"])
-    assert outbox.send(Drip([7, 0])) == 7  # type: ignore[arg-type]
-    assert outbox.memory_bytes == 8
+def test_memory_bytes_excludes_sent_bytes() -> None:
+    send_buffer = SendBuffer()
+    send_buffer.append_chunks([b"0123456789", b"abcde"])
+    assert send_buffer.send(PartialStream([7, 0])) == 7  # type: ignore[arg-type]
+    assert send_buffer.memory_bytes == 8
 
 
-def test_a_slice_costs_no_memory() -> None:
-    outbox = SendBuffer()
-    outbox.append_chunks([b"head", LogSlice(make_file(bytes(5000)), 0, 5000, 0)])
-    assert outbox.memory_bytes == 4
+def test_a_slice_uses_no_memory() -> None:
+    send_buffer = SendBuffer()
+    send_buffer.append_chunks([b"head", LogSlice(make_file(bytes(5000)), 0, 5000, 0)])
+    assert send_buffer.memory_bytes == 4
 
 
 def test_a_slice_is_released_exactly_once_whether_sent_or_dropped() -> None:
     file = make_file(b"0123456789")
-    outbox = SendBuffer()
-    outbox.append_chunks([LogSlice(file, 0, 4, 0), LogSlice(file, 4, 6, 0)])
+    send_buffer = SendBuffer()
+    send_buffer.append_chunks([LogSlice(file, 0, 4, 0), LogSlice(file, 4, 6, 0)])
     assert file._pins == 2
-    outbox.send(Drip([4, 3, 0]))  # type: ignore[arg-type]
+    send_buffer.send(PartialStream([4, 3, 0]))  # type: ignore[arg-type]
     assert file._pins == 1
-    outbox.clear()
+    send_buffer.clear()
     assert file._pins == 0
-    assert not outbox
-    assert outbox.memory_bytes == 0
-    outbox.clear()
+    assert not send_buffer
+    assert send_buffer.memory_bytes == 0
+    send_buffer.clear()
     assert file._pins == 0
 
 
-def test_the_kernel_is_told_that_more_follows_when_a_slice_does() -> None:
+def test_a_send_before_a_slice_has_the_more_flag() -> None:
     file = make_file(b"0123456789" * 1000)
-    outbox, link = SendBuffer(), Drip()
-    outbox.append_chunks([b"head", b"er", LogSlice(file, 0, 10_000, 0), b"tail"])
-    send_all(outbox, link)
+    send_buffer, link = SendBuffer(), PartialStream()
+    send_buffer.append_chunks([b"head", b"er", LogSlice(file, 0, 10_000, 0), b"tail"])
+    send_all(send_buffer, link)
     assert link.more == [True, False]
 
 
-def test_a_few_bytes_of_a_log_leave_together_with_what_stands_before_them() -> None:
+def test_a_small_slice_is_sent_together_with_the_preceding_bytes() -> None:
     file = make_file(b"0123456789")
-    outbox, link = SendBuffer(), Drip()
-    outbox.append_chunks([b"head", LogSlice(file, 2, 5, 0), b"tail"])
-    send_all(outbox, link)
+    send_buffer, link = SendBuffer(), PartialStream()
+    send_buffer.append_chunks([b"head", LogSlice(file, 2, 5, 0), b"tail"])
+    send_all(send_buffer, link)
     assert link.more == [False]
     assert bytes(link.taken) == b"head23456tail"
     assert file._pins == 0
-    assert outbox.memory_bytes == 0
+    assert send_buffer.memory_bytes == 0
 
 
-def test_many_small_answers_leave_in_few_sends() -> None:
-    outbox, link = SendBuffer(), Drip()
-    outbox.append_chunks([b"%d" % (number % 10) for number in range(200)])
-    send_all(outbox, link)
+def test_many_small_responses_need_few_sends() -> None:
+    send_buffer, link = SendBuffer(), PartialStream()
+    send_buffer.append_chunks([b"%d" % (number % 10) for number in range(200)])
+    send_all(send_buffer, link)
     assert len(link.more) == 4
     assert len(link.taken) == 200
 
 
-def test_a_file_that_is_shorter_than_promised_ends_the_connection() -> None:
-    outbox = SendBuffer()
-    outbox.append_chunks([LogSlice(make_file(b"short"), 0, 10, 0)])
+def test_a_file_shorter_than_its_slice_closes_the_connection() -> None:
+    send_buffer = SendBuffer()
+    send_buffer.append_chunks([LogSlice(make_file(b"short"), 0, 10, 0)])
     with pytest.raises(ConnectionAbortedError):
-        send_all(outbox, Drip())
-    outbox.clear()
+        send_all(send_buffer, PartialStream())
+    send_buffer.clear()
 
 
-def test_nothing_is_empty_at_once() -> None:
-    outbox = SendBuffer()
-    outbox.append_chunks([b"", LogSlice(None, 0, 0, 0)])
-    assert not outbox
+def test_an_empty_buffer_sends_nothing() -> None:
+    send_buffer = SendBuffer()
+    send_buffer.append_chunks([b"", LogSlice(None, 0, 0, 0)])
+    assert not send_buffer

@@ -1,4 +1,4 @@
-"""Dead letters over REST: only those of the subscription, sent back or discarded in bounded steps."""
+"""Dead letters over REST: only those of the subscription, redriven or discarded in bounded steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def left(queues: RestQueues) -> list[str]:
     return [letter["value_base64"] for letter in (await queues.get(LETTERS))["dead_letters"]]
 
 
-def test_where_nobody_has_died_there_is_nothing_to_do() -> None:
+def test_a_subscription_without_dead_letters() -> None:
     async def scenario(queues: RestQueues) -> None:
         assert await queues.get(LETTERS) == {"dead_letters": [], "more": False}
         for url, body in ((REDRIVE, {}), (DISCARD, {"all": True})):
@@ -30,7 +30,7 @@ def test_where_nobody_has_died_there_is_nothing_to_do() -> None:
     with_queues(scenario)
 
 
-def test_letters_are_shown_with_their_past_and_only_to_their_subscription() -> None:
+def test_dead_letters_are_listed_with_their_origin_for_their_subscription_only() -> None:
     async def scenario(queues: RestQueues) -> None:
         await die(queues, b'{"a":1}')
         await die(queues, b"theirs", name="others")
@@ -59,7 +59,7 @@ def test_lists_are_bounded_and_filtered() -> None:
     with_queues(scenario)
 
 
-def test_letters_go_back_and_are_delivered_again() -> None:
+def test_redriven_messages_are_delivered_again() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.post("/subscriptions/workers/seek", {"to": "end"})
         await die(queues, b"a", b"b")
@@ -77,7 +77,9 @@ def test_letters_go_back_and_are_delivered_again() -> None:
             "left": 1,
         }
         values = [one["value_base64"] for one in await queues.pull()]
-        assert sorted(values) == ["YQ==", "Yg==", "dGhlaXJz"], "theirs was published here, too"
+        assert sorted(values) == ["YQ==", "Yg==", "dGhlaXJz"], (
+            "the message of the other subscription was published here, too"
+        )
         assert await left(queues) == []
         everything = (await queues.get(f"{LETTERS}?settled=true"))["dead_letters"]
         assert [one["state"] for one in everything] == ["settled", "settled"]
@@ -86,7 +88,7 @@ def test_letters_go_back_and_are_delivered_again() -> None:
     with_queues(scenario)
 
 
-def test_a_long_redrive_goes_on_in_the_next_request() -> None:
+def test_a_long_redrive_continues_in_the_next_request() -> None:
     async def scenario(queues: RestQueues) -> None:
         await die(queues, *(b"%d" % number for number in range(7)))
         steps = [await queues.post(REDRIVE, {"max": 3}) for _ in range(3)]
@@ -111,7 +113,7 @@ def test_a_redrive_is_bounded_in_time() -> None:
     with_queues(scenario)
 
 
-def test_single_letters_go_elsewhere() -> None:
+def test_single_dead_letters_can_be_redriven_to_another_topic() -> None:
     async def scenario(queues: RestQueues) -> None:
         await TopicAdmin(queues.cluster).create(NewTopic("repaired", 1))
         await queues.subscribe("repairers", "repaired")
@@ -127,7 +129,7 @@ def test_single_letters_go_elsewhere() -> None:
     with_queues(scenario)
 
 
-def test_sending_elsewhere_needs_the_right_to_publish_there() -> None:
+def test_redriving_to_another_topic_requires_permission_to_publish() -> None:
     async def scenario(queues: RestQueues) -> None:
         await die(queues, b"a")
         await TopicAdmin(queues.cluster).create(NewTopic("repaired", 1))
@@ -141,7 +143,7 @@ def test_sending_elsewhere_needs_the_right_to_publish_there() -> None:
     with_queues(scenario)
 
 
-def test_those_that_came_back_too_often_stay_and_that_is_told() -> None:
+def test_dead_letters_redriven_too_often_are_reported() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.subscribe("once", configs={"share.delivery.count.limit": 2})
         await die(queues, b"a", name="once")
@@ -156,7 +158,7 @@ def test_those_that_came_back_too_often_stay_and_that_is_told() -> None:
     with_queues(scenario)
 
 
-def test_letters_are_discarded_only_when_it_is_said_which() -> None:
+def test_discarding_requires_a_selection() -> None:
     async def scenario(queues: RestQueues) -> None:
         await die(queues, b"a", b"b", b"c")
         answer = await queues.ask("POST", DISCARD, {})
@@ -183,7 +185,7 @@ def test_letters_are_discarded_only_when_it_is_said_which() -> None:
         ({"to": "jobs.dlq"}, "invalid_topic"),
     ],
 )
-def test_nonsense_is_refused(body: Any, code: str) -> None:
+def test_invalid_requests_are_rejected(body: Any, code: str) -> None:
     async def scenario(queues: RestQueues) -> None:
         await die(queues, b"a")
         answer = await queues.ask("POST", REDRIVE, body)

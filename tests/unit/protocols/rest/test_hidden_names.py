@@ -1,4 +1,4 @@
-"""What a token may not use, it is not told of: no refusal and no page names other tenants' topics."""
+"""Errors and lists do not reveal topics and subscriptions without permission."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def make(harness: RestHarness, operator: str, *topics: str) -> None:
 
 
 @pytest.mark.parametrize(("method", "path", "verb"), ROUTES)
-def test_a_subscription_of_topics_that_the_token_may_not_use_is_not_there(method: str, path: str, verb: str) -> None:
+def test_a_subscription_of_topics_without_permission_is_not_found(method: str, path: str, verb: str) -> None:
     async def scenario(harness: RestHarness) -> None:
         operator, mine = await harness.token("manage:*"), await harness.token(f"{verb}:mine")
         await make(harness, operator, "secret-one")
@@ -40,7 +40,7 @@ def test_a_subscription_of_topics_that_the_token_may_not_use_is_not_there(method
     with_rest_harness(scenario, with_auth=True)
 
 
-def test_a_name_is_resolved_among_the_topics_that_the_token_may_use() -> None:
+def test_a_subscription_is_resolved_among_permitted_topics() -> None:
     async def scenario(harness: RestHarness) -> None:
         operator, mine = await harness.token("manage:*"), await harness.token("consume:mine", "publish:mine")
         await make(harness, operator, "mine", "secret-one", "secret-two")
@@ -53,7 +53,7 @@ def test_a_name_is_resolved_among_the_topics_that_the_token_may_use() -> None:
     with_rest_harness(scenario, with_auth=True)
 
 
-def test_a_topic_that_is_named_is_refused_alike_whether_or_not_it_exists() -> None:
+def test_a_topic_without_permission_is_rejected_whether_or_not_it_exists() -> None:
     async def scenario(harness: RestHarness) -> None:
         operator, mine = await harness.token("manage:*"), await harness.token("consume:mine")
         await make(harness, operator, "secret-one")
@@ -64,7 +64,7 @@ def test_a_topic_that_is_named_is_refused_alike_whether_or_not_it_exists() -> No
     with_rest_harness(scenario, with_auth=True)
 
 
-def test_metrics_need_a_scope_of_their_own() -> None:
+def test_metrics_require_the_metrics_scope() -> None:
     async def scenario(harness: RestHarness) -> None:
         async def refused(authorization: str | None) -> int:
             headers = {} if authorization is None else {"authorization": authorization}

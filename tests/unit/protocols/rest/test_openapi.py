@@ -1,4 +1,4 @@
-"""The description says of every route what it takes and answers, in OpenAPI 3.1, and the page renders by itself."""
+"""The API description covers every route in OpenAPI 3.1; the page is self-contained."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_schemas_are_valid_and_every_problem_has_the_same_one() -> None:
     with_rest_harness(scenario)
 
 
-def test_who_needs_a_token_may_hear_so() -> None:
+def test_protected_routes_declare_the_bearer_scheme() -> None:
     async def scenario(harness: RestHarness) -> None:
         document = await described(harness)
         for route in harness.application.routes:
@@ -81,7 +81,7 @@ def test_publishing_is_described_with_all_its_bodies() -> None:
     with_rest_harness(scenario)
 
 
-def test_the_page_asks_nobody_but_its_own_server() -> None:
+def test_the_page_connects_only_to_its_own_server() -> None:
     async def scenario(harness: RestHarness) -> None:
         told = await harness.ask("GET", "/docs")
         page = told.raw.decode()

@@ -1,4 +1,4 @@
-"""Publishing by REST: what is sent comes out as it was, where it was told to, and never half of a batch unnoticed."""
+"""Publishing over REST: values, properties, batches, idempotency, delays and replies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def produces(harness: RestHarness) -> int:
     return next(handler.time.count for handler in harness.broker.handlers if handler.api.key == PRODUCE)
 
 
-def test_json_is_kept_as_it_was_sent() -> None:
+def test_json_is_stored_as_it_was_sent() -> None:
     async def scenario(harness: RestHarness) -> None:
         text = b'{ "amount":1.50, "note":"caf\xc3\xa9" }'
         told = await harness.ask("POST", "/topics/orders/messages", text, content_type="application/json")
@@ -44,7 +44,7 @@ def test_json_is_kept_as_it_was_sent() -> None:
     with_rest_harness(scenario)
 
 
-def test_anything_else_is_kept_with_its_content_type() -> None:
+def test_other_values_are_stored_with_their_content_type() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("images", b"\xff\xd8\x00", content_type="image/jpeg")
         await harness.publish("images", b'{"a":1}', content_type="application/x-www-form-urlencoded")
@@ -67,7 +67,7 @@ def test_anything_else_is_kept_with_its_content_type() -> None:
         (b"[" * 5000, "nested"),
     ],
 )
-def test_what_is_not_json_is_refused_and_told_where(body: bytes, said: str) -> None:
+def test_malformed_json_is_rejected_with_its_position(body: bytes, said: str) -> None:
     async def scenario(harness: RestHarness) -> None:
         told = await harness.ask(
             "POST", "/topics/orders/messages", body, content_type="application/json; charset=utf-8"
@@ -78,7 +78,7 @@ def test_what_is_not_json_is_refused_and_told_where(body: bytes, said: str) -> N
     with_rest_harness(scenario)
 
 
-def test_what_headers_say_goes_with_the_message() -> None:
+def test_headrace_headers_set_properties_of_the_message() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "jobs", "partitions": 4})
         message_id = await harness.publish(
@@ -121,7 +121,7 @@ def test_what_headers_say_goes_with_the_message() -> None:
         ("idempotency-key", "x" * 300),
     ],
 )
-def test_a_header_that_makes_no_sense_is_refused_and_nothing_is_written(header: str, value: str) -> None:
+def test_an_invalid_header_is_rejected_and_nothing_is_written(header: str, value: str) -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", {})
         before = produces(harness)
@@ -140,7 +140,7 @@ def test_a_header_that_makes_no_sense_is_refused_and_nothing_is_written(header: 
         *("headrace-dedup-id", "headrace-dedup-digest", "headrace-delay", "headrace-origin-topic", "headrace-new"),
     ],
 )
-def test_headers_that_others_trust_cannot_be_set(name: str) -> None:
+def test_reserved_headers_cannot_be_set(name: str) -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", {})
         before = produces(harness)
@@ -154,7 +154,7 @@ def test_headers_that_others_trust_cannot_be_set(name: str) -> None:
     with_rest_harness(scenario)
 
 
-def test_headers_that_say_how_a_message_is_treated_can_be_set() -> None:
+def test_headers_for_message_properties_can_be_set() -> None:
     async def scenario(harness: RestHarness) -> None:
         for name in ("headrace-tags", "headrace-priority", "headrace-correlation-id"):
             await harness.publish("orders", {}, **{f"headrace-header-{name}": "1"})
@@ -164,7 +164,7 @@ def test_headers_that_say_how_a_message_is_treated_can_be_set() -> None:
     with_rest_harness(scenario)
 
 
-def test_a_key_goes_where_kafkas_clients_send_it() -> None:
+def test_a_key_has_the_partition_that_kafka_clients_choose() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "jobs", "partitions": 4})
         for key in ("a", "b", "c-42"):
@@ -176,7 +176,7 @@ def test_a_key_goes_where_kafkas_clients_send_it() -> None:
     with_rest_harness(scenario)
 
 
-def test_requests_of_one_moment_share_a_batch() -> None:
+def test_concurrent_requests_share_a_batch() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", {"n": -1})
         before = produces(harness)
@@ -190,7 +190,7 @@ def test_requests_of_one_moment_share_a_batch() -> None:
     with_rest_harness(scenario)
 
 
-def test_a_batch_is_one_batch_of_one_partition() -> None:
+def test_a_batch_request_is_one_record_batch() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "jobs", "partitions": 4})
         before = produces(harness)
@@ -206,7 +206,7 @@ def test_a_batch_is_one_batch_of_one_partition() -> None:
     with_rest_harness(scenario)
 
 
-def test_other_requests_are_served_while_a_large_batch_is_converted() -> None:
+def test_converting_a_large_batch_yields_to_other_requests() -> None:
     # 10,000 keys of 1.5 kB, or 10,000 schedules, held the event loop for seconds.
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", {})
@@ -219,12 +219,12 @@ def test_other_requests_are_served_while_a_large_batch_is_converted() -> None:
                 turns += 1
                 await asyncio.sleep(0)
         assert publishing.result().status == 201
-        assert turns >= 100  # at least one for each message when it is read, and one when it is placed
+        assert turns >= 100  # at least one for each message when it is parsed, and one when its partition is chosen
 
     with_rest_harness(scenario)
 
 
-def test_messages_of_a_batch_may_say_as_much_as_single_ones() -> None:
+def test_messages_of_a_batch_may_have_all_properties() -> None:
     async def scenario(harness: RestHarness) -> None:
         told = await harness.publish_batch(
             "orders",
@@ -260,7 +260,7 @@ def test_messages_of_a_batch_may_say_as_much_as_single_ones() -> None:
         ([{"value": 1, "headers": {f"h{number}": "" for number in range(1001)}}], "up to 1000 headers"),
     ],
 )
-def test_a_batch_with_one_bad_message_is_refused_as_a_whole(messages: list[Any], said: str) -> None:
+def test_a_batch_with_an_invalid_message_is_rejected_as_a_whole(messages: list[Any], said: str) -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", {})
         before = produces(harness)
@@ -272,7 +272,7 @@ def test_a_batch_with_one_bad_message_is_refused_as_a_whole(messages: list[Any],
     with_rest_harness(scenario)
 
 
-def test_what_is_said_of_a_batch_is_said_in_it() -> None:
+def test_headers_for_single_messages_are_rejected_for_a_batch() -> None:
     async def scenario(harness: RestHarness) -> None:
         told = await harness.publish_batch("orders", {"value": 1}, headrace_delay="1h")
         assert (told.status, told.code) == (422, "invalid_parameter")
@@ -283,7 +283,7 @@ def test_what_is_said_of_a_batch_is_said_in_it() -> None:
     with_rest_harness(scenario)
 
 
-def test_where_one_partition_fails_the_messages_of_others_are_answered() -> None:
+def test_a_failed_partition_does_not_affect_messages_of_others() -> None:
     async def scenario(harness: RestHarness) -> None:
         told = await harness.publish_batch("orders", {"value": 1, "key": "a"}, {"value": 2, "partition": 9})
         assert told.status == 207
@@ -294,7 +294,7 @@ def test_where_one_partition_fails_the_messages_of_others_are_answered() -> None
     with_rest_harness(scenario)
 
 
-def test_one_bad_message_does_not_take_its_neighbours_with_it() -> None:
+def test_a_failed_message_does_not_affect_others_of_the_batch() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "latest", "configs": {"cleanup.policy": "compact"}})
         told = await harness.publish_batch("latest", {"value": 1, "key": "a"}, {"value": 2}, {"value": 3, "key": "b"})
@@ -313,7 +313,7 @@ def test_one_bad_message_does_not_take_its_neighbours_with_it() -> None:
     with_rest_harness(scenario)
 
 
-def test_a_message_over_the_topics_limit_is_too_large() -> None:
+def test_a_message_above_the_limit_of_the_topic_is_rejected() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "small", "configs": {"max.message.bytes": 1000}})
         told = await harness.ask("POST", "/topics/small/messages", b"x" * 2000)
@@ -323,7 +323,7 @@ def test_a_message_over_the_topics_limit_is_too_large() -> None:
     with_rest_harness(scenario)
 
 
-def test_a_batch_over_the_topics_limit_is_written_in_parts() -> None:
+def test_a_batch_above_the_limit_of_the_topic_is_split() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "small", "configs": {"max.message.bytes": 1000}})
         told = await harness.publish_batch("small", *({"value": "x" * 300} for _ in range(10)))
@@ -333,7 +333,7 @@ def test_a_batch_over_the_topics_limit_is_written_in_parts() -> None:
     with_rest_harness(scenario)
 
 
-def test_beyond_its_budget_the_door_says_when_to_come_again() -> None:
+def test_above_the_publish_budget_requests_get_retry_after() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", {})
         harness.application.services.publisher.settings = PublisherSettings(buffer_bytes_max=2000)
@@ -350,7 +350,7 @@ def test_beyond_its_budget_the_door_says_when_to_come_again() -> None:
     with_rest_harness(scenario)
 
 
-def test_a_repetition_with_the_same_idempotency_key_is_the_first_message() -> None:
+def test_a_retry_with_the_same_idempotency_key_returns_the_first_id() -> None:
     async def scenario(harness: RestHarness) -> None:
         harness.application.services.publisher.settings = PublisherSettings(sticky_bytes=1)
         await harness.ask("POST", "/topics", {"name": "pay", "partitions": 4, "configs": {"dedup.window.ms": 60_000}})
@@ -395,11 +395,11 @@ Messages = list[dict[str, Any]]
 ONE, TWO, THREE = {"value": 1}, {"value": 2}, {"value": 3}
 KEYED: Messages = [{"value": number, "key": f"k{number}"} for number in range(8)]
 LARGE: Messages = [{"value": "x" * 100_000, "tags": [str(number)]} for number in range(6)]
-"""More than one batch of records has room for."""
+"""More messages than fit into one record batch."""
 
 
 def end_offsets(harness: RestHarness, topic: str) -> dict[int, int]:
-    """Of partitions that have ever been written to."""
+    """Return the end offsets of non-empty partitions."""
     led = harness.broker.catalogue.topic(topic).led.values()
     return {partition.index: partition.log.end_offset for partition in led if partition.log.end_offset}
 
@@ -457,7 +457,7 @@ def test_a_batch_that_reuses_an_idempotency_key_is_sent_to_the_broker_once() -> 
     with_rest_harness(scenario)
 
 
-def test_of_two_requests_of_one_moment_with_one_idempotency_key_one_is_stored() -> None:
+def test_concurrent_requests_with_one_idempotency_key_are_stored_once() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "pay", "partitions": 4, "configs": {"dedup.window.ms": 60_000}})
         pairs: list[tuple[Messages, Messages]] = [
@@ -479,7 +479,7 @@ def test_of_two_requests_of_one_moment_with_one_idempotency_key_one_is_stored() 
     with_rest_harness(scenario)
 
 
-def test_an_idempotency_key_is_known_at_another_gateway_and_after_a_change_of_the_leader() -> None:
+def test_an_idempotency_key_is_known_at_other_gateways_and_to_a_new_leader() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "pay", "configs": {"dedup.window.ms": 60_000}})
         first = await harness.publish_batch("pay", ONE, TWO, idempotency_key="b-1")
@@ -490,14 +490,14 @@ def test_an_idempotency_key_is_known_at_another_gateway_and_after_a_change_of_th
         assert (await harness.publish_batch("pay", ONE, TWO, idempotency_key="b-1")).json == first.json
         assert (await harness.publish_batch("pay", ONE, TWO, THREE, idempotency_key="b-1")).status == 422
         dedup: DedupWindows = harness.broker.dedup
-        dedup.begin(harness.broker.catalogue.partition("pay", 0))  # it reads the log, as a new leader does
+        dedup.begin(harness.broker.catalogue.partition("pay", 0))  # reads the log, like a new leader
         assert (await harness.publish_batch("pay", ONE, TWO, THREE, idempotency_key="b-1")).code == REUSED
         assert (await harness.publish_batch("pay", ONE, TWO, idempotency_key="b-1")).json == first.json
 
     with_rest_harness(scenario)
 
 
-def test_a_batch_that_is_sent_again_with_its_key_is_answered_with_the_first_ids() -> None:
+def test_a_retried_batch_with_an_idempotency_key_returns_the_first_ids() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "pay", "partitions": 4, "configs": {"dedup.window.ms": 60_000}})
         messages = [{"value": number} for number in range(5)]
@@ -508,7 +508,7 @@ def test_a_batch_that_is_sent_again_with_its_key_is_answered_with_the_first_ids(
     with_rest_harness(scenario)
 
 
-def test_a_delayed_message_says_when_it_is_due_and_comes_then() -> None:
+def test_a_delayed_message_is_delivered_at_its_due_time() -> None:
     async def scenario(harness: RestHarness) -> None:
         now_ms = harness.host.clock.now_ms()
         told = await harness.ask("POST", "/topics/orders/messages", {"n": 1}, headrace_delay="10s", headrace_key="k")
@@ -525,7 +525,7 @@ def test_a_delayed_message_says_when_it_is_due_and_comes_then() -> None:
     with_rest_harness(scenario)
 
 
-def test_a_message_that_repeats_is_due_by_its_schedule() -> None:
+def test_a_repeated_message_is_due_by_its_schedule() -> None:
     async def scenario(harness: RestHarness) -> None:
         told = await harness.ask("POST", "/topics/orders/messages", {}, headrace_repeat="0 6 * * *")
         assert told.json["due_at"].endswith("T06:00:00.000Z")
@@ -537,7 +537,7 @@ def test_a_message_that_repeats_is_due_by_its_schedule() -> None:
     with_rest_harness(scenario)
 
 
-def test_a_request_is_answered_with_its_reply() -> None:
+def test_a_request_returns_its_reply() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("prices", {"warm": "up"})
 
@@ -566,7 +566,7 @@ def test_a_request_is_answered_with_its_reply() -> None:
     with_rest_harness(scenario)
 
 
-def test_a_worker_can_answer_by_rest() -> None:
+def test_a_consumer_can_reply_over_rest() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("prices", {"warm": "up"})
         requested = harness.supervisor.spawn(
@@ -584,7 +584,7 @@ def test_a_worker_can_answer_by_rest() -> None:
 
 
 @pytest.mark.parametrize("query", ["wait_for=godot", "wait_for=reply&timeout=2h", "wait_for=reply&timeout=x"])
-def test_a_wait_that_makes_no_sense_is_refused(query: str) -> None:
+def test_an_invalid_wait_is_rejected(query: str) -> None:
     async def scenario(harness: RestHarness) -> None:
         told = await harness.ask("POST", f"/topics/prices/messages?{query}", {})
         assert (told.status, told.code) == (422, "invalid_parameter")
@@ -592,7 +592,7 @@ def test_a_wait_that_makes_no_sense_is_refused(query: str) -> None:
     with_rest_harness(scenario)
 
 
-def test_nobody_publishes_into_the_brokers_own_topics() -> None:
+def test_internal_topics_cannot_be_published_to() -> None:
     async def scenario(harness: RestHarness) -> None:
         for topic in ("__consumer_offsets", "__delayed.orders", "__mine"):
             told = await harness.ask("POST", f"/topics/{topic}/messages", {})
@@ -601,7 +601,7 @@ def test_nobody_publishes_into_the_brokers_own_topics() -> None:
     with_rest_harness(scenario)
 
 
-def test_topics_are_made_by_publishing_only_if_the_broker_does_that() -> None:
+def test_publishing_creates_topics_only_if_the_broker_allows_it() -> None:
     async def scenario(harness: RestHarness) -> None:
         told = await harness.ask("POST", "/topics/orders/messages", {})
         assert (told.status, told.code) == (404, "topic_not_found")
@@ -613,7 +613,7 @@ def test_topics_are_made_by_publishing_only_if_the_broker_does_that() -> None:
     with_rest_harness(scenario, auto_create_topics_enable="false")
 
 
-def test_a_topic_that_was_deleted_elsewhere_is_noticed() -> None:
+def test_publishing_notices_a_deleted_topic() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", {})
         await harness.broker.catalogue.delete("orders")
@@ -624,7 +624,7 @@ def test_a_topic_that_was_deleted_elsewhere_is_noticed() -> None:
     with_rest_harness(scenario)
 
 
-def test_batches_are_known_by_their_content_type_alone() -> None:
+def test_a_batch_is_recognized_by_its_content_type_only() -> None:
     async def scenario(harness: RestHarness) -> None:
         body = b'{"messages":[{"value":1}]}'
         single = await harness.ask("POST", "/topics/orders/messages", body, content_type="application/json")

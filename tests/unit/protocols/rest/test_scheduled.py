@@ -1,4 +1,4 @@
-"""Messages that wait, by REST: listed in the order of their times, cancelled and moved."""
+"""Delayed messages over REST: listed by due time, cancelled and rescheduled."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ async def add(harness: RestHarness, delay: str, key: str = "") -> str:
 
 
 async def moment() -> None:
-    """A message is listed when the lead has read it back from the log, right after it was answered."""
+    """Wait until the leader has read the message back from the log, which follows its acknowledgement."""
     await asyncio.sleep(0.1)
 
 
-def test_they_are_listed_page_by_page_in_the_order_of_their_times() -> None:
+def test_delayed_messages_are_listed_in_pages_by_due_time() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "orders", "partitions": 3})
         assert (await harness.ask("GET", "/topics/orders/scheduled")).json == {"messages": []}
@@ -37,7 +37,7 @@ def test_they_are_listed_page_by_page_in_the_order_of_their_times() -> None:
     with_rest_harness(scenario)
 
 
-def test_messages_of_one_moment_are_each_listed_once() -> None:
+def test_messages_with_the_same_due_time_are_listed_once() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "orders", "partitions": 3})
         at = "2099-01-01T00:00:00Z"
@@ -55,7 +55,7 @@ def test_messages_of_one_moment_are_each_listed_once() -> None:
     with_rest_harness(scenario)
 
 
-def test_one_that_waits_can_be_moved_and_cancelled() -> None:
+def test_a_delayed_message_can_be_rescheduled_and_cancelled() -> None:
     async def scenario(harness: RestHarness) -> None:
         message_id = await add(harness, "1h")
         path = f"/topics/orders/scheduled/{message_id}"
@@ -75,7 +75,7 @@ def test_one_that_waits_can_be_moved_and_cancelled() -> None:
 @pytest.mark.parametrize(
     "body", [{}, {"delay": "1h", "deliver_at": "2099-01-01T00:00:00Z"}, {"delay": "soon"}, {"deliver_at": "soon"}]
 )
-def test_a_new_time_that_makes_no_sense_is_refused(body: dict[str, str]) -> None:
+def test_an_invalid_due_time_is_rejected(body: dict[str, str]) -> None:
     async def scenario(harness: RestHarness) -> None:
         message_id = await add(harness, "1h")
         assert (await harness.ask("PATCH", f"/topics/orders/scheduled/{message_id}", body)).status == 422
@@ -83,7 +83,7 @@ def test_a_new_time_that_makes_no_sense_is_refused(body: dict[str, str]) -> None
     with_rest_harness(scenario)
 
 
-def test_what_is_not_there_is_not_found() -> None:
+def test_a_missing_delayed_message_is_a_404() -> None:
     async def scenario(harness: RestHarness) -> None:
         assert (await harness.ask("GET", "/topics/orders/scheduled")).code == "topic_not_found"
         assert (await harness.ask("DELETE", "/topics/orders/scheduled/__delayed.orders:0:0")).status == 404

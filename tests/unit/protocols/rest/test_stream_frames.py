@@ -1,4 +1,4 @@
-"""What a receiver may say over its socket, and what it is told when it says something else."""
+"""Settle frames of a WebSocket stream, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ A, B = (f"jobs:0:{offset}/1/2/me" for offset in (4, 5))
         ('{"ack": []}', ACK, 0, -1, -1, None),
     ],
 )
-def test_a_frame_says_what_became_of_messages(
+def test_a_frame_settles_messages(
     text: str | bytes, how: int, count: int, delay_ms: int, lease_ms: int, reason: str | None
 ) -> None:
     receipts, item, refused = read_frame(text, ["jobs"])
@@ -53,7 +53,7 @@ def test_a_frame_says_what_became_of_messages(
         '{"ack": [' + '"x",' * 10_000 + '"x"]}',
     ],
 )
-def test_anything_else_is_a_problem_that_says_what_to_do(text: str | bytes) -> None:
+def test_an_invalid_frame_is_a_problem_with_a_next_step(text: str | bytes) -> None:
     with pytest.raises(Problem) as problem:
         read_frame(text, ["jobs"])
     told = msgspec.json.decode(error_frame(problem.value))
@@ -61,7 +61,7 @@ def test_anything_else_is_a_problem_that_says_what_to_do(text: str | bytes) -> N
     assert all(told["error"].values())
 
 
-def test_what_is_no_receipt_or_of_another_topic_is_refused_and_the_others_count() -> None:
+def test_invalid_receipts_of_a_frame_do_not_affect_others() -> None:
     text = msgspec.json.encode({"ack": [A, "nonsense", "secrets:0:1/1/2/me"]})
     receipts, _, refused = read_frame(text, ["jobs"])
     assert [str(receipt) for receipt in receipts] == [A]

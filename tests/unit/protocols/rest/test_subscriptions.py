@@ -1,4 +1,4 @@
-"""Making, listing, looking at, configuring, moving and deleting subscriptions over REST."""
+"""Subscriptions over REST: create, list, get, configure, seek and delete them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.model.tokens import Scope
 from headrace.protocols.rest.authorization import Principal
 
 
-def test_a_subscription_is_made_once_and_stays_where_it_is() -> None:
+def test_creating_an_existing_subscription_keeps_its_position() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.put(b"1", b"2")
         answer = await queues.ask("POST", "/topics/jobs/subscriptions", {"name": "a", "start": "earliest"})
@@ -26,7 +26,7 @@ def test_a_subscription_is_made_once_and_stays_where_it_is() -> None:
     with_queues(scenario, subscribes=False)
 
 
-def test_it_may_begin_at_a_time() -> None:
+def test_a_subscription_may_start_at_a_time() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.put(b"1")
         await queues.post("/topics/jobs/subscriptions", {"name": "old", "start": "1970-01-02T00:00:00Z"})
@@ -38,7 +38,7 @@ def test_it_may_begin_at_a_time() -> None:
     with_queues(scenario, subscribes=False)
 
 
-def test_it_is_shown_with_its_backlog_and_what_was_configured() -> None:
+def test_a_subscription_is_shown_with_its_backlog_and_configs() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.subscribe("slow", configs={"headrace.rate": 5, "headrace.dead.letters.enable": False})
         await queues.put(b"1", b"2", b"3")
@@ -55,7 +55,7 @@ def test_it_is_shown_with_its_backlog_and_what_was_configured() -> None:
     with_queues(scenario, partitions=2)
 
 
-def test_configs_are_changed_one_by_one_and_null_means_the_default() -> None:
+def test_configs_are_changed_individually_and_null_resets() -> None:
     async def scenario(queues: RestQueues) -> None:
         url = "/topics/jobs/subscriptions/workers"
         answer = await queues.ask("PATCH", url, {"configs": {"headrace.rate": 5, "share.delivery.count.limit": 9}})
@@ -70,7 +70,7 @@ def test_configs_are_changed_one_by_one_and_null_means_the_default() -> None:
     with_queues(scenario)
 
 
-def test_a_webhook_may_be_set_with_it() -> None:
+def test_a_webhook_can_be_set_at_creation() -> None:
     async def scenario(queues: RestQueues) -> None:
         body = {"name": "hooked", "push": {"url": "https://example.com/hook"}}
         made = await queues.post("/topics/jobs/subscriptions", body)
@@ -81,12 +81,12 @@ def test_a_webhook_may_be_set_with_it() -> None:
         answer = await queues.ask("DELETE", "/topics/jobs/subscriptions/hooked")
         assert answer.status == 204
         await queues.subscribe("hooked")
-        assert (await queues.get("/topics/jobs/subscriptions/hooked"))["configs"] == {}, "it is pushed nowhere"
+        assert (await queues.get("/topics/jobs/subscriptions/hooked"))["configs"] == {}, "no webhook is configured"
 
     with_queues(scenario)
 
 
-def test_a_webhook_is_not_set_by_its_configs() -> None:
+def test_a_webhook_cannot_be_set_by_configs() -> None:
     async def scenario(queues: RestQueues) -> None:
         configs = {"headrace.push.url": "https://example.com/hook"}
         for method, url, body in (
@@ -99,7 +99,7 @@ def test_a_webhook_is_not_set_by_its_configs() -> None:
     with_queues(scenario)
 
 
-def test_it_can_be_deleted() -> None:
+def test_a_subscription_can_be_deleted() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.pull()
         url = "/topics/jobs/subscriptions/workers"
@@ -112,7 +112,7 @@ def test_it_can_be_deleted() -> None:
     with_queues(scenario)
 
 
-def test_it_can_be_moved_and_its_leases_end() -> None:
+def test_a_seek_moves_a_subscription_and_ends_its_leases() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.put(b"1", b"2", b"3")
         messages = await queues.pull()
@@ -143,7 +143,7 @@ def test_it_can_be_moved_and_its_leases_end() -> None:
         ({}, 422, "invalid_body"),
     ],
 )
-def test_a_place_that_makes_no_sense_is_refused(body: Any, status: int, code: str) -> None:
+def test_an_invalid_position_is_rejected(body: Any, status: int, code: str) -> None:
     async def scenario(queues: RestQueues) -> None:
         answer = await queues.ask("POST", "/subscriptions/workers/seek", body)
         assert (answer.status, answer.body["code"]) == (status, code)
@@ -165,7 +165,7 @@ def test_a_place_that_makes_no_sense_is_refused(body: Any, status: int, code: st
         ("__acks.jobs", {"name": "a"}, 403, "topic_internal"),
     ],
 )
-def test_what_makes_no_sense_is_not_made(topic: str, body: Any, status: int, code: str) -> None:
+def test_an_invalid_subscription_is_not_created(topic: str, body: Any, status: int, code: str) -> None:
     async def scenario(queues: RestQueues) -> None:
         answer = await queues.ask("POST", f"/topics/{topic}/subscriptions", body)
         assert (answer.status, answer.body["code"]) == (status, code)

@@ -1,4 +1,4 @@
-"""The routes that set a webhook and tell how it goes."""
+"""The routes that configure a webhook and return its status."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headrace.testkit.world import World
 URL = "https://receiver.test/hook"
 
 
-def nobody(_topic: str, _subscription: str) -> None:
+def no_status(_topic: str, _subscription: str) -> None:
     return None
 
 
@@ -33,7 +33,7 @@ async def ask(
     cluster: Cluster,
     method: str,
     body: Any = None,
-    status_of: StatusOf = nobody,
+    status_of: StatusOf = no_status,
     topic: str = "jobs",
 ) -> tuple[int, Any]:
     routes = {route.method: route for route in WebhookRoutes(cluster, status_of).routes()}
@@ -50,7 +50,7 @@ async def ask(
     return answer.status, msgspec.json.decode(answer.body) if answer.body else None
 
 
-def test_a_webhook_is_set_shown_and_deleted() -> None:
+def test_a_webhook_can_be_set_shown_and_deleted() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         assert (await ask(cluster, "GET"))[1]["code"] == "push_not_found"
         status, shown = await ask(cluster, "PUT", {"url": URL})
@@ -75,7 +75,7 @@ def test_a_webhook_is_set_shown_and_deleted() -> None:
     with_queue(scenario)
 
 
-def test_how_it_goes_is_shown() -> None:
+def test_the_status_of_a_webhook_is_shown() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         status = WebhookStatus("workers", "jobs", URL, "open", 3, 10, 4, 1, "HTTP 500", 1_700_000_000_123)
         _, shown = await ask(cluster, "PUT", {"url": URL}, lambda *key: status if key == ("jobs", "workers") else None)
@@ -95,13 +95,13 @@ def test_how_it_goes_is_shown() -> None:
     with_queue(scenario)
 
 
-def test_a_webhook_is_of_one_topic_only() -> None:
+def test_a_webhook_belongs_to_one_topic() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await TopicAdmin(cluster).create(NewTopic("mine", 1))
         await SubscriptionAdmin(cluster).create("mine", "workers", Position(START))
         await ask(cluster, "PUT", {"url": URL})
         (push,) = await WebhookPoller(cluster).ask()
-        assert push.topics == ["jobs"], "and of no other topic that has a subscription of this name"
+        assert push.topics == ["jobs"], "and no other topic with a subscription of this name"
         assert (await ask(cluster, "GET", topic="mine"))[0] == (await ask(cluster, "DELETE", topic="mine"))[0] == 404
         assert (await ask(cluster, "PUT", {"url": "http://elsewhere.test/"}, topic="mine"))[0] == 200
         assert (await ask(cluster, "GET"))[1]["url"] == URL
@@ -127,7 +127,7 @@ def test_a_webhook_is_of_one_topic_only() -> None:
         {"url": URL, "speed": 3},
     ],
 )
-def test_what_makes_no_sense_is_refused_and_nothing_is_set(body: Any) -> None:
+def test_an_invalid_webhook_is_rejected(body: Any) -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         status, told = await ask(cluster, "PUT", body)
         assert status == 422
@@ -137,8 +137,8 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_set(body: Any) -> None:
     with_queue(scenario)
 
 
-def test_only_who_manages_a_topic_sets_its_webhooks() -> None:
-    routes = WebhookRoutes(None, nobody).routes()  # type: ignore[arg-type]
+def test_setting_a_webhook_requires_permission_to_manage_the_topic() -> None:
+    routes = WebhookRoutes(None, no_status).routes()  # type: ignore[arg-type]
     assert {route.method: route.access.verb for route in routes} == {
         "PUT": Verb.MANAGE,
         "GET": Verb.READ,
