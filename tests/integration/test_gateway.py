@@ -1,4 +1,4 @@
-"""Gateways in front of brokers: they are killed, so are their brokers, and nothing that was acknowledged is lost."""
+"""Gateways and their brokers are killed, and no acknowledged message is lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RETRIABLE = 503
 
 @pytest.fixture
 def start_gateway(tmp_path: Path) -> Iterator[StartGateway]:
-    """`start_gateway(bootstrap, *options)`; it is stopped when the test is over."""
+    """`start_gateway(bootstrap, *options)`; the gateway is stopped at the end of the test."""
     started: list[GatewayProcess] = []
 
     def start(bootstrap: str, *options: str) -> GatewayProcess:
@@ -53,14 +53,14 @@ sys.exit(gateway.run_gateway(settings))
 """
 
 
-def test_a_gateway_whose_event_loop_hangs_ends_by_itself() -> None:
+def test_a_gateway_whose_event_loop_hangs_exits() -> None:
     ended = subprocess.run([sys.executable, "-c", WEDGED_GATEWAY], capture_output=True, timeout=30, check=False)
     assert ended.returncode == 70, ended.stderr
     assert b"the event loop hangs" in ended.stderr
 
 
 class Publishing:
-    """Publishes rising numbers until it is stopped; `acknowledged` are those that were answered with 201."""
+    """Publishes increasing numbers until it is stopped; `acknowledged` are those with a 201 response."""
 
     def __init__(self, caller: Caller, topic: str, name: str) -> None:
         self.acknowledged: list[str] = []
@@ -137,9 +137,7 @@ class Working:
             self.unsure += values
 
 
-def test_a_gateway_is_ready_when_a_broker_answers_and_serves_what_brokers_have(
-    broker: BrokerProcess, start_gateway: StartGateway
-) -> None:
+def test_a_gateway_is_ready_when_a_broker_responds(broker: BrokerProcess, start_gateway: StartGateway) -> None:
     gateway = start_gateway(broker.address)
     caller = Caller(gateway)
     assert gateway.is_ready()
@@ -173,7 +171,7 @@ def test_a_gateway_waits_for_its_first_broker(tmp_path: Path, start_gateway: Sta
         late.stop()
 
 
-def test_one_gateway_is_killed_and_clients_of_the_other_go_on(
+def test_a_killed_gateway_does_not_affect_clients_of_another(
     broker: BrokerProcess, start_gateway: StartGateway
 ) -> None:
     doomed, safe = start_gateway(broker.address), start_gateway(broker.address)
@@ -207,7 +205,7 @@ def test_a_broker_is_killed_and_started_again_behind_gateways(
     first = caller.post("/topics/orders/messages", {"n": "before"})
     assert first.status_code == 201
     broker.kill()
-    wait_until(lambda: not gateway.is_ready(), "the gateway sees that nobody answers")
+    wait_until(lambda: not gateway.is_ready(), "the gateway detects that no broker responds")
     began = time.monotonic()
     for _ in range(50):
         answer = caller.post("/topics/orders/messages", {"n": "meanwhile"})
@@ -221,12 +219,12 @@ def test_a_broker_is_killed_and_started_again_behind_gateways(
     assert sorted(_pulled(caller, "billing", 2)) == ["after", "before"]
 
 
-def test_a_broker_that_hangs_is_told_from_one_that_answers(broker: BrokerProcess, start_gateway: StartGateway) -> None:
+def test_a_broker_that_hangs_is_detected(broker: BrokerProcess, start_gateway: StartGateway) -> None:
     gateway = start_gateway(broker.address)
     caller = Caller(gateway)
     caller.make_topic("orders")
     broker.process.send_signal(signal.SIGSTOP)
-    wait_until(lambda: not gateway.is_ready(), "the gateway sees that nobody answers")
+    wait_until(lambda: not gateway.is_ready(), "the gateway detects that no broker responds")
     answer = caller.post("/topics/orders/messages", {"n": "meanwhile"})
     assert (answer.status_code, answer.json()["code"]) == (503, "no_broker")
     broker.process.send_signal(signal.SIGCONT)
@@ -234,7 +232,7 @@ def test_a_broker_that_hangs_is_told_from_one_that_answers(broker: BrokerProcess
     assert caller.post("/topics/orders/messages", {"n": "after"}).status_code == 201
 
 
-def test_brokers_take_over_from_each_other_behind_gateways(tmp_path: Path, start_gateway: StartGateway) -> None:
+def test_gateways_follow_a_broker_failover(tmp_path: Path, start_gateway: StartGateway) -> None:
     folder = tmp_path / "brokers"
     folder.mkdir()
     brokers = BrokersProcess(folder).start()
@@ -265,9 +263,7 @@ def test_brokers_take_over_from_each_other_behind_gateways(tmp_path: Path, start
         brokers.stop()
 
 
-def test_a_gateway_that_is_stopped_finishes_what_it_has_begun(
-    broker: BrokerProcess, start_gateway: StartGateway
-) -> None:
+def test_a_stopping_gateway_completes_its_requests(broker: BrokerProcess, start_gateway: StartGateway) -> None:
     gateway = start_gateway(broker.address)
     caller = Caller(gateway)
     caller.make_topic("orders")
@@ -296,7 +292,7 @@ def test_a_gateway_that_is_stopped_finishes_what_it_has_begun(
         ("--subscribe-only", ("GET", "/subscriptions/billing/messages"), ("POST", "/topics/orders/messages")),
     ],
 )
-def test_a_forwarder_of_one_side_serves_no_other(
+def test_a_forwarder_serves_only_its_role(
     broker: BrokerProcess,
     start_gateway: StartGateway,
     option: str,
@@ -315,14 +311,14 @@ def test_a_forwarder_of_one_side_serves_no_other(
     assert caller.get("/topics/orders").status_code == 200
 
 
-def test_tokens_open_what_their_scopes_say(broker: BrokerProcess, start_gateway: StartGateway) -> None:
+def test_tokens_allow_what_their_scopes_permit(broker: BrokerProcess, start_gateway: StartGateway) -> None:
     gateway = start_gateway(broker.address, "--auth")
     _, admin = make_token(broker.address, "--scope", "manage:*")
     _, narrow = make_token(broker.address, "--scope", "publish:orders")
-    everybody, manager, publisher = Caller(gateway), Caller(gateway, admin), Caller(gateway, narrow)
-    assert everybody.get("/livez").status_code == 200
-    assert everybody.get("/openapi.json").status_code == 200
-    refused = everybody.get("/topics")
+    anonymous, manager, publisher = Caller(gateway), Caller(gateway, admin), Caller(gateway, narrow)
+    assert anonymous.get("/livez").status_code == 200
+    assert anonymous.get("/openapi.json").status_code == 200
+    refused = anonymous.get("/topics")
     assert refused.status_code == 401
     assert refused.headers["www-authenticate"].startswith("Bearer")
     manager.make_topic("orders")
@@ -344,7 +340,7 @@ def test_tokens_open_what_their_scopes_say(broker: BrokerProcess, start_gateway:
     assert narrow.rpartition("_")[2] not in gateway.log_text()
 
 
-def test_a_revoked_token_and_an_expired_one_are_of_no_use(broker: BrokerProcess, start_gateway: StartGateway) -> None:
+def test_revoked_and_expired_tokens_are_rejected(broker: BrokerProcess, start_gateway: StartGateway) -> None:
     gateway = start_gateway(broker.address, "--auth")
     token_id, token = make_token(broker.address, "--scope", "read:*")
     caller = Caller(gateway, token)
@@ -359,7 +355,7 @@ def test_a_revoked_token_and_an_expired_one_are_of_no_use(broker: BrokerProcess,
     wait_until(lambda: short.get("/topics").json().get("code") == "token_expired", "it expires")
 
 
-def test_a_token_is_held_to_its_rate(broker: BrokerProcess, start_gateway: StartGateway) -> None:
+def test_a_token_is_limited_to_its_rate(broker: BrokerProcess, start_gateway: StartGateway) -> None:
     gateway = start_gateway(broker.address, "--auth")
     _, token = make_token(broker.address, "--scope", "read:*", "--rate", "1", "--burst", "20")
     caller = Caller(gateway, token)
@@ -371,7 +367,7 @@ def test_a_token_is_held_to_its_rate(broker: BrokerProcess, start_gateway: Start
         answer = caller.get("/topics")
     assert answer.json()["code"] == "rate_limited"
     assert int(answer.headers["retry-after"]) >= 1
-    wait_until(lambda: caller.get("/topics").status_code == 200, "it has waited long enough")
+    wait_until(lambda: caller.get("/topics").status_code == 200, "the rate limit has passed")
 
 
 def test_a_gateway_serves_https(broker: BrokerProcess, tmp_path: Path, start_gateway: StartGateway) -> None:
@@ -388,7 +384,7 @@ def test_a_gateway_serves_https(broker: BrokerProcess, tmp_path: Path, start_gat
     assert made.status_code == 201
 
 
-def test_a_gateway_that_cannot_listen_says_so(
+def test_a_gateway_that_cannot_listen_fails_with_a_message(
     broker: BrokerProcess, tmp_path: Path, start_gateway: StartGateway
 ) -> None:
     there = start_gateway(broker.address)
@@ -404,7 +400,7 @@ def _settled(working: list[Working]) -> set[str]:
 
 
 def _assert_nothing_acked_comes_back(working: list[Working]) -> None:
-    """Who asks when an ack has been confirmed does not get that message, whoever it was that acked it."""
+    """A pull after a confirmed ack does not return the message, regardless of the client that acked it."""
     for value, asked_at in [delivery for one in working for delivery in one.deliveries]:
         confirmed_at = min((one.acked[value] for one in working if value in one.acked), default=asked_at)
         assert asked_at <= confirmed_at, f"{value} was acked, and came back"

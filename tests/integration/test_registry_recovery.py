@@ -1,4 +1,4 @@
-"""docs/operations.md, run step by step: restoring an older registry, and rebuilding a lost one."""
+"""The steps of docs/operations.md to restore an older registry and to rebuild a lost one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
 def steps(heading: str) -> list[str]:
-    """The commands of a section, in order."""
+    """Return the commands of a section, in order."""
     section = PAGE.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
     found = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
     assert found is not None
@@ -27,7 +27,7 @@ def steps(heading: str) -> list[str]:
 
 
 class Operator:
-    """Follows the page in a folder of its own, in which the broker keeps `headrace-data`."""
+    """Runs the commands of the page in a temporary folder with the broker's `headrace-data`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -85,7 +85,7 @@ def back_up(operator: Operator) -> None:
         source.backup(target)
 
 
-def test_restoring_an_older_registry_as_the_page_says_brings_back_every_topic(operator: Operator) -> None:
+def test_restoring_an_older_registry_as_documented_recovers_every_topic(operator: Operator) -> None:
     create(operator, "older")
     back_up(operator)
     create(operator, "newer")
@@ -99,7 +99,7 @@ def test_restoring_an_older_registry_as_the_page_says_brings_back_every_topic(op
     assert not list((operator.broker.data / "stray").glob("*-*"))
 
 
-def test_rebuilding_a_lost_registry_as_the_page_says_brings_back_every_topic(operator: Operator) -> None:
+def test_rebuilding_a_lost_registry_as_documented_recovers_every_topic(operator: Operator) -> None:
     create(operator, "orders")
     operator.produce("orders", "first")
     cluster = (operator.broker.data / "broker").read_text().split("cluster_id")[1].split(",")[0]
