@@ -1,9 +1,9 @@
 """Fuzz the HTTP reader: requests and attacks, mutated, into a connection without a socket.
 
-By hand: `python -m tests.fuzz.http_reader --inputs 1000000 --jobs 2 --seed 1`. Each input is one connection. The run
-fails if a step limit is exceeded (a loop without progress), if an exception gets out, if an answer is a 5xx other than
-501 and 505 (by which HTTP/1.1 lets a server say what it does not implement), if anything is still held for the
-connection when it is gone, or if the process grows. The failing input is printed, and `--seed` repeats the run.
+Manual run: `python -m tests.fuzz.http_reader --inputs 1000000 --jobs 2 --seed 1`. Each input is one connection. The run
+fails if the step limit is exceeded (a loop without progress), if an exception is raised, if a response is a 5xx other
+than 501 and 505 (which report unsupported features), if resources of a closed connection are not released, or if the
+process grows. The failing input is printed, and `--seed` repeats the run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What publishing with an Idempotency-Key must do: store a request once, and nothing of another with the same key.
+"""A model of publishing with an Idempotency-Key: a request is stored once, and another one with the same key is not.
 
 The model covers requests whose messages all go to the partition of the key, in topics as the fuzzer creates them.
-Within the window, the same content is answered with the first response, and other content is an error that stores
+Within the window, the same content gets the first response, and other content is an error that stores
 nothing.
 """
 

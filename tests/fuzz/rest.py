@@ -1,17 +1,18 @@
 """Fuzz the REST application with the tokens of three tenants: `python -m tests.fuzz.rest --inputs 1000000 --jobs 2`.
 
-The application runs over a whole broker in a simulated world, without sockets. Of each input it is checked that
+The application runs with an in-process broker in a simulated world, without sockets. The fuzzer checks for each input
+that
 
-- it ends within `STEPS_MAX` calls of Python functions, so that a loop without progress is a failure and no time-out;
-- the response is no 5xx (except 504, when no reply comes in time);
+- it ends within `STEPS_MAX` calls of Python functions, so that a loop without progress fails instead of timing out;
+- the response is not a 5xx (except 504, when no reply arrives in time);
 - nothing of the two other tenants has changed: topics, their configuration, the number of their messages,
   subscriptions, their positions, their configuration;
 - a request with a used Idempotency-Key is the first one, or stores nothing;
-- the response names no hidden topic and holds no message of another tenant;
-- memory is bounded: worlds begin anew, and the process must not grow from one to the next.
+- the response contains no hidden topic and no message of another tenant;
+- memory is bounded: the process must not grow from one world to the next.
 
-One topic changes hands: its owner deletes it, and another tenant creates a topic of the same name, with a token for
-that name alone. Nothing of the former owner may be found there: no message, no dead letter.
+One topic changes its owner: the owner deletes it, and another tenant creates a topic of the same name, with a token for
+that name only. Nothing of the former owner may be found there: no message, no dead letter.
 
 A failure names the seed of the world and the number of the input: `--seed SEED --inputs 1000` repeats it.
 """

@@ -1,7 +1,7 @@
-"""What is fuzzed: one function per entrance for foreign bytes.
+"""The fuzz targets: one function for each parser of foreign bytes.
 
-Each takes any bytes and returns; a refusal of the `HeadraceError` family counts as a return. Anything else that is
-raised is a bug, and so is output beyond the stated bound. Atheris (`python -m tests.fuzz TARGET`) and Hypothesis
+Each accepts any bytes and returns; an error of the `HeadraceError` family counts as a return. Any other exception is a
+bug, and so is output above the limit. Atheris (`python -m tests.fuzz TARGET`) and Hypothesis
 (`test_fuzz.py`) drive the same functions.
 """
 

@@ -1,6 +1,6 @@
-"""The quick form of the fuzzing: well-formed inputs, bent at random, into every target; only typed errors come out.
+"""Fuzz every target briefly with mutated well-formed inputs: only typed errors may be raised.
 
-HEADRACE_FUZZ_EXAMPLES sets how many per target (200 by default).
+HEADRACE_FUZZ_EXAMPLES sets the number of examples per target (by default 200).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tests.fuzz.targets import TARGETS, UNPACKED_MAX
 EXAMPLES = int(os.environ.get("HEADRACE_FUZZ_EXAMPLES", "200"))
 SEEDS = {name: seeds(name) for name in TARGETS}
 
-Bend = tuple[str, int, bytes]
+Mutation = tuple[str, int, bytes]
 
-BENDS = st.lists(
+MUTATIONS = st.lists(
     st.tuples(
         st.sampled_from(["replace", "insert", "cut", "repeat"]),
         st.integers(0, 2**16),
@@ -35,8 +35,8 @@ BENDS = st.lists(
 )
 
 
-def bent(data: bytes, bends: list[Bend]) -> bytes:
-    for kind, place, piece in bends:
+def mutated(data: bytes, mutations: list[Mutation]) -> bytes:
+    for kind, place, piece in mutations:
         position = place % (len(data) + 1)
         if kind == "replace":
             data = data[:position] + piece + data[position + len(piece) :]
@@ -54,9 +54,9 @@ def test_mutated_inputs_raise_only_typed_errors(name: str) -> None:
     target = TARGETS[name]
 
     @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-    @given(st.sampled_from(SEEDS[name]), BENDS)
-    def check(seed: bytes, bends: list[Bend]) -> None:
-        target(bent(seed, bends))
+    @given(st.sampled_from(SEEDS[name]), MUTATIONS)
+    def check(seed: bytes, mutations: list[Mutation]) -> None:
+        target(mutated(seed, mutations))
 
     check()
 

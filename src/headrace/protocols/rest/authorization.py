@@ -1,8 +1,9 @@
-"""Who calls, and whether they may: bearer tokens, their scopes and their rates.
+"""Authenticate and authorize REST requests: bearer tokens, their scopes and their rates.
 
-The application calls `authenticate` to authenticate a request (401, or 429 above its rate), then `authorize` for the
-operation of its route (403). A handler that accesses another topic than that of its route must also authorize it with
-`request.caller`. Responses and log lines never contain any part of a token except its id.
+- The application calls `authenticate` to authenticate a request (401, or 429 above its rate), then `authorize` for the
+  operation of its route (403).
+- A handler that accesses another topic than that of its route must also authorize it with `request.caller`.
+- Responses and log lines never contain any part of a token except its id.
 """
 
 from __future__ import annotations
@@ -24,19 +25,8 @@ from headrace.model.errors import HeadraceError
 from headrace.model.tokens import MANAGE, Scope, hash_secret, needed_scope, parse_token
 from headrace.runtime.clock import Clock
 
-# Verify tokens with the brokers, and cache the results for a short time.
-#
-# - A valid token is cached for `VALID_CACHE_SECONDS` and an invalid one for `INVALID_CACHE_SECONDS`, counted from the
-#   start of the request to a broker. Therefore a revoked token stops working after a few seconds.
-# - At most one request to the brokers is in flight; it verifies all tokens that have arrived since the previous one.
-#   Therefore many clients, or a client that makes up tokens, cause only few requests.
-# - When too many tokens are waiting, further requests fail with 503.
-# - Secrets are neither stored nor sent; the cache uses their hashes.
-
-
-VALID_CACHE_SECONDS = (
-    4.0  # a revoked token is rejected within 5 s: brokers learn of the revocation within the remaining time
-)
+# A revoked token is rejected within 5 s: brokers learn of the revocation within the remaining time.
+VALID_CACHE_SECONDS = 4.0
 INVALID_CACHE_SECONDS = 1.0
 CACHED_MAX = 10_000
 WAITING_MAX = 1_000
@@ -52,6 +42,16 @@ class _CachedGrant(NamedTuple):
 
 
 class TokenCache:
+    """Verifies tokens with the brokers, and caches the results for a short time.
+
+    - A valid token is cached for `VALID_CACHE_SECONDS` and an invalid one for `INVALID_CACHE_SECONDS`, counted from the
+      start of the request to a broker. Therefore a revoked token stops working after a few seconds.
+    - At most one request to the brokers is in flight; it verifies all tokens that have arrived since the previous one.
+      Therefore many clients, or a client that makes up tokens, cause only few requests.
+    - When too many tokens are waiting, further requests fail with 503.
+    - Secrets are neither stored nor sent; the cache uses their hashes.
+    """
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._clock = cluster.clock

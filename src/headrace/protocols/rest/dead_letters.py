@@ -37,6 +37,7 @@ from headrace.protocols.rest.bodies import (
     rfc3339_time,
     value_fields,
 )
+from headrace.protocols.rest.subscription_directory import TOPIC_PARAMETER
 from headrace.protocols.rest.topics import ensure_writable
 from headrace.runtime.inline_start import switch_to_task
 
@@ -113,7 +114,6 @@ class DeadLettersSettled(msgspec.Struct):
 
 _REDRIVE = msgspec.json.Decoder(Redrive)
 _DISCARD = msgspec.json.Decoder(Discard)
-_TOPIC = Parameter("topic", str, "The topic, if several topics have a subscription of this name.")
 _NOTHING = DeadLettersSettled(0, 0, 0, [], complete=True, left=0)
 
 
@@ -193,13 +193,13 @@ class DeadLetterRoutes:
                 Parameter("limit", Annotated[int, Meta(ge=1, le=_LIMIT_MAX)], f"At most this many; default {_LIMIT}."),
                 Parameter("filter", str, _FILTER_TEXT),
                 Parameter("settled", bool, "Include those that were redriven or discarded."),
-                _TOPIC,
+                TOPIC_PARAMETER,
             ),
             problems=(404, 409, 422),
         )
         problems = (400, 404, 409, 413, 415, 422)
-        redrive = Operation("Redrive dead letters", {200: DeadLettersSettled}, Redrive, (_TOPIC,), problems)
-        discard = Operation("Discard dead letters", {200: DeadLettersSettled}, Discard, (_TOPIC,), problems)
+        redrive = Operation("Redrive dead letters", {200: DeadLettersSettled}, Redrive, (TOPIC_PARAMETER,), problems)
+        discard = Operation("Discard dead letters", {200: DeadLettersSettled}, Discard, (TOPIC_PARAMETER,), problems)
         return [
             Route("GET", f"{one}/dead-letters", self.list_all, read, list_, ForwarderRole.SUBSCRIBE),
             Route("POST", f"{one}/redrive", self.redrive, manage, redrive, ForwarderRole.SUBSCRIBE, _BODY_BYTES_MAX),

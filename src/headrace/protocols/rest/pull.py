@@ -32,7 +32,7 @@ from headrace.protocols.rest.bodies import (
     rfc3339_time,
     value_fields,
 )
-from headrace.protocols.rest.subscription_directory import SubscriptionDirectory
+from headrace.protocols.rest.subscription_directory import TOPIC_PARAMETER, SubscriptionDirectory
 
 MESSAGES_MAX = 1000
 WAIT_MS_MAX = 60_000
@@ -67,7 +67,6 @@ _PARAMETERS = (
     Parameter("wait", str, "How long to wait for the first message, up to 60s; by default the pull does not wait."),
     Parameter("lease", str, "The lease duration, for example 5m; default: as the subscription is configured."),
 )
-_TOPIC = Parameter("topic", str, "The topic, if several topics have a subscription of this name.")
 _ACCEPT = Parameter(
     "accept",
     str,
@@ -95,7 +94,7 @@ class PullRoutes:
                 "/subscriptions/{subscription}/messages",
                 self.pull,
                 Access(Verb.CONSUME, AccessSubject.SUBSCRIPTION),
-                _operation("Pull messages of a subscription", [*_PARAMETERS, _TOPIC, _ACCEPT]),
+                _operation("Pull messages of a subscription", [*_PARAMETERS, TOPIC_PARAMETER, _ACCEPT]),
                 ForwarderRole.SUBSCRIBE,
             ),
             Route(
@@ -193,10 +192,6 @@ def _rfc3339_time(time_ms: int) -> str:
     if not 0 <= time_ms <= TIME_MS_MAX:
         return rfc3339_time(time_ms)
     return _SECOND_TEXTS[time_ms // 1000] + _FRACTIONS[time_ms % 1000]
-
-
-def message_json(message: LeasedMessage) -> bytes:
-    return _ENCODER.encode(pulled_message(message))
 
 
 def raw_response(message: LeasedMessage) -> Response:

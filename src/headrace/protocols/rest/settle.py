@@ -22,13 +22,13 @@ from headrace.client.queues.leased_messages import LeaseReceipt, receipt_from_te
 from headrace.client.queues.settling import ACK, EXTEND, NACK, REJECT, FailedSettlement, settle
 from headrace.http.message import JSON, Request, Response, json_response
 from headrace.http.problems import Problem
-from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
+from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Route, Verb
 from headrace.model.errors import GroupIdNotFound, InvalidRequest, UnknownTopicOrPartition
 from headrace.model.message_ids import MessageId, message_id_from_text
 from headrace.protocols.rest.bodies import Duration, duration_ms, parse_body
 from headrace.protocols.rest.error_responses import problem_of_error
 from headrace.protocols.rest.pull import lease_ms
-from headrace.protocols.rest.subscription_directory import SubscriptionDirectory
+from headrace.protocols.rest.subscription_directory import TOPIC_PARAMETER, SubscriptionDirectory
 from headrace.push.settlements_elsewhere import FeedRegistry
 from headrace.runtime.inline_start import switch_to_task
 from headrace.wire.messages.queues import SettleItem
@@ -139,7 +139,6 @@ class SettledMessages(msgspec.Struct):
     refused: list[UnsettledMessage]
 
 
-_TOPIC = Parameter("topic", str, "The topic, if several topics have a subscription of this name.")
 _PROBLEMS = (400, 404, 409, 413, 415, 422)
 _ACK = msgspec.json.Decoder(AckBody)
 _NACK = msgspec.json.Decoder(NackBody)
@@ -172,7 +171,7 @@ class SettleRoutes:
             f"/subscriptions/{{subscription}}/{verb}",
             handle,
             Access(Verb.CONSUME, AccessSubject.SUBSCRIPTION),
-            Operation(summary, {200: SettledMessages}, body, (_TOPIC,), _PROBLEMS),
+            Operation(summary, {200: SettledMessages}, body, (TOPIC_PARAMETER,), _PROBLEMS),
             ForwarderRole.SUBSCRIBE,
             _BODY_BYTES_MAX,
         )
@@ -214,7 +213,7 @@ class SettleRoutes:
             except Problem as problem:
                 if choice.is_single:
                     raise
-                refused.append(choice.refused(text, problem))
+                refused.append(choice.failure_of(text, problem))
         failures = await settle_receipts([*receipts]) if receipts else []
         if self._feeds and not isinstance(body, ExtendBody):
             failed = {one.receipt for one in failures}
@@ -223,7 +222,7 @@ class SettleRoutes:
             return Response(200, _ONE_SETTLED, JSON)
         if failures:
             self._raise_if_all_failed(request, failures, len(receipts), is_single=choice.is_single)
-        refused += [choice.refused(receipts[one.receipt], problem_of_error(one.error)) for one in failures]
+        refused += [choice.failure_of(receipts[one.receipt], problem_of_error(one.error)) for one in failures]
         return json_response(SettledMessages(len(receipts) - len(failures), refused))
 
     def _raise_if_all_failed(
@@ -255,7 +254,7 @@ class _SelectedMessages(NamedTuple):
     by_id: bool
     is_single: bool
 
-    def refused(self, text: str, problem: Problem) -> UnsettledMessage:
+    def failure_of(self, text: str, problem: Problem) -> UnsettledMessage:
         shown = UnsettledMessage(problem.code, problem.message)
         if self.by_id:
             shown.message_id = text

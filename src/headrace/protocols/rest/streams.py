@@ -8,6 +8,13 @@ The frames of a WebSocket stream other than messages: settle requests of the rec
     {"error": {"code": ..., "message": ..., "next": ...}}                 for an invalid frame
 
 There is no response for messages that were settled successfully.
+
+- A receiver has at most `max_in_flight` unsettled messages, and gets the next one when it settles one: over the
+  WebSocket, or with POST .../ack to any gateway.
+- Leases are not extended automatically: as after a pull, a message that is not settled in time is delivered again.
+- When a receiver disconnects, messages that were not sent to it are released at once, and so are those that were sent
+  over a WebSocket. Messages that were sent as events stay leased until their leases expire, because the receiver
+  settles them with separate requests, which may still arrive.
 """
 
 from __future__ import annotations
@@ -31,6 +38,7 @@ from headrace.model.errors import HeadraceError, InvalidRequest
 from headrace.protocols.rest.bodies import Duration, duration_ms, integer_parameter
 from headrace.protocols.rest.error_responses import problem_of_error
 from headrace.protocols.rest.pull import lease_ms, pulled_message
+from headrace.protocols.rest.subscription_directory import TOPIC_PARAMETER
 from headrace.push.feed import Feed
 from headrace.push.settlements_elsewhere import FeedRegistry, forget_foreign_settlements
 from headrace.runtime.inline_start import switch_to_task
@@ -128,17 +136,6 @@ def _invalid_frame(message: str) -> Problem:
     return Problem(422, "invalid_frame", message, _NEXT_STEP)
 
 
-# GET /subscriptions/{subscription}/stream: stream messages as server-sent events or over a WebSocket.
-#
-# A receiver has at most `max_in_flight` unsettled messages, and gets the next one when it settles one: over the
-# WebSocket, or with POST .../ack to any gateway. Leases are not extended automatically: as after a pull, a message that
-# is not settled in time is delivered again.
-#
-# When a receiver disconnects, messages that were not sent to it are released at once, and so are those that were sent
-# over a WebSocket. Messages that were sent as events stay leased until their leases expire, because the receiver
-# settles them with separate requests, which may still arrive.
-
-
 IN_FLIGHT_DEFAULT, IN_FLIGHT_MAX = 100, 10_000
 _KEEP_ALIVE_SECONDS = 15.0
 _SETTLES_MAX = 64  # concurrent settle frames per socket
@@ -159,7 +156,7 @@ class StreamRoutes:
                 "max_in_flight", int, f"Maximum unsettled messages, 1 to {IN_FLIGHT_MAX}; default {IN_FLIGHT_DEFAULT}."
             ),
             Parameter("lease", str, "The lease duration; default: as the subscription is configured."),
-            Parameter("topic", str, "The topic, if several topics have a subscription of this name."),
+            TOPIC_PARAMETER,
         ]
         operation = Operation(
             "Stream messages as server-sent events, or over a WebSocket if the request is an upgrade.",

@@ -14,11 +14,14 @@ from headrace.client.admin.subscription_admin import SubscriptionAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.errors import SubscriptionNotFound
 from headrace.http.problems import Problem
+from headrace.http.routes import Parameter
 from headrace.runtime.inline_start import switch_to_task
 from headrace.runtime.supervise import Supervisor
 
 _KEPT_SECONDS = 10.0
 _KEPT_MAX = 10_000
+
+TOPIC_PARAMETER = Parameter("topic", str, "The topic, if several topics have a subscription of this name.")
 
 _TopicQuery = tuple[str, str | None]
 

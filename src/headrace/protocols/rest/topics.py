@@ -127,7 +127,7 @@ class TopicRoutes:
                 body.name,
                 -1 if body.partitions is UNSET else body.partitions,
                 -1 if body.replication_factor is UNSET else body.replication_factor,
-                {name: _text(value) for name, value in body.configs.items()},
+                {name: config_text(value) for name, value in body.configs.items()},
             )
         )
         return await self._topic_response(body.name, 201)
@@ -161,7 +161,7 @@ class TopicRoutes:
         if body.configs:
             await self._admin.alter_configs(
                 name,
-                set_to={key: _text(value) for key, value in body.configs.items() if value is not None},
+                set_to={key: config_text(value) for key, value in body.configs.items() if value is not None},
                 back_to_default=[key for key, value in body.configs.items() if value is None],
             )
         if body.partitions is not UNSET:
@@ -247,5 +247,6 @@ def _etag(view: TopicView, configs: Mapping[str, str | None]) -> str:
     return f'"{blake2b(content, digest_size=8).hexdigest()}"'
 
 
-def _text(value: ConfigValue) -> str:
+def config_text(value: ConfigValue) -> str:
+    """Return the value in the form of Kafka's configs."""
     return str(value).lower() if isinstance(value, bool) else str(value)

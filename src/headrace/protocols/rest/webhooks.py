@@ -17,8 +17,9 @@ from headrace.client.admin.webhooks import WebhookSettings, delete_webhook, get_
 from headrace.client.cluster import Cluster
 from headrace.http.message import HttpResponse, Request, Response, json_response
 from headrace.http.problems import Problem
-from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
+from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Route, Verb
 from headrace.protocols.rest.bodies import Duration, duration_ms, parse_body, rfc3339_time
+from headrace.protocols.rest.subscription_directory import TOPIC_PARAMETER
 from headrace.push.pusher import WebhookStatus
 from headrace.runtime.inline_start import switch_to_task
 
@@ -72,7 +73,7 @@ class WebhookRoutes:
 
     def routes(self) -> list[Route]:
         pattern = "/subscriptions/{subscription}/push"
-        topic = [Parameter("topic", str, "The topic, if several topics have a subscription of this name.")]
+        topic = (TOPIC_PARAMETER,)
         manage = Access(Verb.MANAGE, AccessSubject.SUBSCRIPTION)
         put = Operation(
             "Push the messages of a subscription to a URL.",

@@ -116,18 +116,10 @@ class IncrementalAlterConfigsRequest:
     validate_only: bool = wire(BOOL)
 
 
-@part
-class IncrementalAlterConfigsResourceResponse:
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(STRING, nullable=0, default=None)
-    resource_type: int = wire(INT8)
-    resource_name: str = wire(STRING)
-
-
 @message(versions=(0, 1), flexible_since=1)
 class IncrementalAlterConfigsResponse:
     throttle_time_ms: int = wire(INT32)
-    responses: list[IncrementalAlterConfigsResourceResponse] = wire(array(IncrementalAlterConfigsResourceResponse))
+    responses: list[AlterConfigsResourceResponse] = wire(array(AlterConfigsResourceResponse))
 
 
 # ListConfigResources (74): list the resources that have configs. v0 returns client metrics only. v1 selects by type;

@@ -62,12 +62,6 @@ class OffsetCommitResponse:
 
 @part
 class OffsetFetchRequestTopic:
-    name: str = wire(STRING)
-    partition_indexes: list[int] = wire(array(INT32))
-
-
-@part
-class OffsetFetchRequestTopics:
     name: str = wire(STRING, until=9)
     topic_id: UUID = wire(UUID16, since=10)
     partition_indexes: list[int] = wire(array(INT32))
@@ -78,7 +72,7 @@ class OffsetFetchRequestGroup:
     group_id: str = wire(STRING)
     member_id: str | None = wire(STRING, since=9, nullable=9, default=None)
     member_epoch: int = wire(INT32, since=9, default=-1)
-    topics: list[OffsetFetchRequestTopics] | None = wire(array(OffsetFetchRequestTopics), nullable=8, default=None)
+    topics: list[OffsetFetchRequestTopic] | None = wire(array(OffsetFetchRequestTopic), nullable=8, default=None)
 
 
 @message(versions=(1, 10), flexible_since=6)
@@ -100,30 +94,15 @@ class OffsetFetchResponsePartition:
 
 @part
 class OffsetFetchResponseTopic:
-    name: str = wire(STRING)
-    partitions: list[OffsetFetchResponsePartition] = wire(array(OffsetFetchResponsePartition))
-
-
-@part
-class OffsetFetchResponsePartitions:
-    partition_index: int = wire(INT32)
-    committed_offset: int = wire(INT64)
-    committed_leader_epoch: int = wire(INT32, default=-1)
-    metadata: str | None = wire(STRING, nullable=8)
-    error_code: int = wire(INT16)
-
-
-@part
-class OffsetFetchResponseTopics:
     name: str = wire(STRING, until=9)
     topic_id: UUID = wire(UUID16, since=10)
-    partitions: list[OffsetFetchResponsePartitions] = wire(array(OffsetFetchResponsePartitions))
+    partitions: list[OffsetFetchResponsePartition] = wire(array(OffsetFetchResponsePartition))
 
 
 @part
 class OffsetFetchResponseGroup:
     group_id: str = wire(STRING)
-    topics: list[OffsetFetchResponseTopics] = wire(array(OffsetFetchResponseTopics))
+    topics: list[OffsetFetchResponseTopic] = wire(array(OffsetFetchResponseTopic))
     error_code: int = wire(INT16)
 
 

@@ -143,17 +143,11 @@ class DescribeTopicPartitionsResponseTopic:
     topic_authorized_operations: int = wire(INT32, default=-2147483648)
 
 
-@part
-class NextCursor:
-    topic_name: str = wire(STRING)
-    partition_index: int = wire(INT32)
-
-
 @message(versions=(0, 0), flexible_since=0)
 class DescribeTopicPartitionsResponse:
     throttle_time_ms: int = wire(INT32)
     topics: list[DescribeTopicPartitionsResponseTopic] = wire(array(DescribeTopicPartitionsResponseTopic))
-    next_cursor: NextCursor | None = wire(NextCursor, nullable=0)
+    next_cursor: Cursor | None = wire(Cursor, nullable=0)
 
 
 # DescribeCluster (60): return the brokers and the controller. v1 adds the endpoints of controllers (type 2), v2
