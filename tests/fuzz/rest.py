@@ -129,8 +129,8 @@ class RestFuzzer:
         """Publish and pull as far as the configuration of the topic allows."""
         token = owner.tokens[True]
         await self._stage.ask("POST", f"/topics/{SHARED}/messages", [owner.secret], authorization=token)
-        told = await self._stage.ask("GET", f"/topics/{SHARED}/subscriptions/workers/messages", authorization=token)
-        receipts = [message["receipt"] for message in told.json.get("messages", ())]
+        text = await self._stage.ask("GET", f"/topics/{SHARED}/subscriptions/workers/messages", authorization=token)
+        receipts = [message["receipt"] for message in text.json.get("messages", ())]
         if receipts:
             path = f"/subscriptions/workers/reject?topic={SHARED}"
             await self._stage.ask("POST", path, {"receipts": receipts}, authorization=token)
@@ -140,8 +140,8 @@ class RestFuzzer:
         return state(self._stage, self._owner.name)
 
     async def _create(self, path: str, body: dict[str, Any]) -> None:
-        told = await self._stage.ask("POST", path, body, authorization=self._operator)
-        assert told.status in (200, 201, 409), told.raw
+        text = await self._stage.ask("POST", path, body, authorization=self._operator)
+        assert text.status in (200, 201, 409), text.raw
 
     async def input(self) -> None:
         """Send one request of a tenant, or of a client without a token."""
@@ -149,20 +149,20 @@ class RestFuzzer:
         others = [other for other in self.tenants if other is not tenant]
         request = self.request = self._requests.draw(tenant, others)
         requested = self._idempotency.before(request)
-        status, told = await self._respond(request, tenant)
+        status, text = await self._respond(request, tenant)
         if requested is not None and (wrong := self._idempotency.after(requested, status, self.body)):
             raise Failure(f"{wrong}: {request}")
         self._statuses[status] += 1
         if status >= 500 and status != _NO_REPLY:
-            raise Failure(f"{status} {told[:500]!r} to {request}")
+            raise Failure(f"{status} {text[:500]!r} to {request}")
         before, self._state = self._state, self._read_state()
         for other in others:
             was, became = before[other.name], self._state[other.name]
             if was != became:
                 raise Failure(f"{tenant.name} has changed {other.name}: {was} became {became} by {request}")
             for marker in (other.hidden.encode(), other.secret.encode()):
-                if marker in told:
-                    raise Failure(f"{tenant.name} got what is {other.name}'s: {told[:1000]!r} to {request}")
+                if marker in text:
+                    raise Failure(f"{tenant.name} got what is {other.name}'s: {text[:1000]!r} to {request}")
 
     async def _respond(self, request: Request, tenant: Tenant) -> tuple[int, bytes]:
         application: RestApplication = self._stage.application

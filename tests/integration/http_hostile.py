@@ -175,13 +175,13 @@ class GoodClient:
         began = time.monotonic()
         connection.request(method, path, None if body is None else json.dumps(body), self._headers)
         response = connection.getresponse()
-        told = response.read()
+        result = response.read()
         self.seconds.append(time.monotonic() - began)
         if response.status >= 300:
-            self.errors.append(f"{method} {path}: {response.status} {told[:200]!r}")
+            self.errors.append(f"{method} {path}: {response.status} {result[:200]!r}")
         if fresh:
             connection.close()
-        return json.loads(told) if response.status < 300 and told[:1] == b"{" else None
+        return json.loads(result) if response.status < 300 and result[:1] == b"{" else None
 
     def _run(self) -> None:
         while not self._stopped.wait(0.01):

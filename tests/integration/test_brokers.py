@@ -263,10 +263,12 @@ def test_each_form_of_start_rejects_the_data_folder_of_the_other(tmp_path: Path)
         (["--data", str(several)], b"start them with --brokers 1"),
         (["--data", str(one), "--brokers", "2"], b"omit --brokers"),
     ):
-        told = subprocess.run([HEADRACE, "serve", *options], capture_output=True, timeout=PATIENCE_SECONDS, check=False)
-        assert told.returncode == 1
-        assert why in told.stderr
-        assert told.stdout == b""
+        output = subprocess.run(
+            [HEADRACE, "serve", *options], capture_output=True, timeout=PATIENCE_SECONDS, check=False
+        )
+        assert output.returncode == 1
+        assert why in output.stderr
+        assert output.stdout == b""
     assert os.listdir(several) == ["broker-1"]
     assert os.listdir(one) == ["logs"]
 

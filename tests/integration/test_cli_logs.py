@@ -35,9 +35,9 @@ def test_a_healthy_folder_verifies_and_every_file_can_be_dumped(
     run: Run, broker: BrokerProcess, written: list[Path]
 ) -> None:
     assert len(written) > 1, "the topic has rolled"
-    told = run("log", "verify", "--data", str(broker.data))
-    assert told.stdout == ""
-    assert "no damage" in told.stderr
+    output = run("log", "verify", "--data", str(broker.data))
+    assert output.stdout == ""
+    assert "no damage" in output.stderr
     batches = rows(run("log", "dump", "--data", str(broker.data), "--topic", "dumped"))
     assert sum(row["records"] for row in batches) == 5000
     assert {row["compression"] for row in batches} == {"none", "gzip", "snappy", "lz4", "zstd"}
@@ -74,9 +74,9 @@ def test_every_changed_byte_of_the_batches_is_detected(run: Run, broker: BrokerP
 
 def test_a_data_folder_in_use_is_read_with_a_warning(run: Run, broker: BrokerProcess) -> None:
     run("produce", "orders", stdin="1\n2\n3\n")
-    told = run("log", "verify", "--data", str(broker.data))
-    assert "a broker is using" in told.stderr
-    assert "no damage" in told.stderr
+    output = run("log", "verify", "--data", str(broker.data))
+    assert "a broker is using" in output.stderr
+    assert "no damage" in output.stderr
 
 
 def test_after_a_kill_nothing_that_was_acknowledged_is_damaged(run: Run, broker: BrokerProcess) -> None:

@@ -51,9 +51,9 @@ class GoodClient:
         headers = {"Content-Type": "application/json"}
         self._connection.request("POST", "/topics/good/messages", b'{"a": 1}', headers)
         answer = self._connection.getresponse()
-        told = answer.read()
+        response = answer.read()
         if answer.status != 201:
-            self.errors.append(f"{answer.status} {told!r}")
+            self.errors.append(f"{answer.status} {response!r}")
         self.seconds.append(time.monotonic() - began)
 
     def _run(self) -> None:
@@ -71,14 +71,14 @@ def connect(broker: BrokerProcess) -> socket.socket:
 
 def read_all(connection: socket.socket) -> bytes:
     """Read up to the end or a reset of the connection."""
-    told = b""
+    response = b""
     with suppress(ConnectionResetError):
         while piece := connection.recv(65536):
-            told += piece
-    return told
+            response += piece
+    return response
 
 
-def told_by(broker: BrokerProcess, request: bytes) -> tuple[int, str]:
+def response_to(broker: BrokerProcess, request: bytes) -> tuple[int, str]:
     """Return status and code of the only response, after which the connection must be closed."""
     with connect(broker) as connection:
         connection.sendall(request)
@@ -224,7 +224,7 @@ def test_clients_that_never_read_do_not_block_others(broker: BrokerProcess) -> N
 
 
 @pytest.mark.parametrize(
-    ("request_bytes", "told"),
+    ("request_bytes", "response"),
     [
         (b"\x16\x03\x01\x02\0\x01", (400, "malformed_request")),
         (b"GET / HTTP/1.1\r\n\r\n", (400, "malformed_request")),
@@ -239,9 +239,9 @@ def test_clients_that_never_read_do_not_block_others(broker: BrokerProcess) -> N
     ],
 )
 def test_a_rejected_body_gets_its_error_while_it_is_being_sent(
-    broker_of_module: BrokerProcess, request_bytes: bytes, told: tuple[int, str]
+    broker_of_module: BrokerProcess, request_bytes: bytes, response: tuple[int, str]
 ) -> None:
-    assert told_by(broker_of_module, request_bytes) == told
+    assert response_to(broker_of_module, request_bytes) == response
     assert broker_of_module.http_get("/livez") == "ok\n"
 
 

@@ -119,7 +119,7 @@ def test_every_documented_metric_is_exported(busy: BrokerProcess) -> None:
 
 
 def test_share_groups_have_metrics(busy: BrokerProcess) -> None:
-    def told(name: str) -> float:
+    def output(name: str) -> float:
         return page.value(f"headrace_subscription_{name}", subscription="workers", topic="jobs")
 
     wait_until(
@@ -130,16 +130,16 @@ def test_share_groups_have_metrics(busy: BrokerProcess) -> None:
         "the dead letters are kept",
     )
     page = scrape(busy)
-    assert told("acks_total") == JOBS - JOBS / 50
-    assert told("rejects_total") == JOBS / 50
-    assert told("nacks_total") == JOBS / 10
-    assert told("redeliveries_total") >= JOBS / 10
-    assert told("deliveries_total") >= JOBS + JOBS / 10
-    assert told("backlog") == 0
-    assert told("oldest_age_seconds") == 0
-    assert told("settle_seconds_count") == JOBS - JOBS / 50
-    assert 0 < told("end_to_end_seconds_count") <= JOBS
-    assert told("delivery_seconds_count") <= JOBS
+    assert output("acks_total") == JOBS - JOBS / 50
+    assert output("rejects_total") == JOBS / 50
+    assert output("nacks_total") == JOBS / 10
+    assert output("redeliveries_total") >= JOBS / 10
+    assert output("deliveries_total") >= JOBS + JOBS / 10
+    assert output("backlog") == 0
+    assert output("oldest_age_seconds") == 0
+    assert output("settle_seconds_count") == JOBS - JOBS / 50
+    assert 0 < output("end_to_end_seconds_count") <= JOBS
+    assert output("delivery_seconds_count") <= JOBS
     assert page.value("kafka_consumergroup_lag", consumergroup="workers", topic="jobs", partition=0) == 0
     assert page.value("headrace_dead_letters", topic="jobs") == JOBS / 50
     assert page.value("headrace_delayed_messages", topic="orders") == 1

@@ -34,15 +34,15 @@ class Operator:
         self.broker = BrokerProcess(folder / "process", data=folder / "headrace-data").start()
 
     def follow(self, heading: str) -> str:
-        told = ""
+        output = ""
         for line in steps(heading):
             if line.startswith("kill "):
                 assert self.broker.terminate() == 0
             elif line.startswith("headrace serve"):
                 self.broker.start()
             else:
-                told += self.run(line)
-        return told
+                output += self.run(line)
+        return output
 
     def run(self, command: str) -> str:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -61,8 +61,8 @@ class Operator:
         self.run(f"echo {value} | headrace produce {topic} --server {self.broker.address}")
 
     def consume(self, topic: str) -> list[str]:
-        told = self.run(f"headrace consume {topic} -o start -e -f '%s\\n' --server {self.broker.address} 2>/dev/null")
-        return sorted(told.split())
+        output = self.run(f"headrace consume {topic} -o start -e -f '%s\\n' --server {self.broker.address} 2>/dev/null")
+        return sorted(output.split())
 
 
 @pytest.fixture
@@ -91,8 +91,8 @@ def test_restoring_an_older_registry_as_documented_recovers_every_topic(operator
     create(operator, "newer")
     for topic in ("older", "newer"):
         operator.produce(topic, "first")
-    told = operator.follow("Restoring an older registry")
-    assert "no changes made" in told
+    output = operator.follow("Restoring an older registry")
+    assert "no changes made" in output
     for topic in ("older", "newer"):
         operator.produce(topic, "second")
         assert operator.consume(topic) == ["first", "second"]

@@ -174,10 +174,10 @@ def test_forked_workers_have_their_own_connections(broker: BrokerProcess) -> Non
     """Workers are forked like Spark's: the daemon that forks them may have read before."""
     create(broker)
     write(broker, [b"%d" % number for number in range(500)])
-    told = subprocess.run(
+    found = subprocess.run(
         [sys.executable, "-c", FORKED, broker.address], capture_output=True, text=True, timeout=60, check=False
     )
-    assert (told.stdout, told.stderr) == ("[0, 0, 0]\n", "")
+    assert (found.stdout, found.stderr) == ("[0, 0, 0]\n", "")
 
 
 def test_a_driver_finds_the_available_offsets(broker: BrokerProcess) -> None:

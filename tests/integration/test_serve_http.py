@@ -76,8 +76,8 @@ def test_https_requires_a_token_except_for_health(
     tmp_path: Path, files: tuple[str, str], trust: ssl.SSLContext
 ) -> None:
     settings = ServeSettings(data=str(tmp_path / "data"), kafka=ANY_PORT, http=ANY_PORT, http_tls=files, auth=True)
-    with serving(settings) as (_, told):
-        url = f"https://{told['http']}"
+    with serving(settings) as (_, ready):
+        url = f"https://{ready['http']}"
         assert ask(f"{url}/livez", trust) == (200, "ok\n")
         assert ask(f"{url}/readyz", trust)[0] == 200
         assert ask(f"{url}/metrics", trust)[0] == 401, "names of topics are in it; --open-metrics leaves it open"
@@ -88,14 +88,14 @@ def test_https_requires_a_token_except_for_health(
 
 
 def test_without_authentication_every_local_client_may_publish(tmp_path: Path, trust: ssl.SSLContext) -> None:
-    with serving(ServeSettings(data=str(tmp_path / "data"), kafka=ANY_PORT, http=ANY_PORT)) as (_, told):
-        assert ask(f"http://{told['http']}/topics/a/messages", trust, b"{}")[0] == 201
+    with serving(ServeSettings(data=str(tmp_path / "data"), kafka=ANY_PORT, http=ANY_PORT)) as (_, ready):
+        assert ask(f"http://{ready['http']}/topics/a/messages", trust, b"{}")[0] == 201
 
 
 def test_long_polls_get_a_response_when_the_broker_stops(tmp_path: Path, trust: ssl.SSLContext) -> None:
     settings = ServeSettings(data=str(tmp_path / "data"), kafka=ANY_PORT, http=ANY_PORT)
-    with serving(settings) as (process, told), ThreadPoolExecutor() as threads:
-        url = f"http://{told['http']}"
+    with serving(settings) as (process, ready), ThreadPoolExecutor() as threads:
+        url = f"http://{ready['http']}"
         assert ask(f"{url}/topics", trust, b'{"name": "a"}')[0] == 201
         assert ask(f"{url}/topics/a/subscriptions", trust, b'{"name": "s"}')[0] == 201
         waiting = threads.submit(ask, f"{url}/subscriptions/s/messages?wait=60s", trust)
@@ -119,8 +119,8 @@ def test_the_log_can_be_json(tmp_path: Path) -> None:
     settings = ServeSettings(
         data=str(tmp_path / "data"), kafka=ANY_PORT, http=ANY_PORT, log_format="json", log_level="debug"
     )
-    with serving(settings) as (process, told):
-        request = urllib.request.Request(f"http://{told['http']}/livez?token=hush", headers={"X-Request-Id": "mine"})
+    with serving(settings) as (process, ready):
+        request = urllib.request.Request(f"http://{ready['http']}/livez?token=hush", headers={"X-Request-Id": "mine"})
         urllib.request.urlopen(request, timeout=PATIENCE_SECONDS).close()
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None

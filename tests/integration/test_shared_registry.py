@@ -201,9 +201,9 @@ async def test_a_paused_process_loses_its_session_and_its_commits_fail(path: str
             await until(lambda: heard == ["/live/1", "/live/1"])
             assert await registry.get("/live/1") is None
             paused.process.send_signal(signal.SIGCONT)
-            told = await paused.heard_until("live")
+            output = await paused.heard_until("live")
             # Which of the two it learns first is chance: that it was away, or that the session is over.
-            assert [line for line in told if line != "doubted"] == ["lost", "refused", "held", "live"]
+            assert [line for line in output if line != "doubted"] == ["lost", "refused", "held", "live"]
             assert await registry.get("/live/1") == RegistryEntry("/live/1", b"1", 0)
             assert await registry.get("/kept") == RegistryEntry("/kept", b"", 0)
 

@@ -13,13 +13,13 @@ POST = "POST /a HTTP/1.1\r\nHost: x\r\n"
 async def test_an_idle_connection_is_closed_after_the_idle_timeout() -> None:
     harness = HttpHarness(idle_seconds=75.0)
     http_client = harness.http_client().asks("/a")
-    told = http_client.line.written
+    written = http_client.line.written
     harness.wait(74)
     assert not http_client.is_hung_up_on
     harness.wait(2)
     await settled()
     assert http_client.line.closed
-    assert http_client.line.written == told
+    assert http_client.line.written == written
     assert not harness.listener.connections
 
 

@@ -124,11 +124,11 @@ def test_a_half_closed_client_gets_its_response_after_the_probes(run: Run) -> No
             reader, writer = await asyncio.open_connection(HOST, port)
             writer.write(GET % b"wait/a")
             writer.write_eof()
-            told = await reader.readuntil(b"\r\n\r\n")
+            received = await reader.readuntil(b"\r\n\r\n")
             script.open("a")
-            told += await reader.read()
-            assert [answer.status for answer in parse(told)][-1] == 200
-            assert {answer.status for answer in parse(told)} == {100, 200}
+            received += await reader.read()
+            assert [answer.status for answer in parse(received)][-1] == 200
+            assert {answer.status for answer in parse(received)} == {100, 200}
             writer.close()
 
     run(story())
@@ -300,18 +300,18 @@ def test_a_request_received_with_the_end_of_the_tls_handshake_is_served(
                     incoming.write(client.recv(65536))
             tls.write(GET % b"a" + b"GET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             client.sendall(outgoing.read())
-            told = b""
+            received = b""
             while True:
                 try:
                     while data := tls.read():
-                        told += data
-                    return told
+                        received += data
+                    return received
                 except ssl.SSLWantReadError:
                     if not (data := client.recv(65536)):
-                        return told
+                        return received
                     incoming.write(data)
                 except ssl.SSLEOFError:
-                    return told
+                    return received
 
     async def story() -> None:
         async with listening(ScriptedApplication(), files_of(authority, tmp_path)) as (listener, port):
@@ -358,5 +358,5 @@ async def test_connection_modules_are_imported_with_the_first_connection() -> No
     script = (
         "import sys, headrace.http.listener; print([m for m in sys.modules if 'httptools' in m or 'exchange' in m])"
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert told.stdout == "[]\n"
+    received = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert received.stdout == "[]\n"

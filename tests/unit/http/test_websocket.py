@@ -130,8 +130,8 @@ async def test_the_websocket_is_closed_when_the_handler_returns() -> None:
 
     harness.script.websocket_handler = websocket_handler
     caller = await call(harness)
-    said, closing = caller.heard()
-    assert isinstance(said, TextMessage)
+    received, closing = caller.heard()
+    assert isinstance(received, TextMessage)
     assert isinstance(closing, CloseConnection)
     assert closing.code == 1000
     assert not caller.is_hung_up_on
@@ -284,15 +284,15 @@ async def test_reading_stops_while_messages_are_not_received() -> None:
 
     harness.script.websocket_handler = websocket_handler
     caller = await call(harness)
-    said = 0
+    sent = 0
     while caller.line.reads:
         caller.says(TextMessage(data="x"))
-        said += 1
-    assert said < 100
+        sent += 1
+    assert sent < 100
     fetch.set()
     await settled()
     assert caller.line.reads
-    assert len(fetched) == said
+    assert len(fetched) == sent
 
 
 async def test_sending_waits_while_the_client_does_not_read() -> None:

@@ -67,12 +67,12 @@ async def test_readyz_lists_failed_checks(pages: HealthPages, source: Source) ->
 async def test_only_get_and_head_are_served(pages: HealthPages, path: str) -> None:
     assert page(pages, path, "HEAD").status == 200
     for method in ("POST", "PUT", "DELETE"):
-        told = page(pages, path, method)
-        assert (told.status, told.code, told.headers["allow"]) == (405, "method_not_allowed", "GET")
+        response = page(pages, path, method)
+        assert (response.status, response.code, response.headers["allow"]) == (405, "method_not_allowed", "GET")
     assert page(pages, path, "POST", body=b"x").status == 413
 
 
 async def test_a_failing_page_is_a_500(pages: HealthPages, source: Source) -> None:
     source.wrong = "bug"
     http_client = visitor_of(pages).asks("/metrics").asks("/livez")
-    assert [told.status for told in http_client.answers()] == [500, 200]
+    assert [response.status for response in http_client.answers()] == [500, 200]

@@ -60,16 +60,16 @@ async def test_close_callbacks_are_called_once(
 ) -> None:
     await connection_harness.open()
     kafka_client, other = await connection_harness.call(), await connection_harness.call()
-    told: list[str] = []
+    notified: list[str] = []
     kafka_client.ask("a")
     other.ask("b")
     await connection_harness.until(lambda: kafka_client.answers and other.answers)
     for context in connection_harness.script.contexts:
-        context.when_closed("former", lambda: told.append("former"))
-        context.when_closed("former", lambda: told.append("latter"))
+        context.when_closed("former", lambda: notified.append("former"))
+        context.when_closed("former", lambda: notified.append("latter"))
     kafka_client.close()
-    await connection_harness.until(lambda: told)
-    assert told == ["latter"]
+    await connection_harness.until(lambda: notified)
+    assert notified == ["latter"]
 
 
 async def test_the_context_names_the_client_and_the_listener(connection_harness: ConnectionHarness) -> None:

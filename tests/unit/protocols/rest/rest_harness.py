@@ -91,9 +91,9 @@ class RestHarness:
         return ParsedResponse(response)
 
     async def publish(self, topic: str, value: Any, **headers: str) -> str:
-        told = await self.ask("POST", f"/topics/{topic}/messages", value, **headers)
-        assert told.status == 201, told.raw
-        return str(told.json["message_id"])
+        response = await self.ask("POST", f"/topics/{topic}/messages", value, **headers)
+        assert response.status == 201, response.raw
+        return str(response.json["message_id"])
 
     async def publish_batch(self, topic: str, *messages: Any, **headers: str) -> ParsedResponse:
         return await self.ask(

@@ -100,11 +100,11 @@ def test_the_route_cache_does_not_keep_the_topic_of_a_subscription() -> None:
 def test_unknown_paths_and_methods_are_404_and_405() -> None:
     async def scenario(harness: RestHarness) -> None:
         for target in ("/", "/topic", "/topics/", "/topics//messages", "/topics/a/b", "*"):
-            told = await harness.ask("GET", target)
-            assert (told.status, told.code) == (404, "not_found")
-        told = await harness.ask("PUT", "/topics/orders")
-        assert (told.status, told.code) == (405, "method_not_allowed")
-        assert told.headers["allow"] == "DELETE, GET, PATCH"
+            response = await harness.ask("GET", target)
+            assert (response.status, response.code) == (404, "not_found")
+        response = await harness.ask("PUT", "/topics/orders")
+        assert (response.status, response.code) == (405, "method_not_allowed")
+        assert response.headers["allow"] == "DELETE, GET, PATCH"
 
     with_rest_harness(scenario)
 
@@ -112,14 +112,14 @@ def test_unknown_paths_and_methods_are_404_and_405() -> None:
 def test_an_unknown_parameter_is_rejected() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", 1)
-        told = await harness.ask("GET", "/topics?limits=5")
-        assert (told.status, told.code) == (422, "invalid_parameter")
-        assert told.json["message"] == "limits: unknown parameter; known are prefix, limit, after, internal"
-        told = await harness.ask("GET", "/topics/orders?verbose=true")
-        assert (told.status, told.code) == (422, "invalid_parameter")
-        assert told.json["message"] == "verbose: unknown parameter; this route has none"
-        told = await harness.ask("GET", "/openapi.json?v=2")
-        assert told.status == 200, "public routes accept the additional parameters of browsers and proxies"
+        response = await harness.ask("GET", "/topics?limits=5")
+        assert (response.status, response.code) == (422, "invalid_parameter")
+        assert response.json["message"] == "limits: unknown parameter; known are prefix, limit, after, internal"
+        response = await harness.ask("GET", "/topics/orders?verbose=true")
+        assert (response.status, response.code) == (422, "invalid_parameter")
+        assert response.json["message"] == "verbose: unknown parameter; this route has none"
+        response = await harness.ask("GET", "/openapi.json?v=2")
+        assert response.status == 200, "public routes accept the additional parameters of browsers and proxies"
 
     with_rest_harness(scenario)
 
@@ -135,8 +135,8 @@ def test_every_subscription_route_accepts_the_topic_parameter() -> None:
 
 def test_a_compressed_body_is_rejected() -> None:
     async def scenario(harness: RestHarness) -> None:
-        told = await harness.ask("POST", "/topics/orders/messages", b"\x1f\x8b", content_encoding="gzip")
-        assert (told.status, told.code) == (415, "unsupported_encoding")
+        response = await harness.ask("POST", "/topics/orders/messages", b"\x1f\x8b", content_encoding="gzip")
+        assert (response.status, response.code) == (415, "unsupported_encoding")
         await harness.publish("orders", 1, content_encoding="identity")
 
     with_rest_harness(scenario)

@@ -43,11 +43,11 @@ class TokenServer:
         if self.is_silent:
             return Fault.CLOSE
         self.sizes.append(len(request.tokens))
-        told = [
+        response = [
             self.tokens.get((token.token_id, bytes(token.hash)), CheckedToken(token_id=token.token_id))
             for token in request.tokens
         ]
-        return CheckTokenResponse(tokens=told)
+        return CheckTokenResponse(tokens=response)
 
     def grant(self, **terms: Any) -> None:
         self.tokens["a1", hash_secret(SECRET)] = CheckedToken(token_id="a1", is_known=True, name="ci", **terms)
@@ -73,9 +73,9 @@ def request(authorization: str | None = f"Bearer {TOKEN}") -> Request:
 
 
 async def refused(authorizer: TokenAuthorizer, presented: Request) -> Problem:
-    with pytest.raises(Problem) as told:
+    with pytest.raises(Problem) as raised:
         await authorizer.authenticate(presented)
-    return told.value
+    return raised.value
 
 
 def test_without_authentication_every_operation_is_allowed() -> None:
@@ -284,9 +284,9 @@ def test_no_token_is_accepted_while_no_broker_responds() -> None:
         async with scripted_cluster.cluster() as cluster:
             authorizer = TokenAuthorizer(cluster, world.clock)
             broker.script(apis.CHECK_TOKEN, *[Fault.CLOSE] * 100)
-            with pytest.raises(HeadraceError) as told:
+            with pytest.raises(HeadraceError) as raised:
                 await authorizer.authenticate(request())
-            assert told.value.retriable
+            assert raised.value.retriable
             broker.script(apis.API_VERSIONS, *[Fault.CLOSE] * 100)
             with pytest.raises(Unreachable):
                 await authorizer.authenticate(request())
@@ -307,23 +307,23 @@ def test_the_missing_scope_is_named() -> None:
             (Verb.READ, None, "read:*"),
             (Verb.READ, "__acks.orders", "manage:__acks.orders"),
         ):
-            with pytest.raises(Problem, match=r"lacks the scope") as told:
+            with pytest.raises(Problem, match=r"lacks the scope") as raised:
                 authorizer.authorize(caller, verb, topic)
-            assert (told.value.status, told.value.code) == (403, "scope_missing")
-            assert missing in told.value.message
-            assert missing in told.value.next_step
+            assert (raised.value.status, raised.value.code) == (403, "scope_missing")
+            assert missing in raised.value.message
+            assert missing in raised.value.next_step
 
     with_token_server(scenario)
 
 
 @pytest.mark.parametrize("topic", ['a"b', "a\r\nx-evil: 1", "ä"])
 def test_a_topic_name_of_the_client_is_not_put_into_a_header(topic: str) -> None:
-    with pytest.raises(Problem) as told:
+    with pytest.raises(Problem) as raised:
         Principal("ci", "a1", ()).require(Verb.READ, topic)
     assert all(
-        character.isprintable() and character.isascii() for _, value in told.value.headers for character in value
+        character.isprintable() and character.isascii() for _, value in raised.value.headers for character in value
     )
-    assert topic not in str(told.value.headers)
+    assert topic not in str(raised.value.headers)
 
 
 def test_the_anonymous_principal_has_all_scopes() -> None:

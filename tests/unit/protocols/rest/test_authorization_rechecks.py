@@ -218,8 +218,8 @@ def test_a_long_poll_returns_no_messages_after_its_token_was_revoked() -> None:
         await _revoke(harness, "revoked")
         await asyncio.sleep(10.0)
         await harness.publish("jobs", {"n": 1}, authorization=operator)
-        told = await pulling
-        assert (told.status, told.code) == (401, "token_unknown")
+        response = await pulling
+        assert (response.status, response.code) == (401, "token_unknown")
         other = await harness.ask("GET", "/subscriptions/w/messages?wait=5s", authorization=operator)
         assert [(one["value"], one["attempt"]) for one in other.json["messages"]] == [({"n": 1}, 1)]
 
@@ -250,8 +250,8 @@ def test_a_body_completed_after_the_token_was_revoked_stores_nothing() -> None:
                 while not http_client.line.written:
                     await asyncio.sleep(0.1)
             assert (http_client.answer().status, http_client.answer().code) == (401, "token_unknown")
-            told = await harness.ask("GET", "/topics/slow", authorization=operator)
-            assert told.status == 404  # the first message would have created the topic
+            response = await harness.ask("GET", "/topics/slow", authorization=operator)
+            assert response.status == 404  # the first message would have created the topic
 
     with_rest_harness(scenario, with_auth=True)
 
@@ -282,9 +282,9 @@ def test_a_reply_received_after_the_token_was_revoked_is_not_returned() -> None:
         await _revoke(harness, "revoked")
         await asyncio.sleep(10.0)
         is_revoked.set()
-        told = await asking
+        response = await asking
         assert replied.is_set()
-        assert (told.status, told.code) == (401, "token_unknown")
+        assert (response.status, response.code) == (401, "token_unknown")
         worker.cancel()
         await asyncio.wait([worker])
 

@@ -18,16 +18,16 @@ from headrace.protocols.rest.bodies import (
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"), [("5s", 5000), ("5", 5000), (5, 5000), ("0.25", 250), (1.5, 1500), ("PT90S", 90_000), (0, 0)]
+    ("value", "expected"), [("5s", 5000), ("5", 5000), (5, 5000), ("0.25", 250), (1.5, 1500), ("PT90S", 90_000), (0, 0)]
 )
-def test_a_duration_is_a_string_or_a_number_of_seconds(said: str | float, expected: int) -> None:
-    assert duration_ms(said, "wait") == expected
+def test_a_duration_is_a_string_or_a_number_of_seconds(value: str | float, expected: int) -> None:
+    assert duration_ms(value, "wait") == expected
 
 
-@pytest.mark.parametrize("said", ["", "-1", "nan", "inf", "1e300", "5 s", "five", float("nan"), -0.5])
-def test_an_invalid_duration_is_rejected_with_its_name(said: str | float) -> None:
+@pytest.mark.parametrize("value", ["", "-1", "nan", "inf", "1e300", "5 s", "five", float("nan"), -0.5])
+def test_an_invalid_duration_is_rejected_with_its_name(value: str | float) -> None:
     with pytest.raises(Problem) as refused:
-        duration_ms(said, "wait")
+        duration_ms(value, "wait")
     assert (refused.value.status, refused.value.code) == (422, "invalid_parameter")
     assert refused.value.message.startswith("wait: ")
 
@@ -40,10 +40,10 @@ def test_times_are_rfc_3339_in_utc_with_milliseconds() -> None:
         time_ms("2023-11-14", "at")
 
 
-@pytest.mark.parametrize("said", ["", "+1", "1_0", "0", "11", "9" * 30, "\u0661"])
-def test_an_integer_parameter_out_of_range_is_rejected(said: str) -> None:
+@pytest.mark.parametrize("value", ["", "+1", "1_0", "0", "11", "9" * 30, "\u0661"])
+def test_an_integer_parameter_out_of_range_is_rejected(value: str) -> None:
     with pytest.raises(Problem):
-        integer_parameter({"limit": said}, "limit", 5, 1, 10)
+        integer_parameter({"limit": value}, "limit", 5, 1, 10)
 
 
 def test_an_omitted_integer_parameter_has_its_default() -> None:

@@ -24,14 +24,14 @@ async def make_topics(harness: RestHarness, *names: str) -> None:
 
 async def subscribe(harness: RestHarness, topic: str, name: str = "invoices", **more: object) -> None:
     body = {"name": name, "start": "earliest", **more}
-    told = await harness.ask("POST", f"/topics/{topic}/subscriptions", body)
-    assert told.status == 201, told.raw
+    response = await harness.ask("POST", f"/topics/{topic}/subscriptions", body)
+    assert response.status == 201, response.raw
 
 
 async def pulled(harness: RestHarness, topic: str, name: str = "invoices") -> list[object]:
-    told = await harness.ask("GET", f"/subscriptions/{name}/messages?topic={topic}")
-    assert told.status == 200, told.raw
-    return [one["value"] for one in told.json["messages"]]
+    response = await harness.ask("GET", f"/subscriptions/{name}/messages?topic={topic}")
+    assert response.status == 200, response.raw
+    return [one["value"] for one in response.json["messages"]]
 
 
 async def configure_group(harness: RestHarness, name: str, **settings: str) -> None:

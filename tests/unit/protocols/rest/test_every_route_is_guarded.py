@@ -72,9 +72,9 @@ def with_application(scenario: Callable[[RestApplication, TokenServer], Awaitabl
 
 
 async def answer(application: RestApplication, requested: Request) -> Response:
-    told = await answer_of(application, requested)
-    assert isinstance(told, Response)
-    return told
+    response = await answer_of(application, requested)
+    assert isinstance(response, Response)
+    return response
 
 
 def needed(route: Route) -> str:
@@ -106,9 +106,9 @@ def test_a_request_without_a_token_is_rejected(route: Route) -> None:
     async def scenario(application: RestApplication, token_server: TokenServer) -> None:
         requested = call_of(route)
         requested.headers = {}
-        told = await answer(application, requested)
-        assert told.status == 401
-        assert dict(told.headers)["www-authenticate"].startswith("Bearer")
+        response = await answer(application, requested)
+        assert response.status == 401
+        assert dict(response.headers)["www-authenticate"].startswith("Bearer")
         assert token_server.requested == 0
 
     with_application(scenario)
@@ -124,10 +124,10 @@ def test_other_scopes_are_not_sufficient(route: Route) -> None:
 
     async def scenario(application: RestApplication, token_server: TokenServer) -> None:
         token_server.grant(scopes=others)
-        told = await answer(application, call_of(route))
-        assert told.status == 403
-        assert b"scope_missing" in told.body
-        assert needed(route).encode() in told.body
+        response = await answer(application, call_of(route))
+        assert response.status == 403
+        assert b"scope_missing" in response.body
+        assert needed(route).encode() in response.body
 
     with_application(scenario)
 

@@ -30,9 +30,9 @@ def test_a_subscription_of_topics_without_permission_is_not_found(method: str, p
         operator, mine = await harness.token("manage:*"), await harness.token(f"{verb}:mine")
         await make(harness, operator, "secret-one")
         for _ in range(2):
-            told = await harness.ask(method, path, authorization=mine)
-            assert (told.status, told.code) == (404, "subscription_not_found")
-            assert b"secret" not in told.raw
+            response = await harness.ask(method, path, authorization=mine)
+            assert (response.status, response.code) == (404, "subscription_not_found")
+            assert b"secret" not in response.raw
             await harness.ask("POST", "/topics", {"name": "secret-two"}, authorization=operator)
             body = {"name": "invoices"}
             await harness.ask("POST", "/topics/secret-two/subscriptions", body, authorization=operator)
@@ -45,10 +45,10 @@ def test_a_subscription_is_resolved_among_permitted_topics() -> None:
         operator, mine = await harness.token("manage:*"), await harness.token("consume:mine", "publish:mine")
         await make(harness, operator, "mine", "secret-one", "secret-two")
         await harness.publish("mine", {"n": 1}, authorization=mine)
-        told = await harness.ask("GET", "/subscriptions/invoices/messages", authorization=mine)
-        assert [one["value"] for one in told.json["messages"]] == [{"n": 1}]
-        told = await harness.ask("GET", "/subscriptions/invoices/messages", authorization=operator)
-        assert (told.status, told.code) == (409, "subscription_ambiguous")
+        response = await harness.ask("GET", "/subscriptions/invoices/messages", authorization=mine)
+        assert [one["value"] for one in response.json["messages"]] == [{"n": 1}]
+        response = await harness.ask("GET", "/subscriptions/invoices/messages", authorization=operator)
+        assert (response.status, response.code) == (409, "subscription_ambiguous")
 
     with_rest_harness(scenario, with_auth=True)
 
@@ -58,8 +58,8 @@ def test_a_topic_without_permission_is_rejected_whether_or_not_it_exists() -> No
         operator, mine = await harness.token("manage:*"), await harness.token("consume:mine")
         await make(harness, operator, "secret-one")
         for topic in ("secret-one", "secret-two"):
-            told = await harness.ask("GET", f"/subscriptions/invoices/messages?topic={topic}", authorization=mine)
-            assert (told.status, told.code) == (403, "scope_missing")
+            response = await harness.ask("GET", f"/subscriptions/invoices/messages?topic={topic}", authorization=mine)
+            assert (response.status, response.code) == (403, "scope_missing")
 
     with_rest_harness(scenario, with_auth=True)
 
@@ -68,9 +68,9 @@ def test_metrics_require_the_metrics_scope() -> None:
     async def scenario(harness: RestHarness) -> None:
         async def refused(authorization: str | None) -> int:
             headers = {} if authorization is None else {"authorization": authorization}
-            with pytest.raises(Problem) as told:
+            with pytest.raises(Problem) as raised:
                 await harness.application.admit_metrics(Request("GET", "/metrics", {}, headers, b"", "peer", "r-1"))
-            return told.value.status
+            return raised.value.status
 
         assert await refused(None) == 401
         assert await refused(await harness.token("read:*")) == 403

@@ -24,10 +24,10 @@ def test_a_message_is_shown_by_its_content_type() -> None:
             await producer.publish("orders", None)
 
         async def shown(offset: int) -> bytes:
-            told = await harness.ask("GET", f"/topics/orders/messages/orders:0:{offset}")
-            assert told.status == 200
-            assert told.json["message_id"] == f"orders:0:{offset}"
-            return told.raw
+            response = await harness.ask("GET", f"/topics/orders/messages/orders:0:{offset}")
+            assert response.status == 200
+            assert response.json["message_id"] == f"orders:0:{offset}"
+            return response.raw
 
         assert b'"value":{"n": [1, 2.50]},"key":"c-42"' in await shown(0)
         assert '"value":"caf\u00e9"'.encode() in await shown(1)
@@ -54,8 +54,8 @@ def test_a_missing_message_is_a_404(message_id: str, status: int, code: str) -> 
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", {})
         for behind in ("", "/ack"):
-            told = await harness.ask("GET", f"/topics/orders/messages/{message_id}{behind}")
-            assert (told.status, told.code) == (status, code)
+            response = await harness.ask("GET", f"/topics/orders/messages/{message_id}{behind}")
+            assert (response.status, response.code) == (status, code)
 
     with_rest_harness(scenario)
 
@@ -109,10 +109,10 @@ def test_the_status_of_a_message_is_shown_for_each_subscription() -> None:
             assert leased["until"].endswith("Z")
             assert ready == {"subscription": "mail", "state": "ready", "attempts": 0}
             assert await subscription.ack([message]) == []
-        told = (await harness.ask("GET", path)).json
-        assert not told["acknowledged"]
-        assert told["subscriptions"][0]["state"] == "settled"
-        assert told["subscriptions"][0]["how"] == "ack"
+        response = (await harness.ask("GET", path)).json
+        assert not response["acknowledged"]
+        assert response["subscriptions"][0]["state"] == "settled"
+        assert response["subscriptions"][0]["how"] == "ack"
         async with Subscription(harness.cluster, "orders", "mail") as subscription:
             await subscription.ack(await subscription.lease(wait_seconds=5))
         assert (await harness.ask("GET", path)).json["acknowledged"]

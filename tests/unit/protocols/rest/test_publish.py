@@ -36,8 +36,8 @@ def produces(harness: RestHarness) -> int:
 def test_json_is_stored_as_it_was_sent() -> None:
     async def scenario(harness: RestHarness) -> None:
         text = b'{ "amount":1.50, "note":"caf\xc3\xa9" }'
-        told = await harness.ask("POST", "/topics/orders/messages", text, content_type="application/json")
-        assert (told.status, told.json) == (201, {"message_id": "orders:0:0"})
+        response = await harness.ask("POST", "/topics/orders/messages", text, content_type="application/json")
+        assert (response.status, response.json) == (201, {"message_id": "orders:0:0"})
         (record,) = await records(harness, "orders")
         assert (record.value, record.key, list(record.headers)) == (text, None, [])
 
@@ -58,7 +58,7 @@ def test_other_values_are_stored_with_their_content_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (b'{"a":', "byte 5"),
         (b'{"a":1,}', "byte 7"),
@@ -67,13 +67,13 @@ def test_other_values_are_stored_with_their_content_type() -> None:
         (b"[" * 5000, "nested"),
     ],
 )
-def test_malformed_json_is_rejected_with_its_position(body: bytes, said: str) -> None:
+def test_malformed_json_is_rejected_with_its_position(body: bytes, message: str) -> None:
     async def scenario(harness: RestHarness) -> None:
-        told = await harness.ask(
+        response = await harness.ask(
             "POST", "/topics/orders/messages", body, content_type="application/json; charset=utf-8"
         )
-        assert (told.status, told.code) == (400, "malformed_json")
-        assert said in told.json["message"]
+        assert (response.status, response.code) == (400, "malformed_json")
+        assert message in response.json["message"]
 
     with_rest_harness(scenario)
 
@@ -125,9 +125,9 @@ def test_an_invalid_header_is_rejected_and_nothing_is_written(header: str, value
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", {})
         before = produces(harness)
-        told = await harness.ask("POST", "/topics/orders/messages", {}, **{header: value})
-        assert told.status in (404, 422)
-        assert told.code in ("invalid_parameter", "topic_not_found")
+        response = await harness.ask("POST", "/topics/orders/messages", {}, **{header: value})
+        assert response.status in (404, 422)
+        assert response.code in ("invalid_parameter", "topic_not_found")
         assert produces(harness) == before
 
     with_rest_harness(scenario)
@@ -144,11 +144,11 @@ def test_reserved_headers_cannot_be_set(name: str) -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", {})
         before = produces(harness)
-        told = await harness.ask("POST", "/topics/orders/messages", {}, **{f"headrace-header-{name}": "ledger"})
-        assert (told.status, told.code) == (422, "reserved_header")
+        response = await harness.ask("POST", "/topics/orders/messages", {}, **{f"headrace-header-{name}": "ledger"})
+        assert (response.status, response.code) == (422, "reserved_header")
         for spelled in (name, name.title()):
-            told = await harness.publish_batch("orders", {"value": 1, "headers": {spelled: "ledger"}})
-            assert (told.status, told.code) == (422, "reserved_header")
+            response = await harness.publish_batch("orders", {"value": 1, "headers": {spelled: "ledger"}})
+            assert (response.status, response.code) == (422, "reserved_header")
         assert produces(harness) == before
 
     with_rest_harness(scenario)
@@ -158,8 +158,8 @@ def test_headers_for_message_properties_can_be_set() -> None:
     async def scenario(harness: RestHarness) -> None:
         for name in ("headrace-tags", "headrace-priority", "headrace-correlation-id"):
             await harness.publish("orders", {}, **{f"headrace-header-{name}": "1"})
-            told = await harness.publish_batch("orders", {"value": 1, "headers": {name: "1"}})
-            assert told.status == 201
+            response = await harness.publish_batch("orders", {"value": 1, "headers": {name: "1"}})
+            assert response.status == 201
 
     with_rest_harness(scenario)
 
@@ -169,8 +169,8 @@ def test_a_key_has_the_partition_that_kafka_clients_choose() -> None:
         await harness.ask("POST", "/topics", {"name": "jobs", "partitions": 4})
         for key in ("a", "b", "c-42"):
             first = await harness.publish("jobs", {}, headrace_key=key)
-            told = await harness.publish_batch("jobs", {"value": 1, "key": key})
-            again = told.json["messages"][0]["message_id"]
+            response = await harness.publish_batch("jobs", {"value": 1, "key": key})
+            again = response.json["messages"][0]["message_id"]
             assert message_id_from_text(first).partition == message_id_from_text(again).partition
 
     with_rest_harness(scenario)
@@ -194,9 +194,9 @@ def test_a_batch_request_is_one_record_batch() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "jobs", "partitions": 4})
         before = produces(harness)
-        told = await harness.publish_batch("jobs", *({"value": {"n": number}} for number in range(100)))
-        assert told.status == 201
-        ids = [message_id_from_text(one["message_id"]) for one in told.json["messages"]]
+        response = await harness.publish_batch("jobs", *({"value": {"n": number}} for number in range(100)))
+        assert response.status == 201
+        ids = [message_id_from_text(one["message_id"]) for one in response.json["messages"]]
         assert {place.partition for place in ids} == {ids[0].partition}
         assert [place.offset for place in ids] == list(range(100))
         assert produces(harness) - before == 1
@@ -226,15 +226,15 @@ def test_converting_a_large_batch_yields_to_other_requests() -> None:
 
 def test_messages_of_a_batch_may_have_all_properties() -> None:
     async def scenario(harness: RestHarness) -> None:
-        told = await harness.publish_batch(
+        response = await harness.publish_batch(
             "orders",
             {"value_base64": "AAE=", "content_type": "image/png", "headers": {"a": "b"}},
             {"value": None, "priority": 7, "ttl": 1.5, "tags": ["red", "blue"], "partition": 0},
             {"key": "gone"},
             {"value": "later", "delay": "1h"},
         )
-        assert told.status == 201
-        *now, later = told.json["messages"]
+        assert response.status == 201
+        *now, later = response.json["messages"]
         assert [one["message_id"] for one in now] == ["orders:0:0", "orders:0:1", "orders:0:2"]
         assert later["message_id"] == "__delayed.orders:0:0"
         assert later["due_at"].endswith("Z")
@@ -249,7 +249,7 @@ def test_messages_of_a_batch_may_have_all_properties() -> None:
 
 
 @pytest.mark.parametrize(
-    ("messages", "said"),
+    ("messages", "message"),
     [
         ([], "$.messages"),
         ([{"value": 1}, {"vlaue": 2}], "vlaue"),
@@ -260,13 +260,13 @@ def test_messages_of_a_batch_may_have_all_properties() -> None:
         ([{"value": 1, "headers": {f"h{number}": "" for number in range(1001)}}], "up to 1000 headers"),
     ],
 )
-def test_a_batch_with_an_invalid_message_is_rejected_as_a_whole(messages: list[Any], said: str) -> None:
+def test_a_batch_with_an_invalid_message_is_rejected_as_a_whole(messages: list[Any], message: str) -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", {})
         before = produces(harness)
-        told = await harness.publish_batch("orders", *messages)
-        assert told.status == 422
-        assert said in told.json["message"]
+        response = await harness.publish_batch("orders", *messages)
+        assert response.status == 422
+        assert message in response.json["message"]
         assert produces(harness) == before
 
     with_rest_harness(scenario)
@@ -274,20 +274,20 @@ def test_a_batch_with_an_invalid_message_is_rejected_as_a_whole(messages: list[A
 
 def test_headers_for_single_messages_are_rejected_for_a_batch() -> None:
     async def scenario(harness: RestHarness) -> None:
-        told = await harness.publish_batch("orders", {"value": 1}, headrace_delay="1h")
-        assert (told.status, told.code) == (422, "invalid_parameter")
+        response = await harness.publish_batch("orders", {"value": 1}, headrace_delay="1h")
+        assert (response.status, response.code) == (422, "invalid_parameter")
         body = {"messages": [{"value": 1}]}
-        told = await harness.ask("POST", "/topics/orders/messages?wait_for=reply", body, content_type=BATCH)
-        assert (told.status, told.code) == (422, "invalid_parameter")
+        response = await harness.ask("POST", "/topics/orders/messages?wait_for=reply", body, content_type=BATCH)
+        assert (response.status, response.code) == (422, "invalid_parameter")
 
     with_rest_harness(scenario)
 
 
 def test_a_failed_partition_does_not_affect_messages_of_others() -> None:
     async def scenario(harness: RestHarness) -> None:
-        told = await harness.publish_batch("orders", {"value": 1, "key": "a"}, {"value": 2, "partition": 9})
-        assert told.status == 207
-        good, bad = told.json["messages"]
+        response = await harness.publish_batch("orders", {"value": 1, "key": "a"}, {"value": 2, "partition": 9})
+        assert response.status == 207
+        good, bad = response.json["messages"]
         assert good == {"message_id": "orders:0:0"}
         assert bad["error"]["code"] == "topic_not_found"
 
@@ -297,9 +297,11 @@ def test_a_failed_partition_does_not_affect_messages_of_others() -> None:
 def test_a_failed_message_does_not_affect_others_of_the_batch() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "latest", "configs": {"cleanup.policy": "compact"}})
-        told = await harness.publish_batch("latest", {"value": 1, "key": "a"}, {"value": 2}, {"value": 3, "key": "b"})
-        assert told.status == 207
-        first, bad, last = told.json["messages"]
+        response = await harness.publish_batch(
+            "latest", {"value": 1, "key": "a"}, {"value": 2}, {"value": 3, "key": "b"}
+        )
+        assert response.status == 207
+        first, bad, last = response.json["messages"]
         assert (first, last) == ({"message_id": "latest:0:0"}, {"message_id": "latest:0:1"})
         assert bad["error"]["code"] == "invalid_message"
         async with asyncio.TaskGroup() as group:
@@ -316,8 +318,8 @@ def test_a_failed_message_does_not_affect_others_of_the_batch() -> None:
 def test_a_message_above_the_limit_of_the_topic_is_rejected() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "small", "configs": {"max.message.bytes": 1000}})
-        told = await harness.ask("POST", "/topics/small/messages", b"x" * 2000)
-        assert (told.status, told.code) == (413, "message_too_large")
+        response = await harness.ask("POST", "/topics/small/messages", b"x" * 2000)
+        assert (response.status, response.code) == (413, "message_too_large")
         assert await harness.publish("small", b"x") == "small:0:0"
 
     with_rest_harness(scenario)
@@ -326,9 +328,9 @@ def test_a_message_above_the_limit_of_the_topic_is_rejected() -> None:
 def test_a_batch_above_the_limit_of_the_topic_is_split() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "small", "configs": {"max.message.bytes": 1000}})
-        told = await harness.publish_batch("small", *({"value": "x" * 300} for _ in range(10)))
-        assert told.status == 201
-        assert [one["message_id"] for one in told.json["messages"]] == [f"small:0:{number}" for number in range(10)]
+        response = await harness.publish_batch("small", *({"value": "x" * 300} for _ in range(10)))
+        assert response.status == 201
+        assert [one["message_id"] for one in response.json["messages"]] == [f"small:0:{number}" for number in range(10)]
 
     with_rest_harness(scenario)
 
@@ -341,10 +343,10 @@ def test_above_the_publish_budget_requests_get_retry_after() -> None:
             requested = [
                 group.create_task(harness.ask("POST", "/topics/orders/messages", b"x" * 900)) for _ in range(4)
             ]
-        told = [task.result() for task in requested]
-        assert sorted(one.status for one in told) == [201, 201, 503, 503]
-        assert told[3].code == "overloaded"
-        assert told[3].headers["retry-after"] == "1"
+        response = [task.result() for task in requested]
+        assert sorted(one.status for one in response) == [201, 201, 503, 503]
+        assert response[3].code == "overloaded"
+        assert response[3].headers["retry-after"] == "1"
         assert (await harness.ask("POST", "/topics/orders/messages", b"x" * 900)).status == 201
 
     with_rest_harness(scenario)
@@ -383,8 +385,8 @@ def test_an_idempotency_key_that_is_used_for_another_message_is_rejected() -> No
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "pay", "configs": {"dedup.window.ms": 60_000}})
         first = await harness.publish("pay", {"n": 1}, idempotency_key="p-1")
-        told = await harness.ask("POST", "/topics/pay/messages", {"n": 2}, idempotency_key="p-1")
-        assert (told.status, told.code) == (422, REUSED)
+        response = await harness.ask("POST", "/topics/pay/messages", {"n": 2}, idempotency_key="p-1")
+        assert (response.status, response.code) == (422, REUSED)
         assert await harness.publish("pay", {"n": 1}, idempotency_key="p-1") == first
 
     with_rest_harness(scenario)
@@ -426,18 +428,18 @@ def end_offsets(harness: RestHarness, topic: str) -> dict[int, int]:
     ],
 )
 def test_an_idempotency_key_that_is_used_for_other_messages_stores_nothing(first: Any, second: Any) -> None:
-    async def publish(harness: RestHarness, said: int | dict[str, Any] | Messages) -> ParsedResponse:
-        if isinstance(said, list):
-            return await harness.publish_batch("pay", *said, idempotency_key="k")
-        return await harness.ask("POST", "/topics/pay/messages", said, idempotency_key="k")
+    async def publish(harness: RestHarness, body: int | dict[str, Any] | Messages) -> ParsedResponse:
+        if isinstance(body, list):
+            return await harness.publish_batch("pay", *body, idempotency_key="k")
+        return await harness.ask("POST", "/topics/pay/messages", body, idempotency_key="k")
 
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "pay", "partitions": 4, "configs": {"dedup.window.ms": 60_000}})
         stored = await publish(harness, first)
         assert stored.status == 201
         before = end_offsets(harness, "pay")
-        told = await publish(harness, second)
-        assert (told.status, told.code) == (422, REUSED)
+        response = await publish(harness, second)
+        assert (response.status, response.code) == (422, REUSED)
         assert end_offsets(harness, "pay") == before
         delayed = harness.broker.catalogue.find("__delayed.pay")
         assert delayed is None or not end_offsets(harness, delayed.name)
@@ -472,9 +474,9 @@ def test_concurrent_requests_with_one_idempotency_key_are_stored_once() -> None:
                     group.create_task(harness.publish_batch("pay", *messages, idempotency_key=key))
                     for messages in (one, other, one, other)
                 ]
-            told = [task.result() for task in requested]
-            assert sorted(one.status for one in told) == [201, 201, 422, 422]
-            assert len({one.raw for one in told if one.status == 201}) == 1
+            response = [task.result() for task in requested]
+            assert sorted(one.status for one in response) == [201, 201, 422, 422]
+            assert len({one.raw for one in response if one.status == 201}) == 1
 
     with_rest_harness(scenario)
 
@@ -511,9 +513,11 @@ def test_a_retried_batch_with_an_idempotency_key_returns_the_first_ids() -> None
 def test_a_delayed_message_is_delivered_at_its_due_time() -> None:
     async def scenario(harness: RestHarness) -> None:
         now_ms = harness.host.clock.now_ms()
-        told = await harness.ask("POST", "/topics/orders/messages", {"n": 1}, headrace_delay="10s", headrace_key="k")
-        assert told.json["message_id"] == "__delayed.orders:0:0"
-        due_ms = time_ms(told.json["due_at"], "due_at")
+        response = await harness.ask(
+            "POST", "/topics/orders/messages", {"n": 1}, headrace_delay="10s", headrace_key="k"
+        )
+        assert response.json["message_id"] == "__delayed.orders:0:0"
+        due_ms = time_ms(response.json["due_at"], "due_at")
         assert 10_000 <= due_ms - now_ms < 11_000
         at = await harness.ask("POST", "/topics/orders/messages", {}, headrace_deliver_at="2099-01-01T00:00:00+01:00")
         assert at.json["due_at"] == "2098-12-31T23:00:00.000Z"
@@ -527,8 +531,8 @@ def test_a_delayed_message_is_delivered_at_its_due_time() -> None:
 
 def test_a_repeated_message_is_due_by_its_schedule() -> None:
     async def scenario(harness: RestHarness) -> None:
-        told = await harness.ask("POST", "/topics/orders/messages", {}, headrace_repeat="0 6 * * *")
-        assert told.json["due_at"].endswith("T06:00:00.000Z")
+        response = await harness.ask("POST", "/topics/orders/messages", {}, headrace_repeat="0 6 * * *")
+        assert response.json["due_at"].endswith("T06:00:00.000Z")
         both = await harness.ask(
             "POST", "/topics/orders/messages", {}, headrace_delay="1s", headrace_deliver_at="2099-01-01T00:00:00Z"
         )
@@ -553,11 +557,11 @@ def test_a_request_returns_its_reply() -> None:
                 await responder.answer(consumer, price_of)
 
         worker = harness.supervisor.spawn(work(), "worker")
-        told = await harness.ask(
+        response = await harness.ask(
             "POST", "/topics/prices/messages?wait_for=reply&timeout=5s", {"sku": 1}, headrace_key="c-42"
         )
-        assert told.status == 200
-        assert told.json["value"] == {"price": 7}
+        assert response.status == 200
+        assert response.json["value"] == {"price": 7}
         worker.cancel()
         await asyncio.wait([worker])
         late = await harness.ask("POST", "/topics/prices/messages?wait_for=reply&timeout=100ms", {"sku": 2})
@@ -573,12 +577,12 @@ def test_a_consumer_can_reply_over_rest() -> None:
             harness.ask("POST", "/topics/prices/messages?wait_for=reply&timeout=20s", {"sku": 1}), "asked"
         )
         request = (await records(harness, "prices", count=2))[1]
-        said = {name: (value or b"").decode() for name, value in request.headers}
-        correlation = {"headrace_header_headrace_correlation_id": said["headrace-correlation-id"]}
-        await harness.publish(said["headrace-reply-to"], {"price": 7}, **correlation)
+        headers = {name: (value or b"").decode() for name, value in request.headers}
+        correlation = {"headrace_header_headrace_correlation_id": headers["headrace-correlation-id"]}
+        await harness.publish(headers["headrace-reply-to"], {"price": 7}, **correlation)
         assert (await requested).json["value"] == {"price": 7}
-        told = await harness.ask("POST", "/topics/__reply.gone/messages", {}, **correlation)
-        assert (told.status, told.code) == (404, "topic_not_found")
+        response = await harness.ask("POST", "/topics/__reply.gone/messages", {}, **correlation)
+        assert (response.status, response.code) == (404, "topic_not_found")
 
     with_rest_harness(scenario)
 
@@ -586,8 +590,8 @@ def test_a_consumer_can_reply_over_rest() -> None:
 @pytest.mark.parametrize("query", ["wait_for=godot", "wait_for=reply&timeout=2h", "wait_for=reply&timeout=x"])
 def test_an_invalid_wait_is_rejected(query: str) -> None:
     async def scenario(harness: RestHarness) -> None:
-        told = await harness.ask("POST", f"/topics/prices/messages?{query}", {})
-        assert (told.status, told.code) == (422, "invalid_parameter")
+        response = await harness.ask("POST", f"/topics/prices/messages?{query}", {})
+        assert (response.status, response.code) == (422, "invalid_parameter")
 
     with_rest_harness(scenario)
 
@@ -595,16 +599,16 @@ def test_an_invalid_wait_is_rejected(query: str) -> None:
 def test_internal_topics_cannot_be_published_to() -> None:
     async def scenario(harness: RestHarness) -> None:
         for topic in ("__consumer_offsets", "__delayed.orders", "__mine"):
-            told = await harness.ask("POST", f"/topics/{topic}/messages", {})
-            assert (told.status, told.code) == (403, "topic_internal")
+            response = await harness.ask("POST", f"/topics/{topic}/messages", {})
+            assert (response.status, response.code) == (403, "topic_internal")
 
     with_rest_harness(scenario)
 
 
 def test_publishing_creates_topics_only_if_the_broker_allows_it() -> None:
     async def scenario(harness: RestHarness) -> None:
-        told = await harness.ask("POST", "/topics/orders/messages", {})
-        assert (told.status, told.code) == (404, "topic_not_found")
+        response = await harness.ask("POST", "/topics/orders/messages", {})
+        assert (response.status, response.code) == (404, "topic_not_found")
         batch = await harness.publish_batch("orders", {"value": 1})
         assert (batch.status, batch.code) == (404, "topic_not_found")
         odd = await harness.ask("POST", "/topics/or%20ders/messages", {})
@@ -617,8 +621,8 @@ def test_publishing_notices_a_deleted_topic() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", {})
         await harness.broker.catalogue.delete("orders")
-        told = await harness.ask("POST", "/topics/orders/messages", {})
-        assert (told.status, told.code) == (404, "topic_not_found")
+        response = await harness.ask("POST", "/topics/orders/messages", {})
+        assert (response.status, response.code) == (404, "topic_not_found")
         assert await harness.publish("orders", {}) == "orders:0:0"
 
     with_rest_harness(scenario)

@@ -28,9 +28,9 @@ def test_delayed_messages_are_listed_in_pages_by_due_time() -> None:
         seen: list[str] = []
         after = ""
         for _ in range(5):
-            told = (await harness.ask("GET", f"/topics/orders/scheduled?limit=2{after}")).json
-            seen += [one["value"]["after"] for one in told["messages"]]
-            after = f"&after={told.get('after')}"
+            response = (await harness.ask("GET", f"/topics/orders/scheduled?limit=2{after}")).json
+            seen += [one["value"]["after"] for one in response["messages"]]
+            after = f"&after={response.get('after')}"
         assert seen == [f"{minutes}m" for minutes in range(1, 10)]
         assert after == "&after=None"
 
@@ -47,9 +47,9 @@ def test_messages_with_the_same_due_time_are_listed_once() -> None:
         seen: list[str] = []
         after = ""
         while after != "&after=None":
-            told = (await harness.ask("GET", f"/topics/orders/scheduled?limit=2{after}")).json
-            seen += [one["message_id"] for one in told["messages"]]
-            after = f"&after={told.get('after')}"
+            response = (await harness.ask("GET", f"/topics/orders/scheduled?limit=2{after}")).json
+            seen += [one["message_id"] for one in response["messages"]]
+            after = f"&after={response.get('after')}"
         assert len(seen) == len(set(seen)) == 9
 
     with_rest_harness(scenario)
@@ -65,8 +65,8 @@ def test_a_delayed_message_can_be_rescheduled_and_cancelled() -> None:
         (listed,) = (await harness.ask("GET", "/topics/orders/scheduled")).json["messages"]
         assert listed["message_id"] == message_id
         assert (await harness.ask("DELETE", path)).status == 204
-        for told in (await harness.ask("DELETE", path), await harness.ask("PATCH", path, {"delay": "1h"})):
-            assert (told.status, told.code) == (409, "not_waiting")
+        for response in (await harness.ask("DELETE", path), await harness.ask("PATCH", path, {"delay": "1h"})):
+            assert (response.status, response.code) == (409, "not_waiting")
         assert (await harness.ask("GET", "/topics/orders/scheduled")).json == {"messages": []}
 
     with_rest_harness(scenario)
@@ -88,8 +88,8 @@ def test_a_missing_delayed_message_is_a_404() -> None:
         assert (await harness.ask("GET", "/topics/orders/scheduled")).code == "topic_not_found"
         assert (await harness.ask("DELETE", "/topics/orders/scheduled/__delayed.orders:0:0")).status == 404
         await harness.publish("orders", {})
-        told = await harness.ask("DELETE", "/topics/orders/scheduled/orders:0:0")
-        assert (told.status, told.code) == (404, "message_not_found")
+        response = await harness.ask("DELETE", "/topics/orders/scheduled/orders:0:0")
+        assert (response.status, response.code) == (404, "message_not_found")
         assert (await harness.ask("DELETE", "/topics/orders/scheduled/x")).code == "invalid_request"
         assert (await harness.ask("GET", "/topics/orders/scheduled?after=x")).code == "invalid_parameter"
 

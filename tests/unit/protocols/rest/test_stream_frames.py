@@ -56,9 +56,9 @@ def test_a_frame_settles_messages(
 def test_an_invalid_frame_is_a_problem_with_a_next_step(text: str | bytes) -> None:
     with pytest.raises(Problem) as problem:
         read_frame(text, ["jobs"])
-    told = msgspec.json.decode(error_frame(problem.value))
-    assert told["error"].keys() == {"code", "message", "next"}
-    assert all(told["error"].values())
+    failures = msgspec.json.decode(error_frame(problem.value))
+    assert failures["error"].keys() == {"code", "message", "next"}
+    assert all(failures["error"].values())
 
 
 def test_invalid_receipts_of_a_frame_do_not_affect_others() -> None:
@@ -67,6 +67,6 @@ def test_invalid_receipts_of_a_frame_do_not_affect_others() -> None:
     assert [str(receipt) for receipt in receipts] == [A]
     assert [one.receipt for one in refused] == ["nonsense", "secrets:0:1/1/2/me"]
     lost = FailedSettlement(LeaseReceipt(MessageId("jobs", 0, 4), 1, 2, "me"), InvalidRecordState("it is over"))
-    told = msgspec.json.decode(failed_receipts_frame([*refused, lost]))["refused"]
-    assert [one["code"] for one in told] == ["invalid_request", "invalid_request", "lease_lost"]
-    assert told[2] == {"receipt": A, "code": "lease_lost", "message": "it is over"}
+    failures = msgspec.json.decode(failed_receipts_frame([*refused, lost]))["refused"]
+    assert [one["code"] for one in failures] == ["invalid_request", "invalid_request", "lease_lost"]
+    assert failures[2] == {"receipt": A, "code": "lease_lost", "message": "it is over"}

@@ -11,14 +11,14 @@ from tests.unit.protocols.rest.rest_harness import RestHarness, with_rest_harnes
 def test_a_topic_is_created_as_requested() -> None:
     async def scenario(harness: RestHarness) -> None:
         configs = {"retention.ms": 1000, "cleanup.policy": "compact", "preallocate": False}
-        told = await harness.ask("POST", "/topics", {"name": "orders", "partitions": 3, "configs": configs})
-        assert told.status == 201
-        body = told.json
+        response = await harness.ask("POST", "/topics", {"name": "orders", "partitions": 3, "configs": configs})
+        assert response.status == 201
+        body = response.json
         assert (body["topic"], body["partitions"], body["replication_factor"]) == ("orders", 3, 1)
         assert body["configs"] == {"retention.ms": "1000", "cleanup.policy": "compact", "preallocate": "false"}
         assert body["placement"][2] == {"partition": 2, "leader": 1, "replicas": [1], "in_sync": [1]}
         shown = await harness.ask("GET", "/topics/orders")
-        assert (shown.status, shown.json, shown.headers["etag"]) == (200, body, told.headers["etag"])
+        assert (shown.status, shown.json, shown.headers["etag"]) == (200, body, response.headers["etag"])
 
     with_rest_harness(scenario)
 
@@ -43,18 +43,18 @@ def test_a_topic_is_created_as_requested() -> None:
 def test_an_invalid_topic_is_rejected(body: Any, status: int, code: str) -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "taken"})
-        told = await harness.ask("POST", "/topics", body)
-        assert (told.status, told.code) == (status, code)
+        response = await harness.ask("POST", "/topics", body)
+        assert (response.status, response.code) == (status, code)
 
     with_rest_harness(scenario)
 
 
 def test_a_body_must_be_json_with_its_content_type() -> None:
     async def scenario(harness: RestHarness) -> None:
-        told = await harness.ask("POST", "/topics", b'{"name":', content_type="application/json")
-        assert (told.status, told.code) == (400, "malformed_json")
-        told = await harness.ask("POST", "/topics", b"name=orders", content_type="text/plain")
-        assert (told.status, told.code) == (415, "unsupported_media_type")
+        response = await harness.ask("POST", "/topics", b'{"name":', content_type="application/json")
+        assert (response.status, response.code) == (400, "malformed_json")
+        response = await harness.ask("POST", "/topics", b"name=orders", content_type="text/plain")
+        assert (response.status, response.code) == (415, "unsupported_media_type")
 
     with_rest_harness(scenario)
 
@@ -101,8 +101,8 @@ def test_a_change_with_an_outdated_etag_is_rejected() -> None:
 def test_an_unchanged_topic_is_a_304() -> None:
     async def scenario(harness: RestHarness) -> None:
         etag = (await harness.ask("POST", "/topics", {"name": "orders"})).headers["etag"]
-        told = await harness.ask("GET", "/topics/orders", if_none_match=f'"other", {etag}')
-        assert (told.status, told.raw, told.headers["etag"]) == (304, b"", etag)
+        response = await harness.ask("GET", "/topics/orders", if_none_match=f'"other", {etag}')
+        assert (response.status, response.raw, response.headers["etag"]) == (304, b"", etag)
 
     with_rest_harness(scenario)
 
@@ -118,8 +118,8 @@ def test_an_unchanged_topic_is_a_304() -> None:
 def test_an_invalid_change_is_rejected(body: Any, code: str) -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "orders", "partitions": 2})
-        told = await harness.ask("PATCH", "/topics/orders", body)
-        assert (told.status, told.code) == (422, code)
+        response = await harness.ask("PATCH", "/topics/orders", body)
+        assert (response.status, response.code) == (422, code)
 
     with_rest_harness(scenario)
 
@@ -127,8 +127,8 @@ def test_an_invalid_change_is_rejected(body: Any, code: str) -> None:
 def test_a_missing_topic_is_a_404_for_every_method() -> None:
     async def scenario(harness: RestHarness) -> None:
         for method, body in (("GET", b""), ("PATCH", {"partitions": 2}), ("DELETE", b"")):
-            told = await harness.ask(method, "/topics/orders", body)
-            assert (told.status, told.code) == (404, "topic_not_found")
+            response = await harness.ask(method, "/topics/orders", body)
+            assert (response.status, response.code) == (404, "topic_not_found")
 
     with_rest_harness(scenario)
 

@@ -129,9 +129,9 @@ def test_a_webhook_belongs_to_one_topic() -> None:
 )
 def test_an_invalid_webhook_is_rejected(body: Any) -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
-        status, told = await ask(cluster, "PUT", body)
+        status, response = await ask(cluster, "PUT", body)
         assert status == 422
-        assert told.keys() == {"code", "message", "next"}
+        assert response.keys() == {"code", "message", "next"}
         assert (await ask(cluster, "GET"))[0] == 404
 
     with_queue(scenario)

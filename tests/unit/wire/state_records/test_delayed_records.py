@@ -52,9 +52,9 @@ def test_an_event_survives_a_round_trip(event: DelayedEvent) -> None:
     assert is_event(header)
     assert read_event(memoryview(batch), header) == event
     (record,) = read_records(memoryview(batch), header, 1 << 20)
-    told = json.loads(record.value or b"")
+    decoded = json.loads(record.value or b"")
     kind = type(event).__name__.lower()
-    assert next(iter(told.items())) == ("type", kind)
+    assert next(iter(decoded.items())) == ("type", kind)
     assert record.key == f"headrace:{kind}".encode()
     assert (dict(record.headers), record.timestamp_ms) == ({EVENT: kind.encode()}, 1)
 
