@@ -168,22 +168,22 @@ class RestFuzzer:
         application: RestApplication = self._stage.application
         try:
             await application.admit(request)
-            answer = await application.handle(request)
+            response = await application.handle(request)
         except Problem as problem:
-            answer = problem.response()
-        if isinstance(answer, Response):
-            tenant.learn(request, answer.body)
-            self.body = answer.body
-            return answer.status, answer.body + repr(answer.headers).encode()
-        if isinstance(answer, StreamedResponse):
-            chunks = [await anext(answer.chunks)]
+            response = problem.response()
+        if isinstance(response, Response):
+            tenant.learn(request, response.body)
+            self.body = response.body
+            return response.status, response.body + repr(response.headers).encode()
+        if isinstance(response, StreamedResponse):
+            chunks = [await anext(response.chunks)]
             with suppress(TimeoutError, StopAsyncIteration):
                 async with asyncio.timeout(0.05):
-                    chunks.append(await anext(answer.chunks))
-            await answer.chunks.aclose()  # type: ignore[attr-defined]
-            return answer.status, b"".join(chunks)
+                    chunks.append(await anext(response.chunks))
+            await response.chunks.aclose()  # type: ignore[attr-defined]
+            return response.status, b"".join(chunks)
         socket = Socket([self._requests.frame() for _ in range(self._random.randrange(4))])
-        await answer.websocket_handler(socket)
+        await response.websocket_handler(socket)
         return 101, "\n".join(socket.sent).encode()
 
 

@@ -98,17 +98,17 @@ class Caller:
         return self.ask("POST", path, json=body, **options)
 
     def make_topic(self, name: str, **options: Any) -> None:
-        answer = self.post("/topics", {"name": name, **options})
-        assert answer.status_code == 201, answer.text
+        response = self.post("/topics", {"name": name, **options})
+        assert response.status_code == 201, response.text
 
     def subscribe(self, topic: str, name: str) -> None:
-        answer = self.post(f"/topics/{topic}/subscriptions", {"name": name, "start": "earliest"})
-        assert answer.status_code == 201, answer.text
+        response = self.post(f"/topics/{topic}/subscriptions", {"name": name, "start": "earliest"})
+        assert response.status_code == 201, response.text
 
     def pull(self, subscription: str, count: int = 10, wait: str = "0s") -> list[dict[str, Any]]:
-        answer = self.get(f"/subscriptions/{subscription}/messages?max_messages={count}&wait={wait}")
-        assert answer.status_code == 200, answer.text
-        messages: list[dict[str, Any]] = answer.json()["messages"]
+        response = self.get(f"/subscriptions/{subscription}/messages?max_messages={count}&wait={wait}")
+        assert response.status_code == 200, response.text
+        messages: list[dict[str, Any]] = response.json()["messages"]
         return messages
 
 

@@ -118,10 +118,10 @@ class CommittingReader:
                 answers = self._consumer.commit(asynchronous=False) or []
             except KafkaException:
                 continue  # the broker is down or the group rebalances; the next commit says more
-            for answer in answers:
-                if answer.error is None and answer.offset >= 0:  # below 0: nothing read there yet
-                    assert answer.offset >= self.committed[answer.partition], "a committed offset went back"
-                    self.committed[answer.partition] = answer.offset
+            for response in answers:
+                if response.error is None and response.offset >= 0:  # below 0: nothing read there yet
+                    assert response.offset >= self.committed[response.partition], "a committed offset went back"
+                    self.committed[response.partition] = response.offset
 
 
 def read_everything(address: str, topic: str, partitions: int, history: History) -> None:

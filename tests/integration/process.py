@@ -126,8 +126,8 @@ class BrokerProcess:
         return "\n".join(self.log_text().splitlines()[-lines:])
 
     def http_get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=PATIENCE_SECONDS) as answer:
-            return str(answer.read().decode())
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=PATIENCE_SECONDS) as response:
+            return str(response.read().decode())
 
     def segment_files(self) -> list[Path]:
         """Return the non-empty log files of all partitions, including `__consumer_offsets`."""

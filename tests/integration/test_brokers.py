@@ -111,10 +111,10 @@ def test_a_client_that_connects_during_startup_gets_complete_metadata(tmp_path: 
         with ThreadPoolExecutor(BROKERS) as pool:
             connecting = [pool.submit(first_metadata, address) for address in brokers.address.split(",")]
             brokers.start()
-            for node_id, answer in enumerate(connecting, 1):
-                nodes = [broker.node_id for broker in answer.result().brokers]
+            for node_id, response in enumerate(connecting, 1):
+                nodes = [broker.node_id for broker in response.result().brokers]
                 assert node_id in nodes
-                assert answer.result().controller_id in nodes
+                assert response.result().controller_id in nodes
     finally:
         brokers.stop()
 

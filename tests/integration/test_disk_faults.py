@@ -41,8 +41,8 @@ def injected(broker: BrokerProcess, fault: str, folder: Path) -> Iterator[None]:
 def send(broker: BrokerProcess, value: bytes) -> Any:
     data = [{"name": "orders", "partition_data": [{"index": 0, "records": good_batch([value])}]}]
     with RawConnection(broker.address) as raw:
-        answer = raw.call(0, 9, acks=-1, timeout=30_000, topic_data=data)
-    return answer.responses[0].partition_responses[0]
+        response = raw.call(0, 9, acks=-1, timeout=30_000, topic_data=data)
+    return response.responses[0].partition_responses[0]
 
 
 def test_an_acknowledgement_waits_for_the_fsync(broker: BrokerProcess, tmp_path: Path) -> None:

@@ -91,8 +91,8 @@ RETRIABLE = {KafkaError.KAFKA_STORAGE_ERROR, KafkaError.REQUEST_TIMED_OUT, Kafka
 def send(broker: BrokerProcess, value: bytes) -> Any:
     data = [{"name": "orders", "partition_data": [{"index": 0, "records": good_batch([value])}]}]
     with RawConnection(broker.address) as raw:
-        answer = raw.call(0, 9, acks=-1, timeout=10_000, topic_data=data)
-    return answer.responses[0].partition_responses[0]
+        response = raw.call(0, 9, acks=-1, timeout=10_000, topic_data=data)
+    return response.responses[0].partition_responses[0]
 
 
 def test_a_client_library_survives_a_full_disk_by_retrying(start_broker: StartBroker, small_disk: Path) -> None:

@@ -79,13 +79,13 @@ class Publishing:
         while not self._stopped.is_set():
             number += 1
             try:
-                answer = self._caller.post(f"/topics/{self._topic}/messages", {"n": f"{self._name}-{number}"})
+                response = self._caller.post(f"/topics/{self._topic}/messages", {"n": f"{self._name}-{number}"})
             except requests.ConnectionError:
                 return  # its gateway is gone
-            if answer.status_code == 201:
+            if response.status_code == 201:
                 self.acknowledged.append(f"{self._name}-{number}")
             else:
-                assert answer.status_code == RETRIABLE, answer.text
+                assert response.status_code == RETRIABLE, response.text
 
 
 class Working:
@@ -111,10 +111,10 @@ class Working:
         while not self._stopped.is_set():
             asked_at = time.monotonic()
             try:
-                answer = self._caller.get(
+                response = self._caller.get(
                     f"/subscriptions/{self._subscription}/messages?max_messages=20&wait=1s&lease=5s"
                 )
-                if answer.status_code == 200 and (messages := answer.json()["messages"]):
+                if response.status_code == 200 and (messages := response.json()["messages"]):
                     self._settle(messages, asked_at)
             except requests.ConnectionError:
                 return
@@ -124,16 +124,16 @@ class Working:
         self.deliveries += [(value, asked_at) for value in values]
         receipts = [message["receipt"] for message in messages]
         try:
-            answer = self._caller.post(f"/subscriptions/{self._subscription}/ack", {"receipts": receipts})
+            response = self._caller.post(f"/subscriptions/{self._subscription}/ack", {"receipts": receipts})
         except requests.ConnectionError:
             self.unsure += values
             raise
-        if answer.status_code == 200:
-            refused = {one["receipt"] for one in answer.json()["refused"]}
+        if response.status_code == 200:
+            refused = {one["receipt"] for one in response.json()["refused"]}
             for value, receipt in zip(values, receipts, strict=True):
                 if receipt not in refused:
                     self.acked.setdefault(value, time.monotonic())
-        elif answer.status_code == RETRIABLE:
+        elif response.status_code == RETRIABLE:
             self.unsure += values
 
 
@@ -143,10 +143,10 @@ def test_a_gateway_is_ready_when_a_broker_responds(broker: BrokerProcess, start_
     assert gateway.is_ready()
     caller.make_topic("orders")
     caller.subscribe("orders", "billing")
-    answer = caller.post("/topics/orders/messages", {"id": 1})
-    assert answer.status_code == 201
+    response = caller.post("/topics/orders/messages", {"id": 1})
+    assert response.status_code == 201
     (message,) = caller.pull("billing", wait="10s")
-    assert (message["message_id"], message["value"]) == (answer.json()["message_id"], {"id": 1})
+    assert (message["message_id"], message["value"]) == (response.json()["message_id"], {"id": 1})
     text = caller.get("/metrics").text
     assert f'headrace_broker_circuit_state{{broker="{broker.address}",state="closed"}} 1' in text
     assert gateway.terminate() == 0
@@ -159,9 +159,9 @@ def test_a_gateway_waits_for_its_first_broker(tmp_path: Path, start_gateway: Sta
         wait_until(lambda: _status(gateway, "/livez") == 200, "the gateway lives")
         assert _status(gateway, "/readyz") == 503
         assert not gateway.says_ready()
-        answer = Caller(gateway).get("/topics")
-        assert (answer.status_code, answer.json()["code"]) == (503, "no_broker")
-        assert answer.headers["retry-after"]
+        response = Caller(gateway).get("/topics")
+        assert (response.status_code, response.json()["code"]) == (503, "no_broker")
+        assert response.headers["retry-after"]
         late.start()
         wait_until(gateway.says_ready, "the gateway has found its broker")
         wait_until(gateway.is_ready, "the gateway is ready")
@@ -208,14 +208,14 @@ def test_a_broker_is_killed_and_started_again_behind_gateways(
     wait_until(lambda: not gateway.is_ready(), "the gateway detects that no broker responds")
     began = time.monotonic()
     for _ in range(50):
-        answer = caller.post("/topics/orders/messages", {"n": "meanwhile"})
-        assert (answer.status_code, answer.json()["code"]) == (503, "no_broker")
-        assert int(answer.headers["retry-after"]) >= 1
+        response = caller.post("/topics/orders/messages", {"n": "meanwhile"})
+        assert (response.status_code, response.json()["code"]) == (503, "no_broker")
+        assert int(response.headers["retry-after"]) >= 1
     assert time.monotonic() - began < 10, "fifty refusals are a matter of a moment, not of time-outs"
     broker.start()
     wait_until(gateway.is_ready, "the gateway sees that the broker is back")
-    answer = caller.post("/topics/orders/messages", {"n": "after"})
-    assert answer.status_code == 201
+    response = caller.post("/topics/orders/messages", {"n": "after"})
+    assert response.status_code == 201
     assert sorted(_pulled(caller, "billing", 2)) == ["after", "before"]
 
 
@@ -225,8 +225,8 @@ def test_a_broker_that_hangs_is_detected(broker: BrokerProcess, start_gateway: S
     caller.make_topic("orders")
     broker.process.send_signal(signal.SIGSTOP)
     wait_until(lambda: not gateway.is_ready(), "the gateway detects that no broker responds")
-    answer = caller.post("/topics/orders/messages", {"n": "meanwhile"})
-    assert (answer.status_code, answer.json()["code"]) == (503, "no_broker")
+    response = caller.post("/topics/orders/messages", {"n": "meanwhile"})
+    assert (response.status_code, response.json()["code"]) == (503, "no_broker")
     broker.process.send_signal(signal.SIGCONT)
     wait_until(gateway.is_ready, "the gateway sees that the broker is back")
     assert caller.post("/topics/orders/messages", {"n": "after"}).status_code == 201
@@ -281,8 +281,8 @@ def test_a_stopping_gateway_completes_its_requests(broker: BrokerProcess, start_
     assert time.monotonic() - began < 30, "a pull that could wait for a minute was not waited for"
     polling.join(PATIENCE_SECONDS)
     publishing.stop()
-    (answer,) = answers
-    assert (answer.status_code, answer.json()) == (200, {"messages": []})
+    (response,) = answers
+    assert (response.status_code, response.json()) == (200, {"messages": []})
 
 
 @pytest.mark.parametrize(
@@ -305,9 +305,9 @@ def test_a_forwarder_serves_only_its_role(
     caller = Caller(start_gateway(broker.address, option))
     bodies = {"POST": {"id": 1}, "GET": None}
     assert caller.ask(*served, json=bodies[served[0]]).status_code in (200, 201)
-    answer = caller.ask(*not_served, json=bodies[not_served[0]])
-    assert answer.status_code in (404, 405)
-    assert answer.json()["code"] in ("not_found", "method_not_allowed")
+    response = caller.ask(*not_served, json=bodies[not_served[0]])
+    assert response.status_code in (404, 405)
+    assert response.json()["code"] in ("not_found", "method_not_allowed")
     assert caller.get("/topics/orders").status_code == 200
 
 
@@ -325,15 +325,15 @@ def test_tokens_allow_what_their_scopes_permit(broker: BrokerProcess, start_gate
     manager.make_topic("other")
     manager.subscribe("orders", "billing")
     assert publisher.post("/topics/orders/messages", {"id": 1}).status_code == 201
-    for answer, scope in (
+    for response, scope in (
         (publisher.post("/topics/other/messages", {"id": 1}), "publish:other"),
         (publisher.get("/topics/orders"), "read:orders"),
         (publisher.get("/topics"), "read:*"),
         (publisher.ask("DELETE", "/topics/orders"), "manage:orders"),
     ):
-        assert answer.status_code == 403
-        assert answer.json()["code"] == "scope_missing"
-        assert scope in answer.json()["message"]
+        assert response.status_code == 403
+        assert response.json()["code"] == "scope_missing"
+        assert scope in response.json()["message"]
     hidden = publisher.get("/subscriptions/billing/messages")
     assert (hidden.status_code, hidden.json()["code"]) == (404, "subscription_not_found"), "its name is not confirmed"
     assert len(manager.pull("billing", wait="10s")) == 1
@@ -362,11 +362,11 @@ def test_a_token_is_limited_to_its_rate(broker: BrokerProcess, start_gateway: St
     statuses = [caller.get("/topics").status_code for _ in range(40)]
     assert statuses[:20] == [200] * 20
     assert 429 in statuses
-    answer = caller.get("/topics")
-    while answer.status_code != 429:
-        answer = caller.get("/topics")
-    assert answer.json()["code"] == "rate_limited"
-    assert int(answer.headers["retry-after"]) >= 1
+    response = caller.get("/topics")
+    while response.status_code != 429:
+        response = caller.get("/topics")
+    assert response.json()["code"] == "rate_limited"
+    assert int(response.headers["retry-after"]) >= 1
     wait_until(lambda: caller.get("/topics").status_code == 200, "the rate limit has passed")
 
 

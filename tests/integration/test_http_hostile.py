@@ -183,7 +183,7 @@ def test_a_thousand_slow_clients_do_not_block_others_and_get_an_error(broker: Br
         assert broker.rss_bytes() - before < 50 * 2**20
         answers = [read_all(connection) for connection in connections]
     assert client.errors == []
-    assert all(answer.startswith(b"HTTP/1.1 408 ") for answer in answers)
+    assert all(response.startswith(b"HTTP/1.1 408 ") for response in answers)
     for connection in connections:
         connection.close()
 

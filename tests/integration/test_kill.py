@@ -67,11 +67,11 @@ def seconds_to_first_acknowledgement(broker: BrokerProcess) -> float:
         assert time.monotonic() - started < PATIENCE_SECONDS, "the broker does not come back"
         try:
             with RawConnection(broker.address) as raw:
-                answer = raw.call(0, 9, acks=-1, timeout=10_000, topic_data=data)
+                response = raw.call(0, 9, acks=-1, timeout=10_000, topic_data=data)
         except OSError:
             time.sleep(0.005)
             continue
-        if answer.responses[0].partition_responses[0].error_code == 0:
+        if response.responses[0].partition_responses[0].error_code == 0:
             break
     seconds = time.monotonic() - started
     broker.wait_ready()

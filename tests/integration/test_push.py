@@ -40,10 +40,10 @@ class Api:
         self.url = f"http://127.0.0.1:{broker.http_port}"
 
     async def ask(self, method: str, path: str, body: Any = None, *, status: int = 200, **headers: str) -> Any:
-        async with self.session.request(method, self.url + path, json=body, headers=headers) as answer:
-            text = await answer.text()
-            assert answer.status == status, f"{method} {path}: {answer.status} {text}"
-            return await answer.json() if text else None
+        async with self.session.request(method, self.url + path, json=body, headers=headers) as response:
+            text = await response.text()
+            assert response.status == status, f"{method} {path}: {response.status} {text}"
+            return await response.json() if text else None
 
     async def prepare(self, **configs: str) -> None:
         await self.ask("POST", "/topics", {"name": "jobs", "partitions": 1}, status=201)
@@ -226,8 +226,8 @@ def test_a_push_that_one_process_may_not_send_is_sent_by_another(tmp_path: Path)
                 for number in range(30):
                     await api.publish({"n": number})
                 await until(lambda: set(receiver.by_key["k"]) == set(range(30)))
-            async with api.session.get(f"{gateway.url}/subscriptions/workers/push") as answer:
-                status = (await answer.json())["status"]
+            async with api.session.get(f"{gateway.url}/subscriptions/workers/push") as response:
+                status = (await response.json())["status"]
             assert (status["circuit"], status["failed"]) == ("closed", 0)
             assert receiver.attempts == {"1"}, "what was not sent was not delivered"
 

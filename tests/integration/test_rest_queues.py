@@ -32,15 +32,15 @@ class Http:
         return self.session.request(method, url, json=body, params=params, timeout=PATIENCE_SECONDS)
 
     def get(self, path: str, **params: Any) -> Json:
-        answer = self.ask("GET", path, **params)
-        assert answer.status_code == 200, answer.text
-        shown: Json = answer.json()
+        response = self.ask("GET", path, **params)
+        assert response.status_code == 200, response.text
+        shown: Json = response.json()
         return shown
 
     def post(self, path: str, body: Any) -> Json:
-        answer = self.ask("POST", path, body)
-        assert answer.status_code in (200, 201), answer.text
-        shown: Json = answer.json()
+        response = self.ask("POST", path, body)
+        assert response.status_code in (200, 201), response.text
+        shown: Json = response.json()
         return shown
 
     def pull(self, **params: Any) -> list[Json]:
@@ -116,8 +116,8 @@ def test_a_lost_lease_is_a_409(http: Http) -> None:
     (late,) = pull_all(http, 1, lease="100ms")
     (again,) = pull_all(http, 1)
     assert again["attempt"] == 2
-    answer = http.ask("POST", "/subscriptions/workers/ack", {"receipt": late["receipt"]})
-    assert (answer.status_code, answer.json()["code"]) == (409, "lease_lost")
+    response = http.ask("POST", "/subscriptions/workers/ack", {"receipt": late["receipt"]})
+    assert (response.status_code, response.json()["code"]) == (409, "lease_lost")
     assert http.ack(receipt=again["receipt"])["settled"] == 1
 
 
@@ -178,8 +178,8 @@ def test_leases_end_with_a_kill_and_acks_survive(start_broker: StartBroker) -> N
     http.ack(message_id=messages["done"]["message_id"])
     broker.restart()
     for which in ("message_id", "receipt"):
-        answer = http.ask("POST", "/subscriptions/workers/ack", {which: messages["open"][which]})
-        assert (answer.status_code, answer.json()["code"]) == (409, "lease_lost"), "leases are in memory"
+        response = http.ask("POST", "/subscriptions/workers/ack", {which: messages["open"][which]})
+        assert (response.status_code, response.json()["code"]) == (409, "lease_lost"), "leases are in memory"
     (again,) = pull_all(http, 1)
     assert (again["value"], again["attempt"]) == ("open", 1)
     assert http.ack(message_id=again["message_id"])["settled"] == 1

@@ -227,5 +227,5 @@ def raw_fetch_error(address: str, topic: str) -> int:
         partition = {"partition": 0, "fetch_offset": 1, "partition_max_bytes": 2**20}
         limits = {"max_wait": 100, "min_bytes": 1, "max_bytes": 2**20, "session_epoch": -1}
         topics = [{"topic": topic, "partitions": [partition]}]
-        answer = raw.call(1, 12, **limits, topics=topics, forgotten_topics_data=[], rack_id="")
-        return int(answer.responses[0].partitions[0].error_code)
+        response = raw.call(1, 12, **limits, topics=topics, forgotten_topics_data=[], rack_id="")
+        return int(response.responses[0].partitions[0].error_code)

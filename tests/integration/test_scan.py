@@ -122,9 +122,9 @@ def test_a_range_outside_the_log_is_reported(broker: BrokerProcess) -> None:
     create(broker)
     write(broker, [b"%d" % number for number in range(100)])
     sync_cluster(broker.address).call(lambda cluster: TopicAdmin(cluster).trim({ORDERS: 60}))
-    with pytest.raises(RangeOutOfLog, match="starts at 60") as refused:
+    with pytest.raises(RangeOutOfLog, match="starts at 60") as raised:
         list(scan(broker.address, *ORDERS, 10, 80))
-    assert (refused.value.log_start, refused.value.log_end) == (60, 100)
+    assert (raised.value.log_start, raised.value.log_end) == (60, 100)
     with pytest.raises(RangeOutOfLog, match="before 100"):
         list(scan(broker.address, *ORDERS, 90, 200, deadline_seconds=0.5))
     assert [row[0] for row in rows_of(scan(broker.address, *ORDERS, 60, 100))] == list(range(60, 100))

@@ -45,8 +45,8 @@ def serving(settings: ServeSettings) -> Iterator[tuple[subprocess.Popen[str], di
 def ask(url: str, context: ssl.SSLContext, body: bytes | None = None) -> tuple[int, str]:
     request = urllib.request.Request(url, body, {} if body is None else {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS, context=context) as answer:
-            return answer.status, answer.read().decode()
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS, context=context) as response:
+            return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()

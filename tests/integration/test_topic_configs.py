@@ -130,8 +130,8 @@ def test_more_in_sync_replicas_than_replicas_cannot_be_required(broker: BrokerPr
 def test_broker_configs_by_kafkas_names_apply(start_broker: StartBroker) -> None:
     broker = start_broker({"num.partitions": "7", "auto.create.topics.enable": "false"})
     with RawConnection(broker.address) as raw:
-        [answer] = raw.call(3, 12, topics=[{"name": "auto"}], allow_auto_topic_creation=True).topics
-        assert answer.error_code == ErrorCode.unknown_topic_or_partition
+        [response] = raw.call(3, 12, topics=[{"name": "auto"}], allow_auto_topic_creation=True).topics
+        assert response.error_code == ErrorCode.unknown_topic_or_partition
         request = {
             "name": "made",
             "num_partitions": -1,
@@ -154,12 +154,12 @@ def alter(broker: BrokerProcess, config: str, value: str) -> None:
     entry = {"name": config, "config_operation": 0, "value": value}
     resource = {"resource_type": 2, "resource_name": "orders", "configs": [entry]}
     with RawConnection(broker.address) as raw:
-        [answer] = raw.call(44, 1, resources=[resource], validate_only=False).responses
-        assert answer.error_code == 0
+        [response] = raw.call(44, 1, resources=[resource], validate_only=False).responses
+        assert response.error_code == 0
 
 
 def send(broker: BrokerProcess, records: bytes) -> Any:
     data = [{"name": "orders", "partition_data": [{"index": 0, "records": records}]}]
     with RawConnection(broker.address) as raw:
-        answer = raw.call(0, 9, acks=-1, timeout=10_000, topic_data=data)
-    return answer.responses[0].partition_responses[0]
+        response = raw.call(0, 9, acks=-1, timeout=10_000, topic_data=data)
+    return response.responses[0].partition_responses[0]

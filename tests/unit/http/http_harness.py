@@ -231,8 +231,8 @@ class HttpTestClient:
         return parse(self.line.written, methods)
 
     def answer(self, *methods: str) -> ParsedResponse:
-        (answer,) = self.answers(*methods)
-        return answer
+        (response,) = self.answers(*methods)
+        return response
 
     @property
     def is_hung_up_on(self) -> bool:

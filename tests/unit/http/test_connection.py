@@ -71,8 +71,8 @@ async def test_a_head_that_trickles_in_is_rejected_after_the_head_timeout(trickl
         http_client.sends(trickle)
     assert not http_client.is_hung_up_on
     harness.wait(1)
-    answer = http_client.answer()
-    assert (answer.status, answer.code) == (408, "request_timeout")
+    response = http_client.answer()
+    assert (response.status, response.code) == (408, "request_timeout")
     assert http_client.is_hung_up_on
 
 
@@ -153,8 +153,8 @@ async def test_connections_above_the_limit_get_an_error_response() -> None:
     harness = HttpHarness(connections_max=2)
     first, second, third = (harness.http_client() for _ in range(3))
     third.asks("/a")
-    answer = third.answer()
-    assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "too_many_connections", "1")
+    response = third.answer()
+    assert (response.status, response.code, response.headers["retry-after"]) == (503, "too_many_connections", "1")
     assert third.is_hung_up_on
     assert first.asks("/a").answer().status == second.asks("/a").answer().status == 200
     assert (harness.listener.accepted, harness.listener.rejected_connections) == (3, 1)
@@ -174,8 +174,8 @@ async def test_a_health_probe_is_served_above_the_connection_limit() -> None:
     harness = HttpHarness(connections_max=10, connections_per_host_max=5, connections_reserved=20)
     silent = [harness.http_client(f"10.0.0.{number % 4}") for number in range(1000)]
     for host in ("10.0.0.1", "10.0.0.9"):
-        answer = harness.http_client(host).asks("/healthy").answer()
-        assert (answer.status, answer.headers["connection"]) == (200, "close")
+        response = harness.http_client(host).asks("/healthy").answer()
+        assert (response.status, response.headers["connection"]) == (200, "close")
         assert harness.http_client(host).asks("/a").answer().code == "too_many_connections"
         assert harness.http_client(host).asks("/a", "POST", body=b"abc").answer().status == 503
     await settled()
@@ -206,7 +206,7 @@ async def test_paused_reading_does_not_count_against_the_body_timeout() -> None:
     await settled()
     harness.wait(5)
     http_client.sends("TP/1.1\r\nHost: x\r\n\r\n")
-    assert [answer.path for answer in http_client.answers()] == ["/wait/a", "/b"]
+    assert [response.path for response in http_client.answers()] == ["/wait/a", "/b"]
 
 
 async def test_draining_completes_requests_and_closes_idle_connections() -> None:

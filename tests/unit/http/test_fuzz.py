@@ -199,9 +199,9 @@ def test_requests_written_by_h11_are_parsed_correctly(meant: list[tuple[str, byt
             await settled()
             client.receive_data(http_client.line.written[seen:])
             seen = len(http_client.line.written)
-            answer = client.next_event()
-            assert isinstance(answer, h11.Response)
-            assert answer.status_code == 200
+            response = client.next_event()
+            assert isinstance(response, h11.Response)
+            assert response.status_code == 200
             while not isinstance(client.next_event(), h11.EndOfMessage):
                 pass
             client.start_next_cycle()

@@ -61,7 +61,7 @@ def test_requests_are_served_over_a_socket(run: Run) -> None:
             writer.write(GET % b"a" + GET % b"large" + GET % b"b")
             writer.write_eof()
             answers = parse(await reader.read())
-            assert [len(answer.body) for answer in answers] == [22, 100_000, 22]
+            assert [len(response.body) for response in answers] == [22, 100_000, 22]
             writer.close()
             assert script.requests[0].peer == HOST
             assert listener.accepted == 1
@@ -127,8 +127,8 @@ def test_a_half_closed_client_gets_its_response_after_the_probes(run: Run) -> No
             received = await reader.readuntil(b"\r\n\r\n")
             script.open("a")
             received += await reader.read()
-            assert [answer.status for answer in parse(received)][-1] == 200
-            assert {answer.status for answer in parse(received)} == {100, 200}
+            assert [response.status for response in parse(received)][-1] == 200
+            assert {response.status for response in parse(received)} == {100, 200}
             writer.close()
 
     run(story())
@@ -189,7 +189,7 @@ def test_requests_are_served_over_tls(run: Run, authority: trustme.CA, tmp_path:
             authority.configure_trust(context)
             reader, writer = await asyncio.open_connection(HOST, port, ssl=context)
             writer.write(GET % b"a" + GET % b"large" + b"garbage\r\n\r\n")
-            assert [answer.status for answer in parse(await reader.read())] == [200, 200, 400]
+            assert [response.status for response in parse(await reader.read())] == [200, 200, 400]
             writer.close()
 
     run(story())
@@ -229,8 +229,8 @@ def test_a_tls_handshake_counts_against_the_host_limit(run: Run, authority: trus
             await until(lambda: len(listener.connections) == 2)
             reader, writer = await asyncio.open_connection(HOST, port, ssl=trusting(authority))
             writer.write(GET % b"a")
-            (answer,) = parse(await reader.read())
-            assert (answer.status, answer.code) == (503, "too_many_connections")
+            (response,) = parse(await reader.read())
+            assert (response.status, response.code) == (503, "too_many_connections")
             writer.close()
             for client in silent:
                 client.close()
@@ -254,8 +254,8 @@ def test_health_is_served_over_tls_while_handshakes_use_all_connections(
             await until(lambda: len(listener.connections) == 4)
             reader, writer = await asyncio.open_connection(HOST, port, ssl=trusting(authority))
             writer.write(GET % b"healthy")
-            (answer,) = parse(await reader.read())
-            assert answer.status == 200
+            (response,) = parse(await reader.read())
+            assert response.status == 200
             writer.close()
             for client in silent:
                 client.close()
@@ -316,7 +316,7 @@ def test_a_request_received_with_the_end_of_the_tls_handshake_is_served(
     async def story() -> None:
         async with listening(ScriptedApplication(), files_of(authority, tmp_path)) as (listener, port):
             answers = parse(await asyncio.to_thread(converse, port))
-            assert [answer.path for answer in answers] == ["/a", "/b"]
+            assert [response.path for response in answers] == ["/a", "/b"]
             await until(lambda: not listener.connections)
 
     run(story())

@@ -12,10 +12,10 @@ CHUNKED = f"{POST}Transfer-Encoding: chunked\r\n\r\n"
 
 def refused(http_client: HttpTestClient) -> tuple[int, str]:
     """Return status and code of the only response, after which the connection must end."""
-    answer = http_client.answer()
+    response = http_client.answer()
     assert http_client.is_hung_up_on
-    assert answer.headers["connection"] == "close"
-    return answer.status, answer.code
+    assert response.headers["connection"] == "close"
+    return response.status, response.code
 
 
 async def test_a_request_that_arrives_byte_by_byte_is_parsed() -> None:
@@ -25,7 +25,7 @@ async def test_a_request_that_arrives_byte_by_byte_is_parsed() -> None:
         byte
     ) in b"POST /some/path?x=y HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabcGET /b HTTP/1.1\r\nHost: x\r\n\r\n":
         http_client.sends(bytes([byte]))
-    assert [answer.path for answer in http_client.answers()] == ["/some/path", "/b"]
+    assert [response.path for response in http_client.answers()] == ["/some/path", "/b"]
     assert (harness.script.requests[0].body, harness.script.requests[0].query) == (b"abc", {"x": "y"})
 
 
@@ -124,7 +124,7 @@ async def test_responses_before_a_malformed_request_are_sent_first() -> None:
     assert http_client.answers() == []
     harness.script.open("a")
     await settled()
-    assert [answer.status for answer in http_client.answers()] == [200, 400]
+    assert [response.status for response in http_client.answers()] == [200, 400]
     assert http_client.is_hung_up_on
 
 
@@ -174,7 +174,7 @@ async def test_chunks_are_joined_and_trailers_are_ignored() -> None:
         .sends(f"{CHUNKED}3;why=not\r\nabc\r\n2\r\nde\r\n0\r\nX-Late: 1\r\nHost: y\r\n\r\n")
         .asks("/b")
     )
-    assert [answer.path for answer in http_client.answers()] == ["/a", "/b"]
+    assert [response.path for response in http_client.answers()] == ["/a", "/b"]
     first, second = harness.script.requests
     assert first.body == b"abcde"
     assert "x-late" not in first.headers
@@ -269,7 +269,7 @@ async def test_a_short_unauthorized_body_is_dropped_and_the_connection_continues
     assert harness.listener.budget.taken == 0
     assert http_client.answers() == []
     http_client.sends(b"x").asks("/b")
-    assert [answer.status for answer in http_client.answers()] == [401, 200]
+    assert [response.status for response in http_client.answers()] == [401, 200]
     assert harness.script.started == ["/b"]
 
 
@@ -306,8 +306,8 @@ async def test_a_body_completed_after_the_token_was_revoked_is_not_processed(hea
         harness.script.is_valid = is_valid
         harness.clock.seconds += 1
         http_client.sends(rest)
-        answers = [answer for answer in http_client.answers() if answer.status != 100]
-        assert [answer.status for answer in answers] == [status]
+        answers = [response for response in http_client.answers() if response.status != 100]
+        assert [response.status for response in answers] == [status]
         assert len(harness.script.requests) == (1 if is_valid else 0)
         assert harness.listener.budget.taken == 0
         assert not http_client.is_hung_up_on
@@ -316,7 +316,7 @@ async def test_a_body_completed_after_the_token_was_revoked_is_not_processed(hea
 async def test_a_body_received_with_its_head_is_admitted_once() -> None:
     harness = HttpHarness()
     http_client = harness.http_client().sends(f"{POST}Content-Length: 3\r\n\r\nabc").asks("/b")
-    assert [answer.status for answer in http_client.answers()] == [200, 200]
+    assert [response.status for response in http_client.answers()] == [200, 200]
     assert len(harness.script.admitted) == 2
 
 
@@ -334,7 +334,7 @@ async def test_a_late_failure_of_the_token_check_ends_the_request() -> None:
     harness.script.open("token")
     await settled()
     assert refused(large) == (401, "token_unknown")
-    assert [answer.status for answer in short.sends("bc").asks("/b").answers()] == [401, 200]
+    assert [response.status for response in short.sends("bc").asks("/b").answers()] == [401, 200]
     assert whole.answer().status == 401
     assert harness.listener.budget.taken == 0
     assert harness.script.started == ["/b"]
@@ -410,7 +410,7 @@ async def test_the_head_limit_applies_to_each_request_separately() -> None:
     http_client = HttpHarness(head_bytes_max=4000).http_client()
     for _ in range(5):
         http_client.asks("/a", headers=f"X: {'x' * 3000}\r\n")
-    assert [answer.status for answer in http_client.answers()] == [200] * 5
+    assert [response.status for response in http_client.answers()] == [200] * 5
 
 
 async def test_too_many_headers_are_rejected() -> None:
@@ -460,7 +460,7 @@ async def test_an_upgrade_to_another_protocol_is_ignored(protocol: str) -> None:
     harness = HttpHarness()
     offer = f"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: {protocol}\r\nHTTP2-Settings: AA\r\n"
     http_client = harness.http_client().asks("/a?x=1", "POST", offer, b"abc").asks("/b", headers=offer).asks("/c")
-    assert [answer.path for answer in http_client.answers()] == ["/a", "/b", "/c"]
+    assert [response.path for response in http_client.answers()] == ["/a", "/b", "/c"]
     assert (harness.script.requests[0].body, harness.script.requests[0].query) == (b"abc", {"x": "1"})
 
 
@@ -475,7 +475,7 @@ async def test_an_upgrade_to_another_protocol_is_ignored(protocol: str) -> None:
 async def test_an_upgrade_request_with_a_body_keeps_its_body(offer: str) -> None:
     harness = HttpHarness()
     http_client = harness.http_client().sends(offer.format("Connection: Upgrade\r\nUpgrade: websocket\r\n")).asks("/b")
-    assert [answer.path for answer in http_client.answers()] == ["/a", "/b"]
+    assert [response.path for response in http_client.answers()] == ["/a", "/b"]
     assert harness.script.requests[0].body == b"abc"
 
 
@@ -518,7 +518,7 @@ async def test_reading_stops_while_too_many_responses_are_pending() -> None:
     for number in range(20):
         harness.script.open(str(number))
         await settled()
-    assert [answer.path for answer in http_client.answers()] == [f"/wait/{number}" for number in range(20)]
+    assert [response.path for response in http_client.answers()] == [f"/wait/{number}" for number in range(20)]
     assert http_client.line.reads
 
 
@@ -541,7 +541,7 @@ async def test_responses_to_pipelined_requests_of_all_kinds_are_in_order(path: s
     http_client = harness.http_client().sends(one * 60 + f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n" + one * behind)
     for _ in range(10):
         await settled()
-    statuses = [answer.status for answer in http_client.answers()]
+    statuses = [response.status for response in http_client.answers()]
     assert len(statuses) == 61 + behind
     assert set(statuses[:60] + statuses[61:]) == {200}
 

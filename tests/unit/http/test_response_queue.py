@@ -9,13 +9,13 @@ from tests.unit.http.http_harness import HttpHarness, parse, settled
 
 
 async def test_a_response_has_length_date_and_request_id() -> None:
-    answer = HttpHarness().http_client().asks("/a?b=c").answer()
-    assert answer.status == 200
-    assert answer.path == "/a"
-    assert answer.headers == {
+    response = HttpHarness().http_client().asks("/a?b=c").answer()
+    assert response.status == 200
+    assert response.path == "/a"
+    assert response.headers == {
         "content-type": "application/json",
-        "content-length": str(len(answer.body)),
-        "x-request-id": answer.headers["x-request-id"],
+        "content-length": str(len(response.body)),
+        "x-request-id": response.headers["x-request-id"],
         "date": "Tue, 14 Nov 2023 22:13:20 GMT",
     }
 
@@ -35,7 +35,7 @@ async def test_a_request_has_the_id_of_the_client_or_a_generated_one() -> None:
     http_client = HttpHarness().http_client()
     for headers in ("", "", "X-Request-Id: mine\r\n", f"X-Request-Id: {'x' * 129}\r\n", "X-Request-Id: \xe9\r\n"):
         http_client.asks("/a", headers=headers)
-    first, second, third, *rest = [answer.headers["x-request-id"] for answer in http_client.answers()]
+    first, second, third, *rest = [response.headers["x-request-id"] for response in http_client.answers()]
     assert third == "mine"
     assert len({first, second, third, *rest}) == 5
     assert all(one.isascii() and len(one) < 40 for one in rest)
@@ -45,7 +45,7 @@ async def test_a_connection_serves_several_requests() -> None:
     http_client = HttpHarness().http_client()
     for number in range(40):
         http_client.asks(f"/{number}")
-    assert [answer.path for answer in http_client.answers()] == [f"/{number}" for number in range(40)]
+    assert [response.path for response in http_client.answers()] == [f"/{number}" for number in range(40)]
     assert not http_client.is_hung_up_on
 
 
@@ -58,7 +58,7 @@ async def test_responses_are_in_the_order_of_the_requests() -> None:
     assert http_client.answers() == []
     harness.script.open("one")
     await settled()
-    assert [answer.path for answer in http_client.answers()] == ["/wait/one", "/two", "/wait/three", "/four"]
+    assert [response.path for response in http_client.answers()] == ["/wait/one", "/two", "/wait/three", "/four"]
 
 
 async def test_responses_to_pipelined_requests_are_sent_in_one_write() -> None:
@@ -78,9 +78,9 @@ async def test_a_response_to_head_has_the_length_but_no_body() -> None:
 
 
 async def test_a_204_has_neither_length_nor_content_type() -> None:
-    answer = HttpHarness().http_client().asks("/empty").answer()
-    assert answer.status == 204
-    assert not {"content-length", "content-type"} & set(answer.headers)
+    response = HttpHarness().http_client().asks("/empty").answer()
+    assert response.status == 204
+    assert not {"content-length", "content-type"} & set(response.headers)
 
 
 async def test_options_lists_the_methods_of_a_path() -> None:
@@ -124,9 +124,9 @@ async def test_a_problem_is_sent_and_the_connection_continues(path: str) -> None
     harness.script.open("problem")
     http_client = harness.http_client().asks(path)
     await settled()
-    answer = http_client.answer()
-    assert answer.body == b'{"code":"conflicting","message":"it conflicts","next":"do not"}'
-    assert (answer.status, answer.headers["retry-after"]) == (409, "3")
+    response = http_client.answer()
+    assert response.body == b'{"code":"conflicting","message":"it conflicts","next":"do not"}'
+    assert (response.status, response.headers["retry-after"]) == (409, "3")
     assert not http_client.is_hung_up_on
 
 
@@ -136,9 +136,9 @@ async def test_an_exception_is_a_500_and_is_logged(path: str, caplog: pytest.Log
     harness.script.open("bug")
     http_client = harness.http_client().asks(path)
     await settled()
-    answer = http_client.answer()
-    assert (answer.status, answer.code) == (500, "internal_error")
-    assert answer.headers["x-request-id"] in answer.body.decode()
+    response = http_client.answer()
+    assert (response.status, response.code) == (500, "internal_error")
+    assert response.headers["x-request-id"] in response.body.decode()
     assert "ZeroDivisionError" in caplog.text
     assert harness.listener.failures == 1
     assert http_client.asks("/a").answers()[1].status == 200
@@ -146,8 +146,8 @@ async def test_an_exception_is_a_500_and_is_logged(path: str, caplog: pytest.Log
 
 async def test_a_line_break_in_a_response_header_is_a_500() -> None:
     http_client = HttpHarness().http_client().asks("/splitting")
-    answer = http_client.answer()
-    assert answer.status == 500
+    response = http_client.answer()
+    assert response.status == 500
     assert b"set-cookie" not in http_client.line.written
 
 
@@ -171,8 +171,8 @@ async def test_a_half_closed_client_gets_its_response() -> None:
     assert not http_client.is_hung_up_on
     harness.script.open("a")
     await settled()
-    answer = http_client.answer()
-    assert (answer.path, answer.headers["connection"]) == ("/wait/a", "close")
+    response = http_client.answer()
+    assert (response.path, response.headers["connection"]) == ("/wait/a", "close")
     assert http_client.line.closed
 
 

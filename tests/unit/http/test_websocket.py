@@ -96,9 +96,9 @@ async def test_nothing_is_read_until_the_upgrade_is_accepted() -> None:
     "headers", ["", UPGRADE + KEY, UPGRADE + VERSION, UPGRADE + KEY + "Sec-WebSocket-Version: 8\r\n"]
 )
 async def test_a_missing_or_invalid_upgrade_is_a_426(headers: str) -> None:
-    answer = HttpHarness().http_client().asks("/socket", headers=headers).answer()
-    assert (answer.status, answer.code) == (426, "upgrade_required")
-    assert (answer.headers["upgrade"], answer.headers["sec-websocket-version"]) == ("websocket", "13")
+    response = HttpHarness().http_client().asks("/socket", headers=headers).answer()
+    assert (response.status, response.code) == (426, "upgrade_required")
+    assert (response.headers["upgrade"], response.headers["sec-websocket-version"]) == ("websocket", "13")
 
 
 async def test_an_upgrade_of_another_route_is_a_normal_response_that_closes() -> None:

@@ -85,15 +85,15 @@ class RestQueues:
 
     async def get(self, url: str, **headers: str) -> Any:
         """Return the body of a 200 response."""
-        answer = await self.ask("GET", url, headers=headers)
-        assert answer.status == 200, answer
-        return answer.body
+        response = await self.ask("GET", url, headers=headers)
+        assert response.status == 200, response
+        return response.body
 
     async def post(self, url: str, body: Any) -> Any:
         """Return the body of a 200 or 201 response."""
-        answer = await self.ask("POST", url, body)
-        assert answer.status in (200, 201), answer
-        return answer.body
+        response = await self.ask("POST", url, body)
+        assert response.status in (200, 201), response
+        return response.body
 
     async def pull(self, options: str = "", name: str = WORKERS) -> list[dict[str, Any]]:
         messages: list[dict[str, Any]] = (await self.get(f"/subscriptions/{name}/messages?{options}"))["messages"]

@@ -78,9 +78,9 @@ class Socket:
 
 def test_a_complete_response_is_unchanged() -> None:
     async def scenario(world: World) -> None:
-        answer = Response()
+        response = Response()
         welcome = AllowAllAuthorizer()
-        assert with_authorization_rechecks(answer, lambda: welcome.is_still_authorized(request())) is answer
+        assert with_authorization_rechecks(response, lambda: welcome.is_still_authorized(request())) is response
 
     in_world(scenario)
 
@@ -89,11 +89,11 @@ def test_a_stream_ends_soon_after_its_token_was_revoked() -> None:
     async def scenario(world: World, authorizer: TokenAuthorizer, token_server: TokenServer) -> None:
         source = Source()
         streamed = StreamedResponse(source.chunks(), "text/event-stream", 200, [("x-a", "b")])
-        answer = with_authorization_rechecks(streamed, lambda: authorizer.is_still_authorized(request()))
-        assert isinstance(answer, StreamedResponse)
-        assert (answer.content_type, answer.headers) == ("text/event-stream", [("x-a", "b")])
+        response = with_authorization_rechecks(streamed, lambda: authorizer.is_still_authorized(request()))
+        assert isinstance(response, StreamedResponse)
+        assert (response.content_type, response.headers) == ("text/event-stream", [("x-a", "b")])
         count = 0
-        async for _ in answer.chunks:
+        async for _ in response.chunks:
             count += 1
             if count == 60:
                 token_server.tokens.clear()
@@ -106,10 +106,10 @@ def test_a_stream_ends_soon_after_its_token_was_revoked() -> None:
 def test_closing_a_stream_closes_its_source() -> None:
     async def scenario(world: World) -> None:
         source = Source()
-        answer = with_authorization_rechecks(StreamedResponse(source.chunks(), "text/plain"), _yes)
-        assert isinstance(answer, StreamedResponse)
-        assert await anext(answer.chunks) == b"tick"
-        await answer.chunks.aclose()  # type: ignore[attr-defined]
+        response = with_authorization_rechecks(StreamedResponse(source.chunks(), "text/plain"), _yes)
+        assert isinstance(response, StreamedResponse)
+        assert await anext(response.chunks) == b"tick"
+        await response.chunks.aclose()  # type: ignore[attr-defined]
         assert source.is_closed
 
     in_world(scenario)
@@ -138,11 +138,11 @@ def test_a_websocket_is_closed_when_its_token_becomes_invalid() -> None:
             assert await checked.receive() is None  # type: ignore[attr-defined]
 
         await authorizer.is_still_authorized(request())
-        answer = with_authorization_rechecks(
+        response = with_authorization_rechecks(
             WebSocketResponse(websocket_handler), lambda: authorizer.is_still_authorized(request())
         )
-        assert isinstance(answer, WebSocketResponse)
-        await answer.websocket_handler(socket)
+        assert isinstance(response, WebSocketResponse)
+        await response.websocket_handler(socket)
         assert socket.closed_with == 1008
         assert socket.sent == 3
 
@@ -161,12 +161,12 @@ def test_frames_received_after_the_token_was_revoked_are_not_processed() -> None
                     token_server.tokens.clear()
 
         socket = Socket(talkative=True)
-        answer = with_authorization_rechecks(
+        response = with_authorization_rechecks(
             WebSocketResponse(websocket_handler), lambda: authorizer.is_still_authorized(request())
         )
-        assert isinstance(answer, WebSocketResponse)
+        assert isinstance(response, WebSocketResponse)
         async with asyncio.timeout(60.0):
-            await answer.websocket_handler(socket)
+            await response.websocket_handler(socket)
         assert 10 <= received <= 15
         assert socket.closed_with == 1008
 
@@ -179,13 +179,13 @@ def test_an_idle_websocket_ends_with_its_token() -> None:
             assert await checked.receive() is None
 
         socket = Socket()
-        answer = with_authorization_rechecks(
+        response = with_authorization_rechecks(
             WebSocketResponse(websocket_handler), lambda: authorizer.is_still_authorized(request())
         )
-        assert isinstance(answer, WebSocketResponse)
+        assert isinstance(response, WebSocketResponse)
         token_server.tokens.clear()
         async with asyncio.timeout(5.5):
-            await answer.websocket_handler(socket)
+            await response.websocket_handler(socket)
         assert socket.closed_with == 1008
 
     with_token_server(scenario)
@@ -197,13 +197,13 @@ def test_an_idle_stream_ends_with_its_token() -> None:
             await asyncio.sleep(3600.0)
             yield b""
 
-        answer = with_authorization_rechecks(
+        response = with_authorization_rechecks(
             StreamedResponse(silent(), "text/event-stream"), lambda: authorizer.is_still_authorized(request())
         )
-        assert isinstance(answer, StreamedResponse)
+        assert isinstance(response, StreamedResponse)
         token_server.tokens.clear()
         async with asyncio.timeout(5.5):
-            assert [chunk async for chunk in answer.chunks] == []
+            assert [chunk async for chunk in response.chunks] == []
 
     with_token_server(scenario)
 

@@ -26,10 +26,10 @@ def test_a_duration_is_a_string_or_a_number_of_seconds(value: str | float, expec
 
 @pytest.mark.parametrize("value", ["", "-1", "nan", "inf", "1e300", "5 s", "five", float("nan"), -0.5])
 def test_an_invalid_duration_is_rejected_with_its_name(value: str | float) -> None:
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Problem) as raised:
         duration_ms(value, "wait")
-    assert (refused.value.status, refused.value.code) == (422, "invalid_parameter")
-    assert refused.value.message.startswith("wait: ")
+    assert (raised.value.status, raised.value.code) == (422, "invalid_parameter")
+    assert raised.value.message.startswith("wait: ")
 
 
 def test_times_are_rfc_3339_in_utc_with_milliseconds() -> None:

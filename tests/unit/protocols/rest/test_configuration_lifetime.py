@@ -38,15 +38,15 @@ async def configure_group(harness: RestHarness, name: str, **settings: str) -> N
     """Configure a group by its name alone, like Kafka's tools and earlier versions."""
     changes = [IncrementalAlterableConfig(name.replace("_", "."), 0, value) for name, value in settings.items()]
     request = IncrementalAlterConfigsRequest([IncrementalAlterConfigsResource(32, name, changes)])
-    answer = await harness.cluster.call(request)
-    assert answer.responses[0].error_code == 0
+    response = await harness.cluster.call(request)
+    assert response.responses[0].error_code == 0
 
 
 async def subscribe_as_kafka_does(harness: RestHarness, topic: str, name: str = "invoices") -> None:
     """Create a subscription by a lease, so that it has no configuration."""
     request = LeaseRequest(subscription=name, member="m", max_wait_ms=0, topics=[LeaseTopic(topic, [0])])
-    answer = await harness.cluster.call(request)
-    assert answer.error_code == 0
+    response = await harness.cluster.call(request)
+    assert response.error_code == 0
 
 
 async def group_configs(harness: RestHarness, name: str) -> object:

@@ -24,8 +24,8 @@ def test_a_subscription_without_dead_letters() -> None:
     async def scenario(queues: RestQueues) -> None:
         assert await queues.get(LETTERS) == {"dead_letters": [], "more": False}
         for url, body in ((REDRIVE, {}), (DISCARD, {"all": True})):
-            answer = await queues.post(url, body)
-            assert (answer["settled"], answer["left"], answer["complete"]) == (0, 0, True)
+            response = await queues.post(url, body)
+            assert (response["settled"], response["left"], response["complete"]) == (0, 0, True)
 
     with_queues(scenario)
 
@@ -49,10 +49,10 @@ def test_dead_letters_are_listed_with_their_origin_for_their_subscription_only()
 def test_lists_are_bounded_and_filtered() -> None:
     async def scenario(queues: RestQueues) -> None:
         await die(queues, b"a1", b"b1", b"a2")
-        answer = await queues.get(f"{LETTERS}?limit=2")
-        assert (len(answer["dead_letters"]), answer["more"]) == (2, True)
-        answer = await queues.get(f"{LETTERS}?filter=header.type%20=%20'a'")
-        assert (len(answer["dead_letters"]), answer["more"]) == (2, False)
+        response = await queues.get(f"{LETTERS}?limit=2")
+        assert (len(response["dead_letters"]), response["more"]) == (2, True)
+        response = await queues.get(f"{LETTERS}?filter=header.type%20=%20'a'")
+        assert (len(response["dead_letters"]), response["more"]) == (2, False)
         refused = await queues.ask("GET", f"{LETTERS}?filter=((")
         assert (refused.status, refused.body["code"]) == (422, "invalid_parameter")
 
@@ -67,8 +67,8 @@ def test_redriven_messages_are_delivered_again() -> None:
         await die(queues, b"theirs", name="others")
         tried = await queues.post(REDRIVE, {"dry_run": True})
         assert (tried["settled"], tried["left"]) == (2, 3)
-        answer = await queues.post(REDRIVE, {})
-        assert answer == {
+        response = await queues.post(REDRIVE, {})
+        assert response == {
             "settled": 2,
             "settled_before": 0,
             "refused": 0,
@@ -105,9 +105,9 @@ def test_a_redrive_is_bounded_in_time() -> None:
     async def scenario(queues: RestQueues) -> None:
         await die(queues, *(b"%d" % number for number in range(60)))
         began = queues.cluster.clock.monotonic()
-        answer = await queues.post(REDRIVE, {"rate": 1})
-        assert 15 <= answer["settled"] <= 30
-        assert not answer["complete"]
+        response = await queues.post(REDRIVE, {"rate": 1})
+        assert 15 <= response["settled"] <= 30
+        assert not response["complete"]
         assert queues.cluster.clock.monotonic() - began < 30
 
     with_queues(scenario)
@@ -119,8 +119,8 @@ def test_single_dead_letters_can_be_redriven_to_another_topic() -> None:
         await queues.subscribe("repairers", "repaired")
         await die(queues, b"a", b"b")
         await die(queues, b"theirs", name="others")
-        answer = await queues.post(REDRIVE, {"message_ids": ["jobs.dlq:0:1"], "to": "repaired"})
-        assert answer["settled"] == 1
+        response = await queues.post(REDRIVE, {"message_ids": ["jobs.dlq:0:1"], "to": "repaired"})
+        assert response["settled"] == 1
         assert [one["value_base64"] for one in await queues.pull(name="repairers")] == ["Yg=="]
         refused = await queues.ask("POST", REDRIVE, {"message_ids": ["jobs.dlq:0:2"]})
         assert (refused.status, refused.body["code"]) == (422, "invalid_request")
@@ -134,10 +134,10 @@ def test_redriving_to_another_topic_requires_permission_to_publish() -> None:
         await die(queues, b"a")
         await TopicAdmin(queues.cluster).create(NewTopic("repaired", 1))
         queues.caller = Principal("ops", "t-1", (Scope("manage", "jobs"),))
-        answer = await queues.ask("POST", REDRIVE, {"to": "repaired"})
-        assert (answer.status, answer.body["code"]) == (403, "scope_missing")
-        answer = await queues.ask("POST", REDRIVE, {"to": "__acks.jobs"})
-        assert answer.status == 403
+        response = await queues.ask("POST", REDRIVE, {"to": "repaired"})
+        assert (response.status, response.body["code"]) == (403, "scope_missing")
+        response = await queues.ask("POST", REDRIVE, {"to": "__acks.jobs"})
+        assert response.status == 403
         assert await left(queues) == ["YQ=="]
 
     with_queues(scenario)
@@ -151,9 +151,9 @@ def test_dead_letters_redriven_too_often_are_reported() -> None:
         assert (await queues.post(url, {}))["settled"] == 1
         (message,) = [one for one in await queues.pull(name="once") if "headrace-redriven" in one["headers"]]
         await queues.post("/subscriptions/once/reject", {"receipt": message["receipt"]})
-        answer = await queues.post(url, {"max_redrives": 1})
-        assert (answer["settled"], answer["refused"]) == (0, 1)
-        assert "came back 1 times" in answer["refusals"][0]["message"]
+        response = await queues.post(url, {"max_redrives": 1})
+        assert (response["settled"], response["refused"]) == (0, 1)
+        assert "came back 1 times" in response["refusals"][0]["message"]
 
     with_queues(scenario)
 
@@ -161,8 +161,8 @@ def test_dead_letters_redriven_too_often_are_reported() -> None:
 def test_discarding_requires_a_selection() -> None:
     async def scenario(queues: RestQueues) -> None:
         await die(queues, b"a", b"b", b"c")
-        answer = await queues.ask("POST", DISCARD, {})
-        assert (answer.status, answer.body["code"]) == (422, "invalid_body")
+        response = await queues.ask("POST", DISCARD, {})
+        assert (response.status, response.body["code"]) == (422, "invalid_body")
         assert (await queues.post(DISCARD, {"filter": "header.type = 'b'"}))["settled"] == 1
         assert await left(queues) == ["YQ==", "Yw=="]
         assert (await queues.post(DISCARD, {"message_ids": ["jobs.dlq:0:0"]}))["settled"] == 1
@@ -188,8 +188,8 @@ def test_discarding_requires_a_selection() -> None:
 def test_invalid_requests_are_rejected(body: Any, code: str) -> None:
     async def scenario(queues: RestQueues) -> None:
         await die(queues, b"a")
-        answer = await queues.ask("POST", REDRIVE, body)
-        assert (answer.status, answer.body["code"]) == (422, code)
+        response = await queues.ask("POST", REDRIVE, body)
+        assert (response.status, response.body["code"]) == (422, code)
         assert await left(queues) == ["YQ=="]
 
     with_queues(scenario)

@@ -50,10 +50,10 @@ def test_schemas_are_valid_and_every_problem_has_the_same_one() -> None:
             meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
         for methods in document["paths"].values():
             for operation in methods.values():
-                for status, answer in operation["responses"].items():
+                for status, response in operation["responses"].items():
                     if int(status) >= 400:
                         problem = {"$ref": "#/components/schemas/ProblemBody"}
-                        assert answer["content"] == {JSON: {"schema": problem}}
+                        assert response["content"] == {JSON: {"schema": problem}}
 
     with_rest_harness(scenario)
 

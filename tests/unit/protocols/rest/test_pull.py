@@ -95,8 +95,8 @@ def test_a_disconnected_long_poll_leases_nothing() -> None:
 def test_a_pull_by_topic_does_not_create_a_subscription() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.put(b"1")
-        answer = await queues.get("/topics/jobs/subscriptions/workers/messages")
-        assert [one["value"] for one in answer["messages"]] == [1]
+        response = await queues.get("/topics/jobs/subscriptions/workers/messages")
+        assert [one["value"] for one in response["messages"]] == [1]
         missing = await queues.ask("GET", "/topics/jobs/subscriptions/nobody/messages")
         assert (missing.status, missing.body["code"]) == (404, "subscription_not_found")
         missing = await queues.ask("GET", "/topics/nowhere/subscriptions/workers/messages")
@@ -113,13 +113,17 @@ def test_a_raw_pull_returns_the_value_with_headers() -> None:
         await queues.put(
             b"\x00\r\n", key="ä 1".encode(), headers=[("X-\n", b"a\r\nb: c"), ("content-type", b"image/png")]
         )
-        answer = await queues.ask("GET", url, headers=wanted)
-        assert (answer.status, answer.response.body, answer.response.content_type) == (200, b"\x00\r\n", "image/png")
-        assert answer.headers["headrace-message-id"] == "jobs:0:0"
-        assert answer.headers["headrace-key"] == "%C3%A4%201"
-        assert answer.headers["headrace-header-X-%0A"] == "a%0D%0Ab:%20c"
-        assert all(value.isprintable() and value.isascii() for value in answer.headers.values())
-        receipt = answer.headers["headrace-receipt"]
+        response = await queues.ask("GET", url, headers=wanted)
+        assert (response.status, response.response.body, response.response.content_type) == (
+            200,
+            b"\x00\r\n",
+            "image/png",
+        )
+        assert response.headers["headrace-message-id"] == "jobs:0:0"
+        assert response.headers["headrace-key"] == "%C3%A4%201"
+        assert response.headers["headrace-header-X-%0A"] == "a%0D%0Ab:%20c"
+        assert all(value.isprintable() and value.isascii() for value in response.headers.values())
+        receipt = response.headers["headrace-receipt"]
         assert await queues.post("/subscriptions/workers/ack", {"receipt": receipt}) == {"settled": 1, "refused": []}
         many = await queues.ask("GET", "/subscriptions/workers/messages", headers=wanted)
         assert many.status == 422
@@ -131,8 +135,8 @@ def test_an_invalid_content_type_is_not_returned() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.put(b"x", headers=[("content-type", b"text/plain\r\nset-cookie: a=b")])
         url = "/subscriptions/workers/messages?max_messages=1"
-        answer = await queues.ask("GET", url, headers={"accept": "application/octet-stream"})
-        assert answer.response.content_type == "application/octet-stream"
+        response = await queues.ask("GET", url, headers={"accept": "application/octet-stream"})
+        assert response.response.content_type == "application/octet-stream"
 
     with_queues(scenario)
 
@@ -154,9 +158,9 @@ def test_an_invalid_content_type_is_not_returned() -> None:
 )
 def test_invalid_parameters_are_rejected(query: str) -> None:
     async def scenario(queues: RestQueues) -> None:
-        answer = await queues.ask("GET", f"/subscriptions/workers/messages?{query}")
-        assert (answer.status, answer.body["code"]) == (422, "invalid_parameter")
-        assert answer.body["next"]
+        response = await queues.ask("GET", f"/subscriptions/workers/messages?{query}")
+        assert (response.status, response.body["code"]) == (422, "invalid_parameter")
+        assert response.body["next"]
 
     with_queues(scenario)
 
@@ -176,7 +180,7 @@ def test_a_deleted_subscription_is_a_404_although_it_was_cached() -> None:
         other = another(queues)
         assert (await other.ask("DELETE", "/topics/jobs/subscriptions/workers")).status == 204
         for _ in range(2):
-            answer = await queues.ask("GET", "/subscriptions/workers/messages")
-            assert (answer.status, answer.body["code"]) == (404, "subscription_not_found")
+            response = await queues.ask("GET", "/subscriptions/workers/messages")
+            assert (response.status, response.body["code"]) == (404, "subscription_not_found")
 
     with_queues(scenario)

@@ -38,12 +38,12 @@ def test_an_expired_receipt_is_rejected_and_the_id_settles_the_current_lease() -
         assert (by_id.status, by_id.body["code"]) == (409, "lease_lost")
         (again,) = await queues.pull()
         assert again["attempt"] == 2
-        answer = await queues.ask("POST", "/subscriptions/workers/ack", {"receipt": late["receipt"]})
-        assert (answer.status, answer.body["code"]) == (409, "lease_lost")
-        assert answer.body["next"]
+        response = await queues.ask("POST", "/subscriptions/workers/ack", {"receipt": late["receipt"]})
+        assert (response.status, response.body["code"]) == (409, "lease_lost")
+        assert response.body["next"]
         assert await queues.post("/subscriptions/workers/ack", {"message_id": late["message_id"]}) == SETTLED
-        answer = await queues.ask("POST", "/subscriptions/workers/ack", {"receipt": again["receipt"]})
-        assert answer.status == 409
+        response = await queues.ask("POST", "/subscriptions/workers/ack", {"receipt": again["receipt"]})
+        assert response.status == 409
 
     with_queues(scenario)
 
@@ -55,9 +55,9 @@ def test_each_receipt_of_a_request_has_its_own_result() -> None:
         receipts = [one["receipt"] for one in messages]
         assert await queues.post("/subscriptions/workers/ack", {"receipt": receipts[7]}) == SETTLED
         body = {"receipts": [*receipts, "nonsense", receipts[0].replace("jobs:", "other:"), receipts[8]]}
-        answer = await queues.post("/subscriptions/workers/ack", body)
-        assert answer["settled"] == 99
-        assert {(one["receipt"], one["code"]) for one in answer["refused"]} == {
+        response = await queues.post("/subscriptions/workers/ack", body)
+        assert response["settled"] == 99
+        assert {(one["receipt"], one["code"]) for one in response["refused"]} == {
             (receipts[7], "lease_lost"),
             ("nonsense", "invalid_receipt"),
             (receipts[0].replace("jobs:", "other:"), "other_topic"),
@@ -72,9 +72,9 @@ def test_several_messages_are_settled_by_their_ids() -> None:
         await queues.put(*(b"%d" % number for number in range(10)))
         ids = [one["message_id"] for one in await queues.pull("max_messages=9")]
         body = {"message_ids": [*ids, "jobs:0:9", "jobs:77:0", "jobs:0:123456", "jobs:0"]}
-        answer = await queues.post("/subscriptions/workers/ack", body)
-        assert answer["settled"] == 9
-        assert {(one["message_id"], one["code"]) for one in answer["refused"]} == {
+        response = await queues.post("/subscriptions/workers/ack", body)
+        assert response["settled"] == 9
+        assert {(one["message_id"], one["code"]) for one in response["refused"]} == {
             ("jobs:0:9", "lease_lost"),
             ("jobs:77:0", "topic_not_found"),
             ("jobs:0:123456", "lease_lost"),
@@ -151,18 +151,18 @@ def test_single_acks_of_many_connections_share_a_request() -> None:
 )
 def test_invalid_requests_are_rejected(verb: str, body: Any, code: str) -> None:
     async def scenario(queues: RestQueues) -> None:
-        answer = await queues.ask("POST", f"/subscriptions/workers/{verb}", body)
-        assert (answer.status, answer.body["code"]) == (422, code)
+        response = await queues.ask("POST", f"/subscriptions/workers/{verb}", body)
+        assert (response.status, response.body["code"]) == (422, code)
 
     with_queues(scenario)
 
 
 def test_a_body_that_is_not_json_is_rejected() -> None:
     async def scenario(queues: RestQueues) -> None:
-        answer = await queues.ask("POST", "/subscriptions/workers/ack", b"{")
-        assert (answer.status, answer.body["code"]) == (400, "malformed_json")
-        answer = await queues.ask("POST", "/subscriptions/workers/ack", b"{}", {"content-type": "text/plain"})
-        assert answer.status == 415
+        response = await queues.ask("POST", "/subscriptions/workers/ack", b"{")
+        assert (response.status, response.body["code"]) == (400, "malformed_json")
+        response = await queues.ask("POST", "/subscriptions/workers/ack", b"{}", {"content-type": "text/plain"})
+        assert response.status == 415
 
     with_queues(scenario)
 
@@ -172,21 +172,21 @@ def test_a_delay_above_the_limit_is_rejected() -> None:
         await queues.put(b"1")
         (message,) = await queues.pull()
         body = {"receipt": message["receipt"], "delay": "400d"}
-        answer = await queues.ask("POST", "/subscriptions/workers/nack", body)
-        assert (answer.status, answer.body["code"]) == (422, "invalid_request")
+        response = await queues.ask("POST", "/subscriptions/workers/nack", body)
+        assert (response.status, response.body["code"]) == (422, "invalid_request")
 
     with_queues(scenario)
 
 
 def test_settling_for_a_missing_subscription_is_a_404() -> None:
     async def scenario(queues: RestQueues) -> None:
-        answer = await queues.ask("POST", "/subscriptions/nobody/ack", {"message_id": "jobs:0:0"})
-        assert (answer.status, answer.body["code"]) == (404, "subscription_not_found")
+        response = await queues.ask("POST", "/subscriptions/nobody/ack", {"message_id": "jobs:0:0"})
+        assert (response.status, response.body["code"]) == (404, "subscription_not_found")
         await queues.put(b"1")
         await queues.pull()
         await another(queues).ask("DELETE", "/topics/jobs/subscriptions/workers")
         for _ in range(2):
-            answer = await queues.ask("POST", "/subscriptions/workers/ack", {"message_ids": ["jobs:0:0"]})
-            assert (answer.status, answer.body["code"]) == (404, "subscription_not_found")
+            response = await queues.ask("POST", "/subscriptions/workers/ack", {"message_ids": ["jobs:0:0"]})
+            assert (response.status, response.body["code"]) == (404, "subscription_not_found")
 
     with_queues(scenario)

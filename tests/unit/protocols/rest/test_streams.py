@@ -105,19 +105,19 @@ class Socket:
 
 
 async def events_of(streams: StreamRoutes, **query: str) -> Events:
-    answer = await streams.stream(get(query))
-    assert isinstance(answer, StreamedResponse)
-    assert answer.content_type == "text/event-stream"
-    return Events(cast("AsyncGenerator[bytes, None]", answer.chunks)).start()
+    response = await streams.stream(get(query))
+    assert isinstance(response, StreamedResponse)
+    assert response.content_type == "text/event-stream"
+    return Events(cast("AsyncGenerator[bytes, None]", response.chunks)).start()
 
 
 async def socket_of(streams: StreamRoutes, **query: str) -> tuple[Socket, asyncio.Task[None]]:
-    answer = await streams.stream(get(query, upgrade="WebSocket"))
-    assert isinstance(answer, WebSocketResponse)
+    response = await streams.stream(get(query, upgrade="WebSocket"))
+    assert isinstance(response, WebSocketResponse)
     socket = Socket()
 
     async def websocket_handler() -> None:
-        await answer.websocket_handler(socket)
+        await response.websocket_handler(socket)
 
     return socket, asyncio.create_task(websocket_handler())
 
@@ -188,9 +188,9 @@ def test_sent_events_stay_leased_when_the_client_disconnects() -> None:
 def test_an_unsent_chunk_is_released() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, b"1", b"2")
-        answer = await StreamRoutes(cluster, FeedRegistry()).stream(get({"lease": "1h"}))
-        assert isinstance(answer, StreamedResponse)
-        chunks = cast("AsyncGenerator[bytes, None]", answer.chunks)
+        response = await StreamRoutes(cluster, FeedRegistry()).stream(get({"lease": "1h"}))
+        assert isinstance(response, StreamedResponse)
+        chunks = cast("AsyncGenerator[bytes, None]", response.chunks)
         assert (await anext(chunks)).startswith(b":")
         assert (await anext(chunks)).count(b"event: message") == 2
         await chunks.aclose()

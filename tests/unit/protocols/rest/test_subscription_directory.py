@@ -60,9 +60,9 @@ def test_an_ambiguous_name_requires_the_topic() -> None:
     async def scenario(queues: RestQueues) -> None:
         await TopicAdmin(queues.cluster).create(NewTopic("others", 1))
         await queues.subscribe(topic="others")
-        answer = await queues.ask("GET", "/subscriptions/workers/messages")
-        assert (answer.status, answer.body["code"]) == (409, "subscription_ambiguous")
-        assert "jobs, others" in answer.body["message"]
+        response = await queues.ask("GET", "/subscriptions/workers/messages")
+        assert (response.status, response.body["code"]) == (409, "subscription_ambiguous")
+        assert "jobs, others" in response.body["message"]
         await queues.put(b"1", topic="others")
         assert [one["value"] for one in await queues.pull("topic=others")] == [1]
         assert await queues.pull("topic=jobs") == []

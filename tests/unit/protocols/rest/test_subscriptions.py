@@ -15,10 +15,10 @@ from headrace.protocols.rest.authorization import Principal
 def test_creating_an_existing_subscription_keeps_its_position() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.put(b"1", b"2")
-        answer = await queues.ask("POST", "/topics/jobs/subscriptions", {"name": "a", "start": "earliest"})
-        assert (answer.status, answer.body) == (201, {"subscription_id": "a", "topic": "jobs"})
-        answer = await queues.ask("POST", "/topics/jobs/subscriptions", {"subscription_id": "a", "start": "latest"})
-        assert (answer.status, answer.body) == (200, {"subscription_id": "a", "topic": "jobs"})
+        response = await queues.ask("POST", "/topics/jobs/subscriptions", {"name": "a", "start": "earliest"})
+        assert (response.status, response.body) == (201, {"subscription_id": "a", "topic": "jobs"})
+        response = await queues.ask("POST", "/topics/jobs/subscriptions", {"subscription_id": "a", "start": "latest"})
+        assert (response.status, response.body) == (200, {"subscription_id": "a", "topic": "jobs"})
         assert len(await queues.pull(name="a")) == 2
         await queues.post("/topics/jobs/subscriptions", {"name": "b"})
         assert await queues.pull(name="b") == []
@@ -58,14 +58,14 @@ def test_a_subscription_is_shown_with_its_backlog_and_configs() -> None:
 def test_configs_are_changed_individually_and_null_resets() -> None:
     async def scenario(queues: RestQueues) -> None:
         url = "/topics/jobs/subscriptions/workers"
-        answer = await queues.ask("PATCH", url, {"configs": {"headrace.rate": 5, "share.delivery.count.limit": 9}})
-        assert answer.body["configs"] == {"headrace.rate": "5", "share.delivery.count.limit": "9"}
-        answer = await queues.ask("PATCH", url, {"configs": {"headrace.rate": None}})
-        assert (answer.status, answer.body["configs"]) == (200, {"share.delivery.count.limit": "9"})
-        answer = await queues.ask("PATCH", url, {"configs": {"no.such": "1"}})
-        assert (answer.status, answer.body["code"]) == (422, "invalid_config")
-        answer = await queues.ask("PATCH", "/topics/jobs/subscriptions/nobody", {"configs": {}})
-        assert answer.status == 404
+        response = await queues.ask("PATCH", url, {"configs": {"headrace.rate": 5, "share.delivery.count.limit": 9}})
+        assert response.body["configs"] == {"headrace.rate": "5", "share.delivery.count.limit": "9"}
+        response = await queues.ask("PATCH", url, {"configs": {"headrace.rate": None}})
+        assert (response.status, response.body["configs"]) == (200, {"share.delivery.count.limit": "9"})
+        response = await queues.ask("PATCH", url, {"configs": {"no.such": "1"}})
+        assert (response.status, response.body["code"]) == (422, "invalid_config")
+        response = await queues.ask("PATCH", "/topics/jobs/subscriptions/nobody", {"configs": {}})
+        assert response.status == 404
 
     with_queues(scenario)
 
@@ -78,8 +78,8 @@ def test_a_webhook_can_be_set_at_creation() -> None:
         configs = (await queues.get("/topics/jobs/subscriptions/hooked"))["configs"]
         assert configs["headrace.push.url"] == "https://example.com/hook"
         assert configs["headrace.push.secret"] is None
-        answer = await queues.ask("DELETE", "/topics/jobs/subscriptions/hooked")
-        assert answer.status == 204
+        response = await queues.ask("DELETE", "/topics/jobs/subscriptions/hooked")
+        assert response.status == 204
         await queues.subscribe("hooked")
         assert (await queues.get("/topics/jobs/subscriptions/hooked"))["configs"] == {}, "no webhook is configured"
 
@@ -93,8 +93,8 @@ def test_a_webhook_cannot_be_set_by_configs() -> None:
             ("POST", "/topics/jobs/subscriptions", {"name": "hooked", "configs": configs}),
             ("PATCH", "/topics/jobs/subscriptions/workers", {"configs": configs}),
         ):
-            answer = await queues.ask(method, url, body)
-            assert (answer.status, answer.body["code"]) == (422, "invalid_config")
+            response = await queues.ask(method, url, body)
+            assert (response.status, response.body["code"]) == (422, "invalid_config")
 
     with_queues(scenario)
 
@@ -118,8 +118,8 @@ def test_a_seek_moves_a_subscription_and_ends_its_leases() -> None:
         messages = await queues.pull()
         moved = await queues.post("/subscriptions/workers/seek", {"to": "end"})
         assert moved["partitions"] == [{"partition": 0, "floor": 3}, {"partition": 1, "floor": 0}]
-        answer = await queues.ask("POST", "/subscriptions/workers/ack", {"receipt": messages[0]["receipt"]})
-        assert (answer.status, answer.body["code"]) == (409, "lease_lost")
+        response = await queues.ask("POST", "/subscriptions/workers/ack", {"receipt": messages[0]["receipt"]})
+        assert (response.status, response.body["code"]) == (409, "lease_lost")
         assert await queues.pull() == []
         await queues.post("/subscriptions/workers/seek", {"to": 1, "partition": 0})
         assert [one["value"] for one in await queues.pull()] == [2, 3]
@@ -145,8 +145,8 @@ def test_a_seek_moves_a_subscription_and_ends_its_leases() -> None:
 )
 def test_an_invalid_position_is_rejected(body: Any, status: int, code: str) -> None:
     async def scenario(queues: RestQueues) -> None:
-        answer = await queues.ask("POST", "/subscriptions/workers/seek", body)
-        assert (answer.status, answer.body["code"]) == (status, code)
+        response = await queues.ask("POST", "/subscriptions/workers/seek", body)
+        assert (response.status, response.body["code"]) == (status, code)
 
     with_queues(scenario)
 
@@ -167,8 +167,8 @@ def test_an_invalid_position_is_rejected(body: Any, status: int, code: str) -> N
 )
 def test_an_invalid_subscription_is_not_created(topic: str, body: Any, status: int, code: str) -> None:
     async def scenario(queues: RestQueues) -> None:
-        answer = await queues.ask("POST", f"/topics/{topic}/subscriptions", body)
-        assert (answer.status, answer.body["code"]) == (status, code)
+        response = await queues.ask("POST", f"/topics/{topic}/subscriptions", body)
+        assert (response.status, response.body["code"]) == (status, code)
         listed = (await queues.get("/topics/jobs/subscriptions"))["subscriptions"]
         assert [one["subscription_id"] for one in listed] == ["workers"]
 

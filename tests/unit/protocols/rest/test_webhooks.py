@@ -41,13 +41,13 @@ async def ask(
     params = {"subscription": "workers", "topic": topic}
     request = Request(method, "/subscriptions/workers/push", {}, {}, data, "127.0.0.1", "id", params, ANONYMOUS)
     try:
-        answer = await routes[method].handle(request)
+        response = await routes[method].handle(request)
     except Problem as problem:
-        answer = problem.response()
+        response = problem.response()
     except HeadraceError as error:
-        answer = problem_of_error(error).response()
-    assert isinstance(answer, Response)
-    return answer.status, msgspec.json.decode(answer.body) if answer.body else None
+        response = problem_of_error(error).response()
+    assert isinstance(response, Response)
+    return response.status, msgspec.json.decode(response.body) if response.body else None
 
 
 def test_a_webhook_can_be_set_shown_and_deleted() -> None:
