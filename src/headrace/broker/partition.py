@@ -41,8 +41,7 @@ from headrace.storage.errors import LogQuarantined
 from headrace.storage.log.log import Log
 from headrace.storage.log.reading import ColdRead, LogSlice
 from headrace.storage.store.flusher import Flusher
-from headrace.wire.batches.batch import BatchHeader, parse_header, set_log_append_time
-from headrace.wire.batches.control import Marker, build_marker
+from headrace.wire.batches.batch import BatchHeader, Marker, build_marker, parse_header, set_log_append_time
 
 FLUSH_MS_NEVER = 2**63 - 1
 _NO_BYTE_LIMIT = 1 << 40  # more than min_bytes of any fetch

@@ -1,6 +1,6 @@
-"""The table of APIs: which messages belong to a key, and in which versions we know them.
+"""The table of APIs: the messages and the known versions of each API key.
 
-Whether a key is served is the broker's business; a key that is not in this table cannot be.
+The broker decides which of them it serves.
 """
 
 from __future__ import annotations
@@ -10,180 +10,22 @@ from typing import Any, Final
 import msgspec
 
 from headrace.wire.codec.schema import layout
-from headrace.wire.messages.configs import (
-    AlterConfigsRequest,
-    AlterConfigsResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-    ListConfigResourcesRequest,
-    ListConfigResourcesResponse,
-)
-from headrace.wire.messages.consumer_groups import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
-from headrace.wire.messages.delays import (
-    AlterDelayedRequest,
-    AlterDelayedResponse,
-    ListDelayedRequest,
-    ListDelayedResponse,
-)
-from headrace.wire.messages.fetch import (
-    FetchRequest,
-    FetchResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-)
-from headrace.wire.messages.group_offsets import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-)
-from headrace.wire.messages.groups import (
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
-from headrace.wire.messages.metadata import (
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
-    DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsResponse,
-    MetadataRequest,
-    MetadataResponse,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-)
-from headrace.wire.messages.produce import ProduceRequest, ProduceResponse
-from headrace.wire.messages.queues import (
-    AlterSubscriptionsRequest,
-    AlterSubscriptionsResponse,
-    DescribePushesRequest,
-    DescribePushesResponse,
-    DescribeSubscriptionsRequest,
-    DescribeSubscriptionsResponse,
-    LeaseOffsetsRequest,
-    LeaseOffsetsResponse,
-    LeaseRequest,
-    LeaseResponse,
-    MessageStatusRequest,
-    MessageStatusResponse,
-    SettleRequest,
-    SettleResponse,
-)
-from headrace.wire.messages.replicas import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-    DrainBrokerRequest,
-    DrainBrokerResponse,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-)
-from headrace.wire.messages.security import (
-    AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
-    CreateAclsRequest,
-    CreateAclsResponse,
-    DeleteAclsRequest,
-    DeleteAclsResponse,
-    DescribeAclsRequest,
-    DescribeAclsResponse,
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
-from headrace.wire.messages.share_groups import (
-    AlterShareGroupOffsetsRequest,
-    AlterShareGroupOffsetsResponse,
-    DeleteShareGroupOffsetsRequest,
-    DeleteShareGroupOffsetsResponse,
-    DescribeShareGroupOffsetsRequest,
-    DescribeShareGroupOffsetsResponse,
-    ShareAcknowledgeRequest,
-    ShareAcknowledgeResponse,
-    ShareFetchRequest,
-    ShareFetchResponse,
-    ShareGroupDescribeRequest,
-    ShareGroupDescribeResponse,
-    ShareGroupHeartbeatRequest,
-    ShareGroupHeartbeatResponse,
-)
-from headrace.wire.messages.tokens import (
-    AlterTokensRequest,
-    AlterTokensResponse,
-    CheckTokenRequest,
-    CheckTokenResponse,
-    ListTokensRequest,
-    ListTokensResponse,
-)
-from headrace.wire.messages.topics import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-)
-from headrace.wire.messages.transactions import (
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    DescribeBundleRequest,
-    DescribeBundleResponse,
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-    EndBundleRequest,
-    EndBundleResponse,
-    EndTxnRequest,
-    EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
+from headrace.wire.messages import (
+    configs,
+    consumer_groups,
+    delays,
+    fetch,
+    group_offsets,
+    groups,
+    metadata,
+    produce,
+    queues,
+    replicas,
+    security,
+    share_groups,
+    tokens,
+    topics,
+    transactions,
 )
 
 
@@ -195,7 +37,7 @@ class Api(msgspec.Struct, frozen=True):
     min_version: int
     max_version: int
     flexible_since: int
-    # Old librdkafka silently stops compressing unless Produce 0 is on offer; we refuse it when it is used.
+    # Old librdkafka silently disables compression unless Produce v0 is advertised; a request of v0 is rejected.
     advertised_min: int
 
     def knows(self, version: int) -> bool:
@@ -205,7 +47,7 @@ class Api(msgspec.Struct, frozen=True):
         return 2 if version >= self.flexible_since else 1
 
     def response_header_version(self, version: int) -> int:
-        # A client must be able to read the answer before it knows which versions we speak.
+        # A client must be able to parse this response before it knows the supported versions.
         if self.key == API_VERSIONS:
             return 0
         return 1 if version >= self.flexible_since else 0
@@ -270,7 +112,7 @@ SHARE_ACKNOWLEDGE: Final = 79
 DESCRIBE_SHARE_GROUP_OFFSETS: Final = 90
 ALTER_SHARE_GROUP_OFFSETS: Final = 91
 DELETE_SHARE_GROUP_OFFSETS: Final = 92
-OWN_KEYS: Final = 10_000  # our own keys begin here, as our own error codes do
+OWN_KEYS: Final = 10_000  # the first API key and error code of Headrace
 DRAIN_BROKER: Final = 10_000
 LEASE: Final = 10_001
 SETTLE: Final = 10_002
@@ -305,81 +147,121 @@ def _api(key: int, request: type[Any], response: type[Any]) -> Api:
 APIS: Final[dict[int, Api]] = {
     api.key: api
     for api in (
-        _api(PRODUCE, ProduceRequest, ProduceResponse),
-        _api(FETCH, FetchRequest, FetchResponse),
-        _api(LIST_OFFSETS, ListOffsetsRequest, ListOffsetsResponse),
-        _api(METADATA, MetadataRequest, MetadataResponse),
-        _api(OFFSET_COMMIT, OffsetCommitRequest, OffsetCommitResponse),
-        _api(OFFSET_FETCH, OffsetFetchRequest, OffsetFetchResponse),
-        _api(FIND_COORDINATOR, FindCoordinatorRequest, FindCoordinatorResponse),
-        _api(JOIN_GROUP, JoinGroupRequest, JoinGroupResponse),
-        _api(HEARTBEAT, HeartbeatRequest, HeartbeatResponse),
-        _api(LEAVE_GROUP, LeaveGroupRequest, LeaveGroupResponse),
-        _api(SYNC_GROUP, SyncGroupRequest, SyncGroupResponse),
-        _api(DESCRIBE_GROUPS, DescribeGroupsRequest, DescribeGroupsResponse),
-        _api(LIST_GROUPS, ListGroupsRequest, ListGroupsResponse),
-        _api(SASL_HANDSHAKE, SaslHandshakeRequest, SaslHandshakeResponse),
-        _api(API_VERSIONS, ApiVersionsRequest, ApiVersionsResponse),
-        _api(CREATE_TOPICS, CreateTopicsRequest, CreateTopicsResponse),
-        _api(DELETE_TOPICS, DeleteTopicsRequest, DeleteTopicsResponse),
-        _api(DELETE_RECORDS, DeleteRecordsRequest, DeleteRecordsResponse),
-        _api(INIT_PRODUCER_ID, InitProducerIdRequest, InitProducerIdResponse),
-        _api(OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
-        _api(ADD_PARTITIONS_TO_TXN, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse),
-        _api(ADD_OFFSETS_TO_TXN, AddOffsetsToTxnRequest, AddOffsetsToTxnResponse),
-        _api(END_TXN, EndTxnRequest, EndTxnResponse),
-        _api(WRITE_TXN_MARKERS, WriteTxnMarkersRequest, WriteTxnMarkersResponse),
-        _api(TXN_OFFSET_COMMIT, TxnOffsetCommitRequest, TxnOffsetCommitResponse),
-        _api(DESCRIBE_ACLS, DescribeAclsRequest, DescribeAclsResponse),
-        _api(CREATE_ACLS, CreateAclsRequest, CreateAclsResponse),
-        _api(DELETE_ACLS, DeleteAclsRequest, DeleteAclsResponse),
-        _api(DESCRIBE_CONFIGS, DescribeConfigsRequest, DescribeConfigsResponse),
-        _api(ALTER_CONFIGS, AlterConfigsRequest, AlterConfigsResponse),
-        _api(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest, DescribeLogDirsResponse),
-        _api(CREATE_PARTITIONS, CreatePartitionsRequest, CreatePartitionsResponse),
-        _api(DELETE_GROUPS, DeleteGroupsRequest, DeleteGroupsResponse),
-        _api(ELECT_LEADERS, ElectLeadersRequest, ElectLeadersResponse),
-        _api(INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
-        _api(ALTER_PARTITION_REASSIGNMENTS, AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
-        _api(LIST_PARTITION_REASSIGNMENTS, ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
-        _api(OFFSET_DELETE, OffsetDeleteRequest, OffsetDeleteResponse),
-        _api(DESCRIBE_CLIENT_QUOTAS, DescribeClientQuotasRequest, DescribeClientQuotasResponse),
-        _api(ALTER_CLIENT_QUOTAS, AlterClientQuotasRequest, AlterClientQuotasResponse),
+        _api(PRODUCE, produce.ProduceRequest, produce.ProduceResponse),
+        _api(FETCH, fetch.FetchRequest, fetch.FetchResponse),
+        _api(LIST_OFFSETS, fetch.ListOffsetsRequest, fetch.ListOffsetsResponse),
+        _api(METADATA, metadata.MetadataRequest, metadata.MetadataResponse),
+        _api(OFFSET_COMMIT, group_offsets.OffsetCommitRequest, group_offsets.OffsetCommitResponse),
+        _api(OFFSET_FETCH, group_offsets.OffsetFetchRequest, group_offsets.OffsetFetchResponse),
+        _api(FIND_COORDINATOR, groups.FindCoordinatorRequest, groups.FindCoordinatorResponse),
+        _api(JOIN_GROUP, groups.JoinGroupRequest, groups.JoinGroupResponse),
+        _api(HEARTBEAT, groups.HeartbeatRequest, groups.HeartbeatResponse),
+        _api(LEAVE_GROUP, groups.LeaveGroupRequest, groups.LeaveGroupResponse),
+        _api(SYNC_GROUP, groups.SyncGroupRequest, groups.SyncGroupResponse),
+        _api(DESCRIBE_GROUPS, groups.DescribeGroupsRequest, groups.DescribeGroupsResponse),
+        _api(LIST_GROUPS, groups.ListGroupsRequest, groups.ListGroupsResponse),
+        _api(SASL_HANDSHAKE, security.SaslHandshakeRequest, security.SaslHandshakeResponse),
+        _api(API_VERSIONS, metadata.ApiVersionsRequest, metadata.ApiVersionsResponse),
+        _api(CREATE_TOPICS, topics.CreateTopicsRequest, topics.CreateTopicsResponse),
+        _api(DELETE_TOPICS, topics.DeleteTopicsRequest, topics.DeleteTopicsResponse),
+        _api(DELETE_RECORDS, topics.DeleteRecordsRequest, topics.DeleteRecordsResponse),
+        _api(INIT_PRODUCER_ID, transactions.InitProducerIdRequest, transactions.InitProducerIdResponse),
+        _api(OFFSET_FOR_LEADER_EPOCH, fetch.OffsetForLeaderEpochRequest, fetch.OffsetForLeaderEpochResponse),
+        _api(ADD_PARTITIONS_TO_TXN, transactions.AddPartitionsToTxnRequest, transactions.AddPartitionsToTxnResponse),
+        _api(ADD_OFFSETS_TO_TXN, transactions.AddOffsetsToTxnRequest, transactions.AddOffsetsToTxnResponse),
+        _api(END_TXN, transactions.EndTxnRequest, transactions.EndTxnResponse),
+        _api(WRITE_TXN_MARKERS, transactions.WriteTxnMarkersRequest, transactions.WriteTxnMarkersResponse),
+        _api(TXN_OFFSET_COMMIT, group_offsets.TxnOffsetCommitRequest, group_offsets.TxnOffsetCommitResponse),
+        _api(DESCRIBE_ACLS, security.DescribeAclsRequest, security.DescribeAclsResponse),
+        _api(CREATE_ACLS, security.CreateAclsRequest, security.CreateAclsResponse),
+        _api(DELETE_ACLS, security.DeleteAclsRequest, security.DeleteAclsResponse),
+        _api(DESCRIBE_CONFIGS, configs.DescribeConfigsRequest, configs.DescribeConfigsResponse),
+        _api(ALTER_CONFIGS, configs.AlterConfigsRequest, configs.AlterConfigsResponse),
+        _api(DESCRIBE_LOG_DIRS, replicas.DescribeLogDirsRequest, replicas.DescribeLogDirsResponse),
+        _api(CREATE_PARTITIONS, topics.CreatePartitionsRequest, topics.CreatePartitionsResponse),
+        _api(DELETE_GROUPS, groups.DeleteGroupsRequest, groups.DeleteGroupsResponse),
+        _api(ELECT_LEADERS, replicas.ElectLeadersRequest, replicas.ElectLeadersResponse),
         _api(
-            DESCRIBE_USER_SCRAM_CREDENTIALS, DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse
+            INCREMENTAL_ALTER_CONFIGS, configs.IncrementalAlterConfigsRequest, configs.IncrementalAlterConfigsResponse
         ),
-        _api(ALTER_USER_SCRAM_CREDENTIALS, AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse),
-        _api(DESCRIBE_QUORUM, DescribeQuorumRequest, DescribeQuorumResponse),
-        _api(UPDATE_FEATURES, UpdateFeaturesRequest, UpdateFeaturesResponse),
-        _api(DESCRIBE_CLUSTER, DescribeClusterRequest, DescribeClusterResponse),
-        _api(DESCRIBE_PRODUCERS, DescribeProducersRequest, DescribeProducersResponse),
-        _api(DESCRIBE_TRANSACTIONS, DescribeTransactionsRequest, DescribeTransactionsResponse),
-        _api(LIST_TRANSACTIONS, ListTransactionsRequest, ListTransactionsResponse),
-        _api(CONSUMER_GROUP_HEARTBEAT, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
-        _api(CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
-        _api(LIST_CONFIG_RESOURCES, ListConfigResourcesRequest, ListConfigResourcesResponse),
-        _api(DESCRIBE_TOPIC_PARTITIONS, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
-        _api(SHARE_GROUP_HEARTBEAT, ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse),
-        _api(SHARE_GROUP_DESCRIBE, ShareGroupDescribeRequest, ShareGroupDescribeResponse),
-        _api(SHARE_FETCH, ShareFetchRequest, ShareFetchResponse),
-        _api(SHARE_ACKNOWLEDGE, ShareAcknowledgeRequest, ShareAcknowledgeResponse),
-        _api(DESCRIBE_SHARE_GROUP_OFFSETS, DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsResponse),
-        _api(ALTER_SHARE_GROUP_OFFSETS, AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse),
-        _api(DELETE_SHARE_GROUP_OFFSETS, DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse),
-        _api(DRAIN_BROKER, DrainBrokerRequest, DrainBrokerResponse),
-        _api(LEASE, LeaseRequest, LeaseResponse),
-        _api(SETTLE, SettleRequest, SettleResponse),
-        _api(DESCRIBE_SUBSCRIPTIONS, DescribeSubscriptionsRequest, DescribeSubscriptionsResponse),
-        _api(ALTER_SUBSCRIPTIONS, AlterSubscriptionsRequest, AlterSubscriptionsResponse),
-        _api(MESSAGE_STATUS, MessageStatusRequest, MessageStatusResponse),
-        _api(LIST_DELAYED, ListDelayedRequest, ListDelayedResponse),
-        _api(ALTER_DELAYED, AlterDelayedRequest, AlterDelayedResponse),
-        _api(LEASE_OFFSETS, LeaseOffsetsRequest, LeaseOffsetsResponse),
-        _api(CHECK_TOKEN, CheckTokenRequest, CheckTokenResponse),
-        _api(ALTER_TOKENS, AlterTokensRequest, AlterTokensResponse),
-        _api(LIST_TOKENS, ListTokensRequest, ListTokensResponse),
-        _api(DESCRIBE_PUSHES, DescribePushesRequest, DescribePushesResponse),
-        _api(DESCRIBE_BUNDLE, DescribeBundleRequest, DescribeBundleResponse),
-        _api(END_BUNDLE, EndBundleRequest, EndBundleResponse),
+        _api(
+            ALTER_PARTITION_REASSIGNMENTS,
+            replicas.AlterPartitionReassignmentsRequest,
+            replicas.AlterPartitionReassignmentsResponse,
+        ),
+        _api(
+            LIST_PARTITION_REASSIGNMENTS,
+            replicas.ListPartitionReassignmentsRequest,
+            replicas.ListPartitionReassignmentsResponse,
+        ),
+        _api(OFFSET_DELETE, group_offsets.OffsetDeleteRequest, group_offsets.OffsetDeleteResponse),
+        _api(DESCRIBE_CLIENT_QUOTAS, security.DescribeClientQuotasRequest, security.DescribeClientQuotasResponse),
+        _api(ALTER_CLIENT_QUOTAS, security.AlterClientQuotasRequest, security.AlterClientQuotasResponse),
+        _api(
+            DESCRIBE_USER_SCRAM_CREDENTIALS,
+            security.DescribeUserScramCredentialsRequest,
+            security.DescribeUserScramCredentialsResponse,
+        ),
+        _api(
+            ALTER_USER_SCRAM_CREDENTIALS,
+            security.AlterUserScramCredentialsRequest,
+            security.AlterUserScramCredentialsResponse,
+        ),
+        _api(DESCRIBE_QUORUM, metadata.DescribeQuorumRequest, metadata.DescribeQuorumResponse),
+        _api(UPDATE_FEATURES, metadata.UpdateFeaturesRequest, metadata.UpdateFeaturesResponse),
+        _api(DESCRIBE_CLUSTER, metadata.DescribeClusterRequest, metadata.DescribeClusterResponse),
+        _api(DESCRIBE_PRODUCERS, transactions.DescribeProducersRequest, transactions.DescribeProducersResponse),
+        _api(
+            DESCRIBE_TRANSACTIONS, transactions.DescribeTransactionsRequest, transactions.DescribeTransactionsResponse
+        ),
+        _api(LIST_TRANSACTIONS, transactions.ListTransactionsRequest, transactions.ListTransactionsResponse),
+        _api(
+            CONSUMER_GROUP_HEARTBEAT,
+            consumer_groups.ConsumerGroupHeartbeatRequest,
+            consumer_groups.ConsumerGroupHeartbeatResponse,
+        ),
+        _api(
+            CONSUMER_GROUP_DESCRIBE,
+            consumer_groups.ConsumerGroupDescribeRequest,
+            consumer_groups.ConsumerGroupDescribeResponse,
+        ),
+        _api(LIST_CONFIG_RESOURCES, configs.ListConfigResourcesRequest, configs.ListConfigResourcesResponse),
+        _api(
+            DESCRIBE_TOPIC_PARTITIONS, metadata.DescribeTopicPartitionsRequest, metadata.DescribeTopicPartitionsResponse
+        ),
+        _api(SHARE_GROUP_HEARTBEAT, share_groups.ShareGroupHeartbeatRequest, share_groups.ShareGroupHeartbeatResponse),
+        _api(SHARE_GROUP_DESCRIBE, share_groups.ShareGroupDescribeRequest, share_groups.ShareGroupDescribeResponse),
+        _api(SHARE_FETCH, share_groups.ShareFetchRequest, share_groups.ShareFetchResponse),
+        _api(SHARE_ACKNOWLEDGE, share_groups.ShareAcknowledgeRequest, share_groups.ShareAcknowledgeResponse),
+        _api(
+            DESCRIBE_SHARE_GROUP_OFFSETS,
+            share_groups.DescribeShareGroupOffsetsRequest,
+            share_groups.DescribeShareGroupOffsetsResponse,
+        ),
+        _api(
+            ALTER_SHARE_GROUP_OFFSETS,
+            share_groups.AlterShareGroupOffsetsRequest,
+            share_groups.AlterShareGroupOffsetsResponse,
+        ),
+        _api(
+            DELETE_SHARE_GROUP_OFFSETS,
+            share_groups.DeleteShareGroupOffsetsRequest,
+            share_groups.DeleteShareGroupOffsetsResponse,
+        ),
+        _api(DRAIN_BROKER, replicas.DrainBrokerRequest, replicas.DrainBrokerResponse),
+        _api(LEASE, queues.LeaseRequest, queues.LeaseResponse),
+        _api(SETTLE, queues.SettleRequest, queues.SettleResponse),
+        _api(DESCRIBE_SUBSCRIPTIONS, queues.DescribeSubscriptionsRequest, queues.DescribeSubscriptionsResponse),
+        _api(ALTER_SUBSCRIPTIONS, queues.AlterSubscriptionsRequest, queues.AlterSubscriptionsResponse),
+        _api(MESSAGE_STATUS, queues.MessageStatusRequest, queues.MessageStatusResponse),
+        _api(LIST_DELAYED, delays.ListDelayedRequest, delays.ListDelayedResponse),
+        _api(ALTER_DELAYED, delays.AlterDelayedRequest, delays.AlterDelayedResponse),
+        _api(LEASE_OFFSETS, queues.LeaseOffsetsRequest, queues.LeaseOffsetsResponse),
+        _api(CHECK_TOKEN, tokens.CheckTokenRequest, tokens.CheckTokenResponse),
+        _api(ALTER_TOKENS, tokens.AlterTokensRequest, tokens.AlterTokensResponse),
+        _api(LIST_TOKENS, tokens.ListTokensRequest, tokens.ListTokensResponse),
+        _api(DESCRIBE_PUSHES, queues.DescribePushesRequest, queues.DescribePushesResponse),
+        _api(DESCRIBE_BUNDLE, transactions.DescribeBundleRequest, transactions.DescribeBundleResponse),
+        _api(END_BUNDLE, transactions.EndBundleRequest, transactions.EndBundleResponse),
     )
 }

@@ -21,7 +21,7 @@ from headrace.wire.state_records.consumer_protocol import (
     decode_assignment,
     encode_subscription,
 )
-from headrace.wire.state_records.consumer_protocol import TopicPartitions as NamedPartitions
+from headrace.wire.state_records.consumer_protocol import NamedTopicPartitions as NamedPartitions
 
 LOST = UnknownMemberId, IllegalGeneration
 VERSION = 1

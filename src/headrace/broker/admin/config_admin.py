@@ -36,7 +36,6 @@ from headrace.wire.messages.configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
     IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResourceResponse,
     IncrementalAlterConfigsResponse,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
@@ -122,7 +121,7 @@ class ConfigAdminRequests:
         response = IncrementalAlterConfigsResponse()
         times_named = Counter((requested.resource_type, requested.resource_name) for requested in request.resources)
         for requested in request.resources:
-            result = IncrementalAlterConfigsResourceResponse(
+            result = AlterConfigsResourceResponse(
                 resource_type=requested.resource_type, resource_name=requested.resource_name
             )
             is_named_once = times_named[requested.resource_type, requested.resource_name] == 1

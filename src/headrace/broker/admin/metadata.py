@@ -48,7 +48,6 @@ from headrace.wire.messages.metadata import (
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
-    NextCursor,
     QuorumListener,
     QuorumNode,
     QuorumReplica,
@@ -106,14 +105,14 @@ class MetadataRequests:
                 continue
             first = cursor.partition_index if name == cursor.topic_name else 0
             if room == 0:
-                response.next_cursor = NextCursor(topic_name=name, partition_index=first)
+                response.next_cursor = Cursor(topic_name=name, partition_index=first)
                 break
             described = self._page(name, first, room)
             response.topics.append(described)
             room -= len(described.partitions)
             topic = self._catalogue.find(name)
             if topic is not None and first + len(described.partitions) < topic.partition_count:
-                response.next_cursor = NextCursor(topic_name=name, partition_index=first + len(described.partitions))
+                response.next_cursor = Cursor(topic_name=name, partition_index=first + len(described.partitions))
                 break
         return response
 

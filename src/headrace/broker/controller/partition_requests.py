@@ -35,6 +35,7 @@ from headrace.wire.messages.replicas import (
     DrainBrokerResponse,
     ElectLeadersRequest,
     ElectLeadersResponse,
+    ElectLeadersTopic,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     OngoingPartitionReassignment,
@@ -44,7 +45,6 @@ from headrace.wire.messages.replicas import (
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
     ReplicaElectionResult,
-    TopicPartitions,
 )
 
 # Changes of single partitions that an administrator asks for. Any broker carries them out, by compare-and-set.
@@ -240,10 +240,10 @@ class ElectionRequests:
                 )
         return response
 
-    def _partitions_to_elect(self, decide: DecideChange) -> list[TopicPartitions]:
+    def _partitions_to_elect(self, decide: DecideChange) -> list[ElectLeadersTopic]:
         """Who asks for all does not want to hear of those that are well as they are, and most are."""
         return [
-            TopicPartitions(
+            ElectLeadersTopic(
                 topic=topic.name,
                 partitions=[i for i, record in sorted(topic.places.items()) if _needs_election(topic, record, decide)],
             )

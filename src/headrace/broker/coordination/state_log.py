@@ -30,8 +30,7 @@ from headrace.model.errors import (
 )
 from headrace.runtime.clock import Clock
 from headrace.storage.log.reading import LogSlice
-from headrace.wire.batches.batch import HEADER_SIZE, BatchRecord, build_batch, parse_header, read_records
-from headrace.wire.batches.control import parse_marker
+from headrace.wire.batches.batch import HEADER_SIZE, BatchRecord, build_batch, parse_header, parse_marker, read_records
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from headrace.broker.partition import Partition
 from headrace.machines.fetch.fetch_sessions import FetchEntry
 from headrace.model.errors import FencedLeaderEpoch, HeadraceError, NotLeader, OffsetOutOfRange, UnknownLeaderEpoch
 from headrace.storage.log.reading import ColdRead, LogSlice
-from headrace.wire.messages.fetch import AbortedTransaction, EpochEndOffset, PartitionData
+from headrace.wire.messages.fetch import EpochEndOffset, FetchAbortedTransaction, PartitionData
 
 _COPIED_BYTES_MAX = 1 << 14
 _COLD_BYTES_MAX = 1 << 20  # what one cold read may take of memory, however much the client asked for
@@ -113,7 +113,7 @@ class FetchedPartition:
         if self.data.aborted_transactions is None or self._partition is None:
             return
         self.data.aborted_transactions = [
-            AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
+            FetchAbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
             for one in self._partition.state.aborted(self.entry.fetch_offset, next_offset)
         ]
 

@@ -28,7 +28,7 @@ from headrace.wire.messages.consumer_groups import (
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
-    DescribedGroup,
+    DescribedConsumerGroup,
     TopicPartitions,
 )
 
@@ -69,7 +69,7 @@ class ConsumerGroupRequests:
             add_authorized_operations(groups)
         return ConsumerGroupDescribeResponse(groups=groups)
 
-    async def _describe(self, group_id: str) -> DescribedGroup:
+    async def _describe(self, group_id: str) -> DescribedConsumerGroup:
         """The description, once what it tells is durable."""
         try:
             groups = self._coordinator.of(group_id)
@@ -79,11 +79,11 @@ class ConsumerGroupRequests:
             return _error_description(group_id, error)
         return answer
 
-    def _described(self, group_id: str, group: ClassicGroup | ConsumerGroup | None) -> DescribedGroup:
+    def _described(self, group_id: str, group: ClassicGroup | ConsumerGroup | None) -> DescribedConsumerGroup:
         if not isinstance(group, ConsumerGroup):
             reason = "not found" if group is None else "is not a consumer group"
             return _error_description(group_id, GroupIdNotFound(f"Group {group_id} {reason}."))
-        return DescribedGroup(
+        return DescribedConsumerGroup(
             group_id=group_id,
             group_state=group.phase.value,
             group_epoch=group.state.epoch,
@@ -92,12 +92,12 @@ class ConsumerGroupRequests:
             members=[self._member(group, member_id) for member_id in group.state.metadata_by_member],
         )
 
-    def _member(self, group: ConsumerGroup, member_id: str) -> described.Member:
+    def _member(self, group: ConsumerGroup, member_id: str) -> described.ConsumerGroupMember:
         member_metadata, current_assignment = (
             group.state.metadata_by_member[member_id],
             group.state.current_assignment(member_id),
         )
-        return described.Member(
+        return described.ConsumerGroupMember(
             member_id=member_id,
             instance_id=member_metadata.instance_id,
             rack_id=member_metadata.rack_id,
@@ -150,5 +150,5 @@ def _assignment(answer: ConsumerHeartbeatResult) -> Assignment | None:
     return Assignment([TopicPartitions(topic_id=topic_id, partitions=indexes) for topic_id, indexes in topics])
 
 
-def _error_description(group_id: str, error: HeadraceError) -> DescribedGroup:
-    return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
+def _error_description(group_id: str, error: HeadraceError) -> DescribedConsumerGroup:
+    return DescribedConsumerGroup(error_code=error.code, error_message=error.message, group_id=group_id)

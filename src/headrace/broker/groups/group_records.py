@@ -13,8 +13,8 @@ from headrace.machines.groups.group_offsets import CommittedOffset, OffsetCommit
 from headrace.machines.groups.group_state import GroupSnapshot, MemberSnapshot
 from headrace.model.errors import MalformedFrame
 from headrace.wire.state_records.offsets_records import (
+    GroupMemberMetadata,
     GroupMetadataValue,
-    MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
     decode_group_value,
@@ -67,7 +67,7 @@ def group_record(group_id: str, snapshot: GroupSnapshot | None) -> KeyValue:
             leader=snapshot.leader,
             current_state_timestamp=snapshot.state_timestamp_ms,
             members=[
-                MemberMetadata(
+                GroupMemberMetadata(
                     member_id=member.member_id,
                     group_instance_id=member.instance_id,
                     client_id=member.client_id,

@@ -29,7 +29,7 @@ from headrace.wire.messages.groups import (
     JoinGroupResponseMember,
     LeaveGroupRequest,
     LeaveGroupResponse,
-    ListedGroup,
+    ListGroupsEntry,
     ListGroupsRequest,
     ListGroupsResponse,
     MemberResponse,
@@ -187,15 +187,15 @@ class GroupRequests:
         check_group_id(group_id)
         return self._coordinator.of(group_id)
 
-    def _listed(self) -> Iterator[ListedGroup]:
+    def _listed(self) -> Iterator[ListGroupsEntry]:
         for groups in self._coordinator:
             for group in groups:
                 if isinstance(group, ClassicGroup):
-                    yield ListedGroup(group.group_id, group.protocol_type or "", group.state.value, _CLASSIC)
+                    yield ListGroupsEntry(group.group_id, group.protocol_type or "", group.state.value, _CLASSIC)
                 else:
-                    yield ListedGroup(group.group_id, CONSUMER_PROTOCOL_TYPE, group.phase.value, _CONSUMER)
+                    yield ListGroupsEntry(group.group_id, CONSUMER_PROTOCOL_TYPE, group.phase.value, _CONSUMER)
             for share in groups.shares.groups.values():
-                yield ListedGroup(share.group_id, _SHARE, share.phase.value, _SHARE)
+                yield ListGroupsEntry(share.group_id, _SHARE, share.phase.value, _SHARE)
 
     def _describe(self, group_id: str, version: int) -> DescribedGroup:
         try:

@@ -36,13 +36,11 @@ from headrace.wire.messages.group_offsets import (
     OffsetDeleteResponseTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
+    OffsetFetchRequestTopic,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
-    OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
-    OffsetFetchResponseTopics,
 )
 
 _TOPIC_IDS_SINCE = 10
@@ -214,7 +212,7 @@ class OffsetRequests:
 
     def _fetch_topics(
         self, groups: GroupShard, requested: OffsetFetchRequestGroup, version: int, *, must_be_stable: bool
-    ) -> list[OffsetFetchResponseTopics]:
+    ) -> list[OffsetFetchResponseTopic]:
         if version >= _TOPIC_IDS_SINCE and requested.topics is not None:
             return [
                 self._fetch_by_id(groups, requested.group_id, topic, must_be_stable=must_be_stable)
@@ -227,34 +225,34 @@ class OffsetRequests:
                 continue
             found = self._found(groups, requested.group_id, name, indexes, must_be_stable=must_be_stable)
             topic_id = topic.id if topic is not None else ZERO_ID
-            answers.append(OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=found))
+            answers.append(OffsetFetchResponseTopic(name=name, topic_id=topic_id, partitions=found))
         return answers
 
     def _fetch_by_id(
-        self, groups: GroupShard, group_id: str, requested: OffsetFetchRequestTopics, *, must_be_stable: bool
-    ) -> OffsetFetchResponseTopics:
+        self, groups: GroupShard, group_id: str, requested: OffsetFetchRequestTopic, *, must_be_stable: bool
+    ) -> OffsetFetchResponseTopic:
         topic = self._catalogue.find_by_id(requested.topic_id)
         if topic is not None:
             found = self._found(
                 groups, group_id, topic.name, requested.partition_indexes, must_be_stable=must_be_stable
             )
-            return OffsetFetchResponseTopics(topic_id=requested.topic_id, partitions=found)
-        return OffsetFetchResponseTopics(
+            return OffsetFetchResponseTopic(topic_id=requested.topic_id, partitions=found)
+        return OffsetFetchResponseTopic(
             topic_id=requested.topic_id,
             partitions=[
-                OffsetFetchResponsePartitions(index, -1, -1, "", UnknownTopicId.code)
+                OffsetFetchResponsePartition(index, -1, -1, "", UnknownTopicId.code)
                 for index in requested.partition_indexes
             ],
         )
 
     def _found(
         self, groups: GroupShard, group_id: str, topic: str, indexes: Iterable[int], *, must_be_stable: bool
-    ) -> list[OffsetFetchResponsePartitions]:
+    ) -> list[OffsetFetchResponsePartition]:
         answers = []
         for index in indexes:
             found, error_code = self._find(groups, group_id, topic, index, must_be_stable=must_be_stable)
             answers.append(
-                OffsetFetchResponsePartitions(index, found.offset, found.leader_epoch, found.metadata, error_code)
+                OffsetFetchResponsePartition(index, found.offset, found.leader_epoch, found.metadata, error_code)
             )
         return answers
 

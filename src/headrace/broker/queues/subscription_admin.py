@@ -21,15 +21,15 @@ from headrace.storage.log.reading import LogSlice
 from headrace.wire.batches.batch import read_records
 from headrace.wire.messages.queues import (
     AlterSubscriptionsPartition,
-    AlterSubscriptionsPartitionAnswer,
+    AlterSubscriptionsPartitionResponse,
     AlterSubscriptionsRequest,
     AlterSubscriptionsResponse,
-    AlterSubscriptionsTopicAnswer,
+    AlterSubscriptionsTopicResponse,
     DescribedSubscription,
-    DescribeSubscriptionsPartitionAnswer,
+    DescribeSubscriptionsPartitionResponse,
     DescribeSubscriptionsRequest,
     DescribeSubscriptionsResponse,
-    DescribeSubscriptionsTopicAnswer,
+    DescribeSubscriptionsTopicResponse,
     MessageStatusRequest,
     MessageStatusResponse,
     SubscriptionStatus,
@@ -57,10 +57,10 @@ class SubscriptionAdminRequests:
     ) -> DescribeSubscriptionsResponse:
         response = DescribeSubscriptionsResponse()
         for topic in request.topics:
-            answers = DescribeSubscriptionsTopicAnswer(name=topic.name)
+            answers = DescribeSubscriptionsTopicResponse(name=topic.name)
             response.topics.append(answers)
             for index in topic.partitions:
-                answer = DescribeSubscriptionsPartitionAnswer(partition_index=index)
+                answer = DescribeSubscriptionsPartitionResponse(partition_index=index)
                 answers.partitions.append(answer)
                 try:
                     answer.subscriptions = await self._describe(topic.name, index, request.subscriptions)
@@ -79,11 +79,11 @@ class SubscriptionAdminRequests:
             return AlterSubscriptionsResponse(error_code=error.code, error_message=error.message)
         response = AlterSubscriptionsResponse()
         for topic in request.topics:
-            answers = AlterSubscriptionsTopicAnswer(name=topic.name)
+            answers = AlterSubscriptionsTopicResponse(name=topic.name)
             response.topics.append(answers)
             refusal = await self._forget_config(topic.name, request)
             for requested in topic.partitions:
-                answer = AlterSubscriptionsPartitionAnswer(partition_index=requested.partition_index)
+                answer = AlterSubscriptionsPartitionResponse(partition_index=requested.partition_index)
                 answers.partitions.append(answer)
                 try:
                     if refusal is not None:

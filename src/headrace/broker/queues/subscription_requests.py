@@ -24,18 +24,18 @@ from headrace.model.names import check_group_id
 from headrace.model.subscription_configs import HOUR_MS
 from headrace.runtime.clock import Clock
 from headrace.wire.messages.queues import (
+    FailedSettleItem,
     LeasedRange,
-    LeasePartitionAnswer,
+    LeasePartitionResponse,
     LeaseRequest,
     LeaseResponse,
-    LeaseTopicAnswer,
-    RefusedItem,
+    LeaseTopicResponse,
     SettleItem,
     SettlePartition,
-    SettlePartitionAnswer,
+    SettlePartitionResponse,
     SettleRequest,
     SettleResponse,
-    SettleTopicAnswer,
+    SettleTopicResponse,
 )
 
 if TYPE_CHECKING:
@@ -110,12 +110,12 @@ class SubscriptionRequests:
         except HeadraceError as error:
             return SettleResponse(error_code=error.code, error_message=error.message)
         response = SettleResponse()
-        waits: list[tuple[SettlePartitionAnswer, asyncio.Future[None]]] = []
+        waits: list[tuple[SettlePartitionResponse, asyncio.Future[None]]] = []
         for topic in request.topics:
-            answers = SettleTopicAnswer(name=topic.name)
+            answers = SettleTopicResponse(name=topic.name)
             response.topics.append(answers)
             for requested in topic.partitions:
-                answer = SettlePartitionAnswer(partition_index=requested.partition_index)
+                answer = SettlePartitionResponse(partition_index=requested.partition_index)
                 answers.partitions.append(answer)
                 try:
                     shard = self._subscriptions.of(topic.name, requested.partition_index)
@@ -135,9 +135,9 @@ class SubscriptionRequests:
 
 def _lease_response(targets: Iterable[LeaseTarget]) -> LeaseResponse:
     response = LeaseResponse()
-    topics: dict[str, LeaseTopicAnswer] = {}
+    topics: dict[str, LeaseTopicResponse] = {}
     for target in targets:
-        answer = LeasePartitionAnswer(partition_index=target.index, records=b"")
+        answer = LeasePartitionResponse(partition_index=target.index, records=b"")
         if target.leased is not None:
             granted, answer.records, answer.leased_until_ms, answer.lease_epoch = target.leased
             answer.leased = [LeasedRange(first, last, attempt) for first, last, attempt in granted]
@@ -147,14 +147,14 @@ def _lease_response(targets: Iterable[LeaseTarget]) -> LeaseResponse:
             continue
         topic = topics.get(target.topic)
         if topic is None:
-            topic = topics[target.topic] = LeaseTopicAnswer(name=target.topic)
+            topic = topics[target.topic] = LeaseTopicResponse(name=target.topic)
             response.topics.append(topic)
         topic.partitions.append(answer)
     return response
 
 
 def _settle_partition(
-    shard: SubscriptionShard, request: SettleRequest, requested: SettlePartition, answer: SettlePartitionAnswer
+    shard: SubscriptionShard, request: SettleRequest, requested: SettlePartition, answer: SettlePartitionResponse
 ) -> asyncio.Future[None] | None:
     is_by_id = not request.member and requested.lease_epoch == _UNSET
     if requested.lease_epoch != shard.epoch and not is_by_id:
@@ -167,7 +167,7 @@ def _settle_partition(
         try:
             settlements.append(_range_settlement(item))
         except HeadraceError as error:
-            answer.refused.append(RefusedItem(index, error.code, error.message))
+            answer.refused.append(FailedSettleItem(index, error.code, error.message))
     if answer.refused:
         malformed = {refused.index for refused in answer.refused}
         indexes = [index for index in indexes if index not in malformed]
@@ -175,7 +175,7 @@ def _settle_partition(
     if any(errors):
         for index, refusal in zip(indexes, errors, strict=True):
             if refusal is not None:
-                answer.refused.append(RefusedItem(index, refusal.code, refusal.message))
+                answer.refused.append(FailedSettleItem(index, refusal.code, refusal.message))
     return wait
 
 

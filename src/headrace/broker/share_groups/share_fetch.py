@@ -26,11 +26,10 @@ from headrace.model.errors import (
 )
 from headrace.model.partition_record import NO_EPOCH, NO_LEADER
 from headrace.runtime.clock import Clock
+from headrace.wire.messages.metadata import NodeEndpoint
 from headrace.wire.messages.share_groups import (
     AcknowledgementBatch,
     AcquiredRecords,
-    LeaderIdAndEpoch,
-    NodeEndpoint,
     ShareAcknowledgePartitionData,
     ShareAcknowledgeRequest,
     ShareAcknowledgeResponse,
@@ -39,6 +38,7 @@ from headrace.wire.messages.share_groups import (
     ShareFetchPartitionData,
     ShareFetchRequest,
     ShareFetchResponse,
+    ShareLeaderIdAndEpoch,
 )
 
 # What the answers of ShareFetch and ShareAcknowledge have in common: who is asked, and who leads what is not led here.
@@ -63,16 +63,16 @@ class PartitionLeaders:
     def endpoints(self) -> list[NodeEndpoint]:
         return list(self._named.values())
 
-    def of(self, key: PartitionKey, error: HeadraceError | None) -> LeaderIdAndEpoch:
+    def of(self, key: PartitionKey, error: HeadraceError | None) -> ShareLeaderIdAndEpoch:
         if not isinstance(error, NotLeader):
-            return LeaderIdAndEpoch()
+            return ShareLeaderIdAndEpoch()
         topic = self._catalogue.find_by_id(key[0])
         partition_record = None if topic is None else topic.places.get(key[1])
         node = None if partition_record is None else self._catalogue.nodes.get(partition_record.leader)
         if partition_record is None or node is None:
-            return LeaderIdAndEpoch(NO_LEADER, NO_EPOCH)
+            return ShareLeaderIdAndEpoch(NO_LEADER, NO_EPOCH)
         self._named[node.node_id] = NodeEndpoint(node.node_id, node.host, node.port, node.rack)
-        return LeaderIdAndEpoch(partition_record.leader, partition_record.leader_epoch)
+        return ShareLeaderIdAndEpoch(partition_record.leader, partition_record.leader_epoch)
 
 
 _NO_RECORDS = b""
@@ -190,7 +190,7 @@ class _ShareFetchResponseBuilder:
         data = self._partitions.get(key)
         if data is None:
             data = self._partitions[key] = ShareFetchPartitionData(
-                partition_index=key[1], current_leader=LeaderIdAndEpoch(), records=_NO_RECORDS
+                partition_index=key[1], current_leader=ShareLeaderIdAndEpoch(), records=_NO_RECORDS
             )
         return data
 
@@ -219,7 +219,7 @@ def _error_response(error: HeadraceError, acknowledged: Acknowledgements) -> Sha
                 partition_index=index,
                 acknowledge_error_code=error.code,
                 acknowledge_error_message=error.message,
-                current_leader=LeaderIdAndEpoch(),
+                current_leader=ShareLeaderIdAndEpoch(),
                 records=_NO_RECORDS,
             )
         )

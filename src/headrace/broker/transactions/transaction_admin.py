@@ -28,16 +28,16 @@ from headrace.model.patterns import compiled
 from headrace.runtime.inline_start import switch_to_task
 from headrace.wire.messages.transactions import DescribedTransactionState as DescribedTransaction
 from headrace.wire.messages.transactions import (
+    DescribeProducersPartitionResponse,
     DescribeProducersRequest,
     DescribeProducersResponse,
+    DescribeProducersTopicResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
+    DescribeTransactionsTopic,
     ListTransactionsRequest,
     ListTransactionsResponse,
-    PartitionResponse,
     ProducerState,
-    TopicData,
-    TopicResponse,
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
@@ -93,7 +93,7 @@ class TransactionAdminRequests:
     ) -> DescribeProducersResponse:
         return DescribeProducersResponse(
             topics=[
-                TopicResponse(
+                DescribeProducersTopicResponse(
                     name=topic.name,
                     partitions=[self._producers_of(topic.name, index) for index in topic.partition_indexes],
                 )
@@ -135,13 +135,13 @@ class TransactionAdminRequests:
             producer_id=transaction.producer.id,
             producer_epoch=transaction.producer.epoch,
             topics=[
-                TopicData(topic=topic, partitions=indexes)
+                DescribeTransactionsTopic(topic=topic, partitions=indexes)
                 for topic, indexes in partitions_by_topic(transaction.partitions).items()
             ],
         )
 
-    def _producers_of(self, topic: str, index: int) -> PartitionResponse:
-        answer = PartitionResponse(partition_index=index)
+    def _producers_of(self, topic: str, index: int) -> DescribeProducersPartitionResponse:
+        answer = DescribeProducersPartitionResponse(partition_index=index)
         try:
             partition = self._catalogue.partition(topic, index)
             partition.ensure_readable()

@@ -22,8 +22,7 @@ from headrace.machines.transactions.transaction_state import ProducerIdAndEpoch,
 from headrace.model.errors import HeadraceError, InvalidProducerEpoch, NotLeader, UnknownTopicOrPartition
 from headrace.runtime.clock import Clock
 from headrace.storage.log.log import Log
-from headrace.wire.batches.batch import parse_header
-from headrace.wire.batches.control import Marker, build_marker
+from headrace.wire.batches.batch import Marker, build_marker, parse_header
 from headrace.wire.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,

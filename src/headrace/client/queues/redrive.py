@@ -44,11 +44,11 @@ from headrace.wire.messages.configs import (
     IncrementalAlterConfigsResource,
 )
 from headrace.wire.messages.queues import (
+    LeaseOffsetsRange,
     LeaseOffsetsRequest,
     LeaseOffsetsResponse,
     MessageStatusRequest,
     MessageStatusResponse,
-    OffsetRange,
     SettleItem,
     SubscriptionStatus,
 )
@@ -143,7 +143,7 @@ class RedriveSubscription:
             topic=self._topic,
             partition_index=target.partition,
             lease_ms=_LEASE_MS,
-            wanted=[OffsetRange(offset, offset) for offset in sorted(offsets)],
+            wanted=[LeaseOffsetsRange(offset, offset) for offset in sorted(offsets)],
         )
 
         async def ask() -> LeasedDeadLetters:

@@ -25,8 +25,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from headrace.machines.delays.due_time import due_time_ms
-from headrace.wire.batches.batch import HEADER_SIZE, BatchHeader, parse_header
-from headrace.wire.batches.control import parse_marker
+from headrace.wire.batches.batch import HEADER_SIZE, BatchHeader, parse_header, parse_marker
 from headrace.wire.state_records.delayed_records import (
     Cancelled,
     DelayedEvent,

@@ -46,15 +46,15 @@ from headrace.model.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from headrace.wire.codec.codec import version_of
 from headrace.wire.state_records.consumer_protocol import (
     NEWEST_VERSION,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     decode_subscription,
     encode_assignment,
-    version_of,
 )
-from headrace.wire.state_records.consumer_protocol import TopicPartitions as NamedPartitions
+from headrace.wire.state_records.consumer_protocol import NamedTopicPartitions as NamedPartitions
 
 
 class ClassicJoin(msgspec.Struct, frozen=True):

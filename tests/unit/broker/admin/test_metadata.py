@@ -19,9 +19,9 @@ from headrace.wire.messages.metadata import (
     Cursor,
     DescribeClusterRequest,
     DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsTopic,
     MetadataRequest,
     MetadataRequestTopic,
-    TopicRequest,
 )
 
 LEADER_NOT_AVAILABLE = 5
@@ -97,7 +97,9 @@ async def test_two_who_ask_for_the_same_missing_topic_at_once_both_get_it(simula
 
 
 async def test_a_description_of_a_name_that_no_topic_can_have_says_so(simulated_broker: SimulatedBroker) -> None:
-    request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name="a/b"), TopicRequest(name="missing")])
+    request = DescribeTopicPartitionsRequest(
+        topics=[DescribeTopicPartitionsTopic(name="a/b"), DescribeTopicPartitionsTopic(name="missing")]
+    )
     described = (await simulated_broker.ask(request, 0)).topics
     assert {topic.name: topic.error_code for topic in described} == {
         "a/b": InvalidTopic.code,
@@ -148,7 +150,7 @@ async def test_answers_follow_every_change(simulated_broker: SimulatedBroker) ->
 async def describe(
     simulated_broker: SimulatedBroker, *names: str, limit: int = 2000, cursor: Cursor | None = None
 ) -> Any:
-    topics = [TopicRequest(name=name) for name in names]
+    topics = [DescribeTopicPartitionsTopic(name=name) for name in names]
     request = DescribeTopicPartitionsRequest(topics=topics, response_partition_limit=limit, cursor=cursor)
     return await simulated_broker.ask(request, 0)
 
@@ -228,7 +230,9 @@ async def test_a_leader_that_is_down_is_not_named(simulated_cluster: SimulatedCl
     assert (first.error_code, first.leader_id, first.offline_replicas) == (LEADER_NOT_AVAILABLE, -1, [3])
     assert (second.error_code, second.leader_id, second.leader_epoch) == (0, 2, 1)
     assert (second.offline_replicas, second.isr_nodes) == ([3], [2])
-    described = await simulated_cluster[1].ask(DescribeTopicPartitionsRequest(topics=[TopicRequest("t")]), 0)
+    described = await simulated_cluster[1].ask(
+        DescribeTopicPartitionsRequest(topics=[DescribeTopicPartitionsTopic("t")]), 0
+    )
     assert [one.error_code for one in described.topics[0].partitions] == [LEADER_NOT_AVAILABLE, 0]
     await simulated_cluster.open(3)
     await simulated_cluster.wait_for_leaders("t", 3)
@@ -254,7 +258,9 @@ async def test_those_that_may_still_lead_are_told(simulated_cluster: SimulatedCl
     simulated_cluster[2].kill()
     await simulated_cluster.until(lambda: simulated_cluster.record("t").elr == (2,))
     await simulated_cluster.until(lambda: simulated_cluster[3].broker.catalogue.place("t", 0).elr == (2,))
-    described = await simulated_cluster[3].ask(DescribeTopicPartitionsRequest(topics=[TopicRequest("t")]), 0)
+    described = await simulated_cluster[3].ask(
+        DescribeTopicPartitionsRequest(topics=[DescribeTopicPartitionsTopic("t")]), 0
+    )
     (partition,) = described.topics[0].partitions
     assert (partition.isr_nodes, partition.eligible_leader_replicas) == ([1], [2])
 
@@ -266,6 +272,8 @@ async def test_a_topic_whose_partitions_are_not_seen_yet_has_no_leaders(simulate
     catalogue.take(topic_key("t"), RegistryEntry(topic_key("t"), msgspec.json.encode(record), 0))
     (topic,) = (await ask(simulated_cluster[1], "t")).topics
     assert [(one.partition_index, one.error_code) for one in topic.partitions] == [(0, 5), (1, 5)]
-    described = await simulated_cluster[1].ask(DescribeTopicPartitionsRequest(topics=[TopicRequest("t")]), 0)
+    described = await simulated_cluster[1].ask(
+        DescribeTopicPartitionsRequest(topics=[DescribeTopicPartitionsTopic("t")]), 0
+    )
     assert described.topics[0].error_code == 0
     catalogue.take(topic_key("t"), None)

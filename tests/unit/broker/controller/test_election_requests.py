@@ -13,7 +13,7 @@ from tests.unit.client.admin.administered_cluster import led_partition
 from headrace.broker.controller.partition_requests import ElectionRequests
 from headrace.model.partition_record import PartitionRecord
 from headrace.runtime.inline_start import start_inline
-from headrace.wire.messages.replicas import ElectLeadersRequest, TopicPartitions
+from headrace.wire.messages.replicas import ElectLeadersRequest, ElectLeadersTopic
 
 PREFERRED, UNCLEAN = 0, 1
 OK, UNKNOWN, TIMED_OUT, INVALID, NOT_PREFERRED, NOT_ELIGIBLE, NOT_NEEDED = 0, 3, 7, 42, 80, 83, 84
@@ -24,7 +24,7 @@ OFFLINE = PartitionRecord(replicas=(1, 2, 3), isr=(1,), leader=-1, leader_epoch=
 async def elect(
     places: RegisteredPartitions, kind: int, *partitions: tuple[str, int], timeout_ms: int = 1000
 ) -> dict[tuple[str, int], int]:
-    requested = [TopicPartitions(topic, [index]) for topic, index in partitions]
+    requested = [ElectLeadersTopic(topic, [index]) for topic, index in partitions]
     return codes(await ask(places, ElectLeadersRequest(kind, requested, timeout_ms)))
 
 

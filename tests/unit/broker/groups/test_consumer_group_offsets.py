@@ -15,13 +15,13 @@ from headrace.wire.messages.group_offsets import (
     OffsetDeleteRequestTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
+    OffsetFetchRequestTopic,
 )
 
 
 async def fetch(simulated_broker: SimulatedBroker, **said: Any) -> tuple[int, list[int]]:
     """The error, and the offsets."""
-    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
+    topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=topics, **said)])
     (group,) = (await simulated_broker.ask(request, 9)).groups
     return group.error_code, [one.committed_offset for topic in group.topics for one in topic.partitions]

@@ -25,7 +25,7 @@ from headrace.model.errors import (
 )
 from headrace.wire.state_records.consumer_protocol import (
     ConsumerProtocolAssignment,
-    TopicPartitions,
+    NamedTopicPartitions,
     decode_assignment,
     encode_assignment,
 )
@@ -63,7 +63,7 @@ class Reader(ClassicMember):
 
 def assignment(*indexes: int) -> bytes:
     return encode_assignment(
-        ConsumerProtocolAssignment(assigned_partitions=[TopicPartitions(topic="t", partitions=list(indexes))])
+        ConsumerProtocolAssignment(assigned_partitions=[NamedTopicPartitions(topic="t", partitions=list(indexes))])
     )
 
 

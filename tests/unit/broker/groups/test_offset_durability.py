@@ -8,13 +8,13 @@ import pytest
 from tests.unit.broker.groups.classic_members import GROUP, commit, committed
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
-from headrace.wire.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from headrace.wire.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic
 
 
 async def found(simulated_broker: SimulatedBroker, version: int) -> int:
     if version < 8:
         return (await committed(simulated_broker, version=version))[0]
-    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
+    topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
     group = OffsetFetchRequestGroup(group_id=GROUP, topics=topics)
     (answer,) = (await simulated_broker.ask(OffsetFetchRequest(groups=[group]), version)).groups
     assert answer.error_code == 0

@@ -28,7 +28,6 @@ from headrace.wire.messages.group_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
-    OffsetFetchRequestTopics,
 )
 
 
@@ -116,8 +115,8 @@ async def test_version_10_names_topics_by_id(simulated_broker: SimulatedBroker) 
         (UUID(int=4), 100),
     ]
     wanted = [
-        OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=[0]),
-        OffsetFetchRequestTopics(topic_id=UUID(int=4), partition_indexes=[0]),
+        OffsetFetchRequestTopic(topic_id=topic_id, partition_indexes=[0]),
+        OffsetFetchRequestTopic(topic_id=UUID(int=4), partition_indexes=[0]),
     ]
     for group in (
         OffsetFetchRequestGroup(group_id=GROUP, topics=wanted),
@@ -141,7 +140,7 @@ async def test_many_groups_are_asked_for_at_once(simulated_broker: SimulatedBrok
     await simulated_broker.make_topic("t")
     await commit(simulated_broker, 1, "t", "a")
     await commit(simulated_broker, 2, "t", "b")
-    wanted = [OffsetFetchRequestTopics(name="t", partition_indexes=[0, 9])]
+    wanted = [OffsetFetchRequestTopic(name="t", partition_indexes=[0, 9])]
     groups = [
         OffsetFetchRequestGroup(group_id="a", topics=wanted),
         OffsetFetchRequestGroup(group_id="b", topics=None),

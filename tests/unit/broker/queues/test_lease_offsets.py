@@ -12,8 +12,8 @@ from tests.unit.broker.simulated_broker import SimulatedBroker
 from headrace.broker.queues.lease_offsets import RANGES_MAX, _intersect
 from headrace.machines.queues.subscription_values import Range
 from headrace.wire.messages.queues import (
+    LeaseOffsetsRange,
     LeaseOffsetsRequest,
-    OffsetRange,
     SettleItem,
     SettlePartition,
     SettleRequest,
@@ -30,7 +30,7 @@ async def lease(simulated_broker: SimulatedBroker, *wanted: tuple[int, int], **o
         member="chooser",
         topic="jobs",
         partition_index=0,
-        wanted=[OffsetRange(first, last) for first, last in wanted],
+        wanted=[LeaseOffsetsRange(first, last) for first, last in wanted],
     )
     for name, value in options.items():
         setattr(request, name, value)

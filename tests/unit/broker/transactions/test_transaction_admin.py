@@ -12,8 +12,8 @@ from tests.unit.broker.transactions.transaction_support import ID, Transactor, d
 from headrace.model.names import TRANSACTION_STATE
 from headrace.wire.messages.transactions import (
     DescribeProducersRequest,
+    DescribeProducersTopic,
     ListTransactionsRequest,
-    TopicRequest,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
@@ -91,7 +91,7 @@ async def test_a_pattern_that_cannot_be_used_is_refused(simulated_broker: Simula
 
 
 async def producers(simulated_broker: SimulatedBroker, partition: int = 0) -> Any:
-    request = DescribeProducersRequest(topics=[TopicRequest(name="t", partition_indexes=[partition])])
+    request = DescribeProducersRequest(topics=[DescribeProducersTopic(name="t", partition_indexes=[partition])])
     ((answer,),) = [topic.partitions for topic in (await simulated_broker.ask(request, 0)).topics]
     return answer
 

@@ -21,22 +21,22 @@ from headrace.model.errors import (
 from headrace.model.partition_record import PartitionRecord
 from headrace.wire import apis
 from headrace.wire.messages.configs import (
+    AlterConfigsResourceResponse,
     DescribeConfigsRequest,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
     IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResourceResponse,
     IncrementalAlterConfigsResponse,
 )
 from headrace.wire.messages.metadata import (
+    Cursor,
     DescribeClusterBroker,
     DescribeClusterResponse,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
-    NextCursor,
 )
 from headrace.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
@@ -123,7 +123,7 @@ class AdministeredCluster:
         for topic in dict.fromkeys(topic for topic, _ in page):
             told = [_described(index, self.records[topic, index]) for name, index in page if name == topic]
             topics.append(DescribeTopicPartitionsResponseTopic(name=topic, partitions=told))
-        return DescribeTopicPartitionsResponse(topics=topics, next_cursor=NextCursor(*rest[0]) if rest else None)
+        return DescribeTopicPartitionsResponse(topics=topics, next_cursor=Cursor(*rest[0]) if rest else None)
 
     def _describe_configs(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         results = []
@@ -213,9 +213,7 @@ class AdministeredCluster:
     def _alter_configs(self, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
         told = []
         for requested in request.resources:
-            told.append(
-                IncrementalAlterConfigsResourceResponse(0, None, requested.resource_type, requested.resource_name)
-            )
+            told.append(AlterConfigsResourceResponse(0, None, requested.resource_type, requested.resource_name))
             assert requested.resource_type == 4
             self.throttles += [
                 (requested.resource_name, c.name, c.config_operation, c.value) for c in requested.configs

@@ -28,7 +28,8 @@ from headrace.model.errors import (
     UnknownMemberId,
     UnreleasedInstanceId,
 )
-from headrace.wire.state_records.consumer_protocol import decode_assignment, version_of
+from headrace.wire.codec.codec import version_of
+from headrace.wire.state_records.consumer_protocol import decode_assignment
 
 
 @pytest.fixture

@@ -1,30 +1,32 @@
-"""Parse requests from bytes, with limits for heads and bodies.
+"""Parse requests from bytes, with limits for heads and bodies, and admit them by their heads.
 
-- A request is served when its body is complete. A request with a body is first checked by its head (`admission`); if
-  the check fails, the body is not buffered. A short body is read and dropped, so that the connection can continue after
-  the error; otherwise the error ends the connection.
-- Ambiguous requests are rejected, since a proxy in front of the server may interpret them differently (request
-  smuggling): two lengths, a length in addition to chunks, a transfer coding other than plain `chunked`, a version other
-  than 1.0 and 1.1. After such an error nothing more is read.
+- A request is served when its body is complete. A request with a body is first checked by its head
+  (`RequestAdmission`). If the check fails, the body is not buffered. A short body is read and dropped, so that the
+  connection can continue after the error; otherwise the error ends the connection.
+- Ambiguous requests are rejected, because a proxy in front of the server may interpret them differently (request
+  smuggling): two lengths, a length in addition to chunks, a transfer coding other than plain `chunked`, a version
+  other than 1.0 and 1.1. After such an error nothing more is read.
 - A request with an `Upgrade` that is not accepted is parsed a second time without it. A head is parsed at most twice,
   and each pass consumes input, so `feed` terminates on every input. CONNECT is rejected: the parser treats it as an
   upgrade that a second pass cannot remove.
-- Bytes are fed in slices (`slice_bytes`), because the parser cannot be interrupted; therefore only few requests start
-  before the caller gets control again.
+- Bytes are fed in slices (`slice_bytes`), because the parser cannot be interrupted. Therefore only a few requests start
+  before the caller regains control.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 import httptools
 
-from headrace.http import refusals
-from headrace.http.admission import RequestAdmission
+from headrace.http import problems
 from headrace.http.message import Request, authority_of, parse_target
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
+from headrace.runtime.inline_start import start_inline
+from headrace.runtime.request_ids import request_id
 
 if TYPE_CHECKING:
     from headrace.http.listener import HttpListener
@@ -44,6 +46,59 @@ _NAMES_KEPT_MAX = 512
 
 _names: dict[bytes, str] = {}
 """A cache of header names in lower case, since the same spellings recur."""
+
+
+class RequestAdmission:
+    """The check of a request by its head alone, before its body is read.
+
+    - The application's `admit` starts when the head is complete. The body is not read while `admit` is pending, so a
+      client without a valid token cannot make the server buffer a body.
+    - An admission is valid for the time of its head (`at`). If the body is complete later, the request is admitted
+      again before it is handled; otherwise a slow body would carry out a request long after its token was revoked.
+    - `failure` is the exception of `admit`. `on_done` is called at the end of a check that had to wait.
+    """
+
+    __slots__ = ("_on_done", "_task", "at", "failure")
+
+    def __init__(
+        self, listener: HttpListener, request: Request, at: float, on_done: Callable[[RequestAdmission], None]
+    ) -> None:
+        self.at = at
+        self.failure: BaseException | None = None
+        self._on_done = on_done
+        self._task: asyncio.Task[None] | None = None
+        before = request_id.set(request.id)
+        try:
+            outcome = start_inline(listener.application.admit(request), listener.loop)
+        except Exception as error:
+            self.failure = error
+        else:
+            if isinstance(outcome, asyncio.Task):
+                self._task = outcome
+                outcome.add_done_callback(self._end)
+        finally:
+            request_id.reset(before)
+
+    @property
+    def is_pending(self) -> bool:
+        return self._task is not None
+
+    async def wait(self) -> None:
+        """Return when the request is admitted; raise the exception of `admit` if it failed."""
+        if self._task is not None:
+            await asyncio.wait((self._task,))
+        if self.failure is not None:
+            raise self.failure
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        self.failure = asyncio.CancelledError() if task.cancelled() else task.exception()
+        self._on_done(self)
+
 
 ServeRequest = Callable[[Request, RequestAdmission | None, bool, bool], None]
 NO_REQUEST = Request("", "", {}, {}, b"", "", "")
@@ -149,13 +204,13 @@ class RequestReader:
         self._bytes_fed += len(data)
         if self.phase == HEAD:
             if self._bytes_fed > self._listener.limits.head_bytes_max:
-                raise refusals.head_too_large(self._listener.limits.head_bytes_max)
+                raise problems.head_too_large(self._listener.limits.head_bytes_max)
         elif (
             self.phase == BODY
             and not self._discards_body
             and self._bytes_fed > _FRAMING_BYTES_MIN + _FRAMING_PER_BODY_BYTE_MAX * self.body_bytes
         ):
-            raise refusals.malformed_request("the chunks have too much framing overhead")
+            raise problems.malformed_request("the chunks have too much framing overhead")
 
     def _parse(self, data: bytes | memoryview) -> bytes | None:
         """Parse input; return the rest to parse if an upgrade request stopped the parser."""
@@ -167,10 +222,10 @@ class RequestReader:
             if self._problem is None:
                 log.error("request failed in the parser peer=%s", self._peer, exc_info=error.__context__)
                 self._listener.failures += 1
-                self._problem = refusals.internal_error(self.request.id)
+                self._problem = problems.internal_error(self.request.id)
             raise self._problem from None
         except httptools.HttpParserError as error:
-            raise refusals.malformed_request(str(error)) from None
+            raise problems.malformed_request(str(error)) from None
         return None
 
     def wants_websocket(self, request: Request) -> bool:
@@ -199,7 +254,7 @@ class RequestReader:
     def on_url(self, url: bytes) -> None:
         self._url += url  # it may arrive in pieces
         if len(self._url) > self._listener.limits.url_bytes_max:
-            self._reject(refusals.url_too_long(self._listener.limits.url_bytes_max))
+            self._reject(problems.url_too_long(self._listener.limits.url_bytes_max))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         key = _names.get(name) or _lower(name)
@@ -216,34 +271,34 @@ class RequestReader:
         version = parser.get_http_version()
         self._is_old = version == "1.0"
         if version != "1.1" and not self._is_old:
-            self._reject(refusals.unknown_version(version))
+            self._reject(problems.unknown_version(version))
         if len(headers) + self._repeated > listener.limits.headers_max:
-            self._reject(refusals.too_many_headers(listener.limits.headers_max))
+            self._reject(problems.too_many_headers(listener.limits.headers_max))
         method = parser.get_method().decode("ascii")
         if method == "CONNECT":
-            self._reject(refusals.connect_not_supported())
+            self._reject(problems.connect_not_supported())
         host = headers.get("host")
         if (host is None and not self._is_old) or (host is not None and "," in host):
-            self._reject(refusals.malformed_request("exactly one Host header is required"))
+            self._reject(problems.malformed_request("exactly one Host header is required"))
         target = self._url.decode("ascii")
         path, query = parse_target(target)
         if (authority := authority_of(target)) is not None:
             if not authority:
-                self._reject(refusals.malformed_request("the request target has no host"))
+                self._reject(problems.malformed_request("the request target has no host"))
             headers["host"] = authority
         if path[:1] != "/" and path != "*":
-            self._reject(refusals.malformed_request("the request target must be a path"))
+            self._reject(problems.malformed_request("the request target must be a path"))
         request_id = headers.get("x-request-id") or ""
         if not request_id or not _is_valid_request_id(request_id):
             request_id = listener.next_id()
         self.request = Request(method, path, query, headers, b"", self._peer, request_id)
         if self.only_paths is not None and path not in self.only_paths:
-            self._reject(refusals.too_many_connections())
+            self._reject(problems.too_many_connections())
         self.upgrade = ""
         has_body = "content-length" in headers or "transfer-encoding" in headers
         if parser.should_upgrade():
             if self._is_second_message:
-                self._reject(refusals.malformed_request("more than one Upgrade header"))
+                self._reject(problems.malformed_request("more than one Upgrade header"))
             # A WebSocket starts with a GET without a body; otherwise the body would be parsed as frames.
             is_websocket = method == "GET" and not has_body and headers.get("upgrade", "").lower() == WEBSOCKET
             self.upgrade = WEBSOCKET if is_websocket else _OTHER_PROTOCOL
@@ -254,7 +309,7 @@ class RequestReader:
     def on_body(self, piece: bytes) -> None:
         size = len(piece)
         if self.body_bytes + size > self._body_bytes_max:
-            self._reject(refusals.body_too_large(self._body_bytes_max))
+            self._reject(problems.body_too_large(self._body_bytes_max))
         limits = self._listener.limits
         ahead = self.deadline + size / limits.body_bytes_per_second_min
         self.deadline = min(ahead, self.now + limits.body_seconds)
@@ -262,7 +317,7 @@ class RequestReader:
         if self._discards_body:
             return
         if not self._listener.budget.reserve(self._peer, size):
-            self._reject(refusals.too_many_bodies())
+            self._reject(problems.too_many_bodies())
         self.body_bytes += size
         if not self._body:
             self._body = piece
@@ -292,14 +347,14 @@ class RequestReader:
             if not length:
                 return
         elif coding.lower() != "chunked" or self._is_old:
-            self._reject(refusals.unknown_coding(coding))
+            self._reject(problems.unknown_coding(coding))
         self._body_bytes_max = self._listener.application.body_limit(request.method, request.path)
         if length > self._body_bytes_max:
-            self._reject(refusals.body_too_large(self._body_bytes_max))
+            self._reject(problems.body_too_large(self._body_bytes_max))
         expected = headers.get("expect")
         if expected is not None:
             if expected.lower() != "100-continue":
-                self._reject(refusals.unknown_expectation(expected))
+                self._reject(problems.unknown_expectation(expected))
             self.expects_continue = not self._is_old
         self._unread = length
         self.phase = BODY

@@ -1,8 +1,9 @@
-"""Who calls, and whether they may: bearer tokens, their scopes and their rates.
+"""Authenticate and authorize REST requests: bearer tokens, their scopes and their rates.
 
-The application calls `authenticate` to authenticate a request (401, or 429 above its rate), then `authorize` for the
-operation of its route (403). A handler that accesses another topic than that of its route must also authorize it with
-`request.caller`. Responses and log lines never contain any part of a token except its id.
+- The application calls `authenticate` to authenticate a request (401, or 429 above its rate), then `authorize` for the
+  operation of its route (403).
+- A handler that accesses another topic than that of its route must also authorize it with `request.caller`.
+- Responses and log lines never contain any part of a token except its id.
 """
 
 from __future__ import annotations
@@ -17,31 +18,20 @@ import msgspec
 from headrace.client.admin.tokens import TokenGrant, check_tokens
 from headrace.client.cluster import Cluster
 from headrace.http.message import Header, Request
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Verb
 from headrace.machines.queues.rate_limiter import RateLimiter
 from headrace.model.errors import HeadraceError
 from headrace.model.tokens import MANAGE, Scope, hash_secret, needed_scope, parse_token
 from headrace.runtime.clock import Clock
 
-# Verify tokens with the brokers, and cache the results for a short time.
-#
-# - A valid token is cached for `VALID_CACHE_SECONDS` and an invalid one for `INVALID_CACHE_SECONDS`, counted from the
-#   start of the request to a broker. Therefore a revoked token stops working after a few seconds.
-# - At most one request to the brokers is in flight; it verifies all tokens that have arrived since the previous one.
-#   Therefore many clients, or a client that makes up tokens, cause only few requests.
-# - When too many tokens are waiting, further requests fail with 503.
-# - Secrets are neither stored nor sent; the cache uses their hashes.
-
-
-VALID_CACHE_SECONDS = (
-    4.0  # a revoked token is rejected within 5 s: brokers learn of the revocation within the remaining time
-)
+# A revoked token is rejected within 5 s: brokers learn of the revocation within the remaining time.
+VALID_CACHE_SECONDS = 4.0
 INVALID_CACHE_SECONDS = 1.0
 CACHED_MAX = 10_000
 WAITING_MAX = 1_000
 TOKENS_PER_REQUEST_MAX = 100
-_PATIENCE_SECONDS = 3.0  # enough to retry with another broker when one fails
+_DEADLINE_SECONDS = 3.0  # enough to retry with another broker when one fails
 
 _Key = tuple[str, bytes]
 
@@ -52,13 +42,23 @@ class _CachedGrant(NamedTuple):
 
 
 class TokenCache:
+    """Verifies tokens with the brokers, and caches the results for a short time.
+
+    - A valid token is cached for `VALID_CACHE_SECONDS` and an invalid one for `INVALID_CACHE_SECONDS`, counted from the
+      start of the request to a broker. Therefore a revoked token stops working after a few seconds.
+    - At most one request to the brokers is in flight; it verifies all tokens that have arrived since the previous one.
+      Therefore many clients, or a client that makes up tokens, cause only few requests.
+    - When too many tokens are waiting, further requests fail with 503.
+    - Secrets are neither stored nor sent; the cache uses their hashes.
+    """
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._clock = cluster.clock
         self._valid_grants: dict[_Key, _CachedGrant] = {}
         self._invalid_tokens: dict[_Key, _CachedGrant] = {}
         self._pending_checks: dict[_Key, list[asyncio.Future[TokenGrant | None]]] = {}
-        self._asking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
 
     async def check(self, token_id: str, secret: str) -> TokenGrant | None:
         """Return the grant of a token, or None if it is invalid; raise if no broker can verify it."""
@@ -78,24 +78,24 @@ class TokenCache:
                 [("retry-after", "1")],
             )
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[TokenGrant | None] = loop.create_future()
-        self._pending_checks.setdefault(key, []).append(answer)
-        if self._asking is None:
-            self._asking = loop.create_task(self._ask())
-        return answer
+        grant: asyncio.Future[TokenGrant | None] = loop.create_future()
+        self._pending_checks.setdefault(key, []).append(grant)
+        if self._checking is None:
+            self._checking = loop.create_task(self._check_all_pending())
+        return grant
 
-    async def _ask(self) -> None:
+    async def _check_all_pending(self) -> None:
         try:
             while self._pending_checks:
                 await self._check_pending([*self._pending_checks][:TOKENS_PER_REQUEST_MAX])
         finally:
-            self._asking = None
+            self._checking = None
 
     async def _check_pending(self, keys: list[_Key]) -> None:
-        asked_at = self._clock.monotonic()
+        requested_at = self._clock.monotonic()
         try:
             grants = await self._cluster.call_with_retries(
-                lambda: check_tokens(self._cluster, keys), deadline_seconds=_PATIENCE_SECONDS
+                lambda: check_tokens(self._cluster, keys), deadline_seconds=_DEADLINE_SECONDS
             )
         except HeadraceError as error:
             for key in keys:
@@ -104,12 +104,12 @@ class TokenCache:
                         waiting.set_exception(error)
             return
         for key, grant in zip(keys, grants, strict=True):
-            self._remember(key, grant, asked_at)
+            self._remember(key, grant, requested_at)
             for waiting in self._pending_checks.pop(key):
                 if not waiting.done():
                     waiting.set_result(grant)
 
-    def _remember(self, key: _Key, grant: TokenGrant | None, asked_at: float) -> None:
+    def _remember(self, key: _Key, grant: TokenGrant | None, requested_at: float) -> None:
         """Cache a result. The oldest entry is evicted first; invalid tokens cannot evict valid ones."""
         self._valid_grants.pop(key, None)
         self._invalid_tokens.pop(key, None)
@@ -120,7 +120,7 @@ class TokenCache:
         )
         if len(kept) >= CACHED_MAX:
             del kept[next(iter(kept))]
-        kept[key] = _CachedGrant(grant, asked_at + seconds)
+        kept[key] = _CachedGrant(grant, requested_at + seconds)
 
 
 RATES_MAX = 10_000
@@ -164,7 +164,7 @@ class Authorizer(Protocol):
         """Raise `Problem` 403 unless permitted. `topic` is None for operations that concern no topic."""
 
     async def is_still_authorized(self, request: Request) -> bool:
-        """Whether a request that is still being answered would still be authenticated now."""
+        """Whether a request that is still in progress would still be authenticated now."""
 
 
 class AllowAllAuthorizer:
@@ -189,7 +189,7 @@ class TokenAuthorizer:
         self._rates: dict[str, RateLimiter] = {}
 
     async def authenticate(self, request: Request) -> Principal:
-        grant = await self._checked(request)
+        grant = await self._grant_of(request)
         if request.caller is None:
             self._count(grant)
         return Principal(grant.name, grant.id, grant.scopes)
@@ -199,14 +199,14 @@ class TokenAuthorizer:
 
     async def is_still_authorized(self, request: Request) -> bool:
         try:
-            await self._checked(request)
+            await self._grant_of(request)
         except Problem as problem:
             return problem.status != _UNAUTHORIZED
         except HeadraceError:
             pass  # no broker can verify the token now; assume that it is still valid
         return True
 
-    async def _checked(self, request: Request) -> TokenGrant:
+    async def _grant_of(self, request: Request) -> TokenGrant:
         token_id, secret = _presented_token(request)
         grant = await self._checks.check(token_id, secret)
         if grant is None:

@@ -1,4 +1,4 @@
-"""Reading: limits, pieces, and everything that is refused because it could be understood in two ways."""
+"""The request reader: limits, split input, and rejection of ambiguous requests."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ CHUNKED = f"{POST}Transfer-Encoding: chunked\r\n\r\n"
 
 
 def refused(http_client: HttpTestClient) -> tuple[int, str]:
-    """The status and code of the only answer, behind which the connection must end."""
-    answer = http_client.answer()
+    """Return status and code of the only response, after which the connection must end."""
+    response = http_client.answer()
     assert http_client.is_hung_up_on
-    assert answer.headers["connection"] == "close"
-    return answer.status, answer.code
+    assert response.headers["connection"] == "close"
+    return response.status, response.code
 
 
-async def test_a_request_that_comes_byte_by_byte_is_understood() -> None:
+async def test_a_request_that_arrives_byte_by_byte_is_parsed() -> None:
     harness = HttpHarness()
     http_client = harness.http_client()
     for (
         byte
     ) in b"POST /some/path?x=y HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabcGET /b HTTP/1.1\r\nHost: x\r\n\r\n":
         http_client.sends(bytes([byte]))
-    assert [answer.path for answer in http_client.answers()] == ["/some/path", "/b"]
+    assert [response.path for response in http_client.answers()] == ["/some/path", "/b"]
     assert (harness.script.requests[0].body, harness.script.requests[0].query) == (b"abc", {"x": "y"})
 
 
@@ -45,7 +45,7 @@ async def test_a_request_that_comes_byte_by_byte_is_understood() -> None:
         ("//a/../b", "//a/../b", {}),
     ],
 )
-async def test_targets(target: str, path: str, query: dict[str, str]) -> None:
+async def test_request_targets_are_parsed(target: str, path: str, query: dict[str, str]) -> None:
     harness = HttpHarness()
     harness.http_client().asks(target)
     assert (harness.script.requests[0].path, harness.script.requests[0].query) == (path, query)
@@ -84,7 +84,7 @@ async def test_targets(target: str, path: str, query: dict[str, str]) -> None:
         f"{CHUNKED}fffffffffffffffff\r\nabc",
     ],
 )
-async def test_what_is_not_clearly_a_request_is_refused_and_ends_the_connection(garbage: str) -> None:
+async def test_an_ambiguous_or_malformed_request_ends_the_connection(garbage: str) -> None:
     harness = HttpHarness()
     http_client = harness.http_client().sends(garbage)
     assert refused(http_client) == (400, "malformed_request")
@@ -93,7 +93,7 @@ async def test_what_is_not_clearly_a_request_is_refused_and_ends_the_connection(
 
 
 @pytest.mark.parametrize("target", ["http://x/", "http://x/a", "example.org:443", "/a"])
-async def test_connect_is_refused_at_its_head(target: str) -> None:
+async def test_connect_is_rejected(target: str) -> None:
     harness = HttpHarness()
     with StepLimit(5000):
         http_client = harness.http_client().sends(f"CONNECT {target} HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -102,33 +102,33 @@ async def test_connect_is_refused_at_its_head(target: str) -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip, chunked", "gzip, CHUNKED", "chunked, chunked", "identity, chunked"])
-async def test_a_body_may_be_chunked_and_nothing_else(coding: str) -> None:
+async def test_transfer_codings_other_than_chunked_are_rejected(coding: str) -> None:
     http_client = HttpHarness().http_client().sends(f"{POST}Transfer-Encoding: {coding}\r\n\r\n0\r\n\r\n")
     assert refused(http_client)[0] in (400, 501)
 
 
-async def test_http_1_0_knows_no_chunks() -> None:
+async def test_chunked_bodies_are_rejected_in_http_1_0() -> None:
     http_client = HttpHarness().http_client().sends("POST /a HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
     assert refused(http_client)[0] == 501
 
 
 @pytest.mark.parametrize("version", ["HTTP/2.0", "HTTP/0.9", "HTTP/3.0", "HTTP/1.2"])
-async def test_other_versions_are_not_spoken(version: str) -> None:
+async def test_other_http_versions_are_rejected(version: str) -> None:
     http_client = HttpHarness().http_client().sends(f"GET / {version}\r\nHost: x\r\n\r\n")
     assert refused(http_client)[0] in (400, 505)
 
 
-async def test_requests_before_a_malformed_one_get_their_answers_first() -> None:
+async def test_responses_before_a_malformed_request_are_sent_first() -> None:
     harness = HttpHarness()
     http_client = harness.http_client().asks("/wait/a").sends("garbage\r\n\r\n")
     assert http_client.answers() == []
     harness.script.open("a")
     await settled()
-    assert [answer.status for answer in http_client.answers()] == [200, 400]
+    assert [response.status for response in http_client.answers()] == [200, 400]
     assert http_client.is_hung_up_on
 
 
-async def test_a_refusal_has_the_id_of_its_own_request() -> None:
+async def test_an_error_has_the_id_of_its_own_request() -> None:
     mine = "X-Request-Id: mine\r\n"
     good, bad = HttpHarness().http_client().asks("/a", headers=mine).sends("garbage\r\n\r\n").answers()
     assert good.headers["x-request-id"] == "mine"
@@ -137,7 +137,7 @@ async def test_a_refusal_has_the_id_of_its_own_request() -> None:
     assert too_large.headers["x-request-id"] == "mine"
 
 
-async def test_what_a_refused_client_still_sends_is_thrown_away_for_a_moment() -> None:
+async def test_input_after_an_error_is_discarded_until_the_linger_timeout() -> None:
     harness = HttpHarness(linger_seconds=2.0)
     http_client = harness.http_client().sends(f"{POST}Content-Length: 100000\r\n\r\n")
     assert refused(http_client) == (413, "body_too_large")
@@ -149,14 +149,14 @@ async def test_what_a_refused_client_still_sends_is_thrown_away_for_a_moment() -
     assert http_client.line.closed
 
 
-async def test_a_body_that_announces_too_much_is_refused_before_it_is_read() -> None:
+async def test_a_content_length_above_the_limit_is_rejected_before_the_body_is_read() -> None:
     harness = HttpHarness()
     assert refused(harness.http_client().sends(f"{POST}Content-Length: 1001\r\n\r\n")) == (413, "body_too_large")
     assert harness.http_client().asks("/a", "POST", body=b"x" * 1000).answer().status == 200
     assert harness.listener.budget.taken == 0
 
 
-async def test_a_chunked_body_is_refused_when_it_has_grown_too_large() -> None:
+async def test_a_chunked_body_is_rejected_when_it_exceeds_the_limit() -> None:
     harness = HttpHarness()
     http_client = harness.http_client().sends(CHUNKED)
     for _ in range(10):
@@ -167,14 +167,14 @@ async def test_a_chunked_body_is_refused_when_it_has_grown_too_large() -> None:
     assert harness.listener.budget.taken == 0
 
 
-async def test_chunks_make_one_body_and_what_stands_behind_them_is_dropped() -> None:
+async def test_chunks_are_joined_and_trailers_are_ignored() -> None:
     harness = HttpHarness()
     http_client = (
         harness.http_client()
         .sends(f"{CHUNKED}3;why=not\r\nabc\r\n2\r\nde\r\n0\r\nX-Late: 1\r\nHost: y\r\n\r\n")
         .asks("/b")
     )
-    assert [answer.path for answer in http_client.answers()] == ["/a", "/b"]
+    assert [response.path for response in http_client.answers()] == ["/a", "/b"]
     first, second = harness.script.requests
     assert first.body == b"abcde"
     assert "x-late" not in first.headers
@@ -182,7 +182,7 @@ async def test_chunks_make_one_body_and_what_stands_behind_them_is_dropped() -> 
     assert set(second.headers) == {"host"}
 
 
-async def test_chunks_that_say_more_than_they_hold_are_refused() -> None:
+async def test_chunks_with_too_much_framing_are_rejected() -> None:
     harness = HttpHarness()
     harness.script.body_bytes_max = 10_000_000
     http_client = harness.http_client().sends(CHUNKED)
@@ -193,7 +193,7 @@ async def test_chunks_that_say_more_than_they_hold_are_refused() -> None:
     assert refused(http_client) == (400, "malformed_request")
 
 
-async def test_chunks_of_one_byte_are_not_held_against_anybody() -> None:
+async def test_chunks_of_one_byte_are_accepted() -> None:
     harness = HttpHarness()
     harness.script.body_bytes_max = 100_000
     http_client = harness.http_client().sends(CHUNKED + "1\r\nx\r\n" * 50_000 + "0\r\n\r\n")
@@ -201,7 +201,7 @@ async def test_chunks_of_one_byte_are_not_held_against_anybody() -> None:
     assert len(harness.script.requests[0].body) == 50_000
 
 
-async def test_a_body_that_stops_coming_is_given_up_however_fast_it_came_before() -> None:
+async def test_a_stalled_body_is_rejected_even_if_it_was_fast_before() -> None:
     harness = HttpHarness(body_seconds=10.0, body_bytes_per_second_min=4096)
     harness.script.body_bytes_max = 16 << 20
     http_client = (
@@ -214,7 +214,7 @@ async def test_a_body_that_stops_coming_is_given_up_however_fast_it_came_before(
     assert harness.listener.budget.taken == 0
 
 
-async def test_a_body_that_keeps_to_the_minimum_rate_may_take_its_time() -> None:
+async def test_a_body_at_the_minimum_rate_is_accepted() -> None:
     harness = HttpHarness(body_seconds=10.0, body_bytes_per_second_min=10)
     http_client = harness.http_client().sends(f"{POST}Content-Length: 1000\r\n\r\n")
     for _ in range(99):
@@ -230,7 +230,7 @@ async def test_a_body_that_keeps_to_the_minimum_rate_may_take_its_time() -> None
     assert refused(slower) == (408, "request_timeout")
 
 
-async def test_the_bodies_of_one_host_leave_room_for_those_of_others() -> None:
+async def test_the_body_budget_of_one_host_leaves_room_for_others() -> None:
     harness = HttpHarness(bodies_bytes_max=2000, bodies_per_host_bytes_max=1000)
     greedy = [harness.http_client("10.0.0.1").sends(f"{POST}Content-Length: 900\r\n\r\n") for _ in range(8)]
     for http_client in greedy:
@@ -243,37 +243,37 @@ async def test_the_bodies_of_one_host_leave_room_for_those_of_others() -> None:
     assert harness.listener.budget.taken == 0
 
 
-NOBODY = f"{POST}X-Token: none\r\n"
+UNAUTHORIZED = f"{POST}X-Token: none\r\n"
 
 
-async def test_a_client_that_is_not_admitted_gets_its_error_before_its_body_is_read() -> None:
+async def test_an_unauthorized_client_gets_its_error_before_its_body_is_read() -> None:
     harness = HttpHarness()
     harness.script.body_bytes_max = 16 << 20
-    http_client = harness.http_client().sends(f"{NOBODY}Content-Length: {16 << 20}\r\n\r\n")
+    http_client = harness.http_client().sends(f"{UNAUTHORIZED}Content-Length: {16 << 20}\r\n\r\n")
     assert refused(http_client) == (401, "token_unknown")
-    in_chunks = harness.http_client().sends(f"{NOBODY}Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n")
+    in_chunks = harness.http_client().sends(f"{UNAUTHORIZED}Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n")
     assert refused(in_chunks) == (401, "token_unknown")
     assert harness.listener.budget.taken == 0
     assert harness.script.started == []
 
 
-async def test_a_client_that_is_not_admitted_is_not_told_to_go_on() -> None:
-    http_client = HttpHarness().http_client().sends(f"{NOBODY}Expect: 100-continue\r\nContent-Length: 3\r\n\r\n")
+async def test_an_unauthorized_client_gets_no_100_continue() -> None:
+    http_client = HttpHarness().http_client().sends(f"{UNAUTHORIZED}Expect: 100-continue\r\nContent-Length: 3\r\n\r\n")
     assert refused(http_client) == (401, "token_unknown")
 
 
-async def test_a_short_body_of_a_client_that_is_not_admitted_is_dropped_and_the_connection_goes_on() -> None:
+async def test_a_short_unauthorized_body_is_dropped_and_the_connection_continues() -> None:
     harness = HttpHarness()
     harness.script.body_bytes_max = 1 << 20
-    http_client = harness.http_client().sends(f"{NOBODY}Content-Length: 65536\r\n\r\n").sends(b"x" * 65_535)
+    http_client = harness.http_client().sends(f"{UNAUTHORIZED}Content-Length: 65536\r\n\r\n").sends(b"x" * 65_535)
     assert harness.listener.budget.taken == 0
     assert http_client.answers() == []
     http_client.sends(b"x").asks("/b")
-    assert [answer.status for answer in http_client.answers()] == [401, 200]
+    assert [response.status for response in http_client.answers()] == [401, 200]
     assert harness.script.started == ["/b"]
 
 
-async def test_while_a_token_is_checked_its_body_is_not_read() -> None:
+async def test_a_body_is_not_read_while_its_token_is_checked() -> None:
     harness = HttpHarness()
     harness.script.body_bytes_max = 1 << 20
     later = f"{POST}X-Token: later\r\nContent-Length: 100000\r\n\r\n"
@@ -299,28 +299,28 @@ async def test_while_a_token_is_checked_its_body_is_not_read() -> None:
         ("Transfer-Encoding: chunked\r\n\r\n", "0\r\n\r\n"),
     ],
 )
-async def test_a_body_that_is_complete_after_the_token_was_revoked_is_not_acted_on(head: str, rest: str) -> None:
+async def test_a_body_completed_after_the_token_was_revoked_is_not_processed(head: str, rest: str) -> None:
     for is_valid, status in ((True, 200), (False, 401)):
         harness = HttpHarness()
         http_client = harness.http_client().sends(f"{POST}X-Token: revocable\r\n{head}")
         harness.script.is_valid = is_valid
         harness.clock.seconds += 1
         http_client.sends(rest)
-        answers = [answer for answer in http_client.answers() if answer.status != 100]
-        assert [answer.status for answer in answers] == [status]
+        answers = [response for response in http_client.answers() if response.status != 100]
+        assert [response.status for response in answers] == [status]
         assert len(harness.script.requests) == (1 if is_valid else 0)
         assert harness.listener.budget.taken == 0
         assert not http_client.is_hung_up_on
 
 
-async def test_a_body_that_comes_with_its_head_is_admitted_once() -> None:
+async def test_a_body_received_with_its_head_is_admitted_once() -> None:
     harness = HttpHarness()
     http_client = harness.http_client().sends(f"{POST}Content-Length: 3\r\n\r\nabc").asks("/b")
-    assert [answer.status for answer in http_client.answers()] == [200, 200]
+    assert [response.status for response in http_client.answers()] == [200, 200]
     assert len(harness.script.admitted) == 2
 
 
-async def test_a_token_that_proves_invalid_later_ends_the_request() -> None:
+async def test_a_late_failure_of_the_token_check_ends_the_request() -> None:
     harness = HttpHarness()
     harness.script.is_valid = False
     harness.script.body_bytes_max = 1 << 20
@@ -334,13 +334,13 @@ async def test_a_token_that_proves_invalid_later_ends_the_request() -> None:
     harness.script.open("token")
     await settled()
     assert refused(large) == (401, "token_unknown")
-    assert [answer.status for answer in short.sends("bc").asks("/b").answers()] == [401, 200]
+    assert [response.status for response in short.sends("bc").asks("/b").answers()] == [401, 200]
     assert whole.answer().status == 401
     assert harness.listener.budget.taken == 0
     assert harness.script.started == ["/b"]
 
 
-async def test_whoever_waits_for_a_token_check_is_told_to_go_on_when_it_succeeded() -> None:
+async def test_a_100_continue_follows_a_successful_token_check() -> None:
     harness = HttpHarness()
     http_client = harness.http_client().sends(
         f"{POST}X-Token: later\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n"
@@ -352,7 +352,7 @@ async def test_whoever_waits_for_a_token_check_is_told_to_go_on_when_it_succeede
     assert http_client.sends("abc").answers()[-1].status == 200
 
 
-async def test_a_check_that_fails_by_our_own_fault_is_a_500() -> None:
+async def test_an_exception_in_the_token_check_is_a_500() -> None:
     harness = HttpHarness()
     http_client = harness.http_client().sends(f"{POST}X-Token: bug\r\nContent-Length: 3\r\n\r\nabc")
     assert refused(http_client) == (500, "internal_error")
@@ -360,7 +360,7 @@ async def test_a_check_that_fails_by_our_own_fault_is_a_500() -> None:
     assert harness.listener.failures == 2
 
 
-async def test_bodies_are_refused_when_together_they_are_too_much() -> None:
+async def test_bodies_above_the_total_budget_are_rejected() -> None:
     harness = HttpHarness(bodies_bytes_max=1500)
     first = harness.http_client().sends(f"{POST}Content-Length: 1000\r\n\r\n").sends(b"x" * 999)
     second = harness.http_client().sends(f"{POST}Content-Length: 600\r\n\r\n").sends(b"x" * 600)
@@ -371,7 +371,7 @@ async def test_bodies_are_refused_when_together_they_are_too_much() -> None:
     assert harness.http_client().asks("/a", "POST", body=b"x" * 600).answer().status == 200
 
 
-async def test_a_body_is_counted_until_it_is_answered_or_given_up() -> None:
+async def test_a_body_counts_against_the_budget_until_its_request_ends() -> None:
     harness = HttpHarness()
     http_client = harness.http_client().asks("/wait/a", "POST", body=b"abc")
     unfinished = harness.http_client().sends(f"{POST}Content-Length: 10\r\n\r\nabcd")
@@ -384,7 +384,7 @@ async def test_a_body_is_counted_until_it_is_answered_or_given_up() -> None:
     assert http_client.answer().status == 200
 
 
-async def test_a_url_that_is_too_long_is_refused() -> None:
+async def test_a_url_above_the_limit_is_rejected() -> None:
     harness = HttpHarness(url_bytes_max=100)
     assert harness.http_client().asks("/" + "x" * 99).answer().status == 200
     assert refused(harness.http_client().asks("/" + "x" * 100)) == (414, "url_too_long")
@@ -395,7 +395,7 @@ async def test_a_url_that_is_too_long_is_refused() -> None:
     assert refused(http_client) == (414, "url_too_long")
 
 
-async def test_a_head_that_is_too_long_is_refused_however_it_comes() -> None:
+async def test_a_head_above_the_limit_is_rejected_regardless_of_splitting() -> None:
     harness = HttpHarness(head_bytes_max=4000)
     whole = harness.http_client().sends("GET / HTTP/1.1\r\nHost: x\r\nX: " + "x" * 6000)
     assert refused(whole) == (431, "headers_too_large")
@@ -406,14 +406,14 @@ async def test_a_head_that_is_too_long_is_refused_however_it_comes() -> None:
     assert refused(in_pieces) == (431, "headers_too_large")
 
 
-async def test_many_requests_on_one_connection_are_not_one_long_request() -> None:
+async def test_the_head_limit_applies_to_each_request_separately() -> None:
     http_client = HttpHarness(head_bytes_max=4000).http_client()
     for _ in range(5):
         http_client.asks("/a", headers=f"X: {'x' * 3000}\r\n")
-    assert [answer.status for answer in http_client.answers()] == [200] * 5
+    assert [response.status for response in http_client.answers()] == [200] * 5
 
 
-async def test_too_many_headers_are_refused() -> None:
+async def test_too_many_headers_are_rejected() -> None:
     harness = HttpHarness(headers_max=10)
     assert harness.http_client().asks("/a", headers="".join(f"X-{n}: 1\r\n" for n in range(9))).answer().status == 200
     assert refused(harness.http_client().asks("/a", headers="".join(f"X-{n}: 1\r\n" for n in range(10)))) == (
@@ -423,7 +423,7 @@ async def test_too_many_headers_are_refused() -> None:
     assert refused(harness.http_client().asks("/a", headers="X: 1\r\n" * 10))[0] == 431
 
 
-async def test_a_client_that_wants_to_be_told_is_told_to_go_on() -> None:
+async def test_a_client_that_expects_100_continue_gets_it() -> None:
     harness = HttpHarness()
     http_client = harness.http_client().sends(f"{POST}Expect: 100-continue\r\nContent-Length: 3\r\n\r\n")
     assert http_client.line.written == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -434,17 +434,17 @@ async def test_a_client_that_wants_to_be_told_is_told_to_go_on() -> None:
     assert again.answer().status == 200, "its body was there: nothing to tell"
 
 
-async def test_a_body_that_would_be_refused_is_not_asked_for() -> None:
+async def test_a_body_above_the_limit_gets_no_100_continue() -> None:
     http_client = HttpHarness().http_client().sends(f"{POST}Expect: 100-continue\r\nContent-Length: 3000\r\n\r\n")
     assert refused(http_client)[0] == 413
 
 
-async def test_other_expectations_are_refused() -> None:
+async def test_other_expectations_are_rejected() -> None:
     http_client = HttpHarness().http_client().sends(f"{POST}Expect: miracles\r\nContent-Length: 3\r\n\r\n")
     assert refused(http_client) == (417, "unknown_expectation")
 
 
-async def test_nobody_is_told_to_go_on_before_the_answers_that_are_owed() -> None:
+async def test_a_100_continue_follows_pending_responses() -> None:
     harness = HttpHarness()
     http_client = (
         harness.http_client().asks("/wait/a").sends(f"{POST}Expect: 100-continue\r\nContent-Length: 3\r\n\r\n")
@@ -456,11 +456,11 @@ async def test_nobody_is_told_to_go_on_before_the_answers_that_are_owed() -> Non
 
 
 @pytest.mark.parametrize("protocol", ["h2c", "TLS/1.0", "h2c, websocket2", ""])
-async def test_an_offer_of_another_protocol_is_not_taken_up_and_harms_nothing(protocol: str) -> None:
+async def test_an_upgrade_to_another_protocol_is_ignored(protocol: str) -> None:
     harness = HttpHarness()
     offer = f"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: {protocol}\r\nHTTP2-Settings: AA\r\n"
     http_client = harness.http_client().asks("/a?x=1", "POST", offer, b"abc").asks("/b", headers=offer).asks("/c")
-    assert [answer.path for answer in http_client.answers()] == ["/a", "/b", "/c"]
+    assert [response.path for response in http_client.answers()] == ["/a", "/b", "/c"]
     assert (harness.script.requests[0].body, harness.script.requests[0].query) == (b"abc", {"x": "1"})
 
 
@@ -472,19 +472,19 @@ async def test_an_offer_of_another_protocol_is_not_taken_up_and_harms_nothing(pr
         "GET /a HTTP/1.1\r\nHost: x\r\n{}Content-Length: 3\r\n\r\nabc",
     ],
 )
-async def test_a_request_with_a_body_keeps_it_though_it_asks_for_a_websocket(offer: str) -> None:
+async def test_an_upgrade_request_with_a_body_keeps_its_body(offer: str) -> None:
     harness = HttpHarness()
     http_client = harness.http_client().sends(offer.format("Connection: Upgrade\r\nUpgrade: websocket\r\n")).asks("/b")
-    assert [answer.path for answer in http_client.answers()] == ["/a", "/b"]
+    assert [response.path for response in http_client.answers()] == ["/a", "/b"]
     assert harness.script.requests[0].body == b"abc"
 
 
-async def test_an_old_request_that_offers_another_protocol_stays_an_old_one() -> None:
+async def test_an_http_1_0_request_with_an_upgrade_remains_http_1_0() -> None:
     http_client = HttpHarness().http_client().sends("GET /a HTTP/1.0\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
     assert (http_client.answer().status, http_client.answer().headers["connection"]) == (200, "close")
 
 
-async def test_a_thousand_offers_of_another_protocol_are_a_thousand_requests() -> None:
+async def test_a_thousand_ignored_upgrades_are_a_thousand_requests() -> None:
     harness = HttpHarness()
     http_client = harness.http_client()
     http_client.sends("GET /a HTTP/1.1\r\nHost:\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n" * 1000)
@@ -493,14 +493,14 @@ async def test_a_thousand_offers_of_another_protocol_are_a_thousand_requests() -
     assert len(http_client.answers()) == 1000
 
 
-async def test_a_bug_in_saying_how_large_a_body_may_be_is_ours() -> None:
+async def test_an_exception_in_body_limit_is_a_500() -> None:
     harness = HttpHarness()
     http_client = harness.http_client().asks("/bug", "POST", body=b"abc")
     assert refused(http_client) == (500, "internal_error")
     assert harness.listener.failures == 1
 
 
-async def test_a_request_that_ends_in_its_middle_is_told_so() -> None:
+async def test_an_incomplete_request_gets_an_error() -> None:
     harness = HttpHarness()
     for piece in ("GET / HT", "GET / HTTP/1.1\r\nHost: x\r\n", f"{POST}Content-Length: 3\r\n\r\nab"):
         http_client = harness.http_client().sends(piece)
@@ -509,7 +509,7 @@ async def test_a_request_that_ends_in_its_middle_is_told_so() -> None:
         assert http_client.line.closed
 
 
-async def test_reading_stops_while_too_many_answers_are_owed() -> None:
+async def test_reading_stops_while_too_many_responses_are_pending() -> None:
     harness = HttpHarness(pending_responses_max=4)
     http_client = harness.http_client()
     http_client.sends("".join(f"GET /wait/{n} HTTP/1.1\r\nHost: x\r\nX: {'x' * 500}\r\n\r\n" for n in range(20)))
@@ -518,11 +518,11 @@ async def test_reading_stops_while_too_many_answers_are_owed() -> None:
     for number in range(20):
         harness.script.open(str(number))
         await settled()
-    assert [answer.path for answer in http_client.answers()] == [f"/wait/{number}" for number in range(20)]
+    assert [response.path for response in http_client.answers()] == [f"/wait/{number}" for number in range(20)]
     assert http_client.line.reads
 
 
-async def test_a_client_with_many_requests_at_once_lets_others_have_their_turn() -> None:
+async def test_a_client_with_many_pipelined_requests_does_not_starve_others() -> None:
     harness = HttpHarness()
     http_client = harness.http_client().sends("GET /a HTTP/1.1\r\nHost: x\r\n\r\n" * 300)
     assert len(harness.script.started) < 100
@@ -533,7 +533,7 @@ async def test_a_client_with_many_requests_at_once_lets_others_have_their_turn()
 
 @pytest.mark.parametrize("path", ["/stream", "/socket", "/wait/a", "/problem"])
 @pytest.mark.parametrize("behind", [0, 60])
-async def test_whatever_stands_among_many_requests_is_answered_in_its_place(path: str, behind: int) -> None:
+async def test_responses_to_pipelined_requests_of_all_kinds_are_in_order(path: str, behind: int) -> None:
     harness = HttpHarness()
     harness.script.open("a")
     harness.script.chunks.put_nowait(None)
@@ -541,12 +541,12 @@ async def test_whatever_stands_among_many_requests_is_answered_in_its_place(path
     http_client = harness.http_client().sends(one * 60 + f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n" + one * behind)
     for _ in range(10):
         await settled()
-    statuses = [answer.status for answer in http_client.answers()]
+    statuses = [response.status for response in http_client.answers()]
     assert len(statuses) == 61 + behind
     assert set(statuses[:60] + statuses[61:]) == {200}
 
 
-async def test_the_last_of_many_requests_ends_the_connection() -> None:
+async def test_the_last_pipelined_request_closes_the_connection() -> None:
     harness = HttpHarness()
     one = "GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
     http_client = harness.http_client().sends(

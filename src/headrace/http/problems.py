@@ -1,8 +1,44 @@
-"""The problems that the HTTP server itself responds with, before or instead of the application."""
+"""HTTP error responses: the exception `Problem`, and the problems that the server itself responds with.
+
+Every error response has the body `{"code": ..., "message": ..., "next": ...}`. `code` is for programs and never
+changes. `message` says what was wrong with the request, `next` what to do about it.
+"""
 
 from __future__ import annotations
 
-from headrace.http.problem import Problem
+from collections.abc import Sequence
+
+import msgspec
+
+from headrace.http.message import JSON, Header, Response
+
+
+class ProblemBody(msgspec.Struct):
+    code: str
+    message: str
+    next: str
+
+
+class Problem(Exception):
+    """An error response. An application raises it, and the connection sends it."""
+
+    def __init__(self, status: int, code: str, message: str, next_step: str, headers: Sequence[Header] = ()) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.next_step = next_step
+        self.headers = headers
+
+    @property
+    def body(self) -> ProblemBody:
+        return ProblemBody(self.code, self.message, self.next_step)
+
+    def response(self) -> Response:
+        return Response(self.status, msgspec.json.encode(self.body), JSON, self.headers)
+
+
+# Problems of the server, before or instead of the application
 
 ALL_METHODS = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
 _RETRY_LATER = [("retry-after", "1")]

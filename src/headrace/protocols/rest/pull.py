@@ -1,7 +1,7 @@
 """Pull messages: a limited number, with a long poll for the first one, each with the receipt that settles it.
 
-The pulls of one subscription share one queue (`client.pulling`), so that many waiting clients cause a single Lease
-request. No message is leased for a client that disconnects while it waits.
+The pulls of one subscription share one queue (`client.queues.puller`), so that many waiting clients cause a single
+Lease request. No message is leased for a client that disconnects while it waits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from headrace.client.queues.leased_messages import LeasedMessage
 from headrace.client.queues.puller import PullerPool
 from headrace.http.message import Header, Request, Response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
 from headrace.model.durations import TIME_MS_MAX
 from headrace.model.errors import GroupIdNotFound, UnknownTopicOrPartition
@@ -32,7 +32,7 @@ from headrace.protocols.rest.bodies import (
     rfc3339_time,
     value_fields,
 )
-from headrace.protocols.rest.subscription_directory import SubscriptionDirectory
+from headrace.protocols.rest.subscription_directory import TOPIC_PARAMETER, SubscriptionDirectory
 
 MESSAGES_MAX = 1000
 WAIT_MS_MAX = 60_000
@@ -67,7 +67,6 @@ _PARAMETERS = (
     Parameter("wait", str, "How long to wait for the first message, up to 60s; by default the pull does not wait."),
     Parameter("lease", str, "The lease duration, for example 5m; default: as the subscription is configured."),
 )
-_TOPIC = Parameter("topic", str, "The topic, if several topics have a subscription of this name.")
 _ACCEPT = Parameter(
     "accept",
     str,
@@ -95,7 +94,7 @@ class PullRoutes:
                 "/subscriptions/{subscription}/messages",
                 self.pull,
                 Access(Verb.CONSUME, AccessSubject.SUBSCRIPTION),
-                _operation("Pull messages of a subscription", [*_PARAMETERS, _TOPIC, _ACCEPT]),
+                _operation("Pull messages of a subscription", [*_PARAMETERS, TOPIC_PARAMETER, _ACCEPT]),
                 ForwarderRole.SUBSCRIBE,
             ),
             Route(
@@ -156,8 +155,8 @@ def lease_ms(value: str | float) -> int:
 
 def pulled_message(message: LeasedMessage) -> PulledMessage:
     """Convert a leased message, also one that was leased by a stream."""
-    (place, attempt, epoch, member), timestamp_ms, key, value, headers, until_ms = message
-    message_id = f"{place.topic}:{place.partition}:{place.offset}"
+    (found, attempt, epoch, member), timestamp_ms, key, value, headers, until_ms = message
+    message_id = f"{found.topic}:{found.partition}:{found.offset}"
     shown = PulledMessage(
         message_id,
         f"{message_id}/{attempt}/{epoch}/{member}",
@@ -195,10 +194,6 @@ def _rfc3339_time(time_ms: int) -> str:
     return _SECOND_TEXTS[time_ms // 1000] + _FRACTIONS[time_ms % 1000]
 
 
-def message_json(message: LeasedMessage) -> bytes:
-    return _ENCODER.encode(pulled_message(message))
-
-
 def raw_response(message: LeasedMessage) -> Response:
     """Return the raw value; characters that a header cannot contain are percent-encoded."""
     headers: list[Header] = [
@@ -222,7 +217,7 @@ def raw_response(message: LeasedMessage) -> Response:
 def _operation(summary: str, parameters: Sequence[Parameter]) -> Operation:
     return Operation(
         summary,
-        answers={200: PulledMessages, 204: None},
+        responses={200: PulledMessages, 204: None},
         parameters=parameters,
         problems=(404, 409, 422),
     )

@@ -4,7 +4,7 @@
 - A malformed request ends the connection after all pending responses and the error have been sent. Further input is
   discarded for a moment, because closing with unread input would reset the connection and lose the error response.
 - A client that has closed its sending side still gets its responses. Whether the client is gone altogether shows only
-  on a write. Therefore a long poll is preceded by two `100 Continue` responses: a client that is gone answers them with
+  on a write. Therefore a long poll is preceded by two `100 Continue` responses: a client that is gone replies with
   a reset, so that no messages are leased for it.
 """
 
@@ -14,13 +14,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from headrace.http import refusals
-from headrace.http.admission import RequestAdmission
-from headrace.http.answers import PendingHttpResponse, ResponseQueue
-from headrace.http.head import CONTINUE
+from headrace.http import problems
 from headrace.http.message import Request
-from headrace.http.problem import Problem
-from headrace.http.reading import BODY, HEAD, IDLE, NO_REQUEST, SLICE_BYTES, RequestReader
+from headrace.http.problems import Problem
+from headrace.http.request_reader import BODY, HEAD, IDLE, NO_REQUEST, SLICE_BYTES, RequestAdmission, RequestReader
+from headrace.http.response_heads import CONTINUE
+from headrace.http.response_queue import PendingHttpResponse, ResponseQueue
 
 if TYPE_CHECKING:
     from headrace.http.listener import HttpListener
@@ -43,8 +42,8 @@ class HttpConnection(asyncio.Protocol):
         "_progress",
         "_responses",
         "_room",
+        "_started",
         "_transport",
-        "_turn",
         "_unparsed",
         "_unsent",
         "host",
@@ -55,14 +54,14 @@ class HttpConnection(asyncio.Protocol):
         "reader",
     )
 
-    _answers: ResponseQueue
+    _responses: ResponseQueue
     _transport: asyncio.Transport
     reader: RequestReader
 
     def __init__(self, listener: HttpListener) -> None:
         self._listener = listener
         self._unparsed: memoryview | None = None
-        self._turn = 0  # requests that were started in this turn
+        self._started = 0  # requests started in this turn of the event loop
         self._paused = False  # reading is paused
         self._paused_at = 0.0
         self._room: asyncio.Event | None = None  # set while writing is paused
@@ -112,7 +111,7 @@ class HttpConnection(asyncio.Protocol):
         if self._responses.streaming is not None:
             self._responses.streaming.cancel()  # a client that half-closes does not wait for an endless response
         elif not self.is_last and self.reader.phase != IDLE:
-            self._respond_with_error(refusals.incomplete_request())
+            self._respond_with_error(problems.incomplete_request())
         self.is_last = True
         return (
             bool(self._responses.pending_responses)
@@ -156,24 +155,24 @@ class HttpConnection(asyncio.Protocol):
         """Close the connection if a timeout has expired."""
         if self.is_handshaking:
             return  # the handshake has its own timeout
-        limits, reader, answers = self._listener.limits, self.reader, self._responses
-        if answers.websocket is not None:
-            answers.websocket.sweep(now)
+        limits, reader, responses = self._listener.limits, self.reader, self._responses
+        if responses.websocket is not None:
+            responses.websocket.sweep(now)
         if self._room is not None or self._has_ended:
             self._sweep_unsent(now)
         elif reader.phase == HEAD and not self._paused:
             if now > reader.deadline:
-                self._respond_with_error(refusals.head_timed_out(limits.head_seconds))
+                self._respond_with_error(problems.head_timed_out(limits.head_seconds))
         elif reader.phase == BODY and not self._paused:
             if now > reader.deadline:
-                self._respond_with_error(refusals.body_too_slow(limits.body_bytes_per_second_min, limits.body_seconds))
-        elif not answers.pending_responses:
+                self._respond_with_error(problems.body_too_slow(limits.body_bytes_per_second_min, limits.body_seconds))
+        elif not responses.pending_responses:
             # A connection without any request has the timeout of a head, and is closed without a response.
-            ends = reader.deadline if reader.request is NO_REQUEST else answers.since + limits.idle_seconds
+            ends = reader.deadline if reader.request is NO_REQUEST else responses.since + limits.idle_seconds
             if reader.phase == IDLE and now > ends:
                 self.end()
         elif self._is_half_closed:
-            self._probe_connection(answers.pending_responses[0])
+            self._probe_connection(responses.pending_responses[0])
 
     def _sweep_unsent(self, now: float) -> None:
         unsent, limits = self._transport.get_write_buffer_size(), self._listener.limits
@@ -183,18 +182,18 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
 
     def _probe_connection(self, pending: PendingHttpResponse) -> None:
-        if self._probes < _PROBES_MAX and pending.answer is None and pending.is_read_only and not pending.is_http10:
+        if self._probes < _PROBES_MAX and pending.response is None and pending.is_read_only and not pending.is_http10:
             self._probes += 1
             self._transport.write(CONTINUE)
 
     # Reading
 
     def data_received(self, data: bytes) -> None:
-        listener, reader, answers = self._listener, self.reader, self._responses
+        listener, reader, responses = self._listener, self.reader, self._responses
         listener.bytes_in += len(data)
         if self.is_last:
-            if answers.websocket is not None:
-                answers.websocket.receive_data(data)
+            if responses.websocket is not None:
+                responses.websocket.receive_data(data)
             return
         reader.now = listener.clock.monotonic()
         if len(data) > SLICE_BYTES:
@@ -202,16 +201,16 @@ class HttpConnection(asyncio.Protocol):
             self.advance()
             return
         self._feed_reader(data)
-        pending = answers.pending_responses
-        is_due = pending and (pending[0].answer is not None or len(pending) >= listener.limits.pending_responses_max)
+        pending = responses.pending_responses
+        is_due = pending and (pending[0].response is not None or len(pending) >= listener.limits.pending_responses_max)
         if is_due or self.is_last or reader.expects_continue or reader.is_blocked_on_admission:
             self.advance()
         else:
-            answers.flush()
+            responses.flush()
 
     def start_request(self, keep_alive: bool) -> float:
-        """Note the start of a request; return its time."""
-        self._turn += 1
+        """Count a request that starts; return the current time."""
+        self._started += 1
         if not keep_alive or self.is_reserved:
             self.is_last = True
             if self.reader.upgrade:
@@ -284,8 +283,8 @@ class HttpConnection(asyncio.Protocol):
 
     def _continue_reading(self) -> None:
         self.reader.now = self._listener.clock.monotonic()
-        self._turn = 0
-        while (view := self._unparsed) is not None and self._turn < _REQUESTS_PER_WAKEUP_MAX and self._may_read():
+        self._started = 0
+        while (view := self._unparsed) is not None and self._started < _REQUESTS_PER_WAKEUP_MAX and self._may_read():
             size = self.reader.slice_bytes
             self._unparsed = view[size:] if len(view) > size else None
             self._feed_reader(view[:size])

@@ -36,8 +36,8 @@ class SendBuffer:
                 self._chunks.append(chunk)
 
     def send(self, stream: ByteStream) -> int:
-        """Send as much as the link accepts in this turn; return the number of bytes. If empty afterwards, all is
-        sent."""
+        """Send as much as the stream accepts in this turn of the event loop; return the number of bytes. Everything
+        is sent if the buffer is empty afterwards."""
         chunks = self._chunks
         sent = 0
         while chunks and sent < _BYTES_PER_SEND_MAX:

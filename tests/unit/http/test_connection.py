@@ -1,4 +1,4 @@
-"""A connection's patience: with heads, bodies, readers and silence; in time that the tests move."""
+"""HTTP connections: timeouts of heads, bodies, unread responses and idle connections; connection limits; draining."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from tests.unit.http.http_harness import HttpHarness, settled
 POST = "POST /a HTTP/1.1\r\nHost: x\r\n"
 
 
-async def test_a_silent_connection_is_closed_after_a_while() -> None:
+async def test_an_idle_connection_is_closed_after_the_idle_timeout() -> None:
     harness = HttpHarness(idle_seconds=75.0)
     http_client = harness.http_client().asks("/a")
-    told = http_client.line.written
+    written = http_client.line.written
     harness.wait(74)
     assert not http_client.is_hung_up_on
     harness.wait(2)
     await settled()
     assert http_client.line.closed
-    assert http_client.line.written == told
+    assert http_client.line.written == written
     assert not harness.listener.connections
 
 
-async def test_a_connection_that_sends_nothing_has_no_longer_than_a_head() -> None:
+async def test_a_connection_without_any_request_is_closed_after_the_head_timeout() -> None:
     harness = HttpHarness(idle_seconds=75.0, head_seconds=10.0)
     http_client = harness.http_client()
     harness.wait(9)
@@ -34,7 +34,7 @@ async def test_a_connection_that_sends_nothing_has_no_longer_than_a_head() -> No
     assert http_client.line.written == b""
 
 
-async def test_each_answer_gives_the_connection_its_time_anew() -> None:
+async def test_each_response_restarts_the_idle_timeout() -> None:
     harness = HttpHarness(idle_seconds=75.0)
     http_client = harness.http_client()
     for _ in range(3):
@@ -47,7 +47,7 @@ async def test_each_answer_gives_the_connection_its_time_anew() -> None:
     assert http_client.line.closed
 
 
-async def test_a_request_that_is_being_answered_has_all_the_time_it_needs() -> None:
+async def test_the_idle_timeout_does_not_apply_to_a_request_in_progress() -> None:
     harness = HttpHarness()
     http_client = harness.http_client().asks("/wait/a")
     await settled()
@@ -61,7 +61,7 @@ async def test_a_request_that_is_being_answered_has_all_the_time_it_needs() -> N
 
 
 @pytest.mark.parametrize("trickle", ["", "x"])
-async def test_a_head_must_be_whole_in_time_however_busily_it_trickles(trickle: str) -> None:
+async def test_a_head_that_trickles_in_is_rejected_after_the_head_timeout(trickle: str) -> None:
     harness = HttpHarness(head_seconds=10.0)
     http_client = harness.http_client()
     harness.wait(9)
@@ -71,12 +71,12 @@ async def test_a_head_must_be_whole_in_time_however_busily_it_trickles(trickle: 
         http_client.sends(trickle)
     assert not http_client.is_hung_up_on
     harness.wait(1)
-    answer = http_client.answer()
-    assert (answer.status, answer.code) == (408, "request_timeout")
+    response = http_client.answer()
+    assert (response.status, response.code) == (408, "request_timeout")
     assert http_client.is_hung_up_on
 
 
-async def test_line_breaks_before_a_request_are_not_a_request_and_no_sign_of_life() -> None:
+async def test_line_breaks_before_a_request_do_not_extend_the_timeout() -> None:
     harness = HttpHarness(idle_seconds=75.0, head_seconds=10.0)
     http_client = harness.http_client()
     for _ in range(80):
@@ -86,7 +86,7 @@ async def test_line_breaks_before_a_request_are_not_a_request_and_no_sign_of_lif
     assert http_client.is_hung_up_on
 
 
-async def test_a_body_must_make_progress() -> None:
+async def test_a_body_below_the_minimum_rate_is_rejected() -> None:
     harness = HttpHarness(body_seconds=10.0, body_bytes_per_second_min=100)
     harness.script.body_bytes_max = 100_000
     steady = harness.http_client().sends(f"{POST}Content-Length: 5000\r\n\r\n")
@@ -103,7 +103,7 @@ async def test_a_body_must_make_progress() -> None:
     assert harness.listener.budget.taken == 0
 
 
-async def test_a_client_that_takes_nothing_of_its_answer_is_cut() -> None:
+async def test_a_client_that_does_not_read_its_response_is_disconnected() -> None:
     harness = HttpHarness(unread_seconds=30.0)
     http_client = harness.http_client()
     http_client.line.is_taken = False
@@ -120,7 +120,7 @@ async def test_a_client_that_takes_nothing_of_its_answer_is_cut() -> None:
     assert not harness.listener.connections
 
 
-async def test_no_request_of_a_client_is_read_while_it_takes_nothing() -> None:
+async def test_no_requests_are_read_while_the_client_does_not_read_responses() -> None:
     http_client = HttpHarness().http_client()
     http_client.line.is_taken = False
     http_client.asks("/large")
@@ -129,7 +129,7 @@ async def test_no_request_of_a_client_is_read_while_it_takes_nothing() -> None:
     assert http_client.line.reads
 
 
-async def test_a_client_that_leaves_its_last_answer_unread_is_cut() -> None:
+async def test_a_client_that_does_not_read_its_last_response_is_disconnected() -> None:
     harness = HttpHarness(unread_seconds=30.0)
     http_client = harness.http_client()
     http_client.line.is_taken = False
@@ -139,7 +139,7 @@ async def test_a_client_that_leaves_its_last_answer_unread_is_cut() -> None:
     assert http_client.line.aborted
 
 
-async def test_an_idle_client_that_leaves_its_answer_unread_is_cut() -> None:
+async def test_an_idle_client_that_does_not_read_its_response_is_disconnected() -> None:
     harness = HttpHarness(idle_seconds=75.0, unread_seconds=30.0)
     http_client = harness.http_client()
     http_client.line.is_taken = False
@@ -149,12 +149,12 @@ async def test_an_idle_client_that_leaves_its_answer_unread_is_cut() -> None:
     assert http_client.line.aborted
 
 
-async def test_only_so_many_connections_are_served_and_the_others_hear_why() -> None:
+async def test_connections_above_the_limit_get_an_error_response() -> None:
     harness = HttpHarness(connections_max=2)
     first, second, third = (harness.http_client() for _ in range(3))
     third.asks("/a")
-    answer = third.answer()
-    assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "too_many_connections", "1")
+    response = third.answer()
+    assert (response.status, response.code, response.headers["retry-after"]) == (503, "too_many_connections", "1")
     assert third.is_hung_up_on
     assert first.asks("/a").answer().status == second.asks("/a").answer().status == 200
     assert (harness.listener.accepted, harness.listener.rejected_connections) == (3, 1)
@@ -163,19 +163,19 @@ async def test_only_so_many_connections_are_served_and_the_others_hear_why() -> 
     assert harness.http_client().asks("/a").answer().status == 200
 
 
-async def test_one_host_may_have_only_so_many_of_them() -> None:
+async def test_connections_per_host_are_limited() -> None:
     harness = HttpHarness(connections_per_host_max=1)
     harness.http_client("10.0.0.1")
     assert harness.http_client("10.0.0.1").asks("/a").answer().status == 503
     assert harness.http_client("10.0.0.2").asks("/a").answer().status == 200
 
 
-async def test_however_many_silent_connections_there_are_a_health_probe_is_answered() -> None:
+async def test_a_health_probe_is_served_above_the_connection_limit() -> None:
     harness = HttpHarness(connections_max=10, connections_per_host_max=5, connections_reserved=20)
     silent = [harness.http_client(f"10.0.0.{number % 4}") for number in range(1000)]
     for host in ("10.0.0.1", "10.0.0.9"):
-        answer = harness.http_client(host).asks("/healthy").answer()
-        assert (answer.status, answer.headers["connection"]) == (200, "close")
+        response = harness.http_client(host).asks("/healthy").answer()
+        assert (response.status, response.headers["connection"]) == (200, "close")
         assert harness.http_client(host).asks("/a").answer().code == "too_many_connections"
         assert harness.http_client(host).asks("/a", "POST", body=b"abc").answer().status == 503
     await settled()
@@ -187,7 +187,7 @@ async def test_however_many_silent_connections_there_are_a_health_probe_is_answe
     assert harness.http_client("10.0.0.1").asks("/a").asks("/b").answers()[1].status == 200
 
 
-async def test_above_the_limits_the_newest_connections_are_kept() -> None:
+async def test_the_oldest_connections_above_the_limit_are_aborted() -> None:
     harness = HttpHarness(connections_max=1, connections_reserved=2)
     _, oldest, second, third = (harness.http_client() for _ in range(4))
     assert oldest.line.aborted
@@ -196,7 +196,7 @@ async def test_above_the_limits_the_newest_connections_are_kept() -> None:
     assert len(harness.listener.connections) == 1
 
 
-async def test_reading_that_we_stopped_is_not_held_against_the_client() -> None:
+async def test_paused_reading_does_not_count_against_the_body_timeout() -> None:
     harness = HttpHarness(pending_responses_max=1, head_seconds=10.0)
     http_client = harness.http_client().sends("GET /wait/a HTTP/1.1\r\nHost: x\r\n\r\nGET /b HT")
     await settled()
@@ -206,10 +206,10 @@ async def test_reading_that_we_stopped_is_not_held_against_the_client() -> None:
     await settled()
     harness.wait(5)
     http_client.sends("TP/1.1\r\nHost: x\r\n\r\n")
-    assert [answer.path for answer in http_client.answers()] == ["/wait/a", "/b"]
+    assert [response.path for response in http_client.answers()] == ["/wait/a", "/b"]
 
 
-async def test_draining_lets_requests_end_and_closes_the_rest() -> None:
+async def test_draining_completes_requests_and_closes_idle_connections() -> None:
     harness = HttpHarness()
     idle = harness.http_client().asks("/a")
     busy = harness.http_client().asks("/wait/a")
@@ -223,7 +223,7 @@ async def test_draining_lets_requests_end_and_closes_the_rest() -> None:
     assert not harness.listener.connections
 
 
-async def test_draining_waits_for_writes_whose_client_is_gone() -> None:
+async def test_draining_waits_for_writes_of_disconnected_clients() -> None:
     harness = HttpHarness()
     http_client = harness.http_client().asks("/wait/a", "POST")
     await settled()
@@ -234,7 +234,7 @@ async def test_draining_waits_for_writes_whose_client_is_gone() -> None:
     assert harness.script.cancelled == []
 
 
-async def test_draining_does_not_wait_for_ever() -> None:
+async def test_draining_ends_at_its_timeout() -> None:
     harness = HttpHarness()
     http_client = harness.http_client().asks("/wait/a")
     await settled()

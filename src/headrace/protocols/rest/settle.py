@@ -1,9 +1,10 @@
 """Settle pulled messages: ack, nack, extend and reject, one or many per request.
 
 - A receipt settles the message in the lease of that receipt, and fails when that lease has expired. A message id
-  settles the message in its current lease, whichever client holds it; this is simpler, but lacks that protection.
+  settles the message in its current lease, regardless of which client holds it; this is simpler, but lacks that
+  protection.
 - Any process can settle a message; it need not be the one that leased it.
-- Each message of a request has its own result.
+- Each message of a request has its own result; an invalid receipt does not affect the others.
 - Single acks that arrive while others of their partition are in flight are sent together.
 """
 
@@ -17,20 +18,69 @@ from msgspec import UNSET, Meta, UnsetType
 
 from headrace.client.cluster import Cluster
 from headrace.client.queues.gathered_acks import AckBatcher
-from headrace.client.queues.leased_messages import LeaseReceipt
+from headrace.client.queues.leased_messages import LeaseReceipt, receipt_from_text
 from headrace.client.queues.settling import ACK, EXTEND, NACK, REJECT, FailedSettlement, settle
 from headrace.http.message import JSON, Request, Response, json_response
-from headrace.http.problem import Problem
-from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
-from headrace.model.errors import GroupIdNotFound, UnknownTopicOrPartition
+from headrace.http.problems import Problem
+from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Route, Verb
+from headrace.model.errors import GroupIdNotFound, InvalidRequest, UnknownTopicOrPartition
+from headrace.model.message_ids import MessageId, message_id_from_text
 from headrace.protocols.rest.bodies import Duration, duration_ms, parse_body
 from headrace.protocols.rest.error_responses import problem_of_error
-from headrace.protocols.rest.pulls import lease_ms
-from headrace.protocols.rest.receipts import ReceiptParser
-from headrace.protocols.rest.subscription_directory import SubscriptionDirectory
+from headrace.protocols.rest.pull import lease_ms
+from headrace.protocols.rest.subscription_directory import TOPIC_PARAMETER, SubscriptionDirectory
 from headrace.push.settlements_elsewhere import FeedRegistry
 from headrace.runtime.inline_start import switch_to_task
 from headrace.wire.messages.queues import SettleItem
+
+_KEPT_MAX = 10_000
+_DIGITS_MAX = 18  # offsets of up to 18 digits always fit into 64 bits
+_ANY_EPOCH = -1
+_ANY_MEMBER = ""
+
+
+class ReceiptParser:
+    """Parses receipts and message ids. The receipts of one pull share topic, partition, attempt, epoch and member:
+    these are parsed once and cached, so that for most receipts only the offset is parsed."""
+
+    def __init__(self) -> None:
+        self._parsed: dict[tuple[str, str], LeaseReceipt] = {}
+
+    def read(self, text: str, topic: str, *, by_id: bool) -> LeaseReceipt:
+        """Parse the receipt of a message of this topic, or raise `Problem` 422. `by_id` means that the text is a
+        message id, which stands for the current lease of the message, regardless of which client holds it."""
+        found, _, rest = (text, "", "") if by_id else text.partition("/")
+        prefix, _, digits = found.rpartition(":")
+        kept = self._parsed.get((prefix, rest)) if by_id or rest else None
+        if kept is not None and len(digits) <= _DIGITS_MAX and digits.isdigit() and digits.isascii():
+            (found_topic, partition, _), attempt, epoch, member = kept
+            receipt = LeaseReceipt(MessageId(found_topic, partition, int(digits)), attempt, epoch, member)
+        else:
+            receipt = _parse(text, by_id=by_id)
+            if len(self._parsed) >= _KEPT_MAX:
+                self._parsed.clear()
+            self._parsed[prefix, rest] = receipt
+        if receipt.id.topic != topic:
+            raise Problem(
+                422,
+                "other_topic",
+                f"message {receipt.id} does not belong to topic {topic!r} of this subscription",
+                "settle it in the subscription from which it was pulled",
+            )
+        return receipt
+
+
+def _parse(text: str, *, by_id: bool) -> LeaseReceipt:
+    try:
+        return (
+            LeaseReceipt(message_id_from_text(text), _ANY_EPOCH, _ANY_EPOCH, _ANY_MEMBER)
+            if by_id
+            else receipt_from_text(text)
+        )
+    except InvalidRequest as error:
+        code = "invalid_message_id" if by_id else "invalid_receipt"
+        raise Problem(422, code, error.message[:400], "send the receipt exactly as returned by the pull") from None
+
 
 SETTLED_MAX = 1000
 _BODY_BYTES_MAX = 1 << 20
@@ -89,7 +139,6 @@ class SettledMessages(msgspec.Struct):
     refused: list[UnsettledMessage]
 
 
-_TOPIC = Parameter("topic", str, "The topic, if several topics have a subscription of this name.")
 _PROBLEMS = (400, 404, 409, 413, 415, 422)
 _ACK = msgspec.json.Decoder(AckBody)
 _NACK = msgspec.json.Decoder(NackBody)
@@ -122,7 +171,7 @@ class SettleRoutes:
             f"/subscriptions/{{subscription}}/{verb}",
             handle,
             Access(Verb.CONSUME, AccessSubject.SUBSCRIPTION),
-            Operation(summary, {200: SettledMessages}, body, (_TOPIC,), _PROBLEMS),
+            Operation(summary, {200: SettledMessages}, body, (TOPIC_PARAMETER,), _PROBLEMS),
             ForwarderRole.SUBSCRIBE,
             _BODY_BYTES_MAX,
         )
@@ -153,7 +202,7 @@ class SettleRoutes:
             request, body, lambda receipts: settle(self._cluster, request.params["subscription"], receipts, how)
         )
 
-    async def _settle(self, request: Request, body: SettleSelection, carry_out: _CarryOut) -> Response:
+    async def _settle(self, request: Request, body: SettleSelection, settle_receipts: _SettleReceipts) -> Response:
         choice = _selected_messages(body)
         topic = request.params["topic"]
         receipts: dict[LeaseReceipt, str] = {}
@@ -164,8 +213,8 @@ class SettleRoutes:
             except Problem as problem:
                 if choice.is_single:
                     raise
-                refused.append(choice.refused(text, problem))
-        failures = await carry_out([*receipts]) if receipts else []
+                refused.append(choice.failure_of(text, problem))
+        failures = await settle_receipts([*receipts]) if receipts else []
         if self._feeds and not isinstance(body, ExtendBody):
             failed = {one.receipt for one in failures}
             self._feeds.settled(receipt for receipt in receipts if receipt not in failed)
@@ -173,7 +222,7 @@ class SettleRoutes:
             return Response(200, _ONE_SETTLED, JSON)
         if failures:
             self._raise_if_all_failed(request, failures, len(receipts), is_single=choice.is_single)
-        refused += [choice.refused(receipts[one.receipt], problem_of_error(one.error)) for one in failures]
+        refused += [choice.failure_of(receipts[one.receipt], problem_of_error(one.error)) for one in failures]
         return json_response(SettledMessages(len(receipts) - len(failures), refused))
 
     def _raise_if_all_failed(
@@ -197,7 +246,7 @@ class SettleRoutes:
         return acks
 
 
-_CarryOut = Callable[[Sequence[LeaseReceipt]], Awaitable[list[FailedSettlement]]]
+_SettleReceipts = Callable[[Sequence[LeaseReceipt]], Awaitable[list[FailedSettlement]]]
 
 
 class _SelectedMessages(NamedTuple):
@@ -205,7 +254,7 @@ class _SelectedMessages(NamedTuple):
     by_id: bool
     is_single: bool
 
-    def refused(self, text: str, problem: Problem) -> UnsettledMessage:
+    def failure_of(self, text: str, problem: Problem) -> UnsettledMessage:
         shown = UnsettledMessage(problem.code, problem.message)
         if self.by_id:
             shown.message_id = text

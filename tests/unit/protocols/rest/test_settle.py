@@ -1,4 +1,4 @@
-"""Settling over REST: by receipt and by id, one and many, and what is refused with which code."""
+"""Settling over REST: by receipt and by id, one and many, and the codes of errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def backlog(queues: RestQueues) -> int:
 
 
 @pytest.mark.parametrize("by", ["receipt", "message_id"])
-def test_what_is_acked_is_done_at_any_gateway(by: str) -> None:
+def test_an_acked_message_is_settled_at_every_gateway(by: str) -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.put(b"1", b"2")
         first, second = await queues.pull()
@@ -29,7 +29,7 @@ def test_what_is_acked_is_done_at_any_gateway(by: str) -> None:
     with_queues(scenario)
 
 
-def test_a_receipt_of_a_lease_that_is_over_is_refused_and_the_id_settles_the_present_one() -> None:
+def test_an_expired_receipt_is_rejected_and_the_id_settles_the_current_lease() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.put(b"1")
         (late,) = await queues.pull("lease=1s")
@@ -38,26 +38,26 @@ def test_a_receipt_of_a_lease_that_is_over_is_refused_and_the_id_settles_the_pre
         assert (by_id.status, by_id.body["code"]) == (409, "lease_lost")
         (again,) = await queues.pull()
         assert again["attempt"] == 2
-        answer = await queues.ask("POST", "/subscriptions/workers/ack", {"receipt": late["receipt"]})
-        assert (answer.status, answer.body["code"]) == (409, "lease_lost")
-        assert answer.body["next"]
+        response = await queues.ask("POST", "/subscriptions/workers/ack", {"receipt": late["receipt"]})
+        assert (response.status, response.body["code"]) == (409, "lease_lost")
+        assert response.body["next"]
         assert await queues.post("/subscriptions/workers/ack", {"message_id": late["message_id"]}) == SETTLED
-        answer = await queues.ask("POST", "/subscriptions/workers/ack", {"receipt": again["receipt"]})
-        assert answer.status == 409
+        response = await queues.ask("POST", "/subscriptions/workers/ack", {"receipt": again["receipt"]})
+        assert response.status == 409
 
     with_queues(scenario)
 
 
-def test_of_many_each_is_answered_for_itself() -> None:
+def test_each_receipt_of_a_request_has_its_own_result() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.put(*(b"%d" % number for number in range(100)))
         messages = await queues.pull("max_messages=100")
         receipts = [one["receipt"] for one in messages]
         assert await queues.post("/subscriptions/workers/ack", {"receipt": receipts[7]}) == SETTLED
         body = {"receipts": [*receipts, "nonsense", receipts[0].replace("jobs:", "other:"), receipts[8]]}
-        answer = await queues.post("/subscriptions/workers/ack", body)
-        assert answer["settled"] == 99
-        assert {(one["receipt"], one["code"]) for one in answer["refused"]} == {
+        response = await queues.post("/subscriptions/workers/ack", body)
+        assert response["settled"] == 99
+        assert {(one["receipt"], one["code"]) for one in response["refused"]} == {
             (receipts[7], "lease_lost"),
             ("nonsense", "invalid_receipt"),
             (receipts[0].replace("jobs:", "other:"), "other_topic"),
@@ -67,14 +67,14 @@ def test_of_many_each_is_answered_for_itself() -> None:
     with_queues(scenario)
 
 
-def test_many_are_settled_by_their_ids() -> None:
+def test_several_messages_are_settled_by_their_ids() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.put(*(b"%d" % number for number in range(10)))
         ids = [one["message_id"] for one in await queues.pull("max_messages=9")]
         body = {"message_ids": [*ids, "jobs:0:9", "jobs:77:0", "jobs:0:123456", "jobs:0"]}
-        answer = await queues.post("/subscriptions/workers/ack", body)
-        assert answer["settled"] == 9
-        assert {(one["message_id"], one["code"]) for one in answer["refused"]} == {
+        response = await queues.post("/subscriptions/workers/ack", body)
+        assert response["settled"] == 9
+        assert {(one["message_id"], one["code"]) for one in response["refused"]} == {
             ("jobs:0:9", "lease_lost"),
             ("jobs:77:0", "topic_not_found"),
             ("jobs:0:123456", "lease_lost"),
@@ -86,7 +86,7 @@ def test_many_are_settled_by_their_ids() -> None:
     with_queues(scenario)
 
 
-def test_nack_reject_and_extend_do_what_they_say() -> None:
+def test_nack_reject_and_extend() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.put(b"1", b"2", b"3")
         nacked, rejected, extended = await queues.pull("lease=5s")
@@ -108,7 +108,7 @@ def test_nack_reject_and_extend_do_what_they_say() -> None:
     with_queues(scenario)
 
 
-def test_single_acks_of_many_connections_leave_together() -> None:
+def test_single_acks_of_many_connections_share_a_request() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.put(*(b"%d" % number for number in range(50)))
         messages = await queues.pull("max_messages=50")
@@ -149,44 +149,44 @@ def test_single_acks_of_many_connections_leave_together() -> None:
         ("reject", {"message_id": "jobs:0:0", "reason": "x" * 1001}, "invalid_body"),
     ],
 )
-def test_nonsense_is_refused(verb: str, body: Any, code: str) -> None:
+def test_invalid_requests_are_rejected(verb: str, body: Any, code: str) -> None:
     async def scenario(queues: RestQueues) -> None:
-        answer = await queues.ask("POST", f"/subscriptions/workers/{verb}", body)
-        assert (answer.status, answer.body["code"]) == (422, code)
+        response = await queues.ask("POST", f"/subscriptions/workers/{verb}", body)
+        assert (response.status, response.body["code"]) == (422, code)
 
     with_queues(scenario)
 
 
-def test_what_is_not_json_or_says_so_is_refused() -> None:
+def test_a_body_that_is_not_json_is_rejected() -> None:
     async def scenario(queues: RestQueues) -> None:
-        answer = await queues.ask("POST", "/subscriptions/workers/ack", b"{")
-        assert (answer.status, answer.body["code"]) == (400, "malformed_json")
-        answer = await queues.ask("POST", "/subscriptions/workers/ack", b"{}", {"content-type": "text/plain"})
-        assert answer.status == 415
+        response = await queues.ask("POST", "/subscriptions/workers/ack", b"{")
+        assert (response.status, response.body["code"]) == (400, "malformed_json")
+        response = await queues.ask("POST", "/subscriptions/workers/ack", b"{}", {"content-type": "text/plain"})
+        assert response.status == 415
 
     with_queues(scenario)
 
 
-def test_a_delay_that_is_too_long_is_refused_by_the_broker() -> None:
+def test_a_delay_above_the_limit_is_rejected() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.put(b"1")
         (message,) = await queues.pull()
         body = {"receipt": message["receipt"], "delay": "400d"}
-        answer = await queues.ask("POST", "/subscriptions/workers/nack", body)
-        assert (answer.status, answer.body["code"]) == (422, "invalid_request")
+        response = await queues.ask("POST", "/subscriptions/workers/nack", body)
+        assert (response.status, response.body["code"]) == (422, "invalid_request")
 
     with_queues(scenario)
 
 
-def test_settling_for_a_subscription_that_is_not_there_is_not_found() -> None:
+def test_settling_for_a_missing_subscription_is_a_404() -> None:
     async def scenario(queues: RestQueues) -> None:
-        answer = await queues.ask("POST", "/subscriptions/nobody/ack", {"message_id": "jobs:0:0"})
-        assert (answer.status, answer.body["code"]) == (404, "subscription_not_found")
+        response = await queues.ask("POST", "/subscriptions/nobody/ack", {"message_id": "jobs:0:0"})
+        assert (response.status, response.body["code"]) == (404, "subscription_not_found")
         await queues.put(b"1")
         await queues.pull()
         await another(queues).ask("DELETE", "/topics/jobs/subscriptions/workers")
         for _ in range(2):
-            answer = await queues.ask("POST", "/subscriptions/workers/ack", {"message_ids": ["jobs:0:0"]})
-            assert (answer.status, answer.body["code"]) == (404, "subscription_not_found")
+            response = await queues.ask("POST", "/subscriptions/workers/ack", {"message_ids": ["jobs:0:0"]})
+            assert (response.status, response.body["code"]) == (404, "subscription_not_found")
 
     with_queues(scenario)

@@ -66,7 +66,7 @@ def has_body(method: str, status: int) -> bool:
 
 
 class ResponseHeads:
-    """Call `tick` once a second to update the date."""
+    """Builds response heads. Call `tick` once a second to update the date."""
 
     def __init__(self, now_ms: int) -> None:
         self._pieces: dict[tuple[int, str], str] = {}
@@ -89,12 +89,12 @@ class ResponseHeads:
         more = self._lines(headers, connection) if headers or connection else ""
         return f"{piece}{length}x-request-id: {request_id}\r\n{self._date}{more}\r\n".encode("latin-1")
 
-    def streamed(self, answer: StreamedResponse, request_id: str, connection: str, *, chunked: bool) -> bytes:
+    def streamed(self, response: StreamedResponse, request_id: str, connection: str, *, chunked: bool) -> bytes:
         """Return the head of a response that ends with an empty chunk, or with the connection for HTTP/1.0 clients."""
-        key = answer.status, answer.content_type
+        key = response.status, response.content_type
         piece = self._pieces.get(key) or self._piece(*key)
         ending = "transfer-encoding: chunked\r\n" if chunked else ""
-        more = self._lines(answer.headers, connection)
+        more = self._lines(response.headers, connection)
         return f"{piece}{ending}x-request-id: {request_id}\r\n{self._date}{more}\r\n".encode("latin-1")
 
     def upgraded(self, headers: Sequence[Header], request_id: str) -> bytes:

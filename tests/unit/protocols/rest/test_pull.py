@@ -1,4 +1,4 @@
-"""Pulling over REST: what a message looks like, who gets it, how long is waited, and what is refused."""
+"""Pulling over REST: the form of messages, sharing, long polls, and invalid requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.unit.protocols.rest.rest_queue_support import RestQueues, another, with_queues
 
 
-def test_a_message_is_shown_with_its_receipt_and_all_that_is_known_of_it() -> None:
+def test_a_pulled_message_has_its_receipt_and_properties() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.put(b'{"order": 1}', key=b"c-42", headers=[("kind", b"new"), ("empty", None)])
         (message,) = await queues.pull("lease=1m")
@@ -55,7 +55,7 @@ def test_a_value_is_json_or_text_or_base64(value: bytes | None, content_type: st
     with_queues(scenario)
 
 
-def test_whatever_a_message_holds_the_answer_is_json() -> None:
+def test_every_pull_response_is_valid_json() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.put(b"\x00\xff", key=b"\xff\xfe", headers=[("k\udcff", b"\xfe"), ('"', b'\\"')])
         (message,) = await queues.pull()
@@ -76,7 +76,7 @@ def test_two_clients_share_the_messages() -> None:
     with_queues(scenario)
 
 
-def test_a_pull_waits_and_whoever_hangs_up_keeps_nothing() -> None:
+def test_a_disconnected_long_poll_leases_nothing() -> None:
     async def scenario(queues: RestQueues) -> None:
         hung_up = asyncio.create_task(queues.pull("wait=60s"))
         await asyncio.sleep(1)
@@ -92,11 +92,11 @@ def test_a_pull_waits_and_whoever_hangs_up_keeps_nothing() -> None:
     with_queues(scenario)
 
 
-def test_a_pull_by_topic_is_the_same_and_does_not_make_what_is_not_there() -> None:
+def test_a_pull_by_topic_does_not_create_a_subscription() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.put(b"1")
-        answer = await queues.get("/topics/jobs/subscriptions/workers/messages")
-        assert [one["value"] for one in answer["messages"]] == [1]
+        response = await queues.get("/topics/jobs/subscriptions/workers/messages")
+        assert [one["value"] for one in response["messages"]] == [1]
         missing = await queues.ask("GET", "/topics/jobs/subscriptions/nobody/messages")
         assert (missing.status, missing.body["code"]) == (404, "subscription_not_found")
         missing = await queues.ask("GET", "/topics/nowhere/subscriptions/workers/messages")
@@ -105,7 +105,7 @@ def test_a_pull_by_topic_is_the_same_and_does_not_make_what_is_not_there() -> No
     with_queues(scenario)
 
 
-def test_the_bare_value_is_to_be_had_with_the_rest_in_headers() -> None:
+def test_a_raw_pull_returns_the_value_with_headers() -> None:
     async def scenario(queues: RestQueues) -> None:
         wanted = {"accept": "application/octet-stream"}
         url = "/subscriptions/workers/messages?max_messages=1"
@@ -113,13 +113,17 @@ def test_the_bare_value_is_to_be_had_with_the_rest_in_headers() -> None:
         await queues.put(
             b"\x00\r\n", key="ä 1".encode(), headers=[("X-\n", b"a\r\nb: c"), ("content-type", b"image/png")]
         )
-        answer = await queues.ask("GET", url, headers=wanted)
-        assert (answer.status, answer.response.body, answer.response.content_type) == (200, b"\x00\r\n", "image/png")
-        assert answer.headers["headrace-message-id"] == "jobs:0:0"
-        assert answer.headers["headrace-key"] == "%C3%A4%201"
-        assert answer.headers["headrace-header-X-%0A"] == "a%0D%0Ab:%20c"
-        assert all(value.isprintable() and value.isascii() for value in answer.headers.values())
-        receipt = answer.headers["headrace-receipt"]
+        response = await queues.ask("GET", url, headers=wanted)
+        assert (response.status, response.response.body, response.response.content_type) == (
+            200,
+            b"\x00\r\n",
+            "image/png",
+        )
+        assert response.headers["headrace-message-id"] == "jobs:0:0"
+        assert response.headers["headrace-key"] == "%C3%A4%201"
+        assert response.headers["headrace-header-X-%0A"] == "a%0D%0Ab:%20c"
+        assert all(value.isprintable() and value.isascii() for value in response.headers.values())
+        receipt = response.headers["headrace-receipt"]
         assert await queues.post("/subscriptions/workers/ack", {"receipt": receipt}) == {"settled": 1, "refused": []}
         many = await queues.ask("GET", "/subscriptions/workers/messages", headers=wanted)
         assert many.status == 422
@@ -127,12 +131,12 @@ def test_the_bare_value_is_to_be_had_with_the_rest_in_headers() -> None:
     with_queues(scenario)
 
 
-def test_a_content_type_that_would_break_the_answer_is_not_told() -> None:
+def test_an_invalid_content_type_is_not_returned() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.put(b"x", headers=[("content-type", b"text/plain\r\nset-cookie: a=b")])
         url = "/subscriptions/workers/messages?max_messages=1"
-        answer = await queues.ask("GET", url, headers={"accept": "application/octet-stream"})
-        assert answer.response.content_type == "application/octet-stream"
+        response = await queues.ask("GET", url, headers={"accept": "application/octet-stream"})
+        assert response.response.content_type == "application/octet-stream"
 
     with_queues(scenario)
 
@@ -152,16 +156,16 @@ def test_a_content_type_that_would_break_the_answer_is_not_told() -> None:
         "lease=1e308",
     ],
 )
-def test_nonsense_is_refused(query: str) -> None:
+def test_invalid_parameters_are_rejected(query: str) -> None:
     async def scenario(queues: RestQueues) -> None:
-        answer = await queues.ask("GET", f"/subscriptions/workers/messages?{query}")
-        assert (answer.status, answer.body["code"]) == (422, "invalid_parameter")
-        assert answer.body["next"]
+        response = await queues.ask("GET", f"/subscriptions/workers/messages?{query}")
+        assert (response.status, response.body["code"]) == (422, "invalid_parameter")
+        assert response.body["next"]
 
     with_queues(scenario)
 
 
-def test_looking_at_the_headers_leases_nothing() -> None:
+def test_head_leases_nothing() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.put(b"1")
         assert (await queues.ask("HEAD", "/subscriptions/workers/messages")).status == 405
@@ -170,13 +174,13 @@ def test_looking_at_the_headers_leases_nothing() -> None:
     with_queues(scenario)
 
 
-def test_a_subscription_that_was_deleted_is_not_found_though_it_was_known() -> None:
+def test_a_deleted_subscription_is_a_404_although_it_was_cached() -> None:
     async def scenario(queues: RestQueues) -> None:
         assert await queues.pull() == []
         other = another(queues)
         assert (await other.ask("DELETE", "/topics/jobs/subscriptions/workers")).status == 204
         for _ in range(2):
-            answer = await queues.ask("GET", "/subscriptions/workers/messages")
-            assert (answer.status, answer.body["code"]) == (404, "subscription_not_found")
+            response = await queues.ask("GET", "/subscriptions/workers/messages")
+            assert (response.status, response.body["code"]) == (404, "subscription_not_found")
 
     with_queues(scenario)
