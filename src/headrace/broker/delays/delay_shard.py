@@ -24,7 +24,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from math import inf
 
-from headrace.broker.delays.delay_counts import DelayCounts
+from headrace.broker.delays.delay_coordinator import DelayCounts
 from headrace.broker.delays.delay_target import (
     DelayTarget,
     EncodedBatch,

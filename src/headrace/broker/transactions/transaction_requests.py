@@ -1,19 +1,29 @@
-"""The requests of transactional producers and of those who look after them, translated for the coordinator.
+"""Requests of transactional producers and of joint commits, translated for the transaction coordinator.
 
-InitProducerId also serves producers without transactions: each gets an id of its own, with epoch 0.
+InitProducerId also serves producers without transactions: each gets a new producer id with epoch 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from headrace.broker.groups.offsets_log import OffsetsLog
+from headrace.broker.handlers import HandlerFunction
 from headrace.broker.request_context import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.broker.transactions.transaction_coordinator import TransactionCoordinator
-from headrace.machines.transactions.joint_commits import check_transactional_id, joint_commit_of
+from headrace.broker.transactions.transaction_shard import TransactionShard
+from headrace.machines.transactions.joint_commits import (
+    NO_SEQUENCE,
+    JointCommitMember,
+    check_joint_commit_name,
+    check_transactional_id,
+    joint_commit_of,
+    joint_commit_owner_id,
+)
 from headrace.machines.transactions.transaction_state import ProducerIdAndEpoch, TopicPartition
 from headrace.model.errors import (
+    CoordinatorNotAvailable,
     HeadraceError,
     InvalidProducerEpoch,
     InvalidRequest,
@@ -24,6 +34,7 @@ from headrace.model.errors import (
     TransactionAbortable,
 )
 from headrace.model.names import CONSUMER_OFFSETS, DELAYED_PREFIX, check_group_id, is_internal
+from headrace.wire import apis
 from headrace.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -33,6 +44,11 @@ from headrace.wire.messages.transactions import (
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
+    BundleMember,
+    DescribeBundleRequest,
+    DescribeBundleResponse,
+    EndBundleRequest,
+    EndBundleResponse,
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
@@ -193,3 +209,51 @@ def _error_code(error: HeadraceError, version: int, fences_since: int) -> int:
     if isinstance(error, ProducerFenced) and version < fences_since:
         return InvalidProducerEpoch.code
     return error.code
+
+
+class JointCommitRequests:
+    """DescribeBundle and EndBundle. DescribeBundle succeeds only while `session_valid`: otherwise another broker may
+    coordinate the bundle, and this broker does not know what was committed there."""
+
+    def __init__(self, coordinator: TransactionCoordinator, session_valid: Callable[[], bool]) -> None:
+        self._coordinator = coordinator
+        self._session_valid = session_valid
+
+    def table(self) -> dict[int, HandlerFunction]:
+        return {apis.DESCRIBE_BUNDLE: self.describe, apis.END_BUNDLE: self.end}
+
+    async def describe(self, request: DescribeBundleRequest, _context: RequestContext) -> DescribeBundleResponse:
+        try:
+            bundle = await self._of(request.bundle).describe_bundle(request.bundle)
+            if not self._session_valid():
+                raise CoordinatorNotAvailable("this broker may no longer be the coordinator; retry")
+        except HeadraceError as error:
+            return DescribeBundleResponse(error_code=error.code, error_message=error.message)
+        if bundle is None:
+            return DescribeBundleResponse()
+        return DescribeBundleResponse(
+            sequence=bundle.sequence,
+            members=[
+                BundleMember(member.transactional_id, member.producer_id, member.epoch) for member in bundle.members
+            ],
+            digest=bundle.digest,
+        )
+
+    async def end(self, request: EndBundleRequest, _context: RequestContext) -> EndBundleResponse:
+        members = [
+            JointCommitMember(member.transactional_id, member.producer_id, member.producer_epoch)
+            for member in request.members
+        ]
+        try:
+            led = self._of(request.bundle)
+            is_committed = await led.end_bundle(
+                request.bundle, request.sequence, members, is_commit=request.is_commit, digest=request.digest
+            )
+        except HeadraceError as error:
+            return EndBundleResponse(error_code=error.code, error_message=error.message)
+        last = led.joint_commits.find(request.bundle)
+        return EndBundleResponse(is_committed=is_committed, sequence=NO_SEQUENCE if last is None else last.sequence)
+
+    def _of(self, bundle: str) -> TransactionShard:
+        check_joint_commit_name(bundle)
+        return self._coordinator.of(joint_commit_owner_id(bundle))

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from headrace.machines.groups.group_join import JoinProtocol
-from headrace.machines.groups.group_rebalance import GroupRebalance, StoringAssignment, StoringReplacement
+from headrace.machines.groups.group_rebalance import GroupRebalance, JoinProtocol, StoringAssignment, StoringReplacement
 from headrace.machines.groups.group_roster import GroupMember
 from headrace.machines.groups.group_state import (
     Effect,

@@ -25,7 +25,7 @@ from headrace.machines.groups.consumer_group_state import (
     MemberMetadata,
     MemberState,
 )
-from headrace.machines.groups.group_join import check_session_timeout
+from headrace.machines.groups.group_rebalance import check_session_timeout
 from headrace.machines.groups.group_roster import rebalance_timeout_of
 from headrace.machines.groups.group_state import (
     GroupConfig,

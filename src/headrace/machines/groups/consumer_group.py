@@ -19,7 +19,6 @@ import msgspec
 from msgspec.structs import replace
 
 from headrace.machines.groups.assignors import ASSIGNORS, MemberSubscription, TopicIdPartition
-from headrace.machines.groups.consumer_group_deadlines import MemberDeadlines
 from headrace.machines.groups.consumer_group_heartbeat import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -36,6 +35,7 @@ from headrace.machines.groups.consumer_group_state import (
     CurrentAssignment,
     CurrentAssignmentSet,
     GroupEpochSet,
+    MemberDeadlines,
     MemberMetadata,
     MemberMetadataSet,
     RegularExpressionResolved,

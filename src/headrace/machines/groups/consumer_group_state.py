@@ -1,14 +1,15 @@
-"""What is known of a group of the newer protocol: exactly what `__consumer_offsets` keeps of it.
+"""The state of a group of the consumer protocol (KIP-848), its events, and the deadlines of its members.
 
-An event is one record; `ConsumerGroupState.apply` changes and cannot fail. Applying the records of the log, whole or
-compacted, gives the same state again: the last one of a key wins. Everything else (owners, instances) follows from it.
+- The state is exactly what `__consumer_offsets` stores. One event is one record. `ConsumerGroupState.apply` changes the
+  state and cannot fail.
+- Applying the records of the log, whole or compacted, restores the same state: the last record of a key wins. Owners
+  and instances are derived.
+- The group epoch grows when members or topics change. The target assignment follows the group epoch, and each member
+  follows the target assignment at its own pace. The member epoch shows how far it is:
 
-The epoch of the group moves when members or topics do; the target assignment follows it, and each member follows the
-target at its own pace, which its own epoch tells:
-
-    STABLE --a newer target--> UNREVOKED_PARTITIONS --has given up what it must--> STABLE
-       |                                   |                                         ^
-       '--nothing to give up---------------+--some of the rest has an owner still--> UNRELEASED_PARTITIONS
+    STABLE --new target--> UNREVOKED_PARTITIONS --revoked everything it must--> STABLE
+       |                            |                                             ^
+       '--nothing to revoke---------+--other members still own some partitions--> UNRELEASED_PARTITIONS
 """
 
 from __future__ import annotations
@@ -228,3 +229,33 @@ def _set_or_remove(values: dict[str, V], key: str, value: V | None) -> None:
         values.pop(key, None)
     else:
         values[key] = value
+
+
+class MemberDeadlines:
+    """When a member is removed from its group: it sends no heartbeat (session), or does not revoke partitions in time
+    (revocation), or, with the classic protocol, sends no JoinGroup in a rebalance (join) or no SyncGroup after its
+    JoinGroup response (sync)."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, int] = {}
+        self.revocations: dict[str, int] = {}
+        self.joins: dict[str, int] = {}
+        self.syncs: dict[str, int] = {}
+
+    def earliest(self) -> int | None:
+        return min((deadline_ms for kind in self._kinds() for deadline_ms in kind.values()), default=None)
+
+    def late(self, now_ms: int) -> list[str]:
+        """Return the members with an expired deadline."""
+        return list(
+            dict.fromkeys(
+                member_id for kind in self._kinds() for member_id, deadline_ms in kind.items() if deadline_ms <= now_ms
+            )
+        )
+
+    def forget(self, member_id: str) -> None:
+        for kind in self._kinds():
+            kind.pop(member_id, None)
+
+    def _kinds(self) -> tuple[dict[str, int], ...]:
+        return self.sessions, self.revocations, self.joins, self.syncs

@@ -1,8 +1,8 @@
-"""The delayed messages of all partitions that this broker leads.
+"""The delay coordinator: the delayed messages of all partitions that this broker leads.
 
-Delayed messages are stored in the co-located topic `__delayed.T` of their topic. `begin` and `end` are called at the
-start and the end of each leadership; in between there is one `DelayShard` per partition of the co-located topic. It
-releases messages if this broker also leads the partition of T, so it is woken when such a leadership begins.
+Delayed messages are stored in the co-located topic `__delayed.T` of their topic. There is one `DelayShard` per
+partition of the co-located topic and leadership. It releases messages if this broker also leads the partition of T, so
+it is woken when such a leadership begins.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.broker.delays.delay_counts import DelayCounts
 from headrace.broker.partition import Partition
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import NotLeader
+from headrace.model.histogram import Histogram
 from headrace.model.names import DELAYED_PREFIX, delayed_topic
 from headrace.runtime.clock import Clock
 from headrace.storage.store.log_store import LogStore
@@ -26,6 +26,21 @@ if TYPE_CHECKING:
     from headrace.broker.delays.delayed_log import DelayedLogSweeps
 
 _SWEEP_SECONDS = 60.0
+
+
+class DelayCounts:
+    """Counters of the delayed messages of a topic: plain numbers, converted to metrics on a scrape."""
+
+    __slots__ = ("late_seconds", "released")
+
+    def __init__(self) -> None:
+        self.released = 0
+        self.late_seconds = Histogram()
+
+    def record_release(self, now_ms: int, due_ms: int, count: int) -> None:
+        """Count the messages of a released batch; `due_ms` is the due time of the first one."""
+        self.released += count
+        self.late_seconds.observe(max(now_ms - due_ms, 0) / 1000, count)
 
 
 class DelayCoordinator:

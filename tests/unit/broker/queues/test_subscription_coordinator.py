@@ -24,8 +24,8 @@ from tests.unit.broker.simulated_broker import SimulatedBroker
 
 from headrace.broker.partition import AppendResult, Partition
 from headrace.broker.queues import acks_log
+from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.broker.queues.subscription_shard import SubscriptionShard
-from headrace.broker.queues.subscriptions import SubscriptionCoordinator
 from headrace.runtime.disk import DiskFull
 from headrace.testkit.world import World
 from headrace.wire.state_records.acks_records import Settled, SnapshotEvent, decode_event
