@@ -188,12 +188,12 @@ class Broker:
         return await self.shares.offsets_lookup.names(places)
 
     def start(self, supervisor: Supervisor) -> None:
-        supervisor.spawn(self.coordinator.load(), "load groups")
-        supervisor.spawn(self.transactions.load(), "transactions")
-        supervisor.spawn(self.subscriptions.load(), "subscriptions")
+        supervisor.spawn(self.coordinator.run(), "groups")
+        supervisor.spawn(self.transactions.run(), "transactions")
+        supervisor.spawn(self.subscriptions.run(), "subscriptions")
         supervisor.spawn(self.acked_retention.run(), "settled messages")
-        supervisor.spawn(self.delayed.load(), "delayed messages")
-        supervisor.spawn(self.dedup.load(), "dedup windows")
+        supervisor.spawn(self.delayed.run(), "delayed messages")
+        supervisor.spawn(self.dedup.run(), "dedup windows")
         supervisor.spawn(self.topic_expiration.run(), "expiry of topics")
         supervisor.spawn(self._run_housekeeping(), "housekeeping")
 
@@ -335,7 +335,7 @@ class Broker:
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
             config = self.catalogue.config
             self.catalogue.expire()
-            self.dedup.expire()
+            self.dedup.tick()
             self.fetch.sweep()
             self.transactions.tick()
             self.subscriptions.tick()

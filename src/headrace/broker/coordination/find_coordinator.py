@@ -5,8 +5,7 @@ It is the one that leads the partition in which everything of it is stored. The 
 
 from __future__ import annotations
 
-from typing import Protocol
-
+from headrace.broker.coordination.shards import CoordinatorLog
 from headrace.broker.request_context import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.broker_record import BrokerRecord
@@ -29,14 +28,6 @@ _GROUP = 0
 _TRANSACTION = 1
 _SHARE = 2
 _BATCHED_SINCE = 4
-
-
-class CoordinatorLog(Protocol):
-    """A log in which each owner has its partition."""
-
-    async def ensure(self) -> None: ...
-
-    def partition_index_of(self, owner: str) -> int: ...
 
 
 class FindCoordinatorHandler:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headrace.broker.coordination.shards import ShardedCoordinator
 from headrace.broker.partition import Partition
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import NotLeader
@@ -43,8 +44,9 @@ class DelayCounts:
         self.late_seconds.observe(max(now_ms - due_ms, 0) / 1000, count)
 
 
-class DelayCoordinator:
-    """Iterates over the `DelayShard` of this broker. `counts` are the counters per topic, over all its leaderships."""
+class DelayCoordinator(ShardedCoordinator[tuple[str, int], "DelayShard"]):
+    """Iterates over all shards, also while they are loaded. `counts` are the counters per topic, over all leaderships
+    of this broker."""
 
     def __init__(
         self,
@@ -53,15 +55,11 @@ class DelayCoordinator:
         store: LogStore,
         clock: Clock,
     ) -> None:
+        super().__init__(clock)
         self.counts: dict[str, DelayCounts] = defaultdict(DelayCounts)
         self._catalogue = catalogue
         self._next_producer_id = next_producer_id
         self._store = store
-        self._clock = clock
-        self._shards: dict[tuple[str, int], DelayShard] = {}
-        self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
-        self._tasks: asyncio.TaskGroup | None = None
-        self._is_stopped = asyncio.Event()
 
     def __iter__(self) -> Iterator[DelayShard]:
         return iter(self._shards.values())
@@ -69,56 +67,35 @@ class DelayCoordinator:
     def of(self, topic: str, index: int) -> DelayShard:
         """Return the delayed messages of a partition; raise unless requests for them can be served now."""
         name = delayed_topic(topic)
-        led = self._shards.get((name, index))
-        if led is None or self._is_stopped.is_set():
+        shard = self._shards.get((name, index))
+        if shard is None or self._is_stopped.is_set():
             self._catalogue.partition(name, index)
             raise NotLeader(f"this broker is not the leader of {name}-{index}; refresh the metadata")
-        led.ensure_serving()
-        return led
-
-    # Leaderships
+        shard.ensure_serving()
+        return shard
 
     def begin(self, partition: Partition) -> None:
-        """A leadership of this broker for the partition begins."""
-        if self._is_stopped.is_set():
-            return
-        key = partition.topic, partition.index
-        if partition.topic.startswith(DELAYED_PREFIX):
-            # Imported on first use: keeps startup fast without delayed messages.
-            from headrace.broker.delays.delay_shard import DelayShard
-
-            self._drop(key)
-            target = partial(self._target, partition)
-            counts = self.counts[partition.topic.removeprefix(DELAYED_PREFIX)]
-            self._shards[key] = DelayShard(
-                partition, target, self._next_producer_id, self._store.ensure_space, counts, self._clock
-            )
-            self._start(key)
-        elif (waiting := self._shards.get((delayed_topic(partition.topic), partition.index))) is not None:
+        super().begin(partition)
+        waiting = self._shards.get((delayed_topic(partition.topic), partition.index))
+        if waiting is not None:
             waiting.wake()
 
-    def end(self, partition: Partition) -> None:
-        """The leadership has ended, or another one begins in a later epoch."""
-        key = partition.topic, partition.index
-        led = self._shards.get(key)
-        if led is not None and led.partition is partition:
-            self._drop(key)
-
-    async def load(self) -> None:
-        """Load and release the messages of current and future leaderships until stopped."""
+    async def run(self) -> None:
+        """Load and release the messages of current and future leaderships until `stop`."""
         async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            for key in self._shards:
-                self._start(key)
             sweeping = tasks.create_task(self._sweep())
-            await self._is_stopped.wait()
+            await super().run()
             sweeping.cancel()
-            for key in list(self._shards):
-                self._drop(key)
 
-    def stop(self) -> None:
-        """Stop, because the broker is shutting down; delayed messages stay in their logs."""
-        self._is_stopped.set()
+    def _key_of(self, partition: Partition) -> tuple[str, int] | None:
+        return (partition.topic, partition.index) if partition.topic.startswith(DELAYED_PREFIX) else None
+
+    def _create_shard(self, partition: Partition) -> DelayShard:
+        from headrace.broker.delays.delay_shard import DelayShard  # imported on first use: keeps startup fast
+
+        target = partial(self._target, partition)
+        counts = self.counts[partition.topic.removeprefix(DELAYED_PREFIX)]
+        return DelayShard(partition, target, self._next_producer_id, self._store.ensure_space, counts, self._clock)
 
     async def _sweep(self) -> None:
         """Clean up all local replicas, leaders and followers."""
@@ -136,16 +113,6 @@ class DelayCoordinator:
 
                 sweeps = sweeps or DelayedLogSweeps(self._store.cleaner)
                 await sweeps.look(replicas)
-
-    def _start(self, key: tuple[str, int]) -> None:
-        if self._tasks is not None:
-            self._running[key] = self._tasks.create_task(self._shards[key].run())
-
-    def _drop(self, key: tuple[str, int]) -> None:
-        self._shards.pop(key, None)
-        running = self._running.pop(key, None)
-        if running is not None:
-            running.cancel()
 
     def _target(self, partition: Partition) -> Partition | None:
         """Return the partition of T with the same index, if this broker leads it. T is the owner by id: a recreated

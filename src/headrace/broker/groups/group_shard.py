@@ -3,7 +3,6 @@
 - It executes the effects that a group's state machine returns: it completes waiting requests, and stores records before
   the responses that depend on them are sent.
 - An offset commit is checked, appended and applied in one step, and answered when it is durable.
-- An object is loaded with `load` and ends with `close`; afterwards all calls fail.
 - A group with an empty id cannot be joined, but may have offsets, because very old clients use it.
 """
 
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from headrace.broker.coordination.shards import Shard
 from headrace.broker.coordination.state_log import StoredTransactionMarker
 from headrace.broker.coordination.timers import Timers
 from headrace.broker.groups.consumer_group_records import StoredConsumerGroupEvent, group_tombstones
@@ -68,7 +68,7 @@ class GroupShardConfig(NamedTuple):
     migration_policy: MigrationPolicy
 
 
-class GroupShard:
+class GroupShard(Shard):
     """`classic` contains the classic groups, `consumers` the consumer groups, and `shares` the share groups. An id is
     in at most one of them."""
 
@@ -79,6 +79,7 @@ class GroupShard:
         config: GroupShardConfig,
         now_ms: Callable[[], int],
     ) -> None:
+        super().__init__(log_partition.partition)
         self.classic: dict[str, ClassicGroup] = {}
         self.consumers = ConsumerGroups(
             log_partition, view, config.consumer_config_of, config.classic, config.migration_policy, now_ms
@@ -86,8 +87,6 @@ class GroupShard:
         self.consumers.on_downgrade = self._on_downgrade
         self.shares = ShareGroups(log_partition, view, config.share_timing_of, now_ms)
         self.offsets = GroupOffsets(config.metadata_bytes_max)
-        self.partition = log_partition.partition
-        self.is_loaded = log_partition.has_no_records
         self._lead = log_partition
         self._config = config.classic
         self._consumer_config_of = config.consumer_config_of
@@ -113,7 +112,6 @@ class GroupShard:
     # Load and close
 
     async def load(self) -> None:
-        """Rebuild groups and offsets from the log; raise `NotCoordinator` if the leadership is lost meanwhile."""
         stored: dict[str, StoredGroup] = {}
         count = 0
         async for record in self._lead.load():
@@ -149,8 +147,7 @@ class GroupShard:
                 known,
             )
 
-    def close(self, reason: type[HeadraceError]) -> None:
-        """Fail all waiting requests; the groups continue to exist in the log."""
+    def close(self, error: HeadraceError) -> None:
         self._lead.is_over = True
         self.partition.on_marker = None
         self._timers.stop()
@@ -158,7 +155,7 @@ class GroupShard:
         self.shares.stop()
         now_ms = self._now_ms()
         for group in list(self.classic.values()):
-            for effect in group.close(reason.code, now_ms):
+            for effect in group.close(error.code, now_ms):
                 if isinstance(effect, SendResponse):
                     _complete_request(effect)
 

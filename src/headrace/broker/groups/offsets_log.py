@@ -84,12 +84,6 @@ class OffsetsLogPartition:
         self._log = offsets_log
         self._clock = offsets_log.clock
 
-    @property
-    def has_no_records(self) -> bool:
-        """Nothing is stored here, so there is nothing to load."""
-        log = self.partition.log
-        return log.quarantined is None and log.start_offset == log.end_offset
-
     def ensure_leader(self) -> None:
         if self.is_over:
             raise NotCoordinator(f"this broker no longer leads {CONSUMER_OFFSETS}-{self.partition.index}")

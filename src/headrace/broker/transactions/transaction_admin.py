@@ -80,7 +80,7 @@ class TransactionAdminRequests:
                     producer_id=transaction.producer.id,
                     transaction_state=transaction.status,
                 )
-                for transaction in self._coordinator
+                for transaction in self._coordinator.transactions()
                 if (not states or transaction.status in states)
                 and (not producer_ids or transaction.producer.id in producer_ids)
                 and (request.duration_filter < 0 or self._coordinator.running_ms(transaction) > request.duration_filter)

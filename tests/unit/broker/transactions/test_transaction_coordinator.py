@@ -217,7 +217,7 @@ async def test_many_transactions_can_be_on_their_way_at_once(simulated_broker: S
     told = [await partition_contents(simulated_broker, partition=partition) for partition in (0, 1)]
     assert {int(value) for one in told for value in one.aborted} == {*range(0, 20, 3)}
     assert sum(len(one.committed) for one in told) == 20 - 7
-    assert not any(transaction.is_open for transaction in simulated_broker.broker.transactions)
+    assert not any(transaction.is_open for transaction in simulated_broker.broker.transactions.transactions())
 
 
 # Coming back

@@ -72,7 +72,9 @@ async def test_ids_of_a_partition_that_is_led_elsewhere_are_refused_and_forgotte
     assert await producer.commit() == 16
     assert await producer.add("t", 1) == 16
     assert (await described(simulated_broker)).error_code == 16
-    assert [transaction.transactional_id for transaction in simulated_broker.broker.transactions] == ["another"]
+    assert [transaction.transactional_id for transaction in simulated_broker.broker.transactions.transactions()] == [
+        "another"
+    ]
     assert await other.send(b"y") == 0
     assert await other.commit() == 0
 
@@ -155,7 +157,7 @@ async def test_a_lead_that_ends_while_its_log_is_read_leaves_nothing_behind(
         await simulated_broker.pass_time(0.5)
     become_follower(simulated_broker, home(simulated_broker))
     await simulated_broker.pass_time(30)
-    assert not list(simulated_broker.broker.transactions)
+    assert not list(simulated_broker.broker.transactions.transactions())
     assert await producer.commit() == 16
 
 
