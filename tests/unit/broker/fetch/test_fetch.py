@@ -266,7 +266,7 @@ async def test_nobody_watches_a_partition_after_the_answer(simulated_broker: Sim
     assert not simulated_broker.partition("t")._watchers
     await simulated_broker.ask(fetch_request({("t", 0): 0}, max_wait_ms=100), 11)
     assert not simulated_broker.partition("t")._watchers
-    assert not simulated_broker.broker.fetch._polls
+    assert not simulated_broker.broker.fetch._delayed_fetches
 
 
 # Epochs

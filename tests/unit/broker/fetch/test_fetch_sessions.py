@@ -177,7 +177,7 @@ async def test_the_final_epoch_closes_the_session(simulated_broker: SimulatedBro
     assert (await simulated_broker.ask(session.request(), 11)).error_code == 70
     simulated_broker.broker.fetch.sweep()
     assert not simulated_broker.partition("t")._watchers
-    assert not simulated_broker.broker.fetch._polls
+    assert not simulated_broker.broker.fetch._delayed_fetches
 
 
 async def test_a_session_that_is_evicted_is_swept(simulated_broker: SimulatedBroker) -> None:
@@ -192,7 +192,7 @@ async def test_a_session_that_is_evicted_is_swept(simulated_broker: SimulatedBro
     await second.fetch({("t", 0): 0})
     assert second.id != 0
     await simulated_broker.pass_time(2)
-    assert len(simulated_broker.partition("t")._watchers) == len(simulated_broker.broker.fetch._polls) == 1
+    assert len(simulated_broker.partition("t")._watchers) == len(simulated_broker.broker.fetch._delayed_fetches) == 1
 
 
 async def test_a_topic_that_is_deleted_and_made_again_inside_a_session(simulated_broker: SimulatedBroker) -> None:
