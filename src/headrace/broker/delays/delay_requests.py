@@ -1,4 +1,4 @@
-"""ListDelayed and AlterDelayed, for the partitions whose delayed messages this broker looks after."""
+"""ListDelayed and AlterDelayed, for the delayed messages of partitions that this broker leads."""
 
 from __future__ import annotations
 

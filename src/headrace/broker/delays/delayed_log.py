@@ -1,6 +1,11 @@
-"""The delayed log of one partition for one leader term, and how it gives back space.
+"""The delayed log of one partition for one leadership, and the cleanup that reclaims its space.
 
-The leadership may end during any await, so callers call `ensure_leader` after each one.
+- The leadership may end during any await, so callers call `ensure_leader` after each one.
+- The leader advances the log start to the oldest waiting message.
+- Above that, each replica cleans up independently, even while older messages wait: when its log has doubled, a worker
+  process reads it up to the high watermark, and rewrites segments that consist mostly of completed messages without
+  these, at the same offsets. Events are kept (see `DelayIndex.over`), so that the cleaned log results in the same
+  index.
 """
 
 from __future__ import annotations
@@ -93,14 +98,6 @@ class DelayedLog:
             if wanted and wanted[0] == first:
                 raise StorageFailure(f"cannot read {self.partition.topic}-{self.partition.index} at offset {first}")
         return found
-
-
-# Reclaim the space of completed messages in delayed logs, even while older messages still wait.
-#
-# The leader advances the log start to the oldest waiting message. Above that, each replica cleans up independently:
-# when its log has doubled, a worker process reads it up to the high watermark, and rewrites segments that consist
-# mostly of completed messages without these, at the same offsets. Events are kept (see `Delays.over`), so that loading
-# the cleaned log results in the same index.
 
 
 log = logging.getLogger(__name__)

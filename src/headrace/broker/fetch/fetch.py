@@ -275,7 +275,9 @@ class FetchHandler:
                     fetched_partition.unpin()
             except HeadraceError as error:
                 watcher = delayed_fetch.watchers.get(entry)
-                fetched_partition = FetchedPartition.failed(entry, error, watcher and watcher.partition)
+                fetched_partition = FetchedPartition.failed(
+                    entry, error, None if watcher is None else watcher.partition
+                )
                 is_urgent = True
             if fetched_partition.is_exhausted:
                 entry.mark_idle()

@@ -184,7 +184,7 @@ class GroupShard(Shard):
             decision = self._upgrade(classic, heartbeat_request)
         else:
             raise GroupIdNotFound(f"Group {heartbeat_request.group_id} is not a consumer group.")
-        return await self.consumers.answer(heartbeat_request.group_id, decision)
+        return await self.consumers.when_durable(heartbeat_request.group_id, decision)
 
     def _upgrade(self, classic: ClassicGroup, heartbeat_request: ConsumerHeartbeat) -> HeartbeatDecision:
         """Convert a classic group to a consumer group in one step, when a member with the consumer protocol joins."""
@@ -454,4 +454,4 @@ def _complete_request(effect: SendResponse) -> None:
     token = effect.token
     assert isinstance(token, asyncio.Future)
     if not token.done():  # the connection and its request may be gone
-        token.set_result(effect.answer)
+        token.set_result(effect.result)

@@ -1,8 +1,7 @@
 """The log behind the group coordinator, `__consumer_offsets`, and the expiration of offsets in it.
 
-What is appended here is the truth; the coordinator's maps of a partition are rebuilt from it whenever its lead
-begins. The component that builds them appends with the `OffsetsLogPartition` of that leadership, and with no later
-one: what it decided may be wrong by then.
+The log is authoritative; the coordinator rebuilds the state of a partition from it in each leadership. A shard appends
+with the `OffsetsLogPartition` of its own leadership: its decisions may be wrong in a later one.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class OffsetsLog:
         self._log = StateLog(catalogue, clock, CONSUMER_OFFSETS)
 
     async def ensure(self) -> None:
-        """Make the topic when the first group shows up."""
+        """Create the topic when the first group is used."""
         config = self._catalogue.config
         await self._log.ensure(
             config.offsets_topic_num_partitions,
@@ -75,8 +74,8 @@ class OffsetsLog:
 
 
 class OffsetsLogPartition:
-    """One partition of the log for as long as this broker leads it in one epoch. Then it `is_over` for good, also if
-    the broker comes to lead the partition again."""
+    """One partition of the log for one leadership. Afterwards it `is_over`, even if this broker leads the partition
+    again."""
 
     def __init__(self, offsets_log: OffsetsLog, partition: Partition) -> None:
         self.partition = partition
@@ -92,14 +91,14 @@ class OffsetsLogPartition:
         return self._log.load(self.partition)
 
     def append(self, group_id: str, records: Sequence[KeyValue]) -> asyncio.Future[None] | None:
-        """Append in one batch; None when it is committed already, else what to wait for by `durable`."""
+        """Append in one batch; return None if it is already committed, else the future for `wait_until_durable`."""
         self._ensure_writable()
         return self._wait(self._log.append(group_id, records))
 
     def append_transactional(
         self, records: Sequence[KeyValue], producer_id: int, producer_epoch: int
     ) -> asyncio.Future[None] | None:
-        """The same as part of a producer's transaction: it counts when the transaction is committed."""
+        """Like `append`, as part of a producer's transaction."""
         self._ensure_writable()
         now_ms = self._clock.now_ms()
         batch = build_batch(
@@ -117,7 +116,7 @@ class OffsetsLogPartition:
         return self._wait(appended.end_offset)
 
     def settled(self) -> asyncio.Future[None] | None:
-        """None when all that was appended here is committed, else what to wait for by `durable`."""
+        """Return None if everything in the log is committed, else the future for `wait_until_durable`."""
         self.ensure_leader()
         return self._wait(self.partition.log.end_offset)
 
@@ -128,7 +127,7 @@ class OffsetsLogPartition:
             raise as_coordinator_error(error) from error
 
     def _ensure_writable(self) -> None:
-        """Raise unless what is appended now can be committed."""
+        """Raise unless an append can be committed now."""
         self.ensure_leader()
         try:
             self.partition.ensure_min_isr()
@@ -146,14 +145,11 @@ async def wait_until_durable(wait: asyncio.Future[None] | None) -> None:
 
 
 def as_coordinator_error(error: HeadraceError) -> HeadraceError:
-    """A member that hears of a full disk gives up; one that hears that its coordinator is away comes again, and one
-    that hears that there is another looks for it."""
+    """Translate an error of the log for group members: they give up on a full disk, but retry if the coordinator is
+    unavailable, and look for the new one if it has moved."""
     if isinstance(error, NotLeader | NotCoordinator | UnknownTopicOrPartition):
         return NotCoordinator(error.message)
     return CoordinatorNotAvailable(f"writing to __consumer_offsets failed: {error.message}")
-
-
-# Committed offsets that are of no use any more: their tombstones are appended, and they are gone in the same step.
 
 
 log = logging.getLogger(__name__)
@@ -165,12 +161,12 @@ class OffsetExpiration:
         self._lead = log_partition
 
     async def forget(self, events: Sequence[OffsetForgotten]) -> None:
-        """Return when it is durable."""
+        """Append the tombstones; return when they are durable."""
         for wait in self._append(events):
             await wait_until_durable(wait)
 
     def try_expire(self, events: Sequence[OffsetForgotten]) -> None:
-        """Nobody waits for this: what is not forgotten now is forgotten another time."""
+        """Remove what is possible now, without waiting. The next expiration tries the rest again."""
         try:
             for wait in self._append(events):
                 wait.add_done_callback(asyncio.Future.exception)
@@ -178,7 +174,7 @@ class OffsetExpiration:
             log.warning("removing expired offsets failed error=%s", error)
 
     def forget_group(self, group_id: str, ends: Sequence[KeyValue]) -> asyncio.Future[None] | None:
-        """All that a group has committed goes together with the group; `ends` are its own tombstones."""
+        """Remove the committed offsets together with the group; `ends` are the group's own tombstones."""
         gone = self._offsets.forget_group(group_id)
         wait = self._lead.append(group_id, [*map(offset_record, gone), *ends])
         for event in gone:

@@ -1,8 +1,7 @@
-"""What operators ask: which transactions there are, what partitions know of producers, and the end of one that hangs.
-And what coordinators ask: that the partitions led here hear how a transaction has ended.
+"""Requests of operators and coordinators: list and describe transactions and producers, and write transaction markers.
 
-Producers never send these requests. Coordinators name the version of the transaction in their markers, operators do
-not: theirs are refused where the coordinator is here and counts the partition in.
+Producers do not send these requests. A coordinator names the transaction version in its markers, operators do not. An
+operator's marker is rejected if the coordinator is on this broker and includes the partition in a transaction.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ from headrace.wire.messages.transactions import (
 )
 from headrace.wire.messages.transactions import ListedTransactionState as ListedTransaction
 
-_BY_OPERATOR = 0  # instead of the version of a transaction
-_NEVER_SEEN = ("PrepareEpochFence", "Dead")  # Kafka's names for states that no id of ours is ever in
+_BY_OPERATOR = 0  # in place of a transaction version
+_NEVER_SEEN = ("PrepareEpochFence", "Dead")  # Kafka's names of states that do not occur in Headrace
 
 
 class TransactionAdminRequests:
@@ -102,7 +101,7 @@ class TransactionAdminRequests:
         )
 
     async def write_markers(self, request: WriteTxnMarkersRequest, _context: RequestContext) -> WriteTxnMarkersResponse:
-        """Every partition for itself, side by side: each waits until its marker is committed."""
+        """Write the markers of all partitions concurrently; each waits until its marker is committed."""
         await switch_to_task()
         response = WriteTxnMarkersResponse()
         async with asyncio.TaskGroup() as tasks:
@@ -185,14 +184,14 @@ class TransactionAdminRequests:
                 )
         return TransactionOutcome(
             ProducerIdAndEpoch(marker.producer_id, marker.producer_epoch),
-            max(marker.coordinator_epoch, 0),  # tools that know of no coordinator say -1
+            max(marker.coordinator_epoch, 0),  # tools without a coordinator send -1
             marker.transaction_result,
             bumps_epoch=marker.transaction_version == BUMPS_EPOCH,
         )
 
 
 def _id_matcher(pattern: str | None) -> Callable[[TransactionMetadata], bool]:
-    """Whether a transaction's id is one that the pattern describes; without a pattern all are."""
+    """Return a filter of transactions by their id; without a pattern it accepts all."""
     if not pattern:
         return lambda _: True
     fullmatch = compiled(pattern).fullmatch

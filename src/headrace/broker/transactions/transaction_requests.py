@@ -55,7 +55,7 @@ from headrace.wire.messages.transactions import (
     InitProducerIdResponse,
 )
 
-_INIT_FENCES_SINCE = 4  # the versions that know PRODUCER_FENCED
+_INIT_FENCES_SINCE = 4  # older versions do not know PRODUCER_FENCED
 _FENCES_SINCE = 2
 _BATCHED_SINCE = 4  # of AddPartitionsToTxn
 _ABORTABLE_SINCE = 5
@@ -143,7 +143,7 @@ class TransactionRequests:
     async def _add_partitions(
         self, transactional_id: str, producer: ProducerIdAndEpoch, topics: list[AddPartitionsToTxnTopic], version: int
     ) -> list[AddPartitionsToTxnTopicResult]:
-        """All of the partitions or none: if one cannot be added, the others are not even tried."""
+        """Add all of the partitions or none: if one cannot be added, the others are not attempted."""
         partitions: list[TopicPartition] = []
         refused: dict[TopicPartition, int] = {}
         for topic in topics:
@@ -168,7 +168,7 @@ class TransactionRequests:
     def _verify_partitions(
         self, transactional_id: str, producer: ProducerIdAndEpoch, topics: list[AddPartitionsToTxnTopic], version: int
     ) -> list[AddPartitionsToTxnTopicResult]:
-        """Each partition for itself: whether it is part of the transaction."""
+        """Check each partition separately: whether it is part of the transaction."""
 
         def verified(topic: str, index: int) -> int:
             try:
@@ -205,7 +205,7 @@ def _add_result(topic: str, codes: Iterable[tuple[int, int]]) -> AddPartitionsTo
 
 
 def _error_code(error: HeadraceError, version: int, fences_since: int) -> int:
-    """Clients that do not know that they can be fenced know an epoch that is not valid any more."""
+    """Older clients do not know PRODUCER_FENCED, but do know INVALID_PRODUCER_EPOCH."""
     if isinstance(error, ProducerFenced) and version < fences_since:
         return InvalidProducerEpoch.code
     return error.code

@@ -28,7 +28,7 @@ from headrace.wire.messages.transactions import (
 
 _REQUEST_SECONDS = 5.0
 _CONNECTION_KEY = "transactions"
-_ADD_PARTITIONS_VERSION = 4  # the version that refuses in the words that this broker's own coordinator uses
+_ADD_PARTITIONS_VERSION = 4  # its errors are those of this broker's own coordinator
 
 
 class TransactionVerification:
@@ -45,12 +45,12 @@ class TransactionVerification:
         self._peers = peers
 
     def verify(self, transactional_id: str, producer_id: int, producer_epoch: int, partition: Partition) -> None:
-        """Raise unless a batch of this producer's transaction may be appended to the partition in this very step."""
+        """Raise unless a batch of this producer's transaction may be appended to the partition in the same step."""
         producer = ProducerIdAndEpoch(producer_id, producer_epoch)
         led = self._coordinator.find(transactional_id)
         if led is not None:
             led.verify(transactional_id, producer, (partition.topic, partition.index))
-        # Whatever is open here has one epoch, and the partition itself refuses any other.
+        # The open transaction has one epoch, and the partition itself rejects all others.
         elif partition.state.producers.transactions.first_offset(producer_id) < 0 and not self._verified.holds(
             partition, producer
         ):
@@ -68,8 +68,9 @@ class TransactionVerification:
         *,
         adds: bool = True,
     ) -> None:
-        """Make the partitions part of the producer's transaction, or (unless it `adds`) have it confirmed that they
-        are; return when that is durable. The transaction may end meanwhile: `verify` in the same step as the append."""
+        """Add the partitions to the producer's transaction, or, unless it `adds`, confirm that they are part of it;
+        return when that is durable. The transaction may end meanwhile, so call `verify` in the same step as the
+        append."""
         producer = ProducerIdAndEpoch(producer_id, producer_epoch)
         led = self._coordinator.find(transactional_id)
         if led is None:
@@ -81,7 +82,7 @@ class TransactionVerification:
     async def _confirm_with_coordinator(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Sequence[Partition], *, adds: bool
     ) -> None:
-        """Ask the coordinator on the other broker, and note what it confirms."""
+        """Send the request to the coordinator on another broker, and record what it confirms."""
         verifications = [
             (partition, self._verified.begin_verification(partition, producer)) for partition in partitions
         ]
@@ -129,7 +130,7 @@ class TransactionVerification:
 
 
 def _check_response(transactional_id: str, answer: AddPartitionsToTxnResponse) -> None:
-    """Raise what the coordinator refuses, in the words of the partition that it has refused first."""
+    """Raise the error of the coordinator, with the message for the first rejected partition."""
     from headrace.client.errors import raise_for_code  # imported on first use: keeps startup fast
 
     raise_for_code(answer.error_code)

@@ -28,7 +28,7 @@ V = TypeVar("V")
 
 
 class MemberState(IntEnum):
-    """The numbers are Kafka's, as its log has them."""
+    """The numbers are Kafka's, as stored in its log."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -36,7 +36,7 @@ class MemberState(IntEnum):
 
 
 class ConsumerGroupPhase(StrEnum):
-    """The values are what ConsumerGroupDescribe and ListGroups say."""
+    """The values appear in ConsumerGroupDescribe and ListGroups."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -45,15 +45,15 @@ class ConsumerGroupPhase(StrEnum):
 
 
 class ClassicProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member that uses the classic protocol sent with its last JoinGroup."""
+    """The last JoinGroup of a member that uses the classic protocol."""
 
     session_timeout_ms: int
     protocols: Protocols
-    """Never empty; each holds the member's subscription."""
+    """Never empty; each contains the member's subscription."""
 
 
 class MemberMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a member is and what it wants."""
+    """The identity and the subscription of a member."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -68,10 +68,8 @@ class MemberMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CurrentAssignment(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a member has got, and what it holds: by partition, since which epoch.
-
-    What it was told to give up is its own until it says that it has.
-    """
+    """The member's progress, and the partitions it holds, each with the epoch since which it holds it. It holds
+    partitions to revoke until it reports that it has revoked them."""
 
     epoch: int = 0
     previous_epoch: int = -1
@@ -93,7 +91,7 @@ EMPTY_ASSIGNMENT = CurrentAssignment()
 class GroupEpochSet(msgspec.Struct, frozen=True):
     epoch: int
     metadata_hash: int
-    """Of the topics that the group subscribes to: when it differs, they have changed."""
+    """A hash of the subscribed topics: if it differs, they have changed."""
 
 
 class TargetAssignmentEpochSet(msgspec.Struct, frozen=True):
@@ -128,7 +126,7 @@ ConsumerGroupEvent = (
     | CurrentAssignmentSet
     | RegularExpressionResolved
 )
-"""None in an event: a tombstone."""
+"""A field that is None stands for a tombstone."""
 
 
 class ConsumerGroupState:
@@ -185,7 +183,7 @@ class ConsumerGroupState:
         return self.targets.get(member_id, frozenset())
 
     def topics_of(self, member_metadata: MemberMetadata) -> frozenset[str]:
-        """The names that the member subscribes to, whether or not there are such topics."""
+        """The names of the subscribed topics, including those that do not exist."""
         return member_metadata.topics | self.resolved.get(member_metadata.regex, frozenset())
 
     def subscribed_topics(self) -> frozenset[str]:
@@ -217,7 +215,7 @@ class ConsumerGroupState:
 
 
 def partitions_by_topic_id(partitions: Iterable[TopicIdPartition]) -> dict[UUID, list[int]]:
-    """In order, so that the same partitions look the same wherever they are told."""
+    """Sorted, so the same partitions always have the same representation."""
     topics: dict[UUID, list[int]] = {}
     for topic_id, index in sorted(partitions):
         topics.setdefault(topic_id, []).append(index)
