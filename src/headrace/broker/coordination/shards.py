@@ -238,7 +238,7 @@ class OwnerCoordinator(ShardedCoordinator[int, S]):
     ) -> None:
         super().__init__(clock, tick_seconds)
         self._topic = topic
-        self._owners_log = log
+        self._log: CoordinatorLog = log
         self._session_expired = session_expired
 
     @abstractmethod
@@ -249,7 +249,7 @@ class OwnerCoordinator(ShardedCoordinator[int, S]):
     async def ensure(self, owner: str) -> S:
         """Like `of`, but create the topic of the log if it does not exist yet."""
         self._ensure_running()
-        await self._owners_log.ensure()
+        await self._log.ensure()
         return self.of(owner)
 
     def ensure_loaded(self) -> None:

@@ -112,7 +112,7 @@ class DelayCoordinator(ShardedCoordinator[tuple[str, int], "DelayShard"]):
                 from headrace.broker.delays.delayed_log import DelayedLogSweeps
 
                 sweeps = sweeps or DelayedLogSweeps(self._store.cleaner)
-                await sweeps.look(replicas)
+                await sweeps.check_all(replicas)
 
     def _target(self, partition: Partition) -> Partition | None:
         """Return the partition of T with the same index, if this broker leads it. T is the owner by id: a recreated

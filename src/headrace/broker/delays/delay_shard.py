@@ -92,7 +92,7 @@ class DelayShard(Shard):
         self._target: DelayTarget | None = None  # the partition to which all open releases have been appended
         self._producer: int | None = None
         self._sequence = 0
-        self._events_end = partition.log.end_offset  # behind it all events are this lead's own
+        self._events_end = partition.log.end_offset  # later events were appended by this shard
         self._kept = self._trimmed = clock.monotonic()
         self._ahead_ms = 1.0  # recent time until an announcement is committed
         self._wake = asyncio.Event()

@@ -110,14 +110,14 @@ class DelayedLogSweeps:
         self._cleaner = cleaner
         self._sweeps: dict[Partition, DelayedLogSweep] = {}
 
-    async def look(self, replicas: Iterable[Partition]) -> None:
+    async def check_all(self, replicas: Iterable[Partition]) -> None:
         """Check all given replicas once."""
         self._sweeps = {
             partition: self._sweeps.get(partition) or DelayedLogSweep(partition.log) for partition in replicas
         }
         for partition, sweep in list(self._sweeps.items()):
             try:
-                await sweep.look_at(self._cleaner, partition)
+                await sweep.check(self._cleaner, partition)
             except (HeadraceError, FileNotFoundError, DamagedSegment) as error:
                 # A segment may have been deleted or truncated meanwhile; log other errors as well.
                 log.warning(
@@ -135,7 +135,7 @@ class DelayedLogSweep(RetentionSweep):
         super().__init__(delayed, delayed)
         self._size_bytes = 0  # at the last check
 
-    async def look_at(self, cleaner: LogCleaner, partition: Partition) -> None:
+    async def check(self, cleaner: LogCleaner, partition: Partition) -> None:
         delayed = self.log
         grown_bytes = delayed.size_bytes - self._size_bytes
         if not delayed.usable or grown_bytes < max(SWEEP_BYTES_MIN, self._size_bytes):

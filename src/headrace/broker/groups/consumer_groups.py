@@ -65,7 +65,7 @@ class ConsumerGroups:
         self.on_downgrade: Callable[[ClassicGroup, bool], None] | None = None
         """Called with a group that is a classic group from now on, and whether it must rebalance."""
         self.groups: dict[str, ConsumerGroup] = {}
-        self._lead = log_partition
+        self._log_partition = log_partition
         self._view = view
         self._config_of = config_of
         self._classic_config = classic_config
@@ -140,7 +140,7 @@ class ConsumerGroups:
         result = decision.result
         if result.member_epoch > JOIN_EPOCH:
             self.groups[group_id].renew_session(result.member_id, self._now_ms())
-        await wait_until_durable(self._lead.settled())
+        await wait_until_durable(self._log_partition.settled())
         return result
 
     # Members that use the classic protocol
@@ -164,7 +164,7 @@ class ConsumerGroups:
             self.store(group_id, join.events)
             members.joined(join.result.member_id, self._now_ms())
             self._update_timer(group)
-        await wait_until_durable(self._lead.settled())
+        await wait_until_durable(self._log_partition.settled())
         return join.result
 
     async def sync(
@@ -189,7 +189,7 @@ class ConsumerGroups:
             )
         finally:
             self._update_timer(group)
-        await wait_until_durable(self._lead.settled())
+        await wait_until_durable(self._log_partition.settled())
         return result
 
     def heartbeat(self, group_id: str, member_id: str, generation_id: int, instance_id: str | None) -> None:
@@ -203,7 +203,7 @@ class ConsumerGroups:
         group = self.groups[group_id]
         departed, removed = ClassicMembers(group).departing(departures)
         self.store_without(group_id, removed, group.remove(removed, self._view()))
-        await wait_until_durable(self._lead.settled())
+        await wait_until_durable(self._log_partition.settled())
         return departed
 
     def _can_downgrade(self, state: ConsumerGroupState, removed: Collection[str] = ()) -> bool:
@@ -251,7 +251,7 @@ class ConsumerGroups:
 
     def _append(self, group_id: str, records: Sequence[KeyValue]) -> None:
         """Append without waiting: responses that depend on it wait until the whole log is committed."""
-        wait = self._lead.append(group_id, records)
+        wait = self._log_partition.append(group_id, records)
         if wait is not None:
             wait.add_done_callback(asyncio.Future.exception)
 

@@ -128,8 +128,8 @@ class GroupConfigs:
             self._configs.pop(group_id, None)
         else:
             self._overrides[group_id], self._configs[group_id] = overrides, config
-        for told in self.on_changed:
-            told(group_id)
+        for callback in self.on_changed:
+            callback(group_id)
 
     def build(self, given: Mapping[str, str | None]) -> SubscriptionConfig:
         return SubscriptionConfig.build(given, self._defaults)

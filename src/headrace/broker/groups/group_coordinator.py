@@ -25,6 +25,8 @@ from headrace.runtime.clock import Clock
 
 
 class GroupCoordinator(OwnerCoordinator[GroupShard]):
+    _log: OffsetsLog
+
     def __init__(
         self,
         offsets_log: OffsetsLog,
@@ -41,7 +43,6 @@ class GroupCoordinator(OwnerCoordinator[GroupShard]):
         self.config = GroupShardConfig(
             config, consumer_config_of, share_timing_of, metadata_bytes_max, migration_policy
         )
-        self._log = offsets_log
         self._topics_image_cache = TopicsImageCache(catalogue)
 
     def of(self, group_id: str) -> GroupShard:

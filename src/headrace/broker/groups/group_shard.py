@@ -87,7 +87,7 @@ class GroupShard(Shard):
         self.consumers.on_downgrade = self._on_downgrade
         self.shares = ShareGroups(log_partition, view, config.share_timing_of, now_ms)
         self.offsets = GroupOffsets(config.metadata_bytes_max)
-        self._lead = log_partition
+        self._log_partition = log_partition
         self._config = config.classic
         self._consumer_config_of = config.consumer_config_of
         self._migration_policy = config.migration_policy
@@ -114,7 +114,7 @@ class GroupShard(Shard):
     async def load(self) -> None:
         stored: dict[str, StoredGroup] = {}
         count = 0
-        async for record in self._lead.load():
+        async for record in self._log_partition.load():
             if isinstance(record, StoredTransactionMarker):
                 self.offsets.end_transaction(record.transaction, is_commit=record.is_commit)
                 continue
@@ -132,7 +132,7 @@ class GroupShard(Shard):
             count += 1
             if count % _RECORDS_PER_YIELD == 0:
                 await asyncio.sleep(0)  # yield to other partitions
-        self._lead.ensure_leader()
+        self._log_partition.ensure_leader()
         for transaction, is_commit in self._early_markers:
             self.offsets.end_transaction(transaction, is_commit=is_commit)
         self._restore(stored)
@@ -148,7 +148,7 @@ class GroupShard(Shard):
             )
 
     def close(self, error: HeadraceError) -> None:
-        self._lead.is_over = True
+        self._log_partition.is_over = True
         self.partition.on_marker = None
         self._timers.stop()
         self.consumers.stop()
@@ -323,7 +323,7 @@ class GroupShard(Shard):
         """Append the checked commits, apply them in the same step, and return when they are durable."""
         if not events:
             return
-        wait = self._lead.append(group_id, [offset_record(event) for event in events])
+        wait = self._log_partition.append(group_id, [offset_record(event) for event in events])
         for event in events:
             self.offsets.apply(event)
         self.ensure_offsets_group(group_id)
@@ -333,7 +333,9 @@ class GroupShard(Shard):
         """Like `commit`, but in a producer's transaction: the offsets apply when its commit marker is written."""
         if not events:
             return
-        wait = self._lead.append_transactional([offset_record(event) for event in events], producer_id, producer_epoch)
+        wait = self._log_partition.append_transactional(
+            [offset_record(event) for event in events], producer_id, producer_epoch
+        )
         for event in events:
             self.offsets.add_pending((self.partition.index, producer_id), event)
         await wait_until_durable(wait)
@@ -345,7 +347,7 @@ class GroupShard(Shard):
 
     async def settle(self) -> None:
         """Wait until the whole state is durable, so that a response contains nothing that a crash could undo."""
-        await wait_until_durable(self._lead.settled())
+        await wait_until_durable(self._log_partition.settled())
 
     async def forget(self, events: Sequence[OffsetForgotten]) -> None:
         await self._offset_expiration.forget(events)
@@ -390,7 +392,7 @@ class GroupShard(Shard):
         if effect.snapshot is None:
             self._drop(group)
         try:
-            wait = self._lead.append(group.group_id, [group_record(group.group_id, effect.snapshot)])
+            wait = self._log_partition.append(group.group_id, [group_record(group.group_id, effect.snapshot)])
         except HeadraceError as error:
             self._carry_out(group, group.store_failed(effect.ticket, error.code, self._now_ms()))
             return

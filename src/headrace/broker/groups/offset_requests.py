@@ -72,7 +72,7 @@ class OffsetRequests:
                 request.generation_id_or_member_epoch,
                 request.group_instance_id,
                 GroupIdNotFound if context.version >= _GROUP_NOT_FOUND_SINCE else IllegalGeneration,
-                self._named(request),
+                self._partitions_by_id(request),
             )
         except HeadraceError as error:
             return _commit_error_response(request, error)
@@ -162,14 +162,14 @@ class OffsetRequests:
             return OffsetDeleteResponse(error_code=error.code)
         return response
 
-    def _named(self, request: OffsetCommitRequest) -> list[tuple[UUID, int]]:
-        """Return the partitions of a commit by topic id; nonexistent ones are left out."""
-        named = []
+    def _partitions_by_id(self, request: OffsetCommitRequest) -> list[tuple[UUID, int]]:
+        """Return the partitions of a commit by topic id; nonexistent topics have the zero id."""
+        partitions = []
         for topic in request.topics:
             known = self._catalogue.find(topic.name)
             topic_id = topic.topic_id if topic.topic_id != ZERO_ID else ZERO_ID if known is None else known.id
-            named += [(topic_id, requested.partition_index) for requested in topic.partitions]
-        return named
+            partitions += [(topic_id, requested.partition_index) for requested in topic.partitions]
+        return partitions
 
     def _topic(self, topic: OffsetCommitRequestTopic, index: int, version: int) -> Topic:
         """Return the topic of the request, on any leader."""

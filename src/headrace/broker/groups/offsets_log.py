@@ -35,42 +35,18 @@ from headrace.runtime.clock import Clock
 from headrace.wire.batches.batch import TRANSACTIONAL, BatchRecord, build_batch, parse_header
 
 
-class OffsetsLog:
+class OffsetsLog(StateLog):
     def __init__(self, catalogue: Catalogue, clock: Clock) -> None:
-        self.clock = clock
-        self._catalogue = catalogue
-        self._log = StateLog(catalogue, clock, CONSUMER_OFFSETS)
+        super().__init__(catalogue, clock, CONSUMER_OFFSETS)
 
     async def ensure(self) -> None:
         """Create the topic when the first group is used."""
-        config = self._catalogue.config
-        await self._log.ensure(
+        config = self.catalogue.config
+        await self.ensure_topic(
             config.offsets_topic_num_partitions,
             {"segment.bytes": str(config.offsets_topic_segment_bytes)},
             config.offsets_topic_replication_factor,
         )
-
-    def append(self, group_id: str, records: Sequence[KeyValue]) -> int:
-        """Append in one batch; the offset up to which the log must be committed for it to count."""
-        return self._log.append(group_id, records)
-
-    def load(self, partition: Partition) -> AsyncIterator[StoredRecord | StoredTransactionMarker]:
-        """Every record of a partition whose lead has just begun; of a damaged one, what stands before the damage. Ends
-        when all of it is committed; raises `NotCoordinator` if the lead has ended before that."""
-        return self._log.load(partition)
-
-    def ensure_readable(self, group_id: str) -> None:
-        """A group whose records are damaged must not look like one that never committed: its readers would begin
-        anew."""
-        self._log.ensure_readable(group_id)
-
-    def partition_of(self, group_id: str) -> Partition:
-        """Where everything of this group lies, if this broker leads it; raises `NotCoordinator`."""
-        return self._log.partition_of(group_id)
-
-    def partition_index_of(self, group_id: str) -> int:
-        """Return the index of the group's partition, which any broker may lead. Requires `ensure`."""
-        return self._log.partition_index_of(group_id)
 
 
 class OffsetsLogPartition:
@@ -158,7 +134,7 @@ log = logging.getLogger(__name__)
 class OffsetExpiration:
     def __init__(self, offsets: GroupOffsets, log_partition: OffsetsLogPartition) -> None:
         self._offsets = offsets
-        self._lead = log_partition
+        self._log_partition = log_partition
 
     async def forget(self, events: Sequence[OffsetForgotten]) -> None:
         """Append the tombstones; return when they are durable."""
@@ -176,7 +152,7 @@ class OffsetExpiration:
     def forget_group(self, group_id: str, ends: Sequence[KeyValue]) -> asyncio.Future[None] | None:
         """Remove the committed offsets together with the group; `ends` are the group's own tombstones."""
         gone = self._offsets.forget_group(group_id)
-        wait = self._lead.append(group_id, [*map(offset_record, gone), *ends])
+        wait = self._log_partition.append(group_id, [*map(offset_record, gone), *ends])
         for event in gone:
             self._offsets.apply(event)
         return wait
@@ -187,7 +163,7 @@ class OffsetExpiration:
             by_group.setdefault(event.group_id, []).append(event)
         waits = []
         for group_id, gone in by_group.items():
-            wait = self._lead.append(group_id, [offset_record(event) for event in gone])
+            wait = self._log_partition.append(group_id, [offset_record(event) for event in gone])
             if wait is not None:
                 waits.append(wait)
             for event in gone:

@@ -184,7 +184,7 @@ class DedupWindows(ShardedCoordinator[Partition, DedupWindowShard]):
             )
             appended = partition.append(thinned, parse_header(thinned), now_ms)
         new = [one if offset is None else None for one, offset in zip(ids, found, strict=True)]
-        _add_id(window, new, range(appended.base_offset, appended.base_offset + len(ids)), arrived_ms)
+        _add_ids(window, new, range(appended.base_offset, appended.base_offset + len(ids)), arrived_ms)
         if len(duplicates) == len(found) and max(duplicates) < appended.base_offset:
             return appended._replace(base_offset=duplicates[0])
         return appended
@@ -227,28 +227,28 @@ def _read_ids(window: DedupWindow, data: bytes, arrivals: _ArrivalTimes, oldest_
         if latest_ms <= oldest_ms:
             continue
         records = list(read_records(batch, header, _UNPACKED_BYTES_MAX))
-        _add_id(
+        _add_ids(
             window, [_read_dedup_id(record) for record in records], [record.offset for record in records], latest_ms
         )
 
 
-def _add_id(window: DedupWindow, ids: DedupIds, offsets: Sequence[int], at_ms: int) -> None:
+def _add_ids(window: DedupWindow, ids: DedupIds, offsets: Sequence[int], at_ms: int) -> None:
     """Add the ids of one batch, and each request key only once: a batch may have thousands of messages of a request."""
     keys: dict[_Hashes, int] = {}
     for dedup_id, offset in zip(ids, offsets, strict=True):
         if dedup_id is None:
             continue
-        _note_hashes(window, dedup_id.hashed, dedup_id.bound, offset, at_ms)
+        _add_hashes(window, dedup_id.hashed, dedup_id.bound, offset, at_ms)
         if dedup_id.key is not None:
             keys.setdefault(dedup_id.key, offset)
     for key, offset in keys.items():
-        _note_hashes(window, *key, offset, at_ms)
+        _add_hashes(window, *key, offset, at_ms)
 
 
-def _note_hashes(window: DedupWindow, hashed: bytes, bound: bytes | None, offset: int, at_ms: int) -> None:
-    window.note(hashed, offset, at_ms)
+def _add_hashes(window: DedupWindow, hashed: bytes, bound: bytes | None, offset: int, at_ms: int) -> None:
+    window.add(hashed, offset, at_ms)
     if bound is not None:
-        window.note(bound, offset, at_ms)
+        window.add(bound, offset, at_ms)
 
 
 def _reject_reused_ids(window: DedupWindow, ids: DedupIds, found: Sequence[int | None], now_ms: int) -> None:

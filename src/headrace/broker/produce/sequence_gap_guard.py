@@ -45,11 +45,11 @@ class SequenceGapGuard:
         return bool(self._first)
 
     def check_no_gap(
-        self, place: ProducerPartition, header: BatchHeader, producers: ProducerStates, now: float
+        self, producer_partition: ProducerPartition, header: BatchHeader, producers: ProducerStates, now: float
     ) -> None:
         """Raise the error of an earlier rejected batch of this producer that was not retried, here or at another
         leader."""
-        key = place, header.producer_id
+        key = producer_partition, header.producer_id
         first = self._first.get(key)
         if first is None:
             return
@@ -59,11 +59,13 @@ class SequenceGapGuard:
         elif is_ahead and not producers.is_next_in_sequence(header):
             raise first.error
 
-    def note(self, place: ProducerPartition, header: BatchHeader, error: HeadraceError, now: float) -> None:
+    def record_rejection(
+        self, producer_partition: ProducerPartition, header: BatchHeader, error: HeadraceError, now: float
+    ) -> None:
         """Record that a batch was rejected."""
         if header.producer_id < 0 or not error.retriable or isinstance(error, CorruptMessage):
             return
-        key = place, header.producer_id
+        key = producer_partition, header.producer_id
         first = self._first.get(key)
         if (
             first is None
@@ -74,9 +76,9 @@ class SequenceGapGuard:
         if len(self._first) > _PRODUCERS_MAX:
             del self._first[next(iter(self._first))]
 
-    def taken(self, place: ProducerPartition, header: BatchHeader) -> None:
+    def record_append(self, producer_partition: ProducerPartition, header: BatchHeader) -> None:
         """A batch was appended: earlier rejected ones were retried, or never will be."""
-        self._first.pop((place, header.producer_id), None)
+        self._first.pop((producer_partition, header.producer_id), None)
 
 
 def gap_in_new_term(error: HeadraceError, header: BatchHeader, partition: Partition, now: float) -> HeadraceError:

@@ -47,7 +47,7 @@ from headrace.wire.messages.transactions import (
 from headrace.wire.messages.transactions import ListedTransactionState as ListedTransaction
 
 _BY_OPERATOR = 0  # in place of a transaction version
-_NEVER_SEEN = ("PrepareEpochFence", "Dead")  # Kafka's names of states that do not occur in Headrace
+_UNUSED_STATES = ("PrepareEpochFence", "Dead")  # Kafka's names of states that do not occur in Headrace
 
 
 class TransactionAdminRequests:
@@ -70,7 +70,7 @@ class TransactionAdminRequests:
         except HeadraceError as error:
             return ListTransactionsResponse(error_code=error.code)
         states, producer_ids = set(request.state_filters), set(request.producer_id_filters)
-        known = {*TransactionStatus, *_NEVER_SEEN}
+        known = {*TransactionStatus, *_UNUSED_STATES}
         return ListTransactionsResponse(
             unknown_state_filters=[state for state in request.state_filters if state not in known],
             transaction_states=[
@@ -109,12 +109,12 @@ class TransactionAdminRequests:
                 result = WritableTxnMarkerResult(producer_id=marker.producer_id)
                 response.markers.append(result)
                 for topic in marker.topics:
-                    told = WritableTxnMarkerTopicResult(name=topic.name)
-                    result.topics.append(told)
+                    topic_result = WritableTxnMarkerTopicResult(name=topic.name)
+                    result.topics.append(topic_result)
                     for index in topic.partition_indexes:
-                        answer = WritableTxnMarkerPartitionResult(partition_index=index)
-                        told.partitions.append(answer)
-                        tasks.create_task(self._write_marker(marker, topic.name, answer))
+                        partition_result = WritableTxnMarkerPartitionResult(partition_index=index)
+                        topic_result.partitions.append(partition_result)
+                        tasks.create_task(self._write_marker(marker, topic.name, partition_result))
         return response
 
     def _describe(self, transactional_id: str) -> DescribedTransaction:
@@ -140,14 +140,14 @@ class TransactionAdminRequests:
         )
 
     def _producers_of(self, topic: str, index: int) -> PartitionResponse:
-        answer = PartitionResponse(partition_index=index)
+        partition_result = PartitionResponse(partition_index=index)
         try:
             partition = self._catalogue.partition(topic, index)
             partition.ensure_readable()
         except HeadraceError as error:
-            answer.error_code, answer.error_message = error.code, error.message
-            return answer
-        answer.active_producers = [
+            partition_result.error_code, partition_result.error_message = error.code, error.message
+            return partition_result
+        partition_result.active_producers = [
             ProducerState(
                 producer_id=known.producer_id,
                 producer_epoch=known.producer_epoch,
@@ -158,16 +158,18 @@ class TransactionAdminRequests:
             )
             for known in partition.state.producers.describe()
         ]
-        return answer
+        return partition_result
 
     async def _write_marker(
-        self, marker: WritableTxnMarker, topic: str, answer: WritableTxnMarkerPartitionResult
+        self, marker: WritableTxnMarker, topic: str, partition_result: WritableTxnMarkerPartitionResult
     ) -> None:
         try:
-            outcome = self._outcome(marker, topic, answer.partition_index)
-            await self._markers.tell(self._catalogue.partition(topic, answer.partition_index), outcome)
+            outcome = self._outcome(marker, topic, partition_result.partition_index)
+            await self._markers.write_marker(
+                self._catalogue.partition(topic, partition_result.partition_index), outcome
+            )
         except HeadraceError as error:
-            answer.error_code = error.code
+            partition_result.error_code = error.code
 
     def _outcome(self, marker: WritableTxnMarker, topic: str, index: int) -> TransactionOutcome:
         if marker.producer_id < 0 or marker.producer_epoch < 0:

@@ -20,6 +20,8 @@ from headrace.runtime.clock import Clock
 
 
 class TransactionCoordinator(OwnerCoordinator[TransactionShard]):
+    _log: TransactionsLog
+
     def __init__(
         self,
         transactions_log: TransactionsLog,
@@ -31,7 +33,6 @@ class TransactionCoordinator(OwnerCoordinator[TransactionShard]):
     ) -> None:
         tick_seconds = config.transaction_abort_timed_out_transaction_cleanup_interval_ms / 1000
         super().__init__(TRANSACTION_STATE, transactions_log, clock, session_expired, tick_seconds)
-        self._log = transactions_log
         self._markers = markers
         self._next_producer_id = next_producer_id
         self._config = config

@@ -76,18 +76,18 @@ class TransactionMarkers:
         self._flush = flush
         self._clock = clock
 
-    async def tell_all(self, transaction: TransactionMetadata, coordinator_epoch: int) -> None:
+    async def write_all(self, transaction: TransactionMetadata, coordinator_epoch: int) -> None:
         """Return when every partition of the transaction that still exists durably has the marker."""
         outcome = TransactionOutcome(
             transaction.producer, coordinator_epoch, transaction.is_commit, bumps_epoch=transaction.previous is not None
         )
-        untold: Collection[TopicPartition] = transaction.partitions
+        missing: Collection[TopicPartition] = transaction.partitions
         connection_key = _CONNECTION_KEY
         for pause in retry_pauses():
-            refused = await self._try_write_markers(untold, outcome, connection_key)
-            if not refused:
+            failed = await self._try_write_markers(missing, outcome, connection_key)
+            if not failed:
                 return
-            for (topic, index), error in refused.items():
+            for (topic, index), error in failed.items():
                 log.error(
                     "writing a transaction marker failed; read_committed consumers wait partition=%s-%d "
                     "transactional_id=%s error=%s",
@@ -97,9 +97,9 @@ class TransactionMarkers:
                     error,
                 )
             await asyncio.sleep(pause)
-            untold, connection_key = refused, _RETRY_CONNECTION_KEY
+            missing, connection_key = failed, _RETRY_CONNECTION_KEY
 
-    async def tell(self, partition: Partition, outcome: TransactionOutcome) -> None:
+    async def write_marker(self, partition: Partition, outcome: TransactionOutcome) -> None:
         """Write the marker to a partition led by this broker unless it has it; return when it is durable."""
         producer = outcome.producer
         self._verified.forget(partition, producer.id)
@@ -121,32 +121,32 @@ class TransactionMarkers:
         self, partitions: Collection[TopicPartition], outcome: TransactionOutcome, connection_key: str
     ) -> dict[TopicPartition, HeadraceError]:
         """Make one attempt for all partitions; return those that failed, with their errors."""
-        refused: dict[TopicPartition, HeadraceError] = {}
+        failed: dict[TopicPartition, HeadraceError] = {}
         by_node: dict[int, list[TopicPartition]] = {}
         async with asyncio.TaskGroup() as tasks:
             for where in sorted(partitions):
                 try:
                     self._catalogue.partition(*where)
-                    tasks.create_task(self._write_marker_here(where, outcome, refused))
+                    tasks.create_task(self._write_marker_here(where, outcome, failed))
                 except NotLeader as error:
                     leader = self._catalogue.leader_node(*where)
                     if leader is None:
-                        refused[where] = error
+                        failed[where] = error
                     else:
                         by_node.setdefault(leader.node_id, []).append(where)
                 except UnknownTopicOrPartition:
                     continue  # deleted: no consumer waits for its marker
             for node_id, there in by_node.items():
-                tasks.create_task(self._send_markers(node_id, there, outcome, connection_key, refused))
-        return refused
+                tasks.create_task(self._send_markers(node_id, there, outcome, connection_key, failed))
+        return failed
 
     async def _write_marker_here(
-        self, where: TopicPartition, outcome: TransactionOutcome, refused: dict[TopicPartition, HeadraceError]
+        self, where: TopicPartition, outcome: TransactionOutcome, failed: dict[TopicPartition, HeadraceError]
     ) -> None:
         try:
-            await self.tell(self._catalogue.partition(*where), outcome)
+            await self.write_marker(self._catalogue.partition(*where), outcome)
         except HeadraceError as error:
-            _record_error(where, error, refused)
+            _record_error(where, error, failed)
 
     async def _send_markers(
         self,
@@ -154,7 +154,7 @@ class TransactionMarkers:
         partitions: Sequence[TopicPartition],
         outcome: TransactionOutcome,
         connection_key: str,
-        refused: dict[TopicPartition, HeadraceError],
+        failed: dict[TopicPartition, HeadraceError],
     ) -> None:
         """Send the markers of these partitions to their leader."""
         from headrace.client.errors import error_of_code  # imported on first use: keeps startup fast
@@ -171,20 +171,20 @@ class TransactionMarkers:
             transaction_version=BUMPS_EPOCH if outcome.bumps_epoch else KEEPS_EPOCH,
         )
         try:
-            answer = await self._peers.call(
+            response = await self._peers.call(
                 node_id,
                 WriteTxnMarkersRequest(markers=[marker]),
                 timeout_seconds=_CALL_SECONDS,
                 connection_key=connection_key,
             )
         except HeadraceError as error:
-            refused.update(dict.fromkeys(partitions, error))
+            failed.update(dict.fromkeys(partitions, error))
             return
-        codes = _error_codes(answer)
+        codes = _error_codes(response)
         for where in partitions:
             code = codes.get(where, UnknownTopicOrPartition.code)
             if code:
-                _record_error(where, error_of_code(code, f"broker {node_id} answers with error code {code}"), refused)
+                _record_error(where, error_of_code(code, f"broker {node_id} answers with error code {code}"), failed)
 
     async def _durable(self, partition: Partition, end_offset: int) -> None:
         wait = partition.committed(end_offset, self._clock.monotonic() + _COMMIT_SECONDS)
@@ -201,20 +201,20 @@ def _check_epoch(partition: Partition, outcome: TransactionOutcome, producer_epo
     partition.state.producers.check_marker(header, outcome.coordinator_epoch)
 
 
-def _record_error(where: TopicPartition, error: HeadraceError, refused: dict[TopicPartition, HeadraceError]) -> None:
+def _record_error(where: TopicPartition, error: HeadraceError, failed: dict[TopicPartition, HeadraceError]) -> None:
     if isinstance(error, InvalidProducerEpoch):
         # The producer has written with a newer epoch, so the partition already has the marker of this transaction.
         log.error(
             "the partition already has a later transaction of the producer partition=%s-%d error=%s", *where, error
         )
     else:
-        refused[where] = error
+        failed[where] = error
 
 
-def _error_codes(answer: WriteTxnMarkersResponse) -> dict[TopicPartition, int]:
+def _error_codes(response: WriteTxnMarkersResponse) -> dict[TopicPartition, int]:
     return {
         (topic.name, result.partition_index): result.error_code
-        for marker in answer.markers
+        for marker in response.markers
         for topic in marker.topics
         for result in topic.partitions
     }

@@ -106,7 +106,8 @@ def joint_commit_tombstone(name: str) -> KeyValue:
 def read_joint_commit(name: str, data: bytes) -> JointCommit:
     value = decode_bundle_value(data)
     members = (
-        JointCommitMember(told.transactional_id, told.producer_id, told.producer_epoch) for told in value.members
+        JointCommitMember(member.transactional_id, member.producer_id, member.producer_epoch)
+        for member in value.members
     )
     return JointCommit(name, value.sequence, tuple(sorted(members)), value.updated_ms, value.digest)
 

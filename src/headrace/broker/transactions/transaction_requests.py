@@ -137,31 +137,31 @@ class TransactionRequests:
             return ProducerIdAndEpoch(await self._coordinator.new_producer_id(), 0)
         check_transactional_id(request.transactional_id)
         claim = None if request.producer_id < 0 else ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
-        led = await self._coordinator.ensure(request.transactional_id)
-        return await led.init(request.transactional_id, request.transaction_timeout_ms, claim)
+        shard = await self._coordinator.ensure(request.transactional_id)
+        return await shard.init(request.transactional_id, request.transaction_timeout_ms, claim)
 
     async def _add_partitions(
         self, transactional_id: str, producer: ProducerIdAndEpoch, topics: list[AddPartitionsToTxnTopic], version: int
     ) -> list[AddPartitionsToTxnTopicResult]:
         """Add all of the partitions or none: if one cannot be added, the others are not attempted."""
         partitions: list[TopicPartition] = []
-        refused: dict[TopicPartition, int] = {}
+        rejected: dict[TopicPartition, int] = {}
         for topic in topics:
             for index in topic.partitions:
                 try:
                     self._check_partition(topic.name, index, version)
                     partitions.append((topic.name, index))
                 except HeadraceError as error:
-                    refused[topic.name, index] = error.code
-        others = OperationNotAttempted.code if refused else 0
-        if not refused:
+                    rejected[topic.name, index] = error.code
+        others = OperationNotAttempted.code if rejected else 0
+        if not rejected:
             try:
                 check_transactional_id(transactional_id)
                 await self._coordinator.of(transactional_id).add_to_transaction(transactional_id, producer, partitions)
             except HeadraceError as error:
                 others = _error_code(error, version, _FENCES_SINCE)
         return [
-            _add_result(topic.name, ((index, refused.get((topic.name, index), others)) for index in topic.partitions))
+            _add_result(topic.name, ((index, rejected.get((topic.name, index), others)) for index in topic.partitions))
             for topic in topics
         ]
 
@@ -245,13 +245,13 @@ class JointCommitRequests:
             for member in request.members
         ]
         try:
-            led = self._of(request.bundle)
-            is_committed = await led.end_bundle(
+            shard = self._of(request.bundle)
+            is_committed = await shard.end_bundle(
                 request.bundle, request.sequence, members, is_commit=request.is_commit, digest=request.digest
             )
         except HeadraceError as error:
             return EndBundleResponse(error_code=error.code, error_message=error.message)
-        last = led.joint_commits.find(request.bundle)
+        last = shard.joint_commits.find(request.bundle)
         return EndBundleResponse(is_committed=is_committed, sequence=NO_SEQUENCE if last is None else last.sequence)
 
     def _of(self, bundle: str) -> TransactionShard:

@@ -327,7 +327,7 @@ class TransactionShard(Shard):
         end of the leadership cancels it, and the next leader takes over."""
         transactional_id = transaction.transactional_id
         await self._decided(transactional_id)
-        await self._markers.tell_all(transaction, self._epoch)
+        await self._markers.write_all(transaction, self._epoch)
         await self._store_end(transactional_id)
         self._ending.pop(transactional_id).set()
 

@@ -47,9 +47,9 @@ class TransactionVerification:
     def verify(self, transactional_id: str, producer_id: int, producer_epoch: int, partition: Partition) -> None:
         """Raise unless a batch of this producer's transaction may be appended to the partition in the same step."""
         producer = ProducerIdAndEpoch(producer_id, producer_epoch)
-        led = self._coordinator.find(transactional_id)
-        if led is not None:
-            led.verify(transactional_id, producer, (partition.topic, partition.index))
+        shard = self._coordinator.find(transactional_id)
+        if shard is not None:
+            shard.verify(transactional_id, producer, (partition.topic, partition.index))
         # The open transaction has one epoch, and the partition itself rejects all others.
         elif partition.state.producers.transactions.first_offset(producer_id) < 0 and not self._verified.holds(
             partition, producer
@@ -72,12 +72,12 @@ class TransactionVerification:
         return when that is durable. The transaction may end meanwhile, so call `verify` in the same step as the
         append."""
         producer = ProducerIdAndEpoch(producer_id, producer_epoch)
-        led = self._coordinator.find(transactional_id)
-        if led is None:
+        shard = self._coordinator.find(transactional_id)
+        if shard is None:
             await self._confirm_with_coordinator(transactional_id, producer, partitions, adds=adds)
         elif adds:
             names = [(partition.topic, partition.index) for partition in partitions]
-            await led.add_to_transaction(transactional_id, producer, names)
+            await shard.add_to_transaction(transactional_id, producer, names)
 
     async def _confirm_with_coordinator(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Sequence[Partition], *, adds: bool
@@ -115,7 +115,7 @@ class TransactionVerification:
         )
         node_id = self._log.node_of(transactional_id)
         try:
-            answer = await self._peers.call(
+            response = await self._peers.call(
                 node_id,
                 request,
                 timeout_seconds=_REQUEST_SECONDS,
@@ -126,17 +126,17 @@ class TransactionVerification:
             raise CoordinatorNotAvailable(
                 f"cannot reach broker {node_id}, the coordinator of {transactional_id}: {error.message}"
             ) from error
-        _check_response(transactional_id, answer)
+        _check_response(transactional_id, response)
 
 
-def _check_response(transactional_id: str, answer: AddPartitionsToTxnResponse) -> None:
+def _check_response(transactional_id: str, response: AddPartitionsToTxnResponse) -> None:
     """Raise the error of the coordinator, with the message for the first rejected partition."""
     from headrace.client.errors import raise_for_code  # imported on first use: keeps startup fast
 
-    raise_for_code(answer.error_code)
+    raise_for_code(response.error_code)
     codes = [
         result.partition_error_code
-        for transaction in answer.results_by_transaction
+        for transaction in response.results_by_transaction
         for topic in transaction.topic_results
         for result in topic.results_by_partition
     ]

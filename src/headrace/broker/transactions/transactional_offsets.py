@@ -60,29 +60,29 @@ class TransactionalOffsets:
                 for topic in request.topics
             ]
         )
-        answers = [answer for topic in response.topics for answer in topic.partitions]
+        results = [result for topic in response.topics for result in topic.partitions]
         try:
             check_group_id(request.group_id)
             groups = await self._coordinator.ensure(request.group_id)
-            events = self._events(request, groups, answers)
+            events = self._events(request, groups, results)
             await self._add_offsets_partition(request, groups, context.version)
             await self._append_commits(request, events)
         except HeadraceError as error:
-            for answer in answers:
-                answer.error_code = answer.error_code or _as_client_error(error).code
+            for result in results:
+                result.error_code = result.error_code or _as_client_error(error).code
         return response
 
     def _events(
-        self, request: TxnOffsetCommitRequest, groups: GroupShard, answers: list[TxnOffsetCommitResponsePartition]
+        self, request: TxnOffsetCommitRequest, groups: GroupShard, results: list[TxnOffsetCommitResponsePartition]
     ) -> list[OffsetCommitted]:
         """Return the valid commits; the results of the others contain their errors."""
         events = []
         requested = [(topic.name, partition) for topic in request.topics for partition in topic.partitions]
-        for (topic, partition), answer in zip(requested, answers, strict=True):
+        for (topic, partition), result in zip(requested, results, strict=True):
             try:
                 events.append(self._event(groups, request.group_id, topic, partition))
             except HeadraceError as error:
-                answer.error_code = error.code
+                result.error_code = error.code
         return events
 
     async def _add_offsets_partition(self, request: TxnOffsetCommitRequest, groups: GroupShard, version: int) -> None:

@@ -49,7 +49,7 @@ class TransactionsLog:
     async def ensure(self) -> None:
         """Create the topic when the first transactional id is used."""
         config = self._catalogue.config
-        await self._log.ensure(
+        await self._log.ensure_topic(
             config.transaction_state_log_num_partitions,
             {
                 "segment.bytes": str(config.transaction_state_log_segment_bytes),

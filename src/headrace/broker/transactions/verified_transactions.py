@@ -46,8 +46,8 @@ class VerifiedTransactions:
 
     def forget(self, partition: Partition, producer_id: int) -> None:
         """The producer's transaction ends here, which cancels earlier verifications."""
-        questions = self._verifications.get(partition)
-        if questions is not None and questions.pop(producer_id, None) is not None and not questions:
+        verifications = self._verifications.get(partition)
+        if verifications is not None and verifications.pop(producer_id, None) is not None and not verifications:
             del self._verifications[partition]
 
     def forget_partition(self, partition: Partition) -> None:

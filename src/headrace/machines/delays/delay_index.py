@@ -107,7 +107,7 @@ class DelayIndex:
 
     def over(self, start_offset: int) -> BitMap64:
         """Return the offsets of completed messages in a log with this start offset. Events are not included: as long as
-        one of an event's messages is left in the log, the event must tell that it is completed."""
+        one of an event's messages is left in the log, the event must say that it is completed."""
         over = BitMap64()
         over.add_range(start_offset, max(self.replayed_to, start_offset))
         over -= self._pending

@@ -289,9 +289,11 @@ class ConsumerGroup:
         if heartbeat_request.member_epoch in (JOIN_EPOCH, current_assignment.epoch):
             return current_assignment
         # The response with the new epoch may have been lost; then the member owns no partition that is not in it.
-        has_lost_answer = current_assignment.previous_epoch == heartbeat_request.member_epoch < current_assignment.epoch
+        has_lost_response = (
+            current_assignment.previous_epoch == heartbeat_request.member_epoch < current_assignment.epoch
+        )
         if (
-            has_lost_answer
+            has_lost_response
             and heartbeat_request.owned is not None
             and heartbeat_request.owned <= current_assignment.assigned.keys()
         ):

@@ -55,7 +55,7 @@ class DedupWindow:
             found.append(offset)
         return found
 
-    def note(self, dedup_id: bytes, offset: int, now_ms: int) -> None:
+    def add(self, dedup_id: bytes, offset: int, now_ms: int) -> None:
         """Add the id of a message that was appended."""
         self._newest_ms = max(self._newest_ms, now_ms)
         if not self._slices or self._slices[-1].count >= self._slices[-1].capacity:

@@ -19,7 +19,7 @@ OWNER = "somebody"
 
 async def ready(simulated_broker: SimulatedBroker, replication: int = 3) -> tuple[StateLog, Partition]:
     log = StateLog(simulated_broker.broker.catalogue, simulated_broker.host.clock, TOPIC)
-    await simulated_broker.host.start(log.ensure(4, {}, replication), "ensure")
+    await simulated_broker.host.start(log.ensure_topic(4, {}, replication), "ensure")
     return log, log.partition_of(OWNER)
 
 

@@ -191,7 +191,7 @@ async def test_what_was_decided_is_told_by_the_next_coordinator(
     first = routed.coordinator()
     with monkeypatch.context() as mute:
         tell_none = asyncio.Event().wait
-        mute.setattr(TransactionMarkers, "tell_all", lambda *_: tell_none())
+        mute.setattr(TransactionMarkers, "write_all", lambda *_: tell_none())
         ending = producer.begin_end()
         await asyncio.sleep(0.5)
         assert await state(routed) == "PrepareCommit"
