@@ -160,7 +160,7 @@ def test_a_session_may_begin_without_partitions(sessions: FetchSessions) -> None
     assert session.id == 1
 
 
-def test_idle_partitions_are_not_looked_at_until_they_move(sessions: FetchSessions) -> None:
+def test_idle_partitions_are_not_read_until_they_advance(sessions: FetchSessions) -> None:
     session = begin(sessions, partitions=3)
     for entry in list(session.ready):
         entry.mark_idle()
@@ -267,7 +267,7 @@ class TestSlots:
         assert consumer.closed
         assert begin(sessions, partitions=9, now_ms=2).id == 0, "but a consumer evicts no follower"
 
-    def test_a_vain_search_is_not_repeated_at_once(self, sessions: FetchSessions) -> None:
+    def test_an_unsuccessful_eviction_search_is_not_repeated_at_once(self, sessions: FetchSessions) -> None:
         for _ in range(2):
             session = begin(sessions, partitions=2)
             begin(sessions, session.id, 1, now_ms=EVICT_MS)

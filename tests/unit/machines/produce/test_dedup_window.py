@@ -38,7 +38,7 @@ def test_the_second_of_two_in_a_batch_is_no_news() -> None:
     assert window.find([Y, Y, X, None, Y], 0) == [None, WITHIN_BATCH, 5, None, WITHIN_BATCH]
 
 
-def test_an_id_that_is_over_begins_anew_also_beside_one_that_is_not() -> None:
+def test_an_expired_id_can_be_used_again() -> None:
     window = DedupWindow(WINDOW_MS)
     window.add(X, 5, 0)
     window.add(Y, 6, 50)
@@ -64,7 +64,7 @@ def test_a_clock_that_goes_back_makes_no_id_end_before_an_earlier_one() -> None:
     assert window.find([X, Y], 1000 + WINDOW_MS) == [None, None]
 
 
-def test_what_is_over_takes_no_room() -> None:
+def test_expired_ids_take_no_memory() -> None:
     window = DedupWindow(WINDOW_MS)
     for at in range(20_000):
         window.expire(at)
@@ -83,7 +83,7 @@ def test_many_ids_make_few_slices_and_all_are_found() -> None:
 
 
 @given(st.lists(st.sampled_from(LOOKALIKES), min_size=1, max_size=40))
-def test_bytes_that_look_like_an_id_are_none(noted: list[bytes]) -> None:
+def test_a_match_across_two_entries_is_no_id(noted: list[bytes]) -> None:
     """All in one bucket, where the end of one entry and the beginning of the next may look like a third."""
     window = DedupWindow(WINDOW_MS)
     window._slices.append(one_bucket())
