@@ -17,6 +17,7 @@ from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
+from headrace.broker.batches import split_batches
 from headrace.broker.partition import Partition
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.groups.group_offsets import ProducerTransaction
@@ -30,7 +31,7 @@ from headrace.model.errors import (
 )
 from headrace.runtime.clock import Clock
 from headrace.storage.log.reading import LogSlice
-from headrace.wire.batches.batch import HEADER_SIZE, BatchRecord, build_batch, parse_header, read_records
+from headrace.wire.batches.batch import BatchRecord, build_batch, parse_header, read_records
 from headrace.wire.batches.control import parse_marker
 
 log = logging.getLogger(__name__)
@@ -204,12 +205,7 @@ async def read_batches(
 
 
 def _decode_records(partition_index: int, data: bytes) -> Iterator[StoredRecord | StoredTransactionMarker]:
-    view = memoryview(data)
-    position = 0
-    while position + HEADER_SIZE <= len(view):
-        header = parse_header(view, position)
-        batch = view[position : position + header.size_bytes]
-        position += header.size_bytes
+    for batch, header in split_batches(data):
         transaction = (partition_index, header.producer_id) if header.is_transactional else None
         if header.is_control:
             marker = parse_marker(batch, header)

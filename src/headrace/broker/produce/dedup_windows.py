@@ -21,9 +21,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.broker.batches import split_batches
 from headrace.broker.coordination.shards import Shard, ShardedCoordinator
 from headrace.broker.coordination.state_log import read_batches
 from headrace.broker.partition import AppendResult, Partition
@@ -32,7 +33,7 @@ from headrace.model.errors import HeadraceError, InvalidRecord, NotEnoughReplica
 from headrace.model.message_headers import DEDUP_DIGEST, DEDUP_ID, DEDUP_ID_REUSED, dedup_key_of, header_value
 from headrace.runtime.clock import Clock
 from headrace.storage.log.log import Log
-from headrace.wire.batches.batch import HEADER_SIZE, BatchHeader, BatchRecord, parse_header, read_records
+from headrace.wire.batches.batch import BatchHeader, BatchRecord, parse_header, read_records
 
 if TYPE_CHECKING:
     from headrace.machines.produce.dedup_window import DedupWindow
@@ -222,7 +223,9 @@ class DedupWindows(ShardedCoordinator[Partition, DedupWindowShard]):
 def _read_ids(window: DedupWindow, data: bytes, arrivals: _ArrivalTimes, oldest_ms: int) -> None:
     """Add the ids of stored batches. Of several messages with the same id the last one applies, since the id had
     expired when it arrived."""
-    for header, batch in _non_transactional_batches(data):
+    for batch, header in split_batches(data):
+        if header.is_control or header.is_transactional:
+            continue
         latest_ms = arrivals.latest_ms(header)
         if latest_ms <= oldest_ms:
             continue
@@ -283,14 +286,3 @@ def _without_duplicates(batch: memoryview, header: BatchHeader, kept: Sequence[i
     assert unpacked is not None, "the batch was decoded before"
     data, records = unpacked
     return rebuild_batch(data, [records[at] for at in kept], header, None)
-
-
-def _non_transactional_batches(data: bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
-    view = memoryview(data)
-    position = 0
-    while position + HEADER_SIZE <= len(view):
-        header = parse_header(view, position)
-        batch = view[position : position + header.size_bytes]
-        position += header.size_bytes
-        if not header.is_control and not header.is_transactional:
-            yield header, batch

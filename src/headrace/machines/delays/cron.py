@@ -63,7 +63,7 @@ class Cron:
         weekdays = {value % 7 for value in _values(weekday, "day of week", 0, 7, _WEEKDAYS)}
         self._either = not day.startswith("*") and not weekday.startswith("*")
         if not self._either and not any(value <= _DAYS_OF_MONTH[month - 1] for month in self._months for value in days):
-            raise InvalidCron(f"'{shortened(text)}' never comes: no such month has such a day")
+            raise InvalidCron(f"'{shortened(text)}' never matches: none of these months has such a day")
         self._days = sum(1 << day for day in days)
         self._weekdays = sum(1 << day for day in range(_WEEKDAY_BITS) if day % 7 in weekdays)
 
@@ -126,19 +126,19 @@ def _values(text: str, field: str, lowest: int, highest: int, names: Sequence[st
     for item in text.split(","):
         parts = _ITEM.fullmatch(item)
         if parts is None:
-            raise InvalidCron(f"'{shortened(item)}' is no {field}; write *, a number, a range or */step")
+            raise InvalidCron(f"'{shortened(item)}' is not a valid {field}; write *, a number, a range or */step")
         first, last, step = parts.groups()
         if first == "*":
             if last is not None:
-                raise InvalidCron(f"'{item}' is no {field}: a range begins with a number")
+                raise InvalidCron(f"'{item}' is not a valid {field}: a range begins with a number")
             start, end = lowest, highest
         else:
             start = _number(first, field, lowest, highest, names)
             end = _number(last, field, lowest, highest, names) if last else highest if step else start
         if start > end:
-            raise InvalidCron(f"'{item}' is no {field}: the range runs backwards")
+            raise InvalidCron(f"'{item}' is not a valid {field}: the range is reversed")
         if step is not None and int(step) == 0:
-            raise InvalidCron(f"'{item}' is no {field}: a step of 0 leads nowhere")
+            raise InvalidCron(f"'{item}' is not a valid {field}: the step must not be 0")
         found.update(range(start, end + 1, int(step or 1)))
     return found
 
@@ -147,5 +147,5 @@ def _number(text: str, field: str, lowest: int, highest: int, names: Sequence[st
     if text in names:
         return names.index(text) + (highest == 12)
     if not text.isdecimal() or not text.isascii() or not lowest <= int(text) <= highest:
-        raise InvalidCron(f"'{text}' is no {field}; it goes from {lowest} to {highest}")
+        raise InvalidCron(f"'{text}' is not a valid {field}; it must be {lowest} to {highest}")
     return int(text)

@@ -61,17 +61,17 @@ class RepeatByCron:
 @lru_cache(maxsize=1024)
 def parse_repeat(text: str) -> Repeat:
     if len(text) > LENGTH_MAX:
-        raise InvalidRepeat(f"'{shortened(text)}' is no repetition: it is longer than {LENGTH_MAX} characters")
+        raise InvalidRepeat(f"'{shortened(text)}' is not a valid repeat: it is longer than {LENGTH_MAX} characters")
     words = text.split()
     try:
         if len(words) == 2 and words[0].lower() in ("every", "@every"):
             interval_ms = parse_duration(words[1])
             if interval_ms < EVERY_MS_MIN:
-                raise InvalidRepeat(f"'{shortened(text)}' is too often: once in {EVERY_MS_MIN} ms is the most")
+                raise InvalidRepeat(f"'{shortened(text)}' is too frequent: the minimum interval is {EVERY_MS_MIN} ms")
             return RepeatEvery(interval_ms)
         return RepeatByCron(Cron(text))
     except (InvalidDuration, InvalidCron) as error:
-        raise InvalidRepeat(f"'{shortened(text)}' is no repetition: {error.message}") from None
+        raise InvalidRepeat(f"'{shortened(text)}' is not a valid repeat: {error.message}") from None
 
 
 DUE_AT_ONCE_MS = 0

@@ -75,9 +75,9 @@ class FetchSessions:
             return session
         found = self._sessions.get(session_id)
         if found is None:
-            raise FetchSessionIdNotFound(f"there is no fetch session {session_id}")
+            raise FetchSessionIdNotFound(f"fetch session {session_id} does not exist")
         if epoch != found.epoch:
-            raise InvalidFetchSessionEpoch(f"fetch session {session_id} is at {found.epoch}, not {epoch}")
+            raise InvalidFetchSessionEpoch(f"fetch session {session_id} is at epoch {found.epoch}, not {epoch}")
         if uses_topic_ids != found.uses_topic_ids:
             raise FetchSessionTopicIdMismatch
         found.full = False

@@ -329,13 +329,13 @@ class ClassicGroup:
 
     def check_exists(self) -> None:
         if self.state is GroupState.DEAD:
-            raise GroupIdNotFound(f"there is no group {self.group_id}")
+            raise GroupIdNotFound(f"group {self.group_id} does not exist")
 
     def check_offset_delete(self) -> None:
         """Raise unless offsets may be deleted by request; then check each topic with `is_subscribed_to`."""
         self.check_exists()
         if self.state is not GroupState.EMPTY and self.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            raise GroupNotEmpty(f"group {self.group_id} has members, and what they subscribe to is not known")
+            raise GroupNotEmpty(f"group {self.group_id} has members, and their subscriptions are not known")
 
     def is_subscribed_to(self, topic: str) -> bool:
         topics = self._rebalance.topics
@@ -358,7 +358,7 @@ class ClassicGroup:
 
     def _ensure_alive(self) -> None:
         if self.state is GroupState.DEAD:
-            raise CoordinatorNotAvailable(f"group {self.group_id} is gone from this broker")
+            raise CoordinatorNotAvailable(f"this broker no longer coordinates group {self.group_id}; retry")
 
     def _present_member(self, member_id: str, instance_id: str | None, generation_id: int) -> GroupMember:
         self._ensure_alive()

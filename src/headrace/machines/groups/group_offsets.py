@@ -84,7 +84,8 @@ class GroupOffsets:
         metadata = metadata or ""
         if len(metadata) > self._metadata_bytes_max:
             raise OffsetMetadataTooLarge(
-                f"metadata of {len(metadata)} characters; at most {self._metadata_bytes_max} are kept"
+                f"the metadata of the offset has {len(metadata)} characters; "
+                f"the limit is {self._metadata_bytes_max} (offset.metadata.max.bytes)"
             )
         expire_timestamp_ms = -1 if retention_ms < 0 else now_ms + retention_ms
         committed = CommittedOffset(offset, leader_epoch, metadata, now_ms, expire_timestamp_ms, topic_id)

@@ -434,7 +434,7 @@ class JoinProtocol:
                 rebalance.complete_if_all_joined(now_ms)
         elif known or len(roster) < max_size:
             return
-        raise GroupMaxSizeReached(f"the group has {max_size} members, the most that it may have")
+        raise GroupMaxSizeReached(f"the group is full: it has {max_size} members (group.max.size)")
 
     def _ensure_protocols(self, request: JoinRequest) -> None:
         rebalance = self._rebalance
@@ -453,5 +453,5 @@ def check_session_timeout(config: GroupConfig, timeout_ms: int) -> None:
     lowest_ms, highest_ms = config.min_session_timeout_ms, config.max_session_timeout_ms
     if not lowest_ms <= timeout_ms <= highest_ms:
         raise InvalidSessionTimeout(
-            f"session.timeout.ms is {timeout_ms}; this broker takes {lowest_ms} to {highest_ms}"
+            f"session.timeout.ms is {timeout_ms}; this broker accepts {lowest_ms} to {highest_ms}"
         )

@@ -99,7 +99,7 @@ class GroupRoster:
         if instance_id is not None:
             present = self.member_id_of.get(instance_id)
             if present is not None and present != member_id:
-                raise FencedInstanceId(f"{instance_id} is {present} now, no longer {member_id}")
+                raise FencedInstanceId(f"instance id {instance_id} belongs to member {present} now, not to {member_id}")
             if present is None:
                 raise UnknownMemberId(f"no member of this group has the instance id {instance_id}")
         member = self.members.get(member_id)

@@ -116,7 +116,7 @@ class ProducerStates:
         if producer is not None and sequence == producer.next_sequence and batch.producer_epoch == producer.epoch:
             return None
         if sequence < 0:
-            raise InvalidRecord(f"a batch of producer {batch.producer_id} must carry a sequence, not {sequence}")
+            raise InvalidRecord(f"a batch of producer {batch.producer_id} must have a sequence, not {sequence}")
         if producer is None or (producer.next_sequence == _ANY_SEQUENCE and batch.producer_epoch == producer.epoch):
             # Its state may have expired, so the next batch may have any sequence (KIP-360).
             return None
@@ -160,7 +160,7 @@ class ProducerStates:
             raise _stale_epoch(batch, producer)
         if coordinator_epoch < producer.coordinator_epoch:
             raise TransactionCoordinatorFenced(
-                f"coordinator epoch {coordinator_epoch} is older than {producer.coordinator_epoch}, which wrote here"
+                f"coordinator epoch {coordinator_epoch} is older than {producer.coordinator_epoch} of the last marker"
             )
 
     def has_marker(self, producer_id: int, producer_epoch: int) -> bool:
@@ -281,13 +281,13 @@ class ProducerStates:
         try:
             states._read_snapshot(data)
         except struct.error as error:
-            raise CorruptMessage(f"a producer snapshot of {len(data)} bytes is cut short: {error}") from None
+            raise CorruptMessage(f"a producer snapshot of {len(data)} bytes is truncated: {error}") from None
         return states
 
     def _read_snapshot(self, data: bytes) -> None:
         version, count = _SNAPSHOT_HEAD.unpack_from(data)
         if version not in (2, _SNAPSHOT_VERSION):
-            raise CorruptMessage(f"a producer snapshot of version {version} is not known here")
+            raise CorruptMessage(f"producer snapshots of version {version} are not supported")
         position = _SNAPSHOT_HEAD.size
         entry = _SNAPSHOT_ENTRY_2 if version == 2 else _SNAPSHOT_ENTRY
         open_transactions: dict[int, int] = {}
@@ -356,15 +356,15 @@ def _check_open(producer: _Producer, batch: ProducedBatch) -> None:
     """Check a batch while the producer's transaction is open: only a batch of this transaction may follow."""
     if not batch.is_transactional:
         raise InvalidTransactionState(
-            f"producer {batch.producer_id} has an open transaction here; a batch outside of it cannot come now"
+            f"producer {batch.producer_id} has an open transaction in this partition; a batch outside of it is rejected"
         )
     if batch.producer_epoch > producer.epoch:
         raise InvalidTransactionState(
-            f"the transaction of producer {batch.producer_id} in epoch {producer.epoch} has not ended here yet"
+            f"the transaction of producer {batch.producer_id} in epoch {producer.epoch} is still open in this partition"
         )
 
 
 def _stale_epoch(batch: ProducedBatch, producer: _Producer) -> InvalidProducerEpoch:
     return InvalidProducerEpoch(
-        f"producer {batch.producer_id} has epoch {producer.epoch}; a batch of epoch {batch.producer_epoch} is too late"
+        f"producer {batch.producer_id} has epoch {producer.epoch}; a batch of epoch {batch.producer_epoch} is fenced"
     )

@@ -80,9 +80,9 @@ class JointCommits:
         aborted."""
         _check_members(name, members)
         if sequence < 0:
-            raise InvalidRequest(f"a bundle commits sequences from 0 on, not {sequence}")
+            raise InvalidRequest(f"the sequence of a joint commit must be 0 or greater, not {sequence}")
         if len(digest) > DIGEST_LENGTH_MAX:
-            raise InvalidRequest(f"a digest has at most {DIGEST_LENGTH_MAX} characters, not {len(digest)}")
+            raise InvalidRequest(f"a digest may have at most {DIGEST_LENGTH_MAX} characters, not {len(digest)}")
         last = self._by_name.get(name)
         if last is not None and sequence <= last.sequence:
             if sequence == last.sequence and last.members == tuple(sorted(members)):
@@ -165,13 +165,13 @@ def member_id(bundle: str, member: str) -> str:
     """Return the transactional id of a member, or raise `InvalidRequest`."""
     check_joint_commit_name(bundle)
     if not 0 < len(member) <= NAME_LENGTH_MAX:
-        raise InvalidRequest(f"the name of a member has 1 to {NAME_LENGTH_MAX} characters, not {len(member)}")
+        raise InvalidRequest(f"the name of a member must have 1 to {NAME_LENGTH_MAX} characters, not {len(member)}")
     return f"{joint_commit_owner_id(bundle)}{member}"
 
 
 def check_joint_commit_name(bundle: str) -> None:
     if not 0 < len(bundle) <= NAME_LENGTH_MAX:
-        raise InvalidRequest(f"the name of a bundle has 1 to {NAME_LENGTH_MAX} characters, not {len(bundle)}")
+        raise InvalidRequest(f"the name of a bundle must have 1 to {NAME_LENGTH_MAX} characters, not {len(bundle)}")
     if _SEPARATOR in bundle:
         raise InvalidRequest(f"the name of a bundle must not contain {_SEPARATOR!r}: {bundle!r}")
 
@@ -210,9 +210,9 @@ def _check_members(name: str, members: Iterable[JointCommitMember]) -> None:
     for member in members:
         check_transactional_id(member.transactional_id)
         if joint_commit_of(member.transactional_id) != name:
-            raise InvalidRequest(f"{member.transactional_id} is no member of bundle {name}")
+            raise InvalidRequest(f"{member.transactional_id} is not a member of bundle {name}")
         if member.transactional_id in seen:
-            raise InvalidRequest(f"{member.transactional_id} is named more than once")
+            raise InvalidRequest(f"{member.transactional_id} is listed more than once")
         seen.add(member.transactional_id)
     if len(seen) > MEMBERS_MAX:
-        raise InvalidRequest(f"a bundle commits up to {MEMBERS_MAX} transactions at once, not {len(seen)}")
+        raise InvalidRequest(f"a joint commit may have at most {MEMBERS_MAX} members, not {len(seen)}")

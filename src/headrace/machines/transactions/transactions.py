@@ -252,4 +252,4 @@ def _fenced(transaction: TransactionMetadata, producer: ProducerIdAndEpoch) -> P
 
 
 def _concurrent_transactions(transaction: TransactionMetadata) -> ConcurrentTransactions:
-    return ConcurrentTransactions(f"the last transaction of {transaction.transactional_id} is still ending; ask again")
+    return ConcurrentTransactions(f"the last transaction of {transaction.transactional_id} is still ending; retry")
