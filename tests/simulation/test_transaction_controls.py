@@ -57,7 +57,7 @@ def do_not_finish_after_a_crash_what_was_decided(patch: pytest.MonkeyPatch) -> N
     async def tell_none(*_: object) -> None:
         return
 
-    patch.setattr(TransactionMarkers, "tell_all", tell_none)
+    patch.setattr(TransactionMarkers, "write_all", tell_none)
 
 
 def take_offsets_in_transactions_for_committed(patch: pytest.MonkeyPatch) -> None:

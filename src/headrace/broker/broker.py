@@ -31,8 +31,8 @@ from headrace.broker.controller.partition_requests import (
     ReassignmentRequests,
 )
 from headrace.broker.coordination.find_coordinator import FindCoordinatorHandler
+from headrace.broker.delays.delay_coordinator import DelayCoordinator
 from headrace.broker.delays.delay_requests import DelayRequests
-from headrace.broker.delays.delays import DelayCoordinator
 from headrace.broker.fetch.fetch import FetchHandler
 from headrace.broker.fetch.list_offsets import ListOffsetsHandler
 from headrace.broker.groups.consumer_group_requests import ConsumerGroupRequests
@@ -50,17 +50,16 @@ from headrace.broker.queues.lease_offsets import LeaseOffsetsHandler
 from headrace.broker.queues.push_requests import PushRequests
 from headrace.broker.queues.subscription_admin import SubscriptionAdminRequests
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
+from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.broker.queues.subscription_requests import SubscriptionRequests
-from headrace.broker.queues.subscriptions import SubscriptionCoordinator
 from headrace.broker.security.security_requests import security_handlers
 from headrace.broker.security.tokens import TokenRequests
 from headrace.broker.share_groups.share_requests import ShareRequests
 from headrace.broker.topic_catalogue import Catalogue
-from headrace.broker.transactions.joint_commit_requests import JointCommitRequests
 from headrace.broker.transactions.transaction_admin import TransactionAdminRequests
 from headrace.broker.transactions.transaction_coordinator import TransactionCoordinator
 from headrace.broker.transactions.transaction_markers import TransactionMarkers
-from headrace.broker.transactions.transaction_requests import TransactionRequests
+from headrace.broker.transactions.transaction_requests import JointCommitRequests, TransactionRequests
 from headrace.broker.transactions.transaction_verification import TransactionVerification
 from headrace.broker.transactions.transactional_offsets import TransactionalOffsets
 from headrace.broker.transactions.transactions_log import TransactionsLog
@@ -189,12 +188,12 @@ class Broker:
         return await self.shares.offsets_lookup.names(places)
 
     def start(self, supervisor: Supervisor) -> None:
-        supervisor.spawn(self.coordinator.load(), "load groups")
-        supervisor.spawn(self.transactions.load(), "transactions")
-        supervisor.spawn(self.subscriptions.load(), "subscriptions")
+        supervisor.spawn(self.coordinator.run(), "groups")
+        supervisor.spawn(self.transactions.run(), "transactions")
+        supervisor.spawn(self.subscriptions.run(), "subscriptions")
         supervisor.spawn(self.acked_retention.run(), "settled messages")
-        supervisor.spawn(self.delayed.load(), "delayed messages")
-        supervisor.spawn(self.dedup.load(), "dedup windows")
+        supervisor.spawn(self.delayed.run(), "delayed messages")
+        supervisor.spawn(self.dedup.run(), "dedup windows")
         supervisor.spawn(self.topic_expiration.run(), "expiry of topics")
         supervisor.spawn(self._run_housekeeping(), "housekeeping")
 
@@ -336,7 +335,7 @@ class Broker:
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
             config = self.catalogue.config
             self.catalogue.expire()
-            self.dedup.expire()
+            self.dedup.tick()
             self.fetch.sweep()
             self.transactions.tick()
             self.subscriptions.tick()

@@ -22,7 +22,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from headrace.broker.fetch.watchers import PartitionWatcher, PartitionWatchers
+from headrace.broker.fetch.partition_watchers import PartitionWatcher, PartitionWatchers
 from headrace.broker.partition_state import PartitionState
 from headrace.broker.produce.commit_waits import CommitWaits
 from headrace.broker.topic_counts import TopicCounts

@@ -1,4 +1,4 @@
-"""The requests of members that use the consumer protocol, and those that describe their groups, for the coordinator."""
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe, translated for the coordinator."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class ConsumerGroupRequests:
             if not beat.member_id:  # version 0 only
                 beat = replace(beat, member_id=str(self._entropy.uuid()))
             groups = await self._coordinator.ensure(beat.group_id)
-            answer = await groups.consumer_heartbeat(beat)
+            result = await groups.consumer_heartbeat(beat)
         except HeadraceError as error:
             return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
         return ConsumerGroupHeartbeatResponse(
-            member_id=answer.member_id,
-            member_epoch=answer.member_epoch,
-            heartbeat_interval_ms=answer.heartbeat_interval_ms,
-            assignment=_assignment(answer),
+            member_id=result.member_id,
+            member_epoch=result.member_epoch,
+            heartbeat_interval_ms=result.heartbeat_interval_ms,
+            assignment=_assignment(result),
         )
 
     async def describe(
@@ -70,14 +70,14 @@ class ConsumerGroupRequests:
         return ConsumerGroupDescribeResponse(groups=groups)
 
     async def _describe(self, group_id: str) -> DescribedConsumerGroup:
-        """The description, once what it tells is durable."""
+        """Return the description when the state that it contains is durable."""
         try:
             groups = self._coordinator.of(group_id)
-            answer = self._described(group_id, groups.find(group_id))
+            result = self._described(group_id, groups.find(group_id))
             await groups.settle()
         except HeadraceError as error:
             return _error_description(group_id, error)
-        return answer
+        return result
 
     def _described(self, group_id: str, group: ClassicGroup | ConsumerGroup | None) -> DescribedConsumerGroup:
         if not isinstance(group, ConsumerGroup):
@@ -112,7 +112,7 @@ class ConsumerGroupRequests:
         )
 
     def _partitions(self, partitions: Iterable[TopicIdPartition]) -> described.DescribedAssignment:
-        """Topics that are gone are left out: they have no names."""
+        """Partitions of deleted topics are left out, because they have no names."""
         topics = (
             (self._catalogue.find_by_id(id_), indexes) for id_, indexes in partitions_by_topic_id(partitions).items()
         )
@@ -143,10 +143,10 @@ def _parse_heartbeat(request: ConsumerGroupHeartbeatRequest, context: RequestCon
     )
 
 
-def _assignment(answer: ConsumerHeartbeatResult) -> Assignment | None:
-    if answer.assigned is None:
+def _assignment(result: ConsumerHeartbeatResult) -> Assignment | None:
+    if result.assigned is None:
         return None
-    topics = partitions_by_topic_id(answer.assigned).items()
+    topics = partitions_by_topic_id(result.assigned).items()
     return Assignment([TopicPartitions(topic_id=topic_id, partitions=indexes) for topic_id, indexes in topics])
 
 

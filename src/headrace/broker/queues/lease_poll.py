@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.broker.queues.leases import ColdLease, LeaseResult, RangeSettlement
-from headrace.broker.queues.subscriptions import SubscriptionCoordinator
+from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.machines.queues.subscription_values import Release
 from headrace.model.errors import CoordinatorLoading, HeadraceError
 from headrace.runtime.clock import Clock

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.queues.lease_poll import LeaseLimits, LeasePoll, LeaseTarget
 from headrace.broker.queues.leases import ExtendLease, RangeSettlement
-from headrace.broker.queues.subscriptions import SubscriptionCoordinator
+from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.broker.request_context import RequestContext
 from headrace.machines.queues.subscription_values import Ack, Nack, OffsetGap, Reject, Release, Settlement
 from headrace.model.errors import HeadraceError, InvalidRecordState, InvalidRequest

@@ -18,7 +18,7 @@ from headrace.broker.groups.group_configs import GroupConfigs
 from headrace.broker.queues.lease_poll import LeaseLimits, LeasePoll
 from headrace.broker.queues.leases import ExtendLease, RangeSettlement
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
-from headrace.broker.queues.subscriptions import SubscriptionCoordinator
+from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.broker.request_context import RequestContext
 from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue

@@ -11,7 +11,7 @@ from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.handlers import HandlerFunction
 from headrace.broker.queues.subscription_admin import SubscriptionAdminRequests
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
-from headrace.broker.queues.subscriptions import SubscriptionCoordinator
+from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.broker.request_context import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.runtime.clock import Clock

@@ -24,8 +24,8 @@ from tests.unit.broker.simulated_broker import SimulatedBroker
 
 from headrace.broker.partition import AppendResult, Partition
 from headrace.broker.queues import acks_log
+from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.broker.queues.subscription_shard import SubscriptionShard
-from headrace.broker.queues.subscriptions import SubscriptionCoordinator
 from headrace.runtime.disk import DiskFull
 from headrace.testkit.world import World
 from headrace.wire.state_records.acks_records import Settled, SnapshotEvent, decode_event
@@ -308,7 +308,7 @@ def test_what_comes_where_a_log_has_lost_its_end_is_delivered(monkeypatch: pytes
             simulated_broker.kill(keep_page_cache=False)
             with monkeypatch.context() as patch:
                 if not is_served:
-                    patch.setattr(SubscriptionCoordinator, "_lead", lambda *_: None)
+                    patch.setattr(SubscriptionCoordinator, "_create_shard", lambda *_: None)
                 await simulated_broker.open()
                 end_offset = simulated_broker.partition("jobs").log.end_offset
                 new = [b"new %d" % number for number in range(12)]

@@ -100,7 +100,7 @@ async def test_a_message_without_a_time_comes_at_once(simulated_broker: Simulate
     assert await values(simulated_broker) == [b"now", b"past"]
 
 
-async def test_a_time_that_cannot_be_read_holds_nothing_up_and_stays_to_be_seen(
+async def test_an_invalid_time_delays_nothing_and_stays_in_the_headers(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await delayed.make(simulated_broker)

@@ -6,18 +6,18 @@ from typing import Protocol
 
 
 class PartitionWatcher(Protocol):
-    """Is notified when there are new records, or when the partition is gone."""
+    """Is notified when the partition has new records, or gets no more records on this broker."""
 
     def on_data_available(self, new_bytes: int) -> None: ...
 
     def on_high_watermark(self) -> None:
-        """For followers: the high watermark has advanced. They learn it with the next response, which is not sent for
-        this reason alone."""
+        """For followers: the high watermark has advanced. The next response reports it, but a waiting fetch does not
+        respond early because of it."""
         ...
 
 
 class PartitionWatchers:
-    """`readers` are notified of committed records, `followers` (followers) of all appended records."""
+    """`readers` are notified of committed records, `followers` of all appended records."""
 
     __slots__ = ("followers", "readers")
 
@@ -43,9 +43,9 @@ class PartitionWatchers:
         _notify(self.readers, new_bytes)
 
     def moved(self) -> None:
-        """Wake followers, because something has changed that their next response reports."""
-        for copier in self.followers:
-            copier.on_high_watermark()
+        """Notify followers of a change that their next response reports."""
+        for follower in self.followers:
+            follower.on_high_watermark()
 
     def gone(self) -> None:
         """Wake all watchers, because this replica will get no more records."""
