@@ -20,12 +20,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.fetch.watchers import PartitionWatcher, PartitionWatchers
 from headrace.broker.partition_state import PartitionState
 from headrace.broker.produce.commit_waits import CommitWaits
-from headrace.broker.topic_counts import TopicCounts
 from headrace.machines.replication.in_sync import IsrState
 from headrace.model.errors import (
     HeadraceError,
@@ -43,6 +42,9 @@ from headrace.storage.log.reading import ColdRead, LogSlice
 from headrace.storage.store.flusher import Flusher
 from headrace.wire.batches.batch import BatchHeader, parse_header, set_log_append_time
 from headrace.wire.batches.control import Marker, build_marker
+
+if TYPE_CHECKING:
+    from headrace.broker.topic_counts import TopicCounts
 
 FLUSH_MS_NEVER = 2**63 - 1
 _NO_BYTE_LIMIT = 1 << 40  # more than min_bytes of any fetch
