@@ -18,8 +18,7 @@ from tests.unit.registry.contract import Opened, RegistryContract
 
 from headrace.registry.counters import ProducerIds
 from headrace.registry.interface import Registry, RegistryEntry
-from headrace.registry.session_files import session_files
-from headrace.registry.sqlite_shared import SharedSqliteRegistry
+from headrace.registry.sqlite_shared import SharedSqliteRegistry, session_files
 from headrace.runtime.clock import SystemClock
 
 LONG_SECONDS = 300.0

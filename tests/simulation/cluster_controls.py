@@ -18,8 +18,7 @@ from headrace.broker.replication.replica_fetcher import FollowedPartition, Repli
 from headrace.machines.controller import leadership
 from headrace.machines.controller.leadership import with_isr
 from headrace.machines.replication.in_sync import IsrState
-from headrace.model.broker_record import BrokerRecord
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import BrokerRecord, PartitionRecord
 from headrace.registry.interface import SessionState
 
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -13,8 +13,8 @@ from headrace.client.connections.address import parse_addresses
 from headrace.client.connections.tcp import TcpDialer
 from headrace.client.produce.producer import Producer
 from headrace.machines.controller.leadership import elect_unclean
-from headrace.model.partition_record import NO_LEADER, PartitionRecord
-from headrace.registry.partitions import PartitionRecords
+from headrace.model.registry_records import NO_LEADER, PartitionRecord
+from headrace.registry.topics import PartitionRecords
 from headrace.testkit.brokers import SimBroker
 from headrace.testkit.cluster import SESSION_SECONDS, SimCluster
 from headrace.testkit.history import History, SendOperation

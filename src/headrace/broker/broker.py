@@ -13,17 +13,14 @@ import os
 from collections.abc import Collection
 from functools import partial
 
-from headrace.broker.admin.cluster_admin import ClusterAdminRequests
+from headrace.broker.admin.cluster_admin import ClusterAdminRequests, update_features
 from headrace.broker.admin.config_admin import ConfigAdminRequests
-from headrace.broker.admin.features import update_features
 from headrace.broker.admin.metadata import MetadataRequests
 from headrace.broker.admin.topic_admin import TopicAdminRequests
 from headrace.broker.admin.topic_expiration import TopicExpiration
-from headrace.broker.broker_identity import BrokerIdentity
 from headrace.broker.cluster.cluster_member import ClusterMember
-from headrace.broker.cluster.known_leaders import KnownLeaders
-from headrace.broker.cluster.membership import assign_broker_epoch, confirm_broker_epoch
-from headrace.broker.cluster.older_registry import raise_older_registry
+from headrace.broker.cluster.membership import BrokerIdentity, assign_broker_epoch, confirm_broker_epoch
+from headrace.broker.cluster.registry_rollback import KnownLeaders, raise_older_registry
 from headrace.broker.controller.partition_requests import (
     DrainRequests,
     ElectionRequests,
@@ -69,10 +66,10 @@ from headrace.machines.fetch.fetch_sessions import FetchSessions
 from headrace.machines.groups.group_migration import MigrationPolicy
 from headrace.machines.groups.group_state import GroupConfig
 from headrace.model.broker_configs import BrokerConfig
+from headrace.registry.configs import load_broker_configs, store_broker_configs
 from headrace.registry.counters import ProducerIdFloor, ProducerIds, gap_of_start
-from headrace.registry.identity import load_broker_configs, store_broker_configs
 from headrace.registry.interface import Registry
-from headrace.registry.partitions import PartitionRecords
+from headrace.registry.topics import PartitionRecords
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
 from headrace.runtime.entropy import Entropy

@@ -18,7 +18,6 @@ from headrace.broker.partition import Partition
 from headrace.broker.topic import Topic
 from headrace.machines.controller.placement import place_replicas
 from headrace.model.broker_configs import BrokerConfig
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import (
     HeadraceError,
     InvalidPartitions,
@@ -29,13 +28,12 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.model.names import COLOCATED_PREFIXES, check_topic_name
-from headrace.model.partition_record import NO_EPOCH, NO_LEADER, Nodes, PartitionRecord
+from headrace.model.registry_records import NO_EPOCH, NO_LEADER, BrokerRecord, Nodes, PartitionRecord
 from headrace.model.topic_configs import TopicConfig
 from headrace.registry.brokers import LIVE_KEY
 from headrace.registry.interface import BadVersion, NoKey, Registry, Set
 from headrace.registry.mirror import RegistryMirror
-from headrace.registry.partitions import partition_key
-from headrace.registry.topics import TopicRecord, TopicRecords, decode_topic, topic_key
+from headrace.registry.topics import TopicRecord, TopicRecords, decode_topic, partition_key, topic_key
 from headrace.runtime.clock import Clock
 from headrace.runtime.entropy import Entropy
 

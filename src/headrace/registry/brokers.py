@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from headrace.model.broker_record import BrokerRecord, ControllerRecord
+from headrace.model.registry_records import BrokerRecord, ControllerRecord
 from headrace.registry.interface import Create, Delete, KeyExists, NoKey, Registry, RegistryDamaged, RegistryEntry, Set
 
 BROKERS_KEY = "/brokers"

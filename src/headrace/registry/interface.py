@@ -1,35 +1,37 @@
-"""What the cluster's truth offers, whoever keeps it: SQLite, ZooKeeper or the simulation.
-
-    /topics/orders  -> bytes, version 3        keys are paths; parents need not exist
-    commit([Check(...), Set(...), Create(...)])    all of it or nothing of it
-
-Rules that every implementation keeps, and that tests/unit/registry/test_contract.py tests:
-- A key is created with version 0; every `Set` names the version that it replaces and adds one. There is no
-  blind write. A key that was deleted and created again starts at 0, so what may be confused with its
-  predecessor carries an identity of its own (a topic its id).
-- When `commit` returns, the change survives a power cut. When it is cancelled, it may have happened or not.
-- An ephemeral key lives as long as its session. A session ends when it is closed, or some time after its process
-  ended or could not be heard any more. A registry object holds at most one session at a time.
-- `session_valid_until` is computed from the time at which the last heartbeat that the registry has confirmed was sent.
-  No other process can be told that the session is over before that time, so a process that was paused can tell by its
-  clock alone that its session may be over, before any callback has run.
-- Whoever holds a session commits by it: when it is over, `commit` raises `SessionLost` and changes nothing,
-  until a new one is opened. So what a broker decided in a life that has ended has no effect.
-- `OutcomeUnknown` says that a commit may have happened or not: read again and compare.
-- A watch is called on the event loop, once per changed key, in the order of the commits; it tells that the
-  key changed, not what it was: read again. When changes may have been missed (the connection was lost), it is
-  called with the prefix itself: read all of it again.
-"""
+"""The registry interface, implemented by SQLite, ZooKeeper and the simulation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Protocol
 
 import msgspec
 
 from headrace.model.errors import HeadraceError, RequestTimedOut, RetriableError
+
+# What the cluster's truth offers, whoever keeps it: SQLite, ZooKeeper or the simulation.
+#
+#     /topics/orders  -> bytes, version 3        keys are paths; parents need not exist
+#     commit([Check(...), Set(...), Create(...)])    all of it or nothing of it
+#
+# Rules that every implementation keeps, and that tests/unit/registry/test_contract.py tests:
+# - A key is created with version 0; every `Set` names the version that it replaces and adds one. There is no
+#   blind write. A key that was deleted and created again starts at 0, so what may be confused with its
+#   predecessor carries an identity of its own (a topic its id).
+# - When `commit` returns, the change survives a power cut. When it is cancelled, it may have happened or not.
+# - An ephemeral key lives as long as its session. A session ends when it is closed, or some time after its process
+#   ended or could not be heard any more. A registry object holds at most one session at a time.
+# - `session_valid_until` is computed from the time at which the last heartbeat that the registry has confirmed was sent.
+#   No other process can be told that the session is over before that time, so a process that was paused can tell by its
+#   clock alone that its session may be over, before any callback has run.
+# - Whoever holds a session commits by it: when it is over, `commit` raises `SessionLost` and changes nothing,
+#   until a new one is opened. So what a broker decided in a life that has ended has no effect.
+# - `OutcomeUnknown` says that a commit may have happened or not: read again and compare.
+# - A watch is called on the event loop, once per changed key, in the order of the commits; it tells that the
+#   key changed, not what it was: read again. When changes may have been missed (the connection was lost), it is
+#   called with the prefix itself: read all of it again.
+
 
 VALID_SHARE = 2 / 3
 """The session is certainly valid for this share of its timeout after a confirmed heartbeat. The rest is a margin for
@@ -183,3 +185,44 @@ def check_key(key: str) -> None:
 
 def is_beneath(key: str, prefix: str) -> bool:
     return key.startswith(prefix + "/")
+
+
+# Who wants to hear of which keys.
+
+
+class RegisteredWatches:
+    """The watches of one registry object. Used on the loop only."""
+
+    def __init__(self) -> None:
+        # A dict and not a set: watches are told in the order in which they were set, in every run.
+        self._watches: dict[RegisteredWatch, None] = {}
+
+    def add(self, prefix: str, changed: Callable[[str], None]) -> RegisteredWatch:
+        watch = RegisteredWatch(prefix, changed, self)
+        self._watches[watch] = None
+        return watch
+
+    def forget(self, watch: RegisteredWatch) -> None:
+        self._watches.pop(watch, None)
+
+    def tell(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            for watch in list(self._watches):
+                # A watch may be cancelled by one that was called before it.
+                if watch in self._watches and (key == watch.prefix or is_beneath(key, watch.prefix)):
+                    watch.changed(key)
+
+    def tell_all(self) -> None:
+        """Anything may have changed."""
+        for watch in list(self._watches):
+            if watch in self._watches:
+                watch.changed(watch.prefix)
+
+
+class RegisteredWatch(msgspec.Struct, eq=False):
+    prefix: str
+    changed: Callable[[str], None]
+    watches: RegisteredWatches
+
+    def cancel(self) -> None:
+        self.watches.forget(self)

@@ -1,55 +1,312 @@
-"""The registry of several brokers on one host: one SQLite file, and for each session a file beside it (session_files).
-
-- A session is a row in the table `sessions`. Every commit by a session checks within its transaction that the row is
-  there, so what was decided in a life that has ended has no effect, however late it comes. Numbers are never reused.
-- Liveness is a matter of the session's file: whoever finds that its process is gone, or silent for longer than its
-  timeout, removes the row and the session's keys in one transaction, in which it looks once more.
-- The holder raises its beat on the loop: one whose loop is wedged is not alive. When it comes to it late, by two thirds
-  of the timeout, the session is in doubt until a look in a transaction of its own, which stands behind that of
-  anybody who was about to end the session, has found the row.
-- Every commit writes the keys that it changes into the table `changes`; sqlite_follower reads there what others and we
-  did. So a watch may still hear of a change that was committed a moment before it was set.
-"""
+"""A registry that several broker processes on one host share: a SQLite file."""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
+import mmap
 import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from typing import NamedTuple
+from contextlib import ExitStack, suppress
+from struct import Struct
+from typing import NamedTuple, Protocol
 
 import msgspec
 
+from headrace.model.errors import HeadraceError
 from headrace.registry.interface import VALID_SHARE, RegistryUnavailable, Session, SessionState
-from headrace.registry.session_files import (
-    SessionLockFile,
-    read_beat,
-    remove_session_file,
-    session_files,
-    session_path,
-)
-from headrace.registry.sqlite_file import (
+from headrace.registry.sqlite import (
     BUSY_SECONDS,
+    RunBlocking,
     SqliteErrors,
+    SqliteKeys,
     SqliteTransaction,
     connect_registry_file,
+    delete_keys_of,
     open_registry_file,
 )
-from headrace.registry.sqlite_follower import (
-    SCHEMA,
-    SqliteFollower,
-    end_session,
-    latest_change,
-    note_changes,
-    session_exists,
-)
-from headrace.registry.sqlite_keys import RunBlocking, SqliteKeys
 from headrace.runtime.clock import Clock
 from headrace.runtime.permissions import FILE_MODE
+
+# Who is alive among the processes on this host that share a registry: a small file for each session.
+#
+#     registry.db-session-17    locked by the process that holds session 17; in it a number, its beat, which it raises
+#
+# A process that ends, however that happens, loses its lock at once. One that is paused or wedged keeps it, but its beat
+# does not rise. The beat is raised in mapped memory, so that a disk that is busy does not make a process look dead.
+
+
+_BEAT = Struct("<Q")
+
+
+class SessionLockFile:
+    """Of a session that this process holds. Raises `OSError` if the file cannot be made."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Written and not only made longer: a full disk is told here and not by a signal at the first beat.
+            os.pwrite(self._descriptor, _BEAT.pack(0), 0)
+            self._memory = mmap.mmap(self._descriptor, _BEAT.size)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        self._beats = 0
+
+    def beat(self) -> None:
+        self._beats += 1
+        _BEAT.pack_into(self._memory, 0, self._beats)
+
+    def close(self) -> None:
+        """Give up the lock: for the others the session is over."""
+        self._memory.close()
+        os.close(self._descriptor)
+
+
+def read_beat(path: str) -> int | None:
+    """The beat of a session; None when no process holds it any more."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        # Shared, so that those who look do not take each other for the holder.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        beat: int
+        (beat,) = _BEAT.unpack(os.pread(descriptor, _BEAT.size, 0))
+        return beat
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def session_path(registry: str, session: int) -> str:
+    return f"{_prefix(registry)}{session}"
+
+
+def remove_session_file(registry: str, session: int) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(session_path(registry, session))
+
+
+def session_files(registry: str) -> set[int]:
+    """The sessions of which there is a file."""
+    folder, prefix = os.path.split(_prefix(registry))
+    ends = (name.removeprefix(prefix) for name in os.listdir(folder or ".") if name.startswith(prefix))
+    return {int(end) for end in ends if end.isdigit()}
+
+
+def _prefix(registry: str) -> str:
+    return f"{registry}-session-"
+
+
+# Follows, in a thread and by a connection of its own, what the processes that share a registry's file do to it.
+#
+# - SQLite tells by `data_version` that anybody else has committed; to ask for it many times a second costs next to
+#   nothing. Then the new rows of the table `changes` are read, which say in the order of the commits what has changed.
+#   If the oldest of them are gone, all may have changed.
+# - It ends sessions: at once where the process is gone, after their timeout where the beat stands still. A follower that
+#   was away itself counts anew, because the others may have been paused with it.
+#
+# What it finds it tells on the loop. It may wait for the disk: nobody takes it for dead because of that.
+
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.02
+SESSION_CHECK_SECONDS = 0.1
+PAUSE_DETECTED_SECONDS = 1.0
+CHANGES_KEPT = 10_000
+
+SCHEMA = (
+    # AUTOINCREMENT: the number of a session that is over must not come to mean another.
+    "CREATE TABLE IF NOT EXISTS sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, timeout REAL NOT NULL)",
+    # Without it the numbers have no gaps, since the latest row is never removed; so one who missed some notices it.
+    "CREATE TABLE IF NOT EXISTS changes (number INTEGER PRIMARY KEY, key TEXT NOT NULL)",
+)
+
+
+class RegistryChangeListener(Protocol):
+    """Who is told, on the loop; the thread asks it for the session that this process holds now."""
+
+    @property
+    def session(self) -> Session | None: ...
+
+    def on_keys_changed(self, changed: Sequence[str]) -> None: ...
+
+    def on_changes_missed(self) -> None: ...
+
+    def on_session_found(self, session: Session) -> None: ...
+
+    def on_session_over(self, session: Session) -> None: ...
+
+
+class _Heartbeat(NamedTuple):
+    beat: int
+    since: float
+
+
+class SqliteFollower:
+    def __init__(
+        self, path: str, connection: sqlite3.Connection, latest: int, clock: Clock, listener: RegistryChangeListener
+    ) -> None:
+        """`latest`: the number of the last change that need not be told."""
+        self._path = path
+        self._connection = connection
+        self._clock = clock
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._wake = threading.Event()
+        self._is_stopped = False
+        self._sessions_to_check: Session | None = None
+        self._version = -1
+        self._seen = latest
+        self._timeouts: dict[int, float] = {}
+        self._pulses: dict[int, _Heartbeat] = {}
+        self._looked = clock.monotonic()
+        self._thread = threading.Thread(target=self._run, name="registry", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def wake(self) -> None:
+        """There is something to read."""
+        self._wake.set()
+
+    def check_session(self, session: Session) -> None:
+        """Tell whether it is still there."""
+        self._sessions_to_check = session
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Blocks until the thread has ended."""
+        self._is_stopped = True
+        self._wake.set()
+        self._thread.join()
+        self._connection.close()
+
+    # From here on in the thread
+
+    def _run(self) -> None:
+        is_failing = False
+        while not self._is_stopped:
+            try:
+                with SqliteErrors():
+                    self._follow()
+                is_failing = False
+            except (HeadraceError, OSError) as error:
+                if not is_failing:
+                    log.warning("what others do to the registry cannot be read: %s", error)
+                is_failing = True
+            self._wake.wait(POLL_SECONDS)
+            self._wake.clear()
+
+    def _follow(self) -> None:
+        self._read_changes()
+        if self._sessions_to_check is not None:
+            session, self._sessions_to_check = self._sessions_to_check, None
+            # In a transaction that writes: whoever is about to end the session has done so when this one begins.
+            with SqliteTransaction(self._connection):
+                found = session_exists(self._connection, session)
+            self._tell(self._listener.on_session_found if found else self._listener.on_session_over, session)
+        now = self._clock.monotonic()
+        if now - self._looked >= SESSION_CHECK_SECONDS:
+            if now - self._looked > PAUSE_DETECTED_SECONDS:
+                self._pulses.clear()
+            self._looked = now
+            self._check_sessions(now)
+
+    def _read_changes(self) -> None:
+        (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+        if version == self._version:
+            return
+        own = self._listener.session  # first: one that is opened after the rows were read is not missing in them
+        query = "SELECT number, key FROM changes WHERE number > ? ORDER BY number"
+        rows = self._connection.execute(query, (self._seen,)).fetchall()
+        if rows and rows[0][0] == self._seen + 1:
+            self._tell(self._listener.on_keys_changed, [key for _, key in rows])
+        elif rows:
+            self._tell(self._listener.on_changes_missed)
+        self._seen = rows[-1][0] if rows else self._seen
+        self._timeouts = dict(self._connection.execute("SELECT id, timeout FROM sessions").fetchall())
+        if own is not None and own.id not in self._timeouts:
+            self._tell(self._listener.on_session_over, own)
+        self._version = version  # last: what could not be read is read the next time
+
+    def _check_sessions(self, now: float) -> None:
+        own = self._listener.session
+        for session, timeout in self._timeouts.items():
+            if own is not None and session == own.id:
+                continue
+            beat = read_beat(session_path(self._path, session))
+            pulse = self._pulses.get(session)
+            if beat is None:
+                self._end(session, beat, "its process is gone")
+            elif pulse is None or pulse.beat != beat:
+                self._pulses[session] = _Heartbeat(beat, now)
+            elif now - pulse.since > timeout:
+                self._end(session, beat, f"its process was silent for more than {timeout:.1f} s")
+
+    def _end(self, session: int, beat: int | None, why: str) -> None:
+        with SqliteTransaction(self._connection):
+            if (
+                not session_exists(self._connection, Session(session))
+                or read_beat(session_path(self._path, session)) != beat
+            ):
+                return
+            end_session(self._connection, session)
+        log.info("session %d is over: %s", session, why)
+        self._pulses.pop(session, None)
+        remove_session_file(self._path, session)
+        self._version = -1  # SQLite does not count what this connection commits itself
+
+    def _tell(self, what: Callable[..., None], *args: object) -> None:
+        with suppress(RuntimeError):  # the loop was closed: nobody listens any more
+            self._loop.call_soon_threadsafe(what, *args)
+
+
+# Within a transaction
+
+
+def session_exists(connection: sqlite3.Connection, session: Session) -> bool:
+    return connection.execute("SELECT 1 FROM sessions WHERE id = ?", (session.id,)).fetchone() is not None
+
+
+def end_session(connection: sqlite3.Connection, session: int) -> None:
+    connection.execute("DELETE FROM sessions WHERE id = ?", (session,))
+    note_changes(connection, delete_keys_of(connection, session))
+
+
+def note_changes(connection: sqlite3.Connection, keys: Sequence[str]) -> None:
+    connection.executemany("INSERT INTO changes (key) VALUES (?)", ((key,) for key in keys))
+    connection.execute("DELETE FROM changes WHERE number <= ?", (latest_change(connection) - CHANGES_KEPT,))
+
+
+def latest_change(connection: sqlite3.Connection) -> int:
+    (number,) = connection.execute("SELECT max(number) FROM changes").fetchone()
+    return number or 0
+
+
+# The registry of several brokers on one host: one SQLite file, and for each session a file beside it (session_files).
+#
+# - A session is a row in the table `sessions`. Every commit by a session checks within its transaction that the row is
+#   there, so what was decided in a life that has ended has no effect, however late it comes. Numbers are never reused.
+# - Liveness is a matter of the session's file: whoever finds that its process is gone, or silent for longer than its
+#   timeout, removes the row and the session's keys in one transaction, in which it looks once more.
+# - The holder raises its beat on the loop: one whose loop is wedged is not alive. When it comes to it late, by two thirds
+#   of the timeout, the session is in doubt until a look in a transaction of its own, which stands behind that of
+#   anybody who was about to end the session, has found the row.
+# - Every commit writes the keys that it changes into the table `changes`; sqlite_follower reads there what others and we
+#   did. So a watch may still hear of a change that was committed a moment before it was set.
+
 
 BEATS_PER_TIMEOUT = 12
 _RETRY_SECONDS = 0.01

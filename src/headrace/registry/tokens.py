@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headrace.registry.identity import CONFIGS_KEY
+from headrace.registry.configs import CONFIGS_KEY
 from headrace.registry.interface import BadVersion, Create, Delete, NoKey, Registry, RegistryDamaged, RegistryEntry
 
 TOKENS_KEY = f"{CONFIGS_KEY}/tokens"

@@ -26,6 +26,8 @@ from headrace.registry.interface import (
     KeyExists,
     KeyNotEmpty,
     NoKey,
+    RegisteredWatch,
+    RegisteredWatches,
     RegistryConflict,
     RegistryEntry,
     RegistryOperation,
@@ -35,8 +37,7 @@ from headrace.registry.interface import (
     SessionState,
     check_key,
 )
-from headrace.registry.watches import RegisteredWatch, RegisteredWatches
-from headrace.registry.zookeeper_link import ZooKeeperConnection
+from headrace.registry.zookeeper_connection import ZooKeeperConnection
 from headrace.registry.zookeeper_plan import ZooKeeperPaths, ZooKeeperStep, plan_transaction
 from headrace.runtime.clock import Clock
 

@@ -17,8 +17,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from headrace.broker.handlers import RequestHandler, RequestHandlers
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext, RequestHandler, RequestHandlers
 from headrace.client.connections.transport import Dialer, Transport, VersionRange
 from headrace.client.errors import ConnectionLost
 from headrace.model.errors import HeadraceError, RequestTimedOut

@@ -31,9 +31,9 @@ from headrace.client.admin.subscription_admin import START, Position, Subscripti
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import HeadraceError
-from headrace.model.partition_record import NO_LEADER, PartitionRecord
+from headrace.model.registry_records import NO_LEADER, PartitionRecord
 from headrace.registry.interface import RegistryEntry, RegistryOperation, SessionState, Set, is_beneath
-from headrace.registry.partitions import PARTITIONS_KEY, decode_partition, partition_key
+from headrace.registry.topics import PARTITIONS_KEY, decode_partition, partition_key
 from headrace.testkit.anomalies import Anomaly
 from headrace.testkit.brokers import SimBroker
 from headrace.testkit.cluster import SimCluster

@@ -12,9 +12,9 @@ from tests.unit.broker.transactions.transaction_support import Transactor
 
 from headrace.broker.cluster.peers import Peers
 from headrace.client.errors import Unreachable
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import NotLeader
 from headrace.model.names import CONSUMER_OFFSETS, TRANSACTION_STATE
+from headrace.model.registry_records import BrokerRecord
 from headrace.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,

@@ -13,11 +13,10 @@ from tests.unit.broker.three_brokers import SimulatedClusterBroker
 
 from headrace.broker.partition import Partition
 from headrace.machines.controller.leadership import with_leader
-from headrace.model.partition_record import NO_LEADER, Nodes, PartitionRecord
+from headrace.model.registry_records import NO_LEADER, Nodes, PartitionRecord
 from headrace.registry.brokers import CONTROLLER_EPOCH_KEY
 from headrace.registry.interface import Check, RegistryOperation, SessionState
-from headrace.registry.partitions import PartitionRecords, decode_partition, partition_key
-from headrace.registry.topics import decode_topic, topic_key
+from headrace.registry.topics import PartitionRecords, decode_partition, decode_topic, partition_key, topic_key
 from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
 from headrace.testkit.world import World
 

@@ -17,7 +17,7 @@ from headrace.model.errors import (
     StorageFailure,
     UnknownTopicOrPartition,
 )
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.wire.batches.batch import parse_header
 
 

@@ -11,7 +11,7 @@ from tests.unit.broker.groups.classic_members import GROUP
 from tests.unit.broker.simulated_broker import DATA, FakeConnection, SimulatedBroker
 
 from headrace.broker.broker import Broker, open_broker
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.protocols.kafka.listener import KafkaServer, ListenerLimits
 from headrace.testkit.registry import SimRegistryEnsemble
 from headrace.testkit.world import World

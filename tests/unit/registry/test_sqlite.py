@@ -25,8 +25,7 @@ from headrace.registry.interface import (
     RegistryUnavailable,
     Set,
 )
-from headrace.registry.sqlite import SqliteRegistry
-from headrace.registry.sqlite_file import FORMAT_VERSION
+from headrace.registry.sqlite import FORMAT_VERSION, SqliteRegistry
 
 
 async def in_thread(work: Callable[[], Any]) -> Any:

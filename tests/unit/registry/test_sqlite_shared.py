@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.unit.registry.contract import until
 
-from headrace.registry import sqlite_follower
+from headrace.registry import sqlite_shared as sqlite_follower
 from headrace.registry.interface import (
     VALID_SHARE,
     BadVersion,
@@ -27,10 +27,15 @@ from headrace.registry.interface import (
     SessionState,
     Set,
 )
-from headrace.registry.session_files import SessionLockFile, read_beat, session_files, session_path
-from headrace.registry.sqlite_file import SqliteTransaction, connect_registry_file
-from headrace.registry.sqlite_follower import PAUSE_DETECTED_SECONDS
-from headrace.registry.sqlite_shared import SharedSqliteRegistry
+from headrace.registry.sqlite import SqliteTransaction, connect_registry_file
+from headrace.registry.sqlite_shared import (
+    PAUSE_DETECTED_SECONDS,
+    SessionLockFile,
+    SharedSqliteRegistry,
+    read_beat,
+    session_files,
+    session_path,
+)
 
 HELD, DOUBTED, LOST = SessionState.HELD, SessionState.DOUBTED, SessionState.LOST
 TIMEOUT_SECONDS = 0.6

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from headrace.broker.broker_identity import BrokerIdentity
+from headrace.broker.cluster.membership import BrokerIdentity
 from headrace.broker.groups.group_configs import GroupConfigs
+from headrace.broker.handlers import RequestContext
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
-from headrace.broker.request_context import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.broker_configs import BrokerConfig
 from headrace.model.configs import AlterOperation, ConfigChange, ConfigEntry

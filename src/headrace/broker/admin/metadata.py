@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from copy import copy
 
-from headrace.broker.broker_identity import BrokerIdentity
+from headrace.broker.cluster.membership import BrokerIdentity
+from headrace.broker.handlers import RequestContext
 from headrace.broker.partition import Partition
-from headrace.broker.request_context import RequestContext
 from headrace.broker.security.security_requests import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import (
     HeadraceError,
     InvalidRequest,
@@ -27,7 +26,7 @@ from headrace.model.errors import (
 )
 from headrace.model.ids import ZERO_ID
 from headrace.model.names import CONSUMER_OFFSETS, DELAYED_PREFIX, check_topic_name, is_internal, owner_of
-from headrace.model.partition_record import NO_LEADER, PartitionRecord
+from headrace.model.registry_records import NO_LEADER, BrokerRecord, PartitionRecord
 from headrace.wire.messages.metadata import (
     Cursor,
     DescribeClusterBroker,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext
 from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import (
@@ -23,8 +23,8 @@ from headrace.model.errors import (
 )
 from headrace.model.ids import ZERO_ID
 from headrace.model.names import is_internal
+from headrace.model.registry_records import TopicRecord
 from headrace.model.topic_configs import describe_topic
-from headrace.model.topic_record import TopicRecord
 from headrace.runtime.clock import Clock
 from headrace.wire.messages.topics import (
     CreatableTopic,

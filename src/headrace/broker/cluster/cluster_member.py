@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.broker.cluster.foreign_logs import set_aside_foreign_logs
-from headrace.broker.cluster.known_leaders import KnownLeaders
 from headrace.broker.cluster.membership import BrokerRegistration, BrokerStart
 from headrace.broker.cluster.peers import Peers
+from headrace.broker.cluster.registry_rollback import KnownLeaders, set_aside_foreign_logs
 from headrace.broker.controller.controller import Controller
 from headrace.broker.replication.isr_updater import IsrUpdater
 from headrace.broker.replication.replica_fetcher import FollowerFetchers
@@ -26,10 +25,9 @@ from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.controller.leadership import remove_from_isr
 from headrace.model.errors import HeadraceError
-from headrace.model.partition_record import NO_LEADER, PartitionRecord
+from headrace.model.registry_records import NO_LEADER, PartitionRecord
 from headrace.registry.interface import Registry, RegistryUnavailable
-from headrace.registry.partitions import PartitionRecords
-from headrace.registry.topics import TopicRecords
+from headrace.registry.topics import PartitionRecords, TopicRecords
 from headrace.runtime.clock import Clock
 from headrace.runtime.entropy import Entropy
 from headrace.runtime.network import Network

@@ -15,9 +15,8 @@ from msgspec.structs import replace
 
 from headrace.broker.topic import Topic
 from headrace.model.broker_configs import BrokerConfig
-from headrace.model.broker_record import BrokerRecord, ControllerRecord
 from headrace.model.errors import InvalidConfig, UnknownTopicOrPartition
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import BrokerRecord, ControllerRecord, PartitionRecord
 from headrace.model.topic_configs import TopicConfig
 from headrace.registry.brokers import (
     BROKERS_KEY,
@@ -27,12 +26,22 @@ from headrace.registry.brokers import (
     decode_broker,
     decode_controller,
 )
-from headrace.registry.group_configs import GROUP_CONFIGS_KEY
-from headrace.registry.identity import BROKER_CONFIGS_KEY, CONFIGS_KEY, decode_configs
+from headrace.registry.configs import (
+    BROKER_CONFIGS_KEY,
+    CONFIGS_KEY,
+    GROUP_CONFIGS_KEY,
+    SUBSCRIPTION_CONFIGS_KEY,
+    decode_configs,
+)
 from headrace.registry.interface import RegistryEntry, is_beneath
-from headrace.registry.partitions import PARTITIONS_KEY, decode_partition, parse_partition_key
-from headrace.registry.subscription_configs import SUBSCRIPTION_CONFIGS_KEY
-from headrace.registry.topics import TOPICS_KEY, TopicRecord, decode_topic
+from headrace.registry.topics import (
+    PARTITIONS_KEY,
+    TOPICS_KEY,
+    TopicRecord,
+    decode_partition,
+    decode_topic,
+    parse_partition_key,
+)
 
 log = logging.getLogger(__name__)
 

@@ -1,10 +1,4 @@
-"""The membership of this broker in the cluster: its broker epoch, its registry session, and its registration.
-
-The broker epoch counts the starts of a node id. It stays the same while the process lives, even if its session is lost
-and replaced. It is written to the data folder before the registry. Therefore a folder whose epoch is behind that of the
-registry is not the one that this node id used last, and lacks records that were acknowledged since. Such a folder stays
-behind, also after a crash, until the broker has declared that it may lack records (`confirm_broker_epoch`).
-"""
+"""The membership of a broker in its cluster."""
 
 from __future__ import annotations
 
@@ -15,9 +9,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from headrace.broker.cluster.broker_metadata_file import BrokerMetadataFile, read_broker_metadata, write_broker_metadata
-from headrace.model.broker_record import BrokerRecord
-from headrace.model.errors import HeadraceError
+from headrace.model.errors import HeadraceError, StorageFailure
+from headrace.model.registry_records import BrokerRecord
 from headrace.registry.brokers import (
     CONTROLLER_KEY,
     advance_operation,
@@ -27,8 +20,8 @@ from headrace.registry.brokers import (
     epoch_key,
     live_key,
 )
+from headrace.registry.configs import cluster_id
 from headrace.registry.counters import PRODUCER_IDS_KEY, raise_producer_id_floor, read_producer_id_floor
-from headrace.registry.identity import cluster_id
 from headrace.registry.interface import (
     Create,
     Delete,
@@ -42,6 +35,58 @@ from headrace.registry.interface import (
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
 from headrace.runtime.entropy import Entropy
+
+# The identity of this broker in metadata: ids and advertised address.
+
+
+class BrokerIdentity(msgspec.Struct):
+    """`host` and `port` are the advertised address, which is known once the listener is bound."""
+
+    node_id: int
+    cluster_id: str
+    epoch: int
+    rack: str | None = None
+    host: str = ""
+    port: int = 0
+
+
+# What a data folder knows of its starts: the number of the last one, and of which broker of which cluster it was.
+
+
+_NAME = "broker"
+
+
+class BrokerMetadataFile(msgspec.Struct, frozen=True):
+    epoch: int
+    cluster_id: str
+    node_id: int
+
+
+def read_broker_metadata(disk: Disk, folder: str) -> BrokerMetadataFile | None:
+    """None of a folder in which no broker was started yet. Blocks."""
+    path = f"{folder}/{_NAME}"
+    if not disk.exists(path):
+        return None
+    try:
+        return msgspec.json.decode(disk.read(path), type=BrokerMetadataFile)
+    except msgspec.MsgspecError as error:
+        raise StorageFailure(
+            f"{path} is damaged: {error}; if the other replicas are intact, remove it to replicate the logs again"
+        ) from error
+
+
+def write_broker_metadata(disk: Disk, folder: str, start: BrokerMetadataFile) -> None:
+    """Durable on return. Blocks."""
+    disk.write_atomically(f"{folder}/{_NAME}", msgspec.json.encode(start))
+
+
+# The membership of this broker in the cluster: its broker epoch, its registry session, and its registration.
+#
+# The broker epoch counts the starts of a node id. It stays the same while the process lives, even if its session is lost
+# and replaced. It is written to the data folder before the registry. Therefore a folder whose epoch is behind that of the
+# registry is not the one that this node id used last, and lacks records that were acknowledged since. Such a folder stays
+# behind, also after a crash, until the broker has declared that it may lack records (`confirm_broker_epoch`).
+
 
 log = logging.getLogger(__name__)
 

@@ -26,12 +26,11 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.model.names import ACKS_PREFIX, COLOCATED_PREFIXES, is_internal, owner_of
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.model.topic_configs import DAY_MS
 from headrace.registry.interface import BadVersion, Check, NoKey
 from headrace.registry.mirror import RegistryMirror
-from headrace.registry.partitions import partition_key
-from headrace.registry.topics import TopicRecord, TopicRecords, topic_key
+from headrace.registry.topics import TopicRecord, TopicRecords, partition_key, topic_key
 from headrace.runtime.clock import Clock
 from headrace.runtime.entropy import Entropy
 

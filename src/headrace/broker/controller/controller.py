@@ -20,10 +20,9 @@ from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.controller import placement, reassignment
 from headrace.machines.controller.colocated_topics import PartitionWithMinInsync, update_colocated
-from headrace.model.broker_record import ControllerRecord
 from headrace.model.errors import HeadraceError
 from headrace.model.names import CONSUMER_OFFSETS, TRANSACTION_STATE
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import ControllerRecord, PartitionRecord
 from headrace.registry.brokers import CONTROLLER_EPOCH_KEY, CONTROLLER_KEY, advance_operation, decode_number
 from headrace.registry.interface import (
     Check,
@@ -36,8 +35,7 @@ from headrace.registry.interface import (
     Set,
 )
 from headrace.registry.mirror import RegistryMirror
-from headrace.registry.partitions import encode_partition, partition_key
-from headrace.registry.topics import TopicRecords
+from headrace.registry.topics import TopicRecords, encode_partition, partition_key
 from headrace.runtime.clock import Clock
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext
 from headrace.broker.topic_catalogue import Catalogue, Topic
 from headrace.machines.controller.leadership import elect_preferred, elect_unclean
 from headrace.machines.controller.reassignment import begin_reassignment, cancel_reassignment
@@ -23,10 +23,10 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.model.names import owner_of
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.registry.brokers import drain, epoch_key
 from headrace.registry.interface import Registry
-from headrace.registry.partitions import PartitionRecords, partition_key
+from headrace.registry.topics import PartitionRecords, partition_key
 from headrace.runtime.inline_start import switch_to_task
 from headrace.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import (
     CoordinatorNotAvailable,
     HeadraceError,
@@ -19,6 +18,7 @@ from headrace.model.errors import (
     UnsupportedVersion,
 )
 from headrace.model.names import CONSUMER_OFFSETS, TRANSACTION_STATE
+from headrace.model.registry_records import BrokerRecord
 from headrace.wire.messages.groups import (
     Coordinator,
     FindCoordinatorRequest,

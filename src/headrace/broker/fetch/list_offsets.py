@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.broker.fetch.fetched_partition import READ_COMMITTED, check_leader_epoch
+from headrace.broker.handlers import RequestContext
 from headrace.broker.partition import Partition
-from headrace.broker.request_context import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import HeadraceError, NotLeader, OffsetNotAvailable, UnsupportedVersion
 from headrace.wire.messages.fetch import (

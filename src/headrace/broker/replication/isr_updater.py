@@ -18,11 +18,11 @@ from headrace.broker.topic import Topic
 from headrace.machines.controller.leadership import remove_from_isr
 from headrace.machines.replication.in_sync import IsrState
 from headrace.model.errors import HeadraceError
-from headrace.model.partition_record import Nodes, PartitionRecord
+from headrace.model.registry_records import Nodes, PartitionRecord
 from headrace.registry.brokers import decode_number, epoch_key
 from headrace.registry.interface import Check, Registry, Set
 from headrace.registry.mirror import RegistryMirror
-from headrace.registry.partitions import PartitionRecords, encode_partition, partition_key
+from headrace.registry.topics import PartitionRecords, encode_partition, partition_key
 from headrace.runtime.clock import Clock
 
 log = logging.getLogger(__name__)

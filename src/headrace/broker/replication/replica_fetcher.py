@@ -18,8 +18,7 @@ from uuid import UUID
 from headrace.broker.cluster.peers import Peers
 from headrace.broker.partition import Partition
 from headrace.machines.queues.rate_limiter import RateLimiter
-from headrace.model.broker_configs import BrokerConfig
-from headrace.model.broker_record import BrokerRecord
+from headrace.model.broker_configs import LONG_MAX, BrokerConfig
 from headrace.model.errors import (
     FetchSessionIdNotFound,
     HeadraceError,
@@ -27,8 +26,7 @@ from headrace.model.errors import (
     OffsetOutOfRange,
     StorageFailure,
 )
-from headrace.model.partition_record import PartitionRecord
-from headrace.model.replication_configs import LONG_MAX
+from headrace.model.registry_records import BrokerRecord, PartitionRecord
 from headrace.runtime.clock import Clock
 from headrace.storage.log.follower_append import check_follower_batches
 from headrace.storage.store.flusher import Flusher

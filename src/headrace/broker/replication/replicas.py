@@ -15,14 +15,13 @@ from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
-from headrace.broker.cluster.known_leaders import KnownLeaders
-from headrace.broker.partition import Partition
-from headrace.broker.partition_state import PartitionState
+from headrace.broker.cluster.registry_rollback import KnownLeaders
+from headrace.broker.partition import Partition, PartitionState
 from headrace.broker.replication.replica_fetcher import FollowerFetchers
 from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import HeadraceError
-from headrace.model.partition_record import NO_LEADER, Leadership, PartitionRecord
+from headrace.model.registry_records import NO_LEADER, Leadership, PartitionRecord
 from headrace.model.topic_configs import TopicConfig
 from headrace.registry.topics import TopicRecords
 from headrace.runtime.clock import Clock

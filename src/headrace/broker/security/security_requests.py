@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from headrace.broker.handlers import HandlerFunction
-from headrace.broker.request_context import RequestContext
-from headrace.model.errors import HeadraceError, InvalidRequest
-from headrace.model.security_errors import IllegalSaslState, ResourceNotFound, SecurityDisabled
+from headrace.broker.handlers import HandlerFunction, RequestContext
+from headrace.model.errors import HeadraceError, IllegalSaslState, InvalidRequest, ResourceNotFound, SecurityDisabled
 from headrace.wire import apis
 from headrace.wire.messages.security import (
     AclCreationResult,

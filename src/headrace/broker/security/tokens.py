@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.broker.handlers import HandlerFunction
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import HandlerFunction, RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import HeadraceError, InvalidRequest
 from headrace.model.tokens import is_token_id, parse_scope

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
+from headrace.broker.handlers import RequestContext
 from headrace.broker.queues.lease_poll import LeaseLimits, LeasePoll, LeaseTarget
-from headrace.broker.request_context import RequestContext
 from headrace.broker.share_groups.share_leases import ShareLeases, as_share_error
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.share_groups.share_sessions import CLOSING_EPOCH, OPENING_EPOCH, PartitionKey, ShareSession
@@ -24,7 +24,7 @@ from headrace.model.errors import (
     InvalidRequest,
     NotLeader,
 )
-from headrace.model.partition_record import NO_EPOCH, NO_LEADER
+from headrace.model.registry_records import NO_EPOCH, NO_LEADER
 from headrace.runtime.clock import Clock
 from headrace.wire.messages.share_groups import (
     AcknowledgementBatch,

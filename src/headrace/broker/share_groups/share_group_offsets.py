@@ -11,7 +11,7 @@ from uuid import UUID
 
 from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.groups.group_shard import GroupShard
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext
 from headrace.broker.share_groups.share_offsets_lookup import ShareOffsetsLookup, SharePartitionOffset, TopicPartition
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import GroupIdNotFound, HeadraceError, UnknownTopicOrPartition

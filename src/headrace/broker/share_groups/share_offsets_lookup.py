@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from headrace.broker.cluster.peers import Peers
+from headrace.broker.handlers import RequestContext
 from headrace.broker.queues.subscription_admin import SubscriptionAdminRequests
-from headrace.broker.request_context import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import CoordinatorNotAvailable, GroupIdNotFound, HeadraceError
 from headrace.model.names import ACKS_PREFIX

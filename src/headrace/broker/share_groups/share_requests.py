@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from headrace.broker.cluster.peers import Peers
 from headrace.broker.groups.group_configs import GroupConfigs
 from headrace.broker.groups.group_coordinator import GroupCoordinator
-from headrace.broker.handlers import HandlerFunction
+from headrace.broker.handlers import HandlerFunction, RequestContext
 from headrace.broker.queues.subscription_admin import SubscriptionAdminRequests
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
 from headrace.broker.queues.subscriptions import SubscriptionCoordinator
-from headrace.broker.request_context import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.runtime.clock import Clock
 from headrace.wire import apis

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.broker.handlers import HandlerFunction
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import HandlerFunction, RequestContext
 from headrace.broker.transactions.transaction_coordinator import TransactionCoordinator
 from headrace.broker.transactions.transaction_shard import TransactionShard
 from headrace.machines.transactions.joint_commits import (

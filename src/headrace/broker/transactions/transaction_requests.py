@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headrace.broker.groups.offsets_log import OffsetsLog
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.broker.transactions.transaction_coordinator import TransactionCoordinator
 from headrace.machines.transactions.joint_commits import check_transactional_id, joint_commit_of

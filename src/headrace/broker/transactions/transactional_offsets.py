@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.groups.group_shard import GroupShard
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.broker.transactions.transaction_verification import TransactionVerification
 from headrace.machines.groups.group_offsets import OffsetCommitted

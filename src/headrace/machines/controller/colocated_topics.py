@@ -21,7 +21,7 @@ from headrace.machines.controller.reassignment import (
     target_replicas,
 )
 from headrace.model.errors import InvalidReplicaAssignment
-from headrace.model.partition_record import NO_EPOCH, NO_LEADER, PartitionRecord
+from headrace.model.registry_records import NO_EPOCH, NO_LEADER, PartitionRecord
 
 
 class PartitionWithMinInsync(NamedTuple):

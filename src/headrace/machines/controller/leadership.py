@@ -17,9 +17,8 @@ from collections.abc import Callable, Collection, Mapping
 
 from msgspec.structs import replace
 
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import ElectionNotNeeded
-from headrace.model.partition_record import NO_EPOCH, NO_LEADER, Leadership, Nodes, PartitionRecord
+from headrace.model.registry_records import NO_EPOCH, NO_LEADER, BrokerRecord, Leadership, Nodes, PartitionRecord
 
 LiveBrokers = Mapping[int, BrokerRecord]
 

@@ -13,9 +13,8 @@ from collections import Counter, deque
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import InvalidReplicationFactor
-from headrace.model.partition_record import Nodes
+from headrace.model.registry_records import BrokerRecord, Nodes
 
 Key = TypeVar("Key", bound=Hashable)
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from headrace.machines.controller.leadership import LiveBrokers, excluding, update_leadership, without_leader
 from headrace.model.errors import InvalidReplicaAssignment, NoReassignmentInProgress
-from headrace.model.partition_record import Nodes, PartitionRecord
+from headrace.model.registry_records import Nodes, PartitionRecord
 
 
 def begin_reassignment(record: PartitionRecord, target: Nodes) -> PartitionRecord:

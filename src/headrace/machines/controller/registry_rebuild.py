@@ -17,8 +17,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from headrace.model.partition_record import NO_EPOCH, NO_LEADER, PartitionRecord
-from headrace.model.topic_record import TopicRecord
+from headrace.model.registry_records import NO_EPOCH, NO_LEADER, PartitionRecord, TopicRecord
 
 EPOCH_MARGIN = 1_000_000
 PRODUCER_ID_MARGIN = 1_000_000

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from headrace.model.errors import InvalidRegularExpression
-from headrace.model.patterns import compiled
+from headrace.model.names import compiled
 
 # The topics in the metadata of a consumer-group member.
 #

@@ -18,9 +18,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headrace.machines.controller.leadership import with_isr
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import StaleBrokerEpoch, UnknownLeaderEpoch
-from headrace.model.partition_record import NO_EPOCH, PartitionRecord
+from headrace.model.registry_records import NO_EPOCH, BrokerRecord, PartitionRecord
 
 _UNKNOWN = -1
 _BEHIND_ALL = 1 << 63  # larger than any offset

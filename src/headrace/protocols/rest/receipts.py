@@ -9,7 +9,7 @@ from __future__ import annotations
 from headrace.client.queues.leased_messages import LeaseReceipt, receipt_from_text
 from headrace.http.problem import Problem
 from headrace.model.errors import InvalidRequest
-from headrace.model.message_ids import MessageId, message_id_from_text
+from headrace.model.ids import MessageId, message_id_from_text
 
 _KEPT_MAX = 10_000
 _DIGITS_MAX = 18  # offsets of up to 18 digits always fit into 64 bits

@@ -19,7 +19,7 @@ from headrace.machines.controller.leadership import with_leader
 from headrace.machines.controller.reassignment import begin_reassignment
 from headrace.model.errors import InvalidTopic, UnknownTopicOrPartition
 from headrace.model.names import ACKS_PREFIX, DELAYED_PREFIX, TOPIC_NAME_LENGTH_MAX
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.registry.brokers import drain
 from headrace.registry.interface import Create, Delete, RegistryOperation, RegistryUnavailable
 from headrace.registry.topics import TopicRecords, topic_key

@@ -14,17 +14,17 @@ from tests.unit.broker.three_brokers import SimulatedClusterBroker
 
 from headrace.machines.controller.reassignment import begin_reassignment
 from headrace.model.names import CONSUMER_OFFSETS
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.registry.brokers import CONTROLLER_EPOCH_KEY, CONTROLLER_KEY, decode_controller, drain, live_key
 from headrace.registry.interface import Check, Create, OutcomeUnknown, RegistryEntry, RegistryOperation, Set
-from headrace.registry.partitions import (
+from headrace.registry.topics import (
     PARTITIONS_KEY,
+    TopicRecord,
     create_operations,
     encode_partition,
     partition_key,
     split_into_commits,
 )
-from headrace.registry.topics import TopicRecord
 from headrace.testkit.registry import SimRegistry
 
 PLACE = PartitionRecord(replicas=(1, 2), isr=(1, 2), leader=1, leader_broker_epoch=1)

@@ -13,11 +13,9 @@ from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_c
 from headrace.machines.controller.leadership import with_leader
 from headrace.machines.controller.reassignment import begin_reassignment, cancel_reassignment
 from headrace.model.errors import NotLeader, StorageFailure
-from headrace.model.partition_record import PartitionRecord
-from headrace.model.topic_record import TopicRecord
+from headrace.model.registry_records import PartitionRecord, TopicRecord
 from headrace.registry.interface import Delete, RegistryEntry
-from headrace.registry.partitions import encode_partition, partition_key
-from headrace.registry.topics import topic_key
+from headrace.registry.topics import encode_partition, partition_key, topic_key
 from headrace.runtime.disk import DiskFull
 from headrace.storage.log.log import Log
 from headrace.storage.segments.scan import BadBatch

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.unit.machines.replication.replication_model import broker_record, brokers_up
 
 from headrace.machines.controller.placement import balance_replicas, place_replicas
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import InvalidReplicationFactor
+from headrace.model.registry_records import BrokerRecord
 
 Nodes = tuple[int, ...]
 

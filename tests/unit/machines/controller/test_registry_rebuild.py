@@ -7,8 +7,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from headrace.machines.controller.registry_rebuild import EPOCH_MARGIN, LogEnd, plan_rebuild
-from headrace.model.partition_record import NO_LEADER, PartitionRecord
-from headrace.model.topic_record import TopicRecord
+from headrace.model.registry_records import NO_LEADER, PartitionRecord, TopicRecord
 
 ID, OTHER = UUID(int=1), UUID(int=2)
 ORDERS = TopicRecord(name="orders", id=ID, partitions=1, configs={"retention.ms": "5"}, created_ms=1)

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from headrace.machines.replication.in_sync import IsrState
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import StaleBrokerEpoch, UnknownLeaderEpoch
-from headrace.model.partition_record import NO_LEADER, Nodes, PartitionRecord
+from headrace.model.registry_records import NO_LEADER, BrokerRecord, Nodes, PartitionRecord
 
 LAG_SECONDS_MAX = 10.0
 

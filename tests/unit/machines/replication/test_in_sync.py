@@ -11,7 +11,7 @@ from tests.unit.machines.replication.replication_model import World, broker_reco
 from headrace.machines.controller.leadership import remove_from_isr, update_leadership
 from headrace.machines.replication.in_sync import IsrState
 from headrace.model.errors import StaleBrokerEpoch, UnknownLeaderEpoch
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 
 LAG = 10.0
 ALL = brokers_up(1, 2, 3)

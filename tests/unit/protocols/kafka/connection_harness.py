@@ -7,8 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from headrace.broker.handlers import RequestHandlers
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext, RequestHandlers
 from headrace.protocols.kafka.listener import KafkaServer, ListenerLimits
 from headrace.storage.log.reading import LogSlice
 from headrace.testkit.disk import SimFile

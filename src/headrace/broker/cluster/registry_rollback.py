@@ -1,0 +1,185 @@
+"""Detect and repair a registry that was rolled back to an older copy."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from functools import partial
+
+import msgspec
+
+from headrace.broker.topic import Topic
+from headrace.broker.topic_catalogue import Catalogue
+from headrace.machines.controller.leadership import has_foreign_history, raise_leader_epoch, remove_from_isr
+from headrace.machines.controller.registry_rebuild import EPOCH_MARGIN, PRODUCER_ID_MARGIN
+from headrace.model.errors import StorageFailure
+from headrace.model.registry_records import Leadership, PartitionRecord
+from headrace.registry.brokers import decode_number
+from headrace.registry.counters import PRODUCER_IDS_KEY, ProducerIdFloor, advance_counter
+from headrace.registry.interface import Registry
+from headrace.registry.topics import PartitionRecords
+from headrace.runtime.disk import Disk
+from headrace.storage.store.flushed_offsets import LogKey
+from headrace.storage.store.log_store import LogStore
+
+# The leaders that this data folder has worked with: for each broker, the highest number of a start that led anything.
+#
+#     <data>/known-leaders     {"<node id>": <number of the start>, ...}
+#
+# A broker notes a leadership here, durably, before it writes or copies anything in its epoch. So a leadership that is not
+# noted began while this broker was down. If its epoch is in the broker's log nevertheless, the registry was set back to
+# an older copy meanwhile: it has handed out the epoch again, and the log has another history than the new leader's. See
+# docs/decisions/028-leader-epochs-after-a-rollback.md.
+#
+# A start of a broker has a higher number than all before it, also after the registry was set back (see `membership`), so
+# one number per broker is enough.
+
+
+_NAME = "known-leaders"
+
+
+class KnownLeaders:
+    """`is_new`: the folder has no such file, because it is empty or was last used by a version that wrote none."""
+
+    def __init__(self, disk: Disk, folder: str, node_id: int) -> None:
+        self._disk = disk
+        self._path = f"{folder}/{_NAME}"
+        self._node_id = node_id
+        self._starts: dict[int, int] = {}
+        self.is_new = True
+
+    async def load(self) -> None:
+        found = await self._disk.run(_read, self._disk, self._path)
+        if found is not None:
+            self._starts, self.is_new = found, False
+
+    def knows(self, leadership: Leadership) -> bool:
+        """This broker knows all that it did itself."""
+        node_id = leadership.node_id
+        return node_id == self._node_id or leadership.broker_epoch <= self._starts.get(node_id, -1)
+
+    async def add(self, leaderships: Iterable[Leadership]) -> None:
+        """Durable on return."""
+        starts = dict(self._starts)
+        for one in leaderships:
+            if not self.knows(one):
+                starts[one.node_id] = max(one.broker_epoch, starts.get(one.node_id, -1))
+        if self.is_new or starts != self._starts:
+            await self._disk.run(self._disk.write_atomically, self._path, msgspec.json.encode(starts))
+            self._starts, self.is_new = starts, False
+
+
+def _read(disk: Disk, path: str) -> dict[int, int] | None:
+    if not disk.exists(path):
+        return None
+    try:
+        return msgspec.json.decode(disk.read(path), type=dict[int, int])
+    except msgspec.MsgspecError as error:
+        raise StorageFailure(
+            f"{path} is damaged: {error}; remove it. If the registry was restored from an older copy since this broker "
+            "ran last, run `headrace registry rebuild` before the start; see docs/operations.md"
+        ) from error
+
+
+# Set aside logs whose last epochs have another history than the registry's, before the broker follows or leads.
+#
+# Two leaders may write in the same leader epoch if the registry was set back to an older copy: one before, and one after
+# in a broker whose folder does not show that the registry is older. Followers truncate by leader epoch, so they would not
+# notice where the two histories part. A broker finds this at its start: the record of the partition has a leadership that
+# the broker does not know (`known_leaders`), in an epoch that its log already has.
+#
+# The partition goes on with what was written since: this broker leaves the in-sync and eligible sets, its log becomes a
+# stray one, and the replica is copied again. What only that log holds is no longer in the partition; the warning names
+# it. The order allows a crash at any point: the next start finds the same until the log is moved.
+
+
+logger = logging.getLogger(__name__)
+
+
+async def set_aside_foreign_logs(
+    catalogue: Catalogue, store: LogStore, records: PartitionRecords, known: KnownLeaders, node_id: int
+) -> None:
+    """The logs are open, and this broker is not listed as up yet."""
+    if known.is_new:
+        return  # nothing was noted, so nothing can be told
+    foreign: list[LogKey] = []
+    for topic in catalogue:
+        for index, record in topic.places.items():
+            log = store.get(topic.id, index)
+            if node_id not in record.replicas or log is None or log.end_offset == log.start_offset:
+                continue
+            if has_foreign_history(record, log.epochs.latest, known.knows):
+                logger.warning(
+                    "the log has another history than the partition, because the registry was set back to an older "
+                    "copy; it is kept as a stray log, and the replica is copied again topic=%s partition=%d "
+                    "leader_epoch=%d offsets=%d-%d; see docs/operations.md, Restoring an older registry",
+                    topic.name,
+                    index,
+                    log.epochs.latest,
+                    log.start_offset,
+                    log.end_offset,
+                )
+                await _strike_out(topic, index, records, node_id)
+                foreign.append(log.key)
+    await store.move_all_to_stray(foreign)
+
+
+async def _strike_out(topic: Topic, index: int, records: PartitionRecords, node_id: int) -> None:
+    enough = min(topic.config.min_insync_replicas, len(topic.places[index].replicas))
+    await records.change(topic.id, index, partial(remove_from_isr, node_id=node_id, min_insync=enough))
+
+
+# Raise a registry that is older than the data folder, before the broker joins the cluster.
+#
+# A registry that was restored from an older copy would hand out producer ids again, and partitions would drop records of
+# new producers as duplicates; leader epochs would repeat, and replicas could not tell where their logs diverge. Evidence:
+#
+# - the folder has seen producer ids that the registry's counter has not reached (`ProducerIdFloor`, and its logs);
+# - the folder counts more starts of this broker than the registry (`assign_broker_epoch`), also after a crash between the
+#   two;
+# - a log holds a leader epoch that is higher than the one in the partition's record.
+#
+# All evidence is turned into a floor of producer ids above the registry's counter. The counter is raised last, so a crash
+# in the middle leaves the evidence, and the next start repeats the rest. A false alarm costs numbers, nothing else.
+# In-sync sets are not corrected here: one folder does not tell which replica is the most complete. Where another broker
+# has led in such an epoch before this one came, `foreign_logs` has set the log aside.
+
+
+log = logging.getLogger(__name__)
+
+
+async def raise_older_registry(registry: Registry, catalogue: Catalogue, floor: ProducerIdFloor) -> None:
+    """The logs are open, and this broker does not lead yet."""
+    held = [
+        (topic.id, index, topic.places[index], partition.log)
+        for topic in catalogue
+        for index, partition in topic.replicas.items()
+        if index in topic.places
+    ]
+    await floor.raise_to(
+        1 + max((producer_id for *_, one in held for producer_id in one.state.producer_ids()), default=-1)
+    )
+    counter = decode_number(await registry.get(PRODUCER_IDS_KEY))
+    if any(one.epochs.latest > record.leader_epoch for _, _, record, one in held):
+        await floor.raise_to(counter + 1)
+    if floor.value <= counter:
+        return
+    log.warning(
+        "the registry is older than this data folder; raising its leader epochs and producer ids "
+        "(see docs/operations.md, Restoring an older registry) partitions=%d producer_ids=%d seen=%d",
+        len(held),
+        counter,
+        floor.value,
+    )
+    records = PartitionRecords(registry)
+    for topic_id, index, _, one in held:
+
+        def raised(record: PartitionRecord, latest: int = one.epochs.latest) -> PartitionRecord | None:
+            leader = catalogue.nodes.get(record.leader)
+            is_leader_here = leader is not None and record.is_led_by(leader.node_id, leader.epoch)
+            if is_leader_here and latest <= record.leader_epoch:
+                return None  # by a broker that was started before us and has raised what it holds
+            return raise_leader_epoch(record, max(latest, record.leader_epoch) + EPOCH_MARGIN)
+
+        await records.change(topic_id, index, raised)
+    await advance_counter(registry, PRODUCER_IDS_KEY, PRODUCER_ID_MARGIN, at_least=floor.value)
